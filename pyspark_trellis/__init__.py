@@ -47,6 +47,7 @@ Without Spark:
     answering     runs a job once or again, and writes its answer as JSON (also on Spark)
     asking        `trellis ask ...`
     kept_reports  `trellis report`
+    asyncapi      a package: `trellis asyncapi`
 
 On Spark; only these modules import PySpark:
 

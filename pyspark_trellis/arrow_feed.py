@@ -48,6 +48,64 @@ DIVIDED_SUMS: Final = SUMS.append(pa.field(PERIOD, pa.int32())).append(
 )
 
 
+class JournalRange:
+    """The rows of a journal that the arguments of a command select.
+
+    `since` and `until` are times in microseconds since 1970, or None: only rows that the broker
+    received from `since` on and before `until` are selected.
+    """
+
+    def __init__(
+        self,
+        options: dict[str, str],
+        ending: str = offsets.LATEST,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> None:
+        self.options: Final = {name.lower(): value for name, value in options.items()}
+        self._stream: Final = stream_of(self.options)
+        self._starting: Final = self.options.get("startingoffsets", offsets.EARLIEST)
+        self._ending: Final = ending
+        self._since: Final = since
+        self._until: Final = until
+
+    def bounds(self, read: int | None = None) -> tuple[int, int]:
+        """Return the first offset, and the offset after the last one. Raises PipelineError.
+
+        `read` is the offset at which an earlier read ended; None for the first read.
+        """
+        bounds = self._stream.bounds()
+        name = self._stream.name
+        if read is None:
+            low = offsets.starting(self._starting, bounds, name)
+            if self._since is not None:
+                low = max(low, self._stream.first_since(self._since))
+        else:
+            low = read
+        return low, offsets.ending(self._ending, bounds, name)
+
+    def end(self) -> int:
+        """Return the offset after the last row of the journal. Raises PipelineError."""
+        return self._stream.bounds().next
+
+    def batches(self, selected: SelectedRows, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        """Iterate over the selected rows from offset `low` to before `high`.
+
+        The columns of `selected` must include `published_at`. Raises PipelineError.
+        """
+        for piece in self._stream.pieces(low, high):
+            for batch in selected.batches(piece):
+                for at, compare in (
+                    (self._since, pc.greater_equal),
+                    (self._until, pc.less),
+                ):
+                    if at is not None:
+                        limit = pa.scalar(at, ARROW["timestamp"])
+                        batch = batch.filter(compare(batch.column("published_at"), limit))
+                if batch.num_rows:
+                    yield batch
+
+
 class JournalFeed:
     """The sums of the rows of a journal. Each call of `sums` reads only the rows that are new.
 
@@ -63,13 +121,8 @@ class JournalFeed:
         since: int | None = None,
         until: int | None = None,
     ) -> None:
-        options = {name.lower(): value for name, value in options.items()}
-        self._stream: Final = stream_of(options)
-        self._selected: Final = SelectedRows(projection(NEEDED), options)
-        self._starting: Final = options.get("startingoffsets", offsets.EARLIEST)
-        self._ending: Final = ending
-        self._since: Final = since
-        self._until: Final = until
+        self._range: Final = JournalRange(options, ending, since, until)
+        self._selected: Final = SelectedRows(projection(NEEDED), self._range.options)
         self._keys: Final = keys
         self._sums: TopicSums | None = None
         #: The offset after the last row that was read; None before the first read.
@@ -83,18 +136,10 @@ class JournalFeed:
         """
         if self._sums is None:
             self._sums = TopicSums(*(self._keys if splits is None else SPLIT_KEYS))
-        bounds = self._stream.bounds()
-        name = self._stream.name
-        if self._next is None:
-            low = offsets.starting(self._starting, bounds, name)
-            if self._since is not None:
-                low = max(low, self._stream.first_since(self._since))
-        else:
-            low = self._next
-        high = offsets.ending(self._ending, bounds, name)
+        low, high = self._range.bounds(self._next)
         group: list[pa.RecordBatch] = []
         rows = 0
-        for batch in self._batches(low, high):
+        for batch in self._range.batches(self._selected, low, high):
             group.append(batch)
             rows += batch.num_rows
             if rows >= _TOGETHER:
@@ -110,20 +155,7 @@ class JournalFeed:
 
     def extended(self) -> bool:
         """True if rows were published since the last call of `sums`. Raises PipelineError."""
-        return self._stream.bounds().next != self._next
-
-    def _batches(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
-        for piece in self._stream.pieces(low, high):
-            for batch in self._selected.batches(piece):
-                for at, compare in (
-                    (self._since, pc.greater_equal),
-                    (self._until, pc.less),
-                ):
-                    if at is not None:
-                        limit = pa.scalar(at, ARROW["timestamp"])
-                        batch = batch.filter(compare(batch.column("published_at"), limit))
-                if batch.num_rows:
-                    yield batch
+        return self._range.end() != self._next
 
 
 class RollupFeed:

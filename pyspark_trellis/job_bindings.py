@@ -31,7 +31,7 @@ from pyspark_trellis.topology import TopologyState
 from pyspark_trellis.topology_history import TopologyHistory
 
 #: The jobs that also answer if no bindings are known, from the journal alone.
-_WITHOUT_BINDINGS: Final = ("whatif", "unroutable")
+_WITHOUT_BINDINGS: Final = ("asyncapi", "unroutable", "whatif")
 #: The name of the directory of all streams of a broker, which has a directory for each vhost.
 _STREAMS: Final = "streams"
 #: The jobs that route each message by the bindings of its minute.

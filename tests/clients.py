@@ -183,6 +183,7 @@ class World:
 
         Fates of no copy are left out.
         """
+        self.vhost.contexts.ingress_counters()  # Adds the counts of the routes.
         census = self.vhost.totals().whole()
         return {fate: census.fates[at] for at, fate in enumerate(COPY_FATES) if census.fates[at]}
 

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 #: Directories into which npm installs the packages of each Node runtime.
-_INSTALLED = {name: Path(__file__).parent / name / "node_modules" for name in ("node", "browser")}
+_INSTALLED = {
+    name: Path(__file__).parent / name / "node_modules"
+    for name in ("node", "browser", "conformance")
+}
 
 #: Directory of the programs that `make` fetches for tests.
 _FETCHED = Path(__file__).parents[1] / "build" / "tools"
@@ -20,12 +23,13 @@ _FETCHED = Path(__file__).parents[1] / "build" / "tools"
 _PROGRAMS = {
     "node": ("node",),
     "browser": ("node",),
+    "conformance": ("node",),
     "mosquitto": ("mosquitto_pub", "mosquitto_sub"),
     "mosquitto-broker": ("mosquitto",),
 }
 
 #: The oldest version of Node on which each runtime works.
-_OLDEST_NODE = {"node": 18, "browser": 20}
+_OLDEST_NODE = {"node": 18, "browser": 20, "conformance": 20}
 
 
 def _missing(name: str) -> str:

@@ -213,6 +213,7 @@ WITHOUT_JSON: Final = {
     "trellis store dump": "prints records of the log for a reader who looks for a fault",
     "trellis stream head": "prints one JSON object per row in any case",
     "trellis cluster demo": "shows a failover to a person",
+    "trellis asyncapi": "prints an AsyncAPI document, as YAML or JSON",
     "trellis ask advise": "writes a JSON file, the profile",
     "trellis pipeline advise": "writes a JSON file, the profile",
     "trellis pipeline lake": "writes Parquet files",

@@ -23,7 +23,7 @@ from setuptools import Distribution, Extension
 from trellis.cli.version import conflicts
 from trellis.cluster.check import LEASE_MARGIN, SILENCE_MARGIN
 from trellis.demo.kafka_jars import VERSION
-from trellis.settings import load_with_sources
+from trellis.settings import Settings, load_with_sources
 
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -379,6 +379,16 @@ def test_compose_mounts_existing_files_and_publishes_on_loopback_only(name: str)
         mounted = [volume.split(":")[0] for volume in service["volumes"] if volume.startswith(".")]
         assert [source for source in mounted if not (ROOT / source).exists()] == []
         assert [port for port in service["ports"] if not port.startswith("127.0.0.1:")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "service"), [("docker-compose.yml", "trellis"), ("docker-compose.ha.yml", "haproxy")]
+)
+def test_compose_publishes_the_ports_of_clients(name: str, service: str) -> None:
+    ports = {port.split(":")[1] for port in read_yaml(ROOT / name)["services"][service]["ports"]}
+    settings = Settings()
+    for listener in (settings.amqp, settings.mqtt, settings.http):
+        assert str(listener.port) in ports
 
 
 def test_settings_of_the_composed_cluster_are_known_and_safe() -> None:

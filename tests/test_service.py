@@ -18,6 +18,7 @@ from tests.foreign import require
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 UNIT: Final = ROOT / "packaging" / "systemd" / "trellis.service"
+INSTANCES: Final = UNIT.with_name("instances.sed")
 #: The largest exposure that `systemd-analyze security` may find, in tenths of its scale of 10.
 EXPOSURE_MAX: Final = 20
 PATIENCE: Final = 60.0
@@ -40,16 +41,34 @@ def test_unit_exposes_little_of_the_machine() -> None:
     assert float(found[1]) * 10 <= EXPOSURE_MAX
 
 
-def test_unit_has_only_directives_that_systemd_knows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["trellis.service", "trellis@plant-a.service"])
+def test_unit_has_only_directives_that_systemd_knows(name: str, tmp_path: Path) -> None:
     require("systemd-analyze")
-    unit = tmp_path / "trellis.service"
-    text = UNIT.read_text().replace("/usr/bin/trellis", sys.executable)
+    unit = tmp_path / name
+    text = UNIT.read_text() if name == UNIT.name else template()
+    text = text.replace("/usr/bin/trellis", sys.executable)
     unit.write_text(re.sub(r"^Documentation=.*\n", "", text, flags=re.M))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, timeout=60
     )
-    complaints = [line for line in done.stderr.splitlines() if "trellis.service" in line]
+    complaints = [line for line in done.stderr.splitlines() if name in line]
     assert complaints == []
+
+
+def template() -> str:
+    """Return the template unit trellis@.service, made from the unit as in the Debian package."""
+    return run("sed", "-f", INSTANCES, UNIT)
+
+
+def test_each_instance_has_its_own_settings_variables_and_data() -> None:
+    text, unit = template().splitlines(), UNIT.read_text().splitlines()
+    changed = [line for line in text if line not in unit and not line.startswith("#")]
+    assert changed == [
+        "Description=Trellis message broker %i (AMQP 0-9-1 and MQTT)",
+        "ExecStart=/usr/bin/trellis serve --config /etc/trellis/%i.toml",
+        "EnvironmentFile=-/etc/default/trellis-%i",
+        "StateDirectory=trellis-%i",
+    ]
 
 
 @contextmanager
@@ -96,6 +115,7 @@ def test_debian_package_installs_serves_and_is_removed_without_a_trace(tmp_path:
         run("chroot", root, *install, "--no-install-recommends", "/tmp/trellis.deb")
         assert "0.1.0" in run("chroot", root, "trellis", "version")
         assert (root / "lib/systemd/system/trellis.service").exists()
+        assert (root / "lib/systemd/system/trellis@.service").read_text() == template()
         assert (root / "etc/systemd/system/multi-user.target.wants/trellis.service").is_symlink()
         assert run("chroot", root, "stat", "-c", "%U %G %a", "/etc/default/trellis").split() == [
             *("root", "root", "600")

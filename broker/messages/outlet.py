@@ -39,9 +39,6 @@ class Outlet:
         self.paused = False
         self.deliveries_paused = False
         self.bytes_out: i64 = 0
-        #: Protocol of the client, if it is not that of the connection: "http" for a connection that
-        #: serves a request of the HTTP API.
-        self.client_protocol = ""
         self._parts: list[bytes] = []
         self._parts_size: i64 = 0
 

@@ -7,10 +7,11 @@
                                             gains and losses by destination
 
 A changed binding is one that an operator may want to add or to remove. A trial may also delete
-queues and exchanges, with their bindings. Nothing in the broker changes: the trial holds the
-bindings to add in exchanges of its own, which no client can see. To route a topic with the changes,
-the trial also searches these exchanges, and skips the bindings to remove, and the queues and
-exchanges to delete.
+queues and exchanges, with their bindings. Nothing in the broker changes (changed_bindings.py).
+
+The destinations of a message through a headers exchange, or through an exchange that hashes a
+header, depend on more than the routing key. The messages of such a topic are divided among the
+sampled headers of the topic (header_samples.py), and the trial routes each sample.
 
 A trial works in steps of bounded work, between which other work may run.
 """
@@ -21,21 +22,13 @@ import heapq
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from broker.errors import NotFound, PreconditionFailed
 from broker.messages.message import Properties, topic_of
-from broker.names import shown
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import PARTLY, Binding
-from broker.routing.exchanges import (
-    DirectExchange,
-    Exchange,
-    FanoutExchange,
-    RandomExchange,
-    TopicExchange,
-)
-from broker.routing.exchanges.base import ExchangeOptions
-from broker.routing.matching_bindings import STEPS, matching_bindings
+from broker.routing.changed_bindings import BindingChange, ChangedBindings, needs_message
+from broker.routing.exchanges import Exchange
+from broker.routing.matching_bindings import STEPS
 from broker.routing.plan_search import SearchScope
 from broker.routing.subscriber import Subscriber
 from broker.routing.topic_history import HistorySum
@@ -51,18 +44,6 @@ TOPICS_SHOWN: Final = 20
 BINDINGS_MAX: Final = 2_000_000
 
 _NO_PROPERTIES: Final[Properties] = {}
-
-
-class BindingChange:
-    """A binding that the trial adds, or an existing binding that the trial removes."""
-
-    def __init__(self, added: bool, exchange: Exchange, binding: Binding) -> None:
-        self.added = added
-        self.exchange = exchange
-        self.binding = binding
-        #: Numbers of topics and messages of the last hour that match the binding.
-        self.topics = 0
-        self.messages = 0
 
 
 class TopicEffect:
@@ -106,32 +87,37 @@ class DestinationEffect:
             heapq.heappushpop(self.largest, topic)
 
 
-class _StandIn(Destination):
-    """The destination to which the trial binds an added binding, in place of the real one.
-
-    The real destination would count the binding as its own.
-    """
-
-    def __init__(self, real: Destination) -> None:
-        super().__init__(real.name)
-        self.real = real
-
-
 class _Walk:
-    """The routing of one topic through the exchanges, with or without the changed bindings.
+    """The routing of one message through the exchanges, with or without the changed bindings.
 
-    `targets` are the queues and subscribers that the topic reaches.
+    `targets` are the queues and subscribers that the message reaches.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, key: str, properties: Properties, changed: bool) -> None:
+        self.key = key
+        self.properties = properties
+        #: True if the walk follows the added bindings, and skips the removed bindings and the
+        #: deleted queues and exchanges.
+        self.changed = changed
         self.targets: dict[Destination, None] = {}
-        #: The changes that matched the topic.
+        #: The changes that matched the message.
         self.matched: dict[BindingChange, None] = {}
         #: True if the walk entered an exchange whose bindings the trial changes, or met a queue or
         #: an exchange that the trial deletes.
         self.changes = False
-        #: True if the walk entered an exchange that looks at headers, which the history lacks.
+        #: True if the walk entered an exchange that looks at the headers of the message.
         self.by_headers = False
+
+
+class _TopicOutcome:
+    """The effects of the changed bindings on the messages of one topic, in numbers of messages."""
+
+    def __init__(self) -> None:
+        #: By destination, and True for gains or False for losses.
+        self.effects: dict[tuple[Destination, bool], int] = {}
+        #: By the changes that match the messages.
+        self.matched: dict[BindingChange, int] = {}
+        self.newly_unroutable = self.newly_routed = 0
 
 
 class BindingTrial:
@@ -153,19 +139,13 @@ class BindingTrial:
         """Prepare the trial of `changes`.
 
         Raises NotFound if a binding to remove does not exist, and PreconditionFailed if a binding
-        cannot be tried: for example, because a headers exchange does not route by the key alone.
+        cannot be tried.
         """
         self.changes = list(changes)
         self._vhost = vhost
         self._scope = scope
         self._history = history
-        self._added: dict[str, Exchange] = {}
-        self._removed: dict[Binding, BindingChange] = {}
-        self._adding: dict[Binding, BindingChange] = {}
-        for change in self.changes:
-            self._prepare(change)
-        self._changed = {change.exchange.name for change in self.changes}
-        self._deleted = frozenset(deleted)
+        self._bindings = ChangedBindings(vhost, scope, changes, deleted)
         #: The gains and losses by destination.
         self.effects: dict[tuple[Destination, bool], DestinationEffect] = {}
         #: Number of gains and losses of destinations beyond DESTINATIONS_MAX.
@@ -173,11 +153,15 @@ class BindingTrial:
         #: Numbers of topics and messages that were tried, and of all remembered ones.
         self.topics = self.messages = 0
         self.topics_known = self.messages_known = 0
-        #: Number of topics that pass an exchange that looks at headers.
+        #: Number of topics that pass an exchange that looks at headers, and that were tried as
+        #: messages without headers, because the history has no sample of their headers.
         self.by_headers = 0
+        #: Number of topics whose messages were estimated, because the history has the headers of
+        #: some of their messages only.
+        self.estimated = 0
         #: Numbers of messages that reach no destination only with, or only without, the changes.
         self.newly_unroutable = self.newly_routed = 0
-        self._bindings = 0
+        self._followed = 0
 
     @property
     def complete(self) -> bool:
@@ -187,43 +171,12 @@ class BindingTrial:
         """
         return self.topics == self.topics_known
 
-    def _prepare(self, change: BindingChange) -> None:
-        exchange, binding = change.exchange, change.binding
-        if not isinstance(exchange, (DirectExchange, FanoutExchange, TopicExchange)):
-            raise PreconditionFailed(
-                f"cannot try a binding of exchange '{exchange.name}' of type '{exchange.kind}': "
-                "only the bindings of direct, fanout and topic exchanges depend on nothing but the "
-                "routing key"
-            )
-        if exchange.name == "":
-            raise PreconditionFailed(
-                "cannot try a binding of the default exchange: its bindings never change"
-            )
-        known = exchange.bindings.get(binding.destination, {}).get(binding.identity)
-        if not change.added:
-            if known is None:
-                raise NotFound(
-                    f"no binding '{shown(binding.key)}' from exchange '{exchange.name}' to "
-                    f"'{binding.destination.name}' in vhost '{self._vhost}'"
-                )
-            self._removed[known] = change
-            return
-        exchange.check(binding)
-        mine = self._added.get(exchange.name)
-        if mine is None:
-            mine = self._added[exchange.name] = _empty_copy(exchange)
-        stand_in = _StandIn(binding.destination)
-        added = Binding(
-            binding.key, stand_in, binding.qos, dict(binding.arguments), binding.grammar
-        )
-        mine.bind(added)
-        self._adding[added] = change
-
     def steps(self) -> Iterator[None]:
         """Route all topics, with and without the changed bindings.
 
         Each `next` on the iterator does one bounded step of the work.
         """
+        yield from self._bindings.prepare()
         yield from self._history.steps()
         mine = [
             (exchange, keys)
@@ -238,7 +191,7 @@ class BindingTrial:
         for name, keys in mine:
             exchange = self._scope.exchanges.get(name)
             for key, messages in keys.items():
-                if self._bindings > BINDINGS_MAX:
+                if self._followed + self._bindings.steps > BINDINGS_MAX:
                     return
                 self.topics += 1
                 self.messages += messages
@@ -248,7 +201,7 @@ class BindingTrial:
 
     def _try_direct(self) -> Iterator[None]:
         """Route the messages that were published to a deleted queue by its name."""
-        for target in self._deleted:
+        for target in self._bindings.deleted:
             messages = self._history.direct(self._vhost, target.name)
             if messages == 0 or not isinstance(target, Queue):
                 continue
@@ -259,66 +212,77 @@ class BindingTrial:
             yield from self._try(self._scope.exchanges[""], target.name, messages)
 
     def _try(self, exchange: Exchange, key: str, messages: int) -> Iterator[None]:
-        before = _Walk()
-        yield from self._walk(before, exchange, key, False)
-        self.by_headers += before.by_headers
-        if not before.changes:
-            return
-        after = _Walk()
-        yield from self._walk(after, exchange, key, True)
-        for change in {**before.matched, **after.matched}:
+        """Route the messages of one topic, and add up the effects of the changes on them."""
+        before, after = _Walk(key, _NO_PROPERTIES, False), _Walk(key, _NO_PROPERTIES, True)
+        yield from self._walk(before, exchange)
+        if before.changes:
+            yield from self._walk(after, exchange)
+        outcome = _TopicOutcome()
+        if before.by_headers or after.by_headers:
+            samples = self._history.samples(self._vhost, exchange.name, key)
+            if len(samples):
+                self.estimated += len(samples) < messages
+                yield from self._try_samples(exchange, key, samples.shares(messages), outcome)
+                yield from self._record(outcome, exchange.name, key)
+                return
+            self.by_headers += 1
+        yield from _compare(before, after, messages, outcome)
+        yield from self._record(outcome, exchange.name, key)
+
+    def _try_samples(
+        self,
+        exchange: Exchange,
+        key: str,
+        shares: list[tuple[Properties, int]],
+        outcome: _TopicOutcome,
+    ) -> Iterator[None]:
+        """Route each sample of a topic; a sample stands for a number of messages."""
+        for properties, messages in shares:
+            before, after = _Walk(key, properties, False), _Walk(key, properties, True)
+            yield from self._walk(before, exchange)
+            if before.changes:
+                yield from self._walk(after, exchange)
+            yield from _compare(before, after, messages, outcome)
+
+    def _record(self, outcome: _TopicOutcome, exchange: str, key: str) -> Iterator[None]:
+        """Add the effects on one topic to those of the trial."""
+        for change, messages in outcome.matched.items():
             change.topics += 1
             change.messages += messages
-        if before.targets and not after.targets:
-            self.newly_unroutable += messages
-        elif after.targets and not before.targets:
-            self.newly_routed += messages
-        for walk, other, gains in ((after, before, True), (before, after, False)):
-            for number, target in enumerate(walk.targets):
-                if number % STEPS == STEPS - 1:
-                    yield None
-                if target not in other.targets:
-                    self._add(target, gains, TopicEffect(exchange.name, key, messages))
+        self.newly_unroutable += outcome.newly_unroutable
+        self.newly_routed += outcome.newly_routed
+        for number, ((target, gains), messages) in enumerate(outcome.effects.items()):
+            if number % STEPS == STEPS - 1:
+                yield None
+            effect = self.effects.get((target, gains))
+            if effect is None:
+                if len(self.effects) >= DESTINATIONS_MAX:
+                    self.left_out += 1
+                    continue
+                effect = self.effects[target, gains] = DestinationEffect(target, gains)
+            effect.add(TopicEffect(exchange, key, messages))
 
-    def _add(self, target: Destination, gains: bool, topic: TopicEffect) -> None:
-        effect = self.effects.get((target, gains))
-        if effect is None:
-            if len(self.effects) >= DESTINATIONS_MAX:
-                self.left_out += 1
-                return
-            effect = self.effects[target, gains] = DestinationEffect(target, gains)
-        effect.add(topic)
+    def _walk(self, walk: _Walk, exchange: Exchange) -> Iterator[None]:
+        """Find the destinations of a message, from an exchange on, and add them to `walk`.
 
-    def _walk(self, walk: _Walk, exchange: Exchange, key: str, changed: bool) -> Iterator[None]:
-        """Find the destinations of a routing key, from an exchange on, and add them to `walk`.
-
-        If `changed` is True, follow also the bindings that the trial adds, and skip the removed
-        bindings and the deleted queues and exchanges. Each `next` on the iterator does one bounded
-        step of the work.
+        Each `next` on the iterator does one bounded step of the work.
         """
         ahead, seen = [exchange], {exchange.name}
-        if self._is_deleted(walk, exchange, changed):
+        if self._is_deleted(walk, exchange):
             return
         while ahead:
             source = ahead.pop()
-            walk.by_headers = walk.by_headers or source.by_headers
+            walk.by_headers = walk.by_headers or needs_message(source)
+            walk.changes = walk.changes or self._bindings.concerns(source)
             found: list[Binding] = []
-            if isinstance(source, RandomExchange):
-                found = source.all_bindings()  # Each of them may get the message.
-            else:
-                yield from matching_bindings(self._scope, source, key, _NO_PROPERTIES, found)
-            if source.name in self._changed:
-                walk.changes = True
-                if changed and source.name in self._added:
-                    more = self._added[source.name]
-                    yield from matching_bindings(self._scope, more, key, _NO_PROPERTIES, found)
-            self._bindings += 1 + len(found)
+            yield from self._bindings.find(source, walk.key, walk.properties, walk.changed, found)
+            self._followed += 1 + len(found)
             matched = False
             for number, binding in enumerate(found):
                 if number % STEPS == STEPS - 1:
                     yield None
-                target = self._target_of(walk, binding, key, changed)
-                if target is None or target.dead or self._is_deleted(walk, target, changed):
+                target = self._target_of(walk, binding)
+                if target is None or target.dead or self._is_deleted(walk, target):
                     continue
                 matched = True
                 if not isinstance(target, Exchange):
@@ -329,43 +293,52 @@ class BindingTrial:
             if not matched and source.alternate is not None and source.alternate not in seen:
                 seen.add(source.alternate)
                 alternate = self._scope.exchanges.get(source.alternate)
-                if alternate is not None and not self._is_deleted(walk, alternate, changed):
+                if alternate is not None and not self._is_deleted(walk, alternate):
                     ahead.append(alternate)
 
-    def _is_deleted(self, walk: _Walk, target: Destination, changed: bool) -> bool:
-        """True if the trial deletes a queue or an exchange, and `changed` is True."""
-        if target not in self._deleted:
+    def _is_deleted(self, walk: _Walk, target: Destination) -> bool:
+        """True if the trial deletes a queue or an exchange, and the walk is with the changes."""
+        if target not in self._bindings.deleted:
             return False
         walk.changes = True
-        return changed
+        return walk.changed
 
-    def _target_of(
-        self, walk: _Walk, binding: Binding, key: str, changed: bool
-    ) -> Destination | None:
+    def _target_of(self, walk: _Walk, binding: Binding) -> Destination | None:
         """Return the real destination of a binding that matches.
 
-        Return None if the trial removes the binding (and `changed` is True), or if the binding is
-        a subscription whose user may not read the topic.
+        Return None if the trial removes the binding (and the walk is with the changes), or if the
+        binding is a subscription whose user may not read the topic.
         """
         target = binding.destination
-        if isinstance(target, _StandIn):
-            walk.matched[self._adding[binding]] = None
-            return target.real
-        if binding in self._removed:
-            walk.matched[self._removed[binding]] = None
-            if changed:
+        change = self._bindings.added.get(binding) or self._bindings.removed.get(binding)
+        if change is not None:
+            walk.matched[change] = None
+            if walk.changed and not change.added:
                 return None
         if isinstance(target, Subscriber) and PARTLY in binding.arguments:
-            return target if target.may_read(topic_of(key)) else None
+            return target if target.may_read(topic_of(walk.key)) else None
         while isinstance(target, Queue) and target.replacement is not None:
             target = target.replacement
         return target
 
 
-def _empty_copy(exchange: Exchange) -> Exchange:
-    """Return a new exchange without bindings, of the type of `exchange`."""
-    if isinstance(exchange, TopicExchange):
-        return TopicExchange(exchange.name, ExchangeOptions())
-    if isinstance(exchange, FanoutExchange):
-        return FanoutExchange(exchange.name, ExchangeOptions())
-    return DirectExchange(exchange.name, ExchangeOptions())
+def _compare(before: _Walk, after: _Walk, messages: int, outcome: _TopicOutcome) -> Iterator[None]:
+    """Add the differences of two walks to `outcome`, for a number of messages.
+
+    Each `next` on the iterator does one bounded step of the work.
+    """
+    if not before.changes or messages == 0:
+        return
+    for change in {**before.matched, **after.matched}:
+        outcome.matched[change] = outcome.matched.get(change, 0) + messages
+    if before.targets and not after.targets:
+        outcome.newly_unroutable += messages
+    elif after.targets and not before.targets:
+        outcome.newly_routed += messages
+    for walk, other, gains in ((after, before, True), (before, after, False)):
+        for number, target in enumerate(walk.targets):
+            if number % STEPS == STEPS - 1:
+                yield None
+            if target not in other.targets:
+                effects = outcome.effects
+                effects[target, gains] = effects.get((target, gains), 0) + messages

@@ -42,6 +42,9 @@ from broker.routing.match_reasons import headers_of
 from broker.routing.matching_bindings import STEPS
 from broker.routing.near_key_filter import NearKeyFilter
 from broker.routing.plan_search import SearchScope
+from matching.bucket import members
+from matching.fields.matcher import FieldsRow
+from matching.fields.signature import headers_signature, may_fail_once
 from matching.grammar import AMQP, MQTT
 
 #: Largest number of near misses in the result of `best`, and of each kind during the search.
@@ -133,7 +136,7 @@ class NearMissSearch:
             elif isinstance(inner, (TopicExchange, DirectExchange)):
                 yield from self._examine_keys(exchange, isinstance(inner, TopicExchange))
             elif isinstance(inner, HeadersExchange):
-                yield from self._examine_headers(exchange)
+                yield from self._examine_headers(exchange, inner)
         yield from self._ask_others()
 
     def _examine_keys(self, exchange: Exchange, wildcards: bool) -> Iterator[None]:
@@ -151,25 +154,46 @@ class NearMissSearch:
             key_filter.only_fewer_words = len(self._found.get(MORE, [])) >= NEAR_MISSES_MAX
             yield None
 
-    def _examine_headers(self, exchange: Exchange) -> Iterator[None]:
+    def _examine_headers(self, exchange: Exchange, rules: HeadersExchange) -> Iterator[None]:
         """Compare the criteria of a headers exchange with the headers of the message.
 
         All near misses of headers are of one kind. So the search ends when it has enough of them.
         """
-        comparison = HeaderComparison(headers_of(self._properties))
-        for chunk in self._chunks(exchange):
-            bindings = chunk.bindings()
-            similar = comparison.similar([binding.arguments for binding in bindings])
-            for compared, number in enumerate(similar, 1):
+        headers = headers_of(self._properties)
+        comparison, given = HeaderComparison(headers), headers_signature(headers)
+        rows = rules.rows()
+        compared = 0
+        for at in range(0, len(rows), CHUNK_MAX):
+            if self.examined >= CANDIDATES_MAX:
+                self.complete = False
+                return
+            some = rows[at : at + CHUNK_MAX]
+            self.examined += len(some)
+            near = [row for row in some if may_fail_once(row.signature, given)]
+            for number in comparison.similar([row.arguments for row in near]):
                 if len(self._found.get(HEADER, [])) >= NEAR_MISSES_MAX:
                     self.complete = False
                     return
-                difference = comparison.difference(bindings[number].arguments)
+                difference = comparison.difference(near[number].arguments)
                 if difference is not None:
-                    self._add_binding(exchange, bindings[number], difference)
+                    yield from self._add_row(exchange, near[number], difference)
+                compared += 1
                 if compared % HEADER_COMPARISONS_PER_STEP == 0:
                     yield None
             yield None
+
+    def _add_row(
+        self, exchange: Exchange, row: FieldsRow[Binding], difference: NearDifference
+    ) -> Iterator[None]:
+        """Add near misses for the bindings with equal arguments, up to NEAR_MISSES_MAX."""
+        for number, binding in enumerate(members(row.bucket), 1):
+            target = binding.destination
+            if target not in self._reached and not target.dead:
+                self._add_binding(exchange, binding, difference)
+                if len(self._found[HEADER]) >= NEAR_MISSES_MAX:
+                    return
+            if number % CHUNK_MAX == 0:
+                yield None
 
     def _chunks(self, exchange: Exchange) -> Iterator[BindingChunk]:
         """Yield the bindings to destinations that do not get the message, in bounded chunks."""

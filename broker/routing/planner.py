@@ -155,6 +155,8 @@ class Planner(PlanResolver):
         )
         if search is None:
             return None
+        if search.by_headers:
+            self.history.offer(self._vhost, route.exchange, route.key, properties)
         destinations = search.destinations()
         recorded = publisher if self.journals else None
         identity = (recorded, search.unrepresentable, *destinations)

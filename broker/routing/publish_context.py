@@ -13,8 +13,9 @@ A message takes the slow path if it has a feature named in the `slow_path_mask` 
 example an expiration, or headers that a headers exchange matches. A stale plan names all features:
 then the slow path calls `renew`, which gives the route its present plan.
 
-Routes count their publications. The context adds these counts to its own when a route is evicted
-or renewed, or when `totals` is called.
+Routes count their publications. The context adds these counts to the IngressCounters of its front
+end when a route is evicted or renewed, or when `collect` is called. A reader of the counters first
+collects the counts of all routes, in slices (`PublishContexts.collect_steps`).
 """
 
 from __future__ import annotations
@@ -73,7 +74,15 @@ class PublishContext:
     the context, so a hot loop may keep a reference to it.
     """
 
-    def __init__(self, resolver: PlanResolver, identity: Identity, front: str, most: int) -> None:
+    def __init__(
+        self,
+        resolver: PlanResolver,
+        identity: Identity,
+        front: str,
+        counters: IngressCounters,
+        most: int,
+    ) -> None:
+        """Create a context that adds its counts to `counters`, and caches up to `most` routes."""
         self.identity = identity
         self.front = front
         self.origin = Origin(identity.name, front)
@@ -83,16 +92,12 @@ class PublishContext:
         #: Number of connections that use this context, and of wills that wait to be published
         #: through the context.
         self.users = 0
-        #: Number of lookups that had to resolve a route.
-        self.misses = 0
+        self._counters = counters
         self._resolver = resolver
         #: The largest number of cached routes.
         self.capacity = most
         #: The last route that was not worth caching; its count is not added to the fates yet.
         self._uncached: Route | None = None
-        self._fates = [0] * len(MESSAGE_FATES)
-        self._copies: i64 = 0
-        self._unrepresentable: i64 = 0
 
     def resolve(self, name: bytes, exchange: str, key: str, slot: SearchSlot) -> Route | None:
         """Resolve a route and cache it. Not a hot path.
@@ -109,7 +114,7 @@ class PublishContext:
         plan = self._resolver.plan(self.identity, exchange, key, slot)
         if plan is None:
             return None
-        self.misses += 1
+        self._counters.misses += 1
         route = Route(exchange, key, plan)
         route.origin = self.origin
         route.cached = True
@@ -147,9 +152,10 @@ class PublishContext:
 
     def count(self, plan: Plan, messages: i64) -> None:
         """Count messages that were published with this plan: their fate and their copies."""
-        self._fates[plan.fate] += int(messages)
-        self._copies += messages * plan.copies
-        self._unrepresentable += messages * plan.unrepresentable
+        counters = self._counters
+        counters.fates[plan.fate] += int(messages)
+        counters.copies += int(messages * plan.copies)
+        counters.unrepresentable += int(messages * plan.unrepresentable)
 
     def count_published(self, route: Route, plan: Plan) -> None:
         """Count a message of this route that took the slow path with this plan."""
@@ -164,15 +170,15 @@ class PublishContext:
         """Count a message with this fate. Called if the message has no plan, or if its fate differs
         from the plan's fate.
         """
-        self._fates[fate] += 1
+        self._counters.fates[fate] += 1
 
     def count_copies(self, copies: i64, unrepresentable: i64) -> None:
         """Count copies that `count` has not counted, for example of delivered retained messages.
 
         `unrepresentable` is the number of copies that their destination could not represent.
         """
-        self._copies += copies
-        self._unrepresentable += unrepresentable
+        self._counters.copies += int(copies)
+        self._counters.unrepresentable += int(unrepresentable)
 
     def _collect(self, route: Route) -> None:
         """Add the publications that a route counted to the counts of this context; reset the
@@ -204,54 +210,33 @@ class PublishContext:
         for route in routes:
             self._remember(route)
 
-    def totals(self) -> tuple[list[int], int, int]:
-        """Return the number of messages by fate, and the numbers of copies.
-
-        The fates have the order of MESSAGE_FATES. The second value is the number of all copies, the
-        third the number of copies whose destination could not represent the message.
-        """
-        for route in self.routes.values():
-            self._collect(route)
-        return self.collected()
-
     def collect(self, routes: list[Route]) -> None:
-        """Add the publications that these routes counted to the counts of this context."""
+        """Add the publications that these routes counted to the counters of the front end.
+
+        Add those of the last route that was not worth caching, too.
+        """
         for route in routes:
             self._collect(route)
-
-    def collected(self) -> tuple[list[int], int, int]:
-        """Return the numbers of `totals`, without the publications that the cached routes counted
-        since `totals` or `collect`.
-        """
         self._collect_uncached()
-        return list(self._fates), int(self._copies), int(self._unrepresentable)
 
 
 class IngressCounters:
-    """The summed counts of several publish contexts."""
+    """Counts of the messages that were published through one front end.
+
+    All publish contexts of the front end in a virtual host add to the same counters.
+    """
 
     def __init__(self) -> None:
+        #: Number of messages that clients published. The counters that contexts share have only
+        #: the messages of contexts that were removed.
         self.received = 0
+        #: Numbers of messages by fate, in the order of MESSAGE_FATES.
         self.fates = [0] * len(MESSAGE_FATES)
+        #: Number of copies, and of copies that their destination could not represent.
         self.copies = 0
         self.unrepresentable = 0
+        #: Number of lookups that had to resolve a route.
         self.misses = 0
-
-    def add(self, context: PublishContext) -> None:
-        """Add the counts of a publish context to these counters."""
-        self._add(context, context.totals())
-
-    def add_collected(self, context: PublishContext) -> None:
-        """Add the counts of a publish context whose routes were collected."""
-        self._add(context, context.collected())
-
-    def _add(self, context: PublishContext, totals: tuple[list[int], int, int]) -> None:
-        fates, copies, unrepresentable = totals
-        self.received += int(context.received)
-        self.copies += copies
-        self.unrepresentable += unrepresentable
-        self.misses += context.misses
-        sum_into(self.fates, fates)
 
     def merge(self, other: IngressCounters) -> None:
         """Add the counts of other counters to these counters."""
@@ -264,57 +249,21 @@ class IngressCounters:
     def copy(self) -> IngressCounters:
         """Return a copy of these counters; later changes of the counters do not affect the copy."""
         other = IngressCounters()
-        other.received, other.fates, other.copies = self.received, list(self.fates), self.copies
-        other.unrepresentable, other.misses = self.unrepresentable, self.misses
+        other.merge(self)
         return other
-
-
-class IngressTotals:
-    """The counts of all publish contexts of a virtual host, summed in slices.
-
-    One context may have as many routes as `limits.routes` permits. The lists of contexts and of
-    their routes are taken when the count reaches them. A context or route that is removed meanwhile
-    is still counted, so totals never fall.
-    """
-
-    def __init__(self, contexts: list[PublishContext], past: list[IngressCounters]) -> None:
-        #: The sums. They are complete once `step` returns False.
-        self.counters = IngressCounters()
-        for ingress in past:
-            self.counters.merge(ingress)
-        self._contexts = contexts
-        #: The context that is counted now, and its routes that were not collected yet.
-        self._context: PublishContext | None = None
-        self._routes: list[Route] = []
-
-    def step(self, most: int) -> bool:
-        """Collect up to `most` routes. Return True if contexts are left to count."""
-        while most > 0:
-            if self._context is None:
-                if not self._contexts:
-                    return False
-                self._context = self._contexts.pop()
-                self._routes = list(self._context.routes.values())
-            some = self._routes[-most:]
-            del self._routes[-most:]
-            self._context.collect(some)
-            most -= 1 + len(some)
-            if not self._routes:
-                self.counters.add_collected(self._context)
-                self._context = None
-        return True
 
 
 class PublishContexts:
     """All publish contexts of a virtual host, and the counts of contexts that were removed."""
 
     def __init__(self, resolver: PlanResolver, limits: BrokerLimits) -> None:
-        #: The context of messages that the broker itself publishes, such as dead letters.
-        self.internal = PublishContext(resolver, INTERNAL, "internal", limits.routes)
+        #: By front end, the counters that its contexts share.
+        self._counters: dict[str, IngressCounters] = {}
         self._resolver = resolver
         self._limits = limits
+        #: The context of messages that the broker itself publishes, such as dead letters.
+        self.internal = self._new_context(INTERNAL, "internal")
         self._contexts: dict[tuple[Identity, str], PublishContext] = {}
-        self._past: dict[str, IngressCounters] = {}
         #: The stream `$topology`, which records each connection that opens or closes; None if there
         #: is none.
         self.topology: TopologyStream | None = None
@@ -334,13 +283,23 @@ class PublishContexts:
         """
         context = self._contexts.get((identity, front))
         if context is None:
-            context = self._contexts[identity, front] = PublishContext(
-                self._resolver, identity, front, self._limits.routes
-            )
+            context = self._contexts[identity, front] = self._new_context(identity, front)
             if self.prewarmer is not None:
                 self.prewarmer.prewarm(context)
         self.join(context)
         return context
+
+    def _new_context(self, identity: Identity, front: str) -> PublishContext:
+        return PublishContext(
+            self._resolver, identity, front, self._counters_of(front), self._limits.routes
+        )
+
+    def _counters_of(self, front: str) -> IngressCounters:
+        """Return the counters that all contexts of a front end share."""
+        counters = self._counters.get(front)
+        if counters is None:
+            counters = self._counters[front] = IngressCounters()
+        return counters
 
     def join(self, context: PublishContext) -> None:
         """Increment the use count of the context: a connection or a waiting will needs it."""
@@ -370,7 +329,8 @@ class PublishContexts:
             (key, context) for key, context in self._contexts.items() if not context.users
         ]:
             idle.remember(list(idle.routes.values()))
-            self._past.setdefault(idle.front, IngressCounters()).add(idle)
+            idle.collect([])
+            self._counters_of(idle.front).received += int(idle.received)
             del self._contexts[key]
         # If most contexts are in use, look for unused contexts again when there are twice as many.
         self._most = max(self._limits.contexts, 2 * len(self._contexts))
@@ -378,7 +338,7 @@ class PublishContexts:
     def absorb(self, other: PublishContexts) -> None:
         """Add the counts of `other`, the contexts of a deleted virtual host."""
         for front, ingress in other.ingress_counters().items():
-            self._past.setdefault(front, IngressCounters()).merge(ingress)
+            self._counters_of(front).merge(ingress)
 
     def __iter__(self) -> Iterator[PublishContext]:
         return iter([self.internal, *self._contexts.values()])
@@ -388,16 +348,45 @@ class PublishContexts:
         for context in self:
             context.evict(name)
 
-    def ingress_counters(self) -> dict[str, IngressCounters]:
-        """Return the counts of received messages, by the name of the receiving front end."""
-        found = {front: past.copy() for front, past in self._past.items()}
-        for context in self:
-            found.setdefault(context.front, IngressCounters()).add(context)
-        return found
+    def collect_steps(self, most: int) -> Iterator[None]:
+        """Add the counts of all cached routes to the counters, and to those of the exchanges.
 
-    def ingress_totals(self) -> IngressTotals:
-        """Begin to sum the counts of received messages of all front ends, in slices."""
-        return IngressTotals(list(self), list(self._past.values()))
+        Each `next` on the iterator collects up to `most` routes. A context may have as many routes
+        as `limits.routes` permits. The lists of contexts and of their routes are taken when the
+        steps reach them.
+        """
+        left = most
+        for context in list(self):
+            routes = list(context.routes.values())
+            at = 0
+            while at < len(routes) or at == 0:
+                some = routes[at : at + left]
+                context.collect(some)
+                at += max(1, len(some))
+                left -= 1 + len(some)
+                if left <= 0:
+                    left = most
+                    yield None
+
+    def ingress_counters(self) -> dict[str, IngressCounters]:
+        """Return the counts of received messages, by the name of the receiving front end.
+
+        The counts are complete. To collect them takes time in proportion to the number of routes:
+        a caller that must not stall the event loop calls `collect_steps`, then `collected`.
+        """
+        for _ in self.collect_steps(1_000_000):
+            pass
+        return self.collected()
+
+    def collected(self) -> dict[str, IngressCounters]:
+        """Return the counts of received messages, by the name of the receiving front end.
+
+        The counts lack the publications that cached routes counted since `collect_steps`.
+        """
+        found = {front: counters.copy() for front, counters in self._counters.items()}
+        for context in self:
+            found[context.front].received += int(context.received)
+        return found
 
 
 def sum_into(totals: list[int], more: list[int]) -> None:

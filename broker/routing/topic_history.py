@@ -11,6 +11,9 @@ last 60 to 70 minutes. A slot has at most TOPICS_MAX topics, those that came fir
 further topics are counted together, as `left_out`. Each Route counts its messages anyway, and the
 history adds up these counts. So the history does no work for a single message.
 
+Of topics that pass an exchange which looks at headers, the history has samples of the headers, too
+(header_samples.py).
+
 Messages that are published to a queue by its name (through the default exchange) are counted apart,
 by queue. They say what is lost if the queue is deleted.
 """
@@ -21,6 +24,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from mypy_extensions import i64
+
+from broker.messages.message import Properties
+from broker.routing.header_samples import HeaderSamples, WeightedSamples
 
 #: Time that a slot covers, in seconds, and number of slots.
 SLOT_SECONDS: Final = 600
@@ -59,6 +65,8 @@ class HistorySlot:
         self.queues: i64 = 0
         #: Number of messages whose topic is not remembered.
         self.left_out: i64 = 0
+        #: Headers of some messages of the topics that pass an exchange which looks at headers.
+        self.samples = HeaderSamples()
 
 
 class TopicHistory:
@@ -115,6 +123,10 @@ class TopicHistory:
             slot.queues += 1
         counts[queue] = known + int(messages)
 
+    def offer(self, vhost: str, exchange: str, key: str, properties: Properties) -> None:
+        """Sample the headers of a published message, if its topic has few samples, or by chance."""
+        self.slots[-1].samples.offer((vhost, exchange, key), properties)
+
     def add_unroutable(self, vhost: str, exchange: str, key: str, messages: i64) -> None:
         """Add `messages` to the number of a topic's messages that reached no destination."""
         slot = self.slots[-1]
@@ -137,6 +149,15 @@ class HistorySum:
         self.left_out = sum(int(slot.left_out) for slot in self._slots)
         #: Numbers of messages by (virtual host, exchange), then by routing key.
         self.counts: dict[tuple[str, str], KeyCounts] = {}
+
+    def samples(self, vhost: str, exchange: str, key: str) -> WeightedSamples:
+        """Return the sampled headers of the messages of a topic; there may be none."""
+        found = WeightedSamples()
+        for slot in self._slots:
+            samples = slot.samples.by_topic.get((vhost, exchange, key))
+            if samples is not None:
+                found.add(samples)
+        return found
 
     def direct(self, vhost: str, queue: str) -> int:
         """Return the number of messages that were published to a queue by its name."""

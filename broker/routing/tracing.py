@@ -340,13 +340,12 @@ def _origin(context: PublishContext, message: Message, publisher: Outlet | None)
     names = () if publisher is None else publisher.client_names()
     client = f" from client {' '.join(names)}" if names else ""
     identifier = message.properties.get("message_id")
-    protocol = "" if publisher is None else publisher.client_protocol
     quality = ("transient", "persistent")[min(int(message.qos), 1)]
     if context.front.startswith("mqtt"):
         quality = f"QoS {int(message.qos)}"
     return (
         f"key '{shown(message.address.key)}' by user '{context.identity.name}' over "
-        f"{protocol or context.front}{client}, {quality}, "
+        f"{context.front}{client}, {quality}, "
         f"{int(message.encoding.size(message.content)):,} B"
         + (f", message_id '{identifier}'" if identifier else "")
     )

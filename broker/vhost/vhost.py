@@ -156,7 +156,7 @@ class VirtualHost(DeadLetterHost):
             [*self.replies.values(), *self.delays.values(), *self.histories.values()],
             list(self.subscribers),
             self.declarations.deleted,
-            sum(ingress.unrepresentable for ingress in self.contexts.ingress_counters().values()),
+            sum(ingress.unrepresentable for ingress in self.contexts.collected().values()),
         )
 
     def absorb(self, other: VirtualHost) -> None:

@@ -14,6 +14,7 @@ from typing import Final, Generic
 
 from matching.bucket import Bucket, PairCounts, holds, members, take, with_added, without
 from matching.fields.criteria import Criteria, Fields
+from matching.fields.signature import criteria_signature
 from matching.matcher import S, Search
 
 try:
@@ -25,13 +26,15 @@ except ImportError:  # pragma: no cover - the tests' environment can compile
 class FieldsRow(Generic[S]):
     """The bindings with equal arguments. The algorithm may store a number of its own in `mark`."""
 
-    __slots__ = ("arguments", "bucket", "criteria", "mark")
+    __slots__ = ("arguments", "bucket", "criteria", "mark", "signature")
 
     def __init__(self, arguments: Fields, criteria: Criteria) -> None:
         self.arguments: Final = arguments
         self.criteria: Final = criteria
         self.bucket: Bucket[S] = None
         self.mark = 0
+        #: Says quickly that the row is far from a message (signature.py).
+        self.signature: Final = criteria_signature(criteria)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -6,6 +6,7 @@ from broker.broker import Broker
 from protocols.amqp.codec.contents import AmqpPropertyCodec
 from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from protocols.amqp.connection.connection import AmqpConnection
+from protocols.amqp.connection.direct import HTTP
 from protocols.amqp.options import AmqpOptions
 from protocols.connection import Connection
 from protocols.front import Front
@@ -17,6 +18,7 @@ class AmqpFront(Front):
 
     def __init__(self, broker: Broker, options: AmqpOptions | None = None) -> None:
         super().__init__("amqp091", broker)
+        self.context_names = (self.name, HTTP)
         self.options = options or AmqpOptions()
         broker.streams.codecs.header_codec = AmqpHeaderCodec()
         broker.streams.codecs.property_codec = AmqpPropertyCodec()

@@ -2,11 +2,14 @@
 //
 // Each line on the standard input is one command as JSON; the program answers each with a line of JSON.
 //   {"do": "open", "width": 1280, "scheme": "dark"}   a new browser at the page
+//   {"do": "visit", "url": "...", "until": "CSS selector"}   another page in the same browser
+//   {"do": "href", "selector": "..."}                 the URL of a link
 //   {"do": "login", "user": "admin", "password": "..."}
 //   {"do": "view", "hash": "#/queues", "until": "CSS selector"}
 //   {"do": "upload", "selector": "...", "path": "..."}, {"do": "download", "selector": "..."}
 //   {"do": "fill", "selector": "...", "text": "..."}, {"do": "choose", "selector": "...", "value": "..."}, {"do": "click", "selector": "..."}, {"do": "press", "key": "/"}
 //   {"do": "wait", "selector": "...", "text": "..."}  until an element with this selector has this text
+//   {"do": "gone", "selector": "..."}                 until the element is hidden
 //   {"do": "picture", "name": "now"}                  also returns what axe finds, the width of the page, and its errors
 import readline from 'node:readline';
 import { createRequire } from 'node:module';
@@ -33,6 +36,12 @@ const actions = {
     await page.waitForSelector('form.login');
     return { paint: await page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null) };
   },
+  async visit({ url: other, until }) {
+    await page.goto(other);
+    await page.waitForSelector(until);
+    return { text: await page.textContent('body') };
+  },
+  async href({ selector }) { return { href: await page.getAttribute(selector, 'href') }; },
   async login({ user, password }) {
     await page.fill('input[autocomplete=username]', user);
     await page.fill('input[type=password]', password);
@@ -60,6 +69,7 @@ const actions = {
     await page.waitForFunction(([one, wanted]) => [...document.querySelectorAll(one)].some((found) => !found.hidden && found.textContent.includes(wanted)), [selector, text], { timeout: 30000 });
     return { text: await page.textContent('#content') };
   },
+  async gone({ selector }) { await page.waitForSelector(selector, { state: 'hidden' }); return {}; },
   async picture({ name }) {
     await page.addScriptTag({ path: axe });
     const found = await page.evaluate(() => axe.run({ resultTypes: ['violations'] }));

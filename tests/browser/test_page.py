@@ -9,6 +9,7 @@ import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,10 +93,16 @@ def broker(settings: Path, tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def page(broker: BrokerProcess, tmp_path: Path) -> Iterator[Page]:
+    with browser_at(f"http://127.0.0.1:{broker.addresses['http'].port}/", tmp_path) as page:
+        yield page
+
+
+@contextmanager
+def browser_at(url: str, pictures: Path) -> Iterator[Page]:
+    """Run a browser for the page at `url`; it writes screenshots to the directory `pictures`."""
     require("browser")
-    url = f"http://127.0.0.1:{broker.addresses['http'].port}/"
     with subprocess.Popen(
-        ["node", "page.mjs", url, str(tmp_path)],
+        ["node", "page.mjs", url, str(pictures)],
         cwd=HERE,
         env=os.environ | {"TMPDIR": str(HERE / "node_modules")},
         stdin=subprocess.PIPE,

@@ -6,7 +6,7 @@ import os
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -32,12 +32,21 @@ QUEUE = "work"
 class NodeProcess:
     """A process of one node. Its lines on standard output are read by a thread."""
 
-    def __init__(self, directory: Path, *command: str) -> None:
-        """Start `python -m` with the arguments `command`; read its lines in a thread."""
+    def __init__(
+        self, directory: Path, *command: str, variables: Mapping[str, str] | None = None
+    ) -> None:
+        """Start `python -m` with the arguments `command`; read its lines in a thread.
+
+        `variables` are further environment variables.
+        """
         directory.mkdir(exist_ok=True)
         self.errors = directory.parent / f"{directory.name}.log"
         with self.errors.open("ab") as errors:
-            self.process = forks.start(*command, stderr=errors.fileno(), environment=environment())
+            self.process = forks.start(
+                *command,
+                stderr=errors.fileno(),
+                environment=environment() | dict(variables or {}),
+            )
         self._lines: SimpleQueue[str] = SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
         self.addresses: dict[str, str] = {}
@@ -97,13 +106,14 @@ class NodeProcess:
 
 
 def node_over(
-    server: LogServer, directory: Path, times: str = TIMES, version: str = ""
+    server: LogServer, directory: Path, times: str = TIMES, version: str = "", http_port: str = "0"
 ) -> NodeProcess:
     """Start a node whose replicated log is that of a LogServer; do not wait until it is ready.
 
-    `version` is "next" for a node of the next version.
+    `version` is "next" for a node of the next version. The port of the listener `http` is any free
+    one if `http_port` is 0.
     """
-    arguments = str(server.port), str(directory), times, version
+    arguments = str(server.port), str(directory), times, version, http_port
     return NodeProcess(directory, "tests.cluster.node_process", *arguments)
 
 

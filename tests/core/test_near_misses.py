@@ -19,6 +19,8 @@ from broker.routing.binding_chunks import CHUNK_MAX, chunks_of
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.key_differences import HeaderComparison, KeyComparison, NearDifference
 from broker.routing.near_key_filter import NearKeyFilter
+from matching.fields.criteria import Criteria
+from matching.fields.signature import criteria_signature, headers_signature, may_fail_once
 from matching.grammar import AMQP, MQTT, swap
 from tests.clients import World
 from tests.core.test_explanation import near_misses
@@ -262,3 +264,46 @@ def test_near_misses_of_subscriptions_and_of_headers_exchanges_are_found() -> No
     assert [one.difference.text for one in best] == [
         "the binding would match if the header 'type' were 'pdf', not 'PDF'"
     ]
+
+
+VALUES = st.sampled_from([None, 0, 1, 1.0, True, "1", b"1", "pdf", [1], {"k": 1}])
+ARGUMENTS = st.dictionaries(st.sampled_from(["h", "k", "m", "x-h"]), VALUES, max_size=4)
+
+
+@settings(max_examples=500, deadline=None)
+@given(ARGUMENTS, st.sampled_from(["all", "any", "all-with-x", "any-with-x"]), ARGUMENTS)
+def test_the_signature_of_each_near_miss_passes(
+    arguments: dict[str, Any], match: str, headers: dict[str, Any]
+) -> None:
+    criteria = Criteria({**arguments, "x-match": match})
+    passes = may_fail_once(criteria_signature(criteria), headers_signature(headers))
+    assert passes or not criteria.accept(headers)
+    assert passes or HeaderComparison(headers).difference({**arguments, "x-match": match}) is None
+
+
+def test_bindings_that_fail_two_criteria_have_signatures_that_do_not_pass() -> None:
+    # Of 1,000 bindings with three criteria each, some share a bit by chance.
+    given_headers = headers_signature({"type": "PDF", "region": "R7"})
+    passing = [
+        number
+        for number in range(1_000)
+        if may_fail_once(
+            criteria_signature(
+                Criteria({"type": number, "tenant": -number, "region": f"r{number}"})
+            ),
+            given_headers,
+        )
+    ]
+    assert len(passing) < 100
+
+
+def test_near_misses_of_equal_arguments_name_each_queue_that_gets_no_copy() -> None:
+    world = World()
+    for number in range(300):
+        world.vhost.declare_queue(f"q{number}")
+        arguments = {"type": "pdf", "size": 1}
+        world.vhost.bind("amq.headers", Binding("", world.queue(f"q{number}"), 0, arguments))
+    for number in range(295):
+        world.vhost.bind("amq.headers", Binding("", world.queue(f"q{number}"), 0, {"size": 1}))
+    best = near_misses(world, "amq.headers", "", {"type": "PDF", "size": 1}).best()
+    assert [one.destination.name for one in best] == [f"q{number}" for number in range(295, 300)]

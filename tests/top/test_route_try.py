@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from broker.routing.binding import Binding
+from broker.routing.exchanges import Exchange
+from tests.clients import publication
 from tests.top.conftest import Start
 from tests.top.running import Running
 from tests.top.test_api import api, users
@@ -41,6 +43,12 @@ async def publish(broker: Running, key: str, count: int = 1, exchange: str = "am
         body = {**message, "properties": properties}
         status, _ = await api(broker, "POST", f"exchanges/%2F/{exchange}/publish", body)
         assert status == 200
+
+
+def published_to(broker: Running, exchange: Exchange) -> int:
+    """Return the number of messages that were published to an exchange."""
+    broker.node.broker.vhosts["/"].contexts.ingress_counters()  # Adds the counts of the routes.
+    return int(exchange.published)
 
 
 def change(what: str, key: str, queue: str, **more: Any) -> dict[str, Any]:
@@ -132,13 +140,15 @@ async def test_a_trial_deletes_queues_and_exchanges(broker: Running) -> None:
 
 
 async def test_a_trial_that_makes_no_sense_is_refused(broker: Running) -> None:
+    status, _ = await api(broker, "PUT", "exchanges/%2F/x-random", {"type": "x-random"})
+    assert status == 201
     refused: tuple[tuple[list[dict[str, Any]], int, str], ...] = (
         ([], 400, "a trial needs 1 to 100 changed bindings or deleted objects, got 0"),
         ([change("swap", "a", "all")], 400, "'change' is 'swap', neither add nor remove"),
         ([change("add", "a", "absent")], 404, "no queue 'absent'"),
         ([change("remove", "absent", "all")], 404, "no binding 'absent'"),
         ([change("add", "a", "all", source="absent")], 404, "no exchange 'absent'"),
-        ([change("add", "a", "all", source="amq.headers")], 400, "cannot try a binding"),
+        ([change("add", "a", "all", source="x-random")], 400, "cannot try a binding"),
         ([change("add", "a", "all", typo=1)], 400, "unknown field `typo`"),
         ([change("add", "a", "all", destination_type="x")], 400, "neither queue nor exchange"),
     )
@@ -148,6 +158,24 @@ async def test_a_trial_that_makes_no_sense_is_refused(broker: Running) -> None:
     assert (await api(broker, "POST", "route/try", {"changes": 7}))[0] == 400
     status, answer = await tried(broker, change("add", "#", "all"), user="known")
     assert (status, "'monitoring'" in answer["reason"]) == (403, True)
+
+
+async def test_a_trial_of_a_headers_exchange_uses_the_headers_of_the_hour(broker: Running) -> None:
+    client = await broker.amqp()
+    for number in range(300):
+        headers = {"kind": "order" if number % 3 else "invoice", "number": number}
+        await client.socket.send(publication("amq.headers", "", b"m", headers=headers))
+    exchange = broker.node.broker.vhosts["/"].exchanges["amq.headers"]
+    await broker.until(lambda: published_to(broker, exchange) == 300)
+    to_orders = change("add", "", "all", source="amq.headers")
+    to_orders["arguments"] = {"x-match": "all", "kind": "order"}
+    status, answer = await tried(broker, to_orders)
+    assert (status, answer["estimated"], answer["by_headers"]) == (200, 1, 0)
+    (gain,) = answer["queues"]
+    # 200 of 300 messages are orders. The sample, and so the estimate, has 200 of the 300 messages.
+    assert (gain["name"], gain["effect"], gain["topics"]) == ("all", "gains", 1)
+    assert abs(gain["messages"] - 200) < 20 and answer["newly_routed"] == gain["messages"]
+    assert answer["changes"][0]["arguments"] == {"x-match": "all", "kind": "order"}
 
 
 async def test_the_topics_of_the_hour_are_listed_and_counted(broker: Running) -> None:
@@ -179,19 +207,48 @@ async def test_the_topics_of_the_hour_are_listed_and_counted(broker: Running) ->
     assert (status, "lacks the tag 'monitoring'" in answer["reason"]) == (403, True)
 
 
+async def route(broker: Running, *arguments: str) -> tuple[int, str]:
+    """Run `trellis route`; return its exit code and its output."""
+
+    def run() -> int:
+        url = f"http://{broker.app.addresses['http']}"
+        login = ("--login", "admin", "--password", "known", "--url", url)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            return cli.main(["route", *arguments, *login])
+
+    out = io.StringIO()
+    return await asyncio.to_thread(run), out.getvalue()
+
+
+async def test_the_command_tries_bindings_with_arguments(broker: Running) -> None:
+    client = await broker.amqp()
+    exchange = broker.node.broker.vhosts["/"].exchanges["amq.headers"]
+    for kind, number in (("order", 1), ("invoice", 2)):
+        headers = {"kind": kind, "n": number}
+        await client.socket.send(publication("amq.headers", "k", b"m", headers=headers))
+    await broker.until(lambda: published_to(broker, exchange) == 2)
+    binding = ("--add", "amq.headers", "", "all")
+    code, text = await route(broker, *binding, "x-match=any", "kind=order", "n=3")
+    assert code == 0, text
+    assert text.partition("\n\n")[2] == (
+        "add '' of 'amq.headers' to queue 'all' (x-match=any kind=order n=3): matches 1 topic, "
+        "1 message\n\n"
+        "queue 'all' gains 1 message of 1 topic\n  1  amq.headers  k\n"
+        "messages that reach no queue now, and would reach one: 1\n"
+    )
+    for words, error in (
+        (("--add", "amq.headers", "k"), "--add: expected EXCHANGE KEY DESTINATION, got 2 of"),
+        ((*binding, "kind"), "--add: 'kind' is not of the form NAME=VALUE"),
+    ):
+        code, text = await route(broker, *words)
+        assert code == 2 and error in text
+
+
 async def test_the_command_prints_the_trial(broker: Running) -> None:
     await publish(broker, "plant.1.temp", 3)
 
-    def run(*arguments: str) -> str:
-        out = io.StringIO()
-        url = f"http://{broker.app.addresses['http']}"
-        login = ("--login", "admin", "--password", "known", "--url", url)
-        with contextlib.redirect_stdout(out):
-            assert cli.main(["route", *arguments, *login]) == 0
-        return out.getvalue()
-
     arguments = ("--remove", "amq.topic", "plant.*.temp", "temps", "--add", "amq.topic", "#", "all")
-    text = await asyncio.to_thread(run, *arguments)
+    _, text = await route(broker, *arguments)
     assert text.startswith("tried 1 topic with 3 messages of the last ")
     assert text.partition("\n\n")[2] == (
         "remove 'plant.*.temp' of 'amq.topic' to queue 'temps': matches 1 topic, 3 messages\n"
@@ -199,5 +256,5 @@ async def test_the_command_prints_the_trial(broker: Running) -> None:
         "queue 'temps' loses 3 messages of 1 topic\n  3  amq.topic  plant.1.temp\n\n"
         "queue 'all' gains 3 messages of 1 topic\n  3  amq.topic  plant.1.temp\n"
     )
-    json = await asyncio.to_thread(run, *arguments, "--json")
+    _, json = await route(broker, *arguments, "--json")
     assert '"effect": "gains"' in json

@@ -138,6 +138,30 @@ def without_times(text: str) -> list[str]:
     ]
 
 
+async def test_a_journal_says_which_messages_came_over_http(
+    start: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = await start(
+        **users(), stream={"journals": ["/=all"]}, data={"dir": str(tmp_path / "data")}
+    )
+    message = {"routing_key": "k", "payload": "x", "payload_encoding": "string", "properties": {}}
+    assert (await api(broker, "POST", "exchanges/%2F/amq.topic/publish", message))[0] == 200
+    client = await broker.amqp()
+    await client.socket.send(publication("amq.topic", "k", b"m"))
+    await broker.until(lambda: durable_rows(broker, "all") == 2)
+    command_line = Commands(broker, capsys, monkeypatch)
+    lines = without_times(await command_line.out("trace", "--journal", "all"))
+    assert [line.partition(", ")[0] for line in lines if " published " in line] == [
+        "#1 published 'amq.topic': key 'k' by user 'admin' over http",
+        "#2 published 'amq.topic': key 'k' by user 'known' over amqp091",
+    ]
+    page = await broker.scrape()
+    assert page.value("rabbitmq_global_messages_received_total", protocol="amqp091") == 2
+
+
 async def test_past_messages_have_their_destinations_of_then_and_their_deaths(
     start: Start,
     tmp_path: Path,

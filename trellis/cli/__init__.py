@@ -39,6 +39,7 @@
     bench.py             bench load
     ask.py               ask            history_arguments.py arguments of ask and pipeline
     report.py            report
+    asyncapi.py          asyncapi
     pipeline.py          pipeline, whose work the package pyspark_trellis does
     version.py           version
     completion.py        completion     command_tree.py      the commands, read from the parsers
@@ -102,6 +103,7 @@ COMMANDS: Final = {
     "bench": "bench",
     "ask": "ask",
     "report": "report",
+    "asyncapi": "asyncapi",
     "pipeline": "pipeline",
     "version": "version",
     "completion": "completion",

@@ -78,6 +78,12 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
 def add_history(tool: Parser) -> None:
     """Add the arguments that select the messages and the bindings to examine."""
     add_question(tool, OWN_JOURNAL)
+    add_times(tool)
+    add_login(tool)
+
+
+def add_times(tool: argparse._ActionsContainer) -> None:
+    """Add --since and --until, which select messages by the time of their arrival."""
     for flag, text in (
         ("--since", "read only messages that the broker received from this time on"),
         ("--until", "read only messages that the broker received before this time"),
@@ -88,7 +94,6 @@ def add_history(tool: Parser) -> None:
             metavar="TIME",
             help=f"{text}; TIME is an age such as 15m, 2h or 7d, or an ISO 8601 time",
         )
-    add_login(tool)
 
 
 def _needs_job(arguments: argparse.Namespace) -> int:

@@ -27,7 +27,9 @@ class Argument:
         self.takes_value = action.nargs != 0
         placeholder = action.metavar
         if isinstance(placeholder, tuple):  # A flag with several values has a name for each.
-            placeholder = " ".join(placeholder)
+            *first, last = placeholder
+            last = f"[{last} ...]" if action.nargs == "+" else last
+            placeholder = " ".join([*first, last])
         self.placeholder = placeholder or action.dest.upper().replace("-", "_")
         choices = [str(choice) for choice in action.choices or ()]
         self.words = choices or (self.placeholder.split("|") if "|" in self.placeholder else [])

@@ -70,10 +70,20 @@ def _trial_lines(
             f"the broker does not remember the topics of further "
             f"{count_text(answer['unremembered'], 'message')}"
         )
+    yield from header_lines(answer)
+
+
+def header_lines(answer: Row) -> Iterator[str]:
+    """Yield the lines of a trial that say which numbers depend on unknown headers of messages."""
     if answer["by_headers"]:
         yield (
             f"{count_text(answer['by_headers'], 'topic')} pass an exchange that looks at headers: "
             "for them the numbers are those of messages without headers"
+        )
+    if answer["estimated"]:
+        yield (
+            f"{count_text(answer['estimated'], 'topic')} pass an exchange that looks at headers: "
+            "for them the numbers are estimates from samples of the messages"
         )
 
 

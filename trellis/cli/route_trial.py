@@ -14,8 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from trellis.cli.api_client import ApiClient
-from trellis.cli.parsing import Parser
+from trellis.cli.consequences import header_lines
+from trellis.cli.parsing import CommandError, Parser
 from trellis.cli.readable import count_text, time_text
+from trellis.cli.topology import arguments_of
 from trellis.settings.errors import printable
 
 #: The beginning of a DESTINATION that is an exchange.
@@ -24,37 +26,49 @@ _EXCHANGE: Final = "exchange:"
 
 def add_arguments(command: Parser) -> None:
     """Add --add and --remove to `trellis route`: the bindings to try."""
-    names = ("EXCHANGE", "KEY", "DESTINATION")
+    names = ("EXCHANGE KEY DESTINATION", "NAME=VALUE")
     for flag, verb in (("--add", "had"), ("--remove", "did not have")):
         command.add_argument(
             flag,
             dest="added" if flag == "--add" else "removed",
             action="append",
-            nargs=3,
+            nargs="+",
             default=[],
             metavar=names,
             help=f"ask instead: which queues would get other messages if EXCHANGE {verb} this "
-            "binding? DESTINATION is a queue, or exchange:NAME; may be repeated",
+            "binding? DESTINATION is a queue, or exchange:NAME; NAME=VALUE is an argument of the "
+            "binding, such as x-match=any; may be repeated",
         )
 
 
-def changes_of(arguments: argparse.Namespace) -> list[dict[str, str]]:
+def changes_of(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the bindings that --add and --remove name, as rows for `POST /api/route/try`.
 
-    The field `change` of a row is "add" or "remove".
+    The field `change` of a row is "add" or "remove". Raises CommandError.
     """
-    named = [("remove", *one) for one in arguments.removed]
-    named += [("add", *one) for one in arguments.added]
-    return [
-        {
-            "change": change,
-            "source": "" if exchange == "amq.default" else exchange,
-            "routing_key": key,
-            "destination": destination.removeprefix(_EXCHANGE),
-            "destination_type": "exchange" if destination.startswith(_EXCHANGE) else "queue",
-        }
-        for change, exchange, key, destination in named
-    ]
+    named = [("remove", words) for words in arguments.removed]
+    named += [("add", words) for words in arguments.added]
+    return [_change_of(change, words) for change, words in named]
+
+
+def _change_of(change: str, words: list[str]) -> dict[str, Any]:
+    """Return the row for the words after one --add or --remove. Raises CommandError."""
+    if len(words) < 3:
+        raise CommandError(
+            f"--{change}: expected EXCHANGE KEY DESTINATION, got {len(words)} of these 3 arguments",
+            2,
+        )
+    exchange, key, destination, *given = words
+    row: dict[str, Any] = {
+        "change": change,
+        "source": "" if exchange == "amq.default" else exchange,
+        "routing_key": key,
+        "destination": destination.removeprefix(_EXCHANGE),
+        "destination_type": "exchange" if destination.startswith(_EXCHANGE) else "queue",
+    }
+    if given:
+        row["arguments"] = arguments_of(given, f"--{change}")
+    return row
 
 
 def print_trial(arguments: argparse.Namespace) -> int:
@@ -85,16 +99,12 @@ def lines_of(answer: dict[str, Any], now: float) -> Iterator[str]:
         yield f"there are {answer['topics_known']:,} topics: the trial ended early"
     if answer["unremembered"]:
         yield f"{answer['unremembered']:,} messages of further topics are not remembered"
-    if answer["by_headers"]:
-        yield (
-            f"{answer['by_headers']:,} topics pass an exchange that looks at headers: for them the "
-            "answer is for messages without headers"
-        )
+    yield from header_lines(answer)
     yield ""
     for row in answer["changes"]:
         yield (
             f"{row['change']} '{row['routing_key']}' of '{row['source']}' to "
-            f"{row['destination_type']} '{row['destination']}': matches "
+            f"{row['destination_type']} '{row['destination']}'{_arguments_text(row)}: matches "
             f"{count_text(row['topics'], 'topic')}, {count_text(row['messages'], 'message')}"
         )
     for row in answer["queues"]:
@@ -120,3 +130,9 @@ def lines_of(answer: dict[str, Any], now: float) -> Iterator[str]:
         yield f"messages that would reach no queue any more: {answer['newly_unroutable']:,}"
     if answer["newly_routed"]:
         yield f"messages that reach no queue now, and would reach one: {answer['newly_routed']:,}"
+
+
+def _arguments_text(row: dict[str, Any]) -> str:
+    """Return the arguments of a changed binding in parentheses; "" if it has none."""
+    given = " ".join(f"{name}={value}" for name, value in row["arguments"].items())
+    return f" ({given})" if given else ""

@@ -176,18 +176,25 @@ def _add_end(command: Parser) -> None:
 
 def _arguments_of(arguments: argparse.Namespace) -> Row:
     """Return the values of --argument by name. Raises CommandError."""
-    if not arguments.argument:
-        return {}
+    return arguments_of(arguments.argument, "--argument") if arguments.argument else {}
+
+
+def arguments_of(given: list[str], flag: str) -> Row:
+    """Return the arguments of a binding, a queue or an exchange by name.
+
+    `given` has texts of the form NAME=VALUE, which follow `flag` on the command line. Raises
+    CommandError.
+    """
     # Imported here, because it imports the whole core, which the commands rarely need.
     from broker.errors import BrokerError
     from trellis.monitoring.route_rows import header_of
 
     found: Row = {}
-    for text in arguments.argument:
+    for text in given:
         try:
             name, value = header_of(text)
         except BrokerError:
-            raise CommandError(f"--argument: '{text}' is not of the form NAME=VALUE", 2) from None
+            raise CommandError(f"{flag}: '{text}' is not of the form NAME=VALUE", 2) from None
         found[name] = value
     return found
 

@@ -25,6 +25,7 @@ from broker.stream.queue import StreamQueue
 from protocols.amqp.connection.connection import AmqpConnection
 from trellis.monitoring import channel_metrics, client_metrics, message_metrics, node_metrics
 from trellis.monitoring.http_counters import HttpCounters
+from trellis.monitoring.ingress import ROUTES_SLICE
 from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, Labels, MetricsPage
 from trellis.monitoring.scrape import DetailedScrape, labels_of
@@ -126,8 +127,7 @@ def _stream_consumers(scrape: DetailedScrape) -> Iterator[int]:
 def _exchange_published(scrape: DetailedScrape) -> Iterator[int]:
     for vhost in list(scrape.node.broker.vhosts.values()):
         if scrape.lists(vhost.name):
-            for context in vhost.contexts:
-                context.totals()  # Also adds the counts of the routes to their exchanges.
+            for _ in vhost.contexts.collect_steps(ROUTES_SLICE):
                 yield 0
             for exchange in list(vhost.exchanges.values()):
                 if exchange.published:

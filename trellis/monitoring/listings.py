@@ -20,6 +20,7 @@ from broker.vhost.background import kind_of
 from broker.vhost.vhost import VirtualHost
 from trellis import logs
 from trellis.monitoring import client_rows
+from trellis.monitoring.ingress import collect_counts
 from trellis.monitoring.queue_counts import counts_of_queue
 from trellis.monitoring.route_rows import printable_key
 from trellis.server.node import BrokerNode
@@ -64,7 +65,7 @@ def _policy(vhost: VirtualHost, queue: Queue) -> str:
 
 async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:
     for vhost in list(node.broker.vhosts.values()):
-        vhost.contexts.ingress_counters()  # Also adds the counts of all routes to their exchanges.
+        await collect_counts([vhost])
         for exchange in list(vhost.exchanges.values()):
             options = exchange.options
             row: Row = {

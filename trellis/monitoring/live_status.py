@@ -19,6 +19,7 @@ from broker.routing.publish_context import IngressCounters
 from broker.routing.subscriber import Subscriber
 from broker.routing.topic_history import HistorySum
 from broker.vhost.depth_totals import DepthTotals
+from trellis.monitoring.ingress import collect_counts, collected
 from trellis.monitoring.route_rows import printable_key
 from trellis.server.node import BrokerNode
 
@@ -30,8 +31,6 @@ COUNTING_SHARE: Final = 0.001
 COUNTING_SECONDS: Final = 2.0
 #: Number of objects that are counted in one turn of the event loop.
 COUNT_SLICE: Final = 500
-#: Number of cached routes whose counts are added in one turn of the event loop.
-ROUTES_SLICE: Final = 2_000
 #: Number of the deepest and slowest queues, of the topics with most unroutable messages, and of the
 #: last refusals, in a sample.
 DEEPEST, UNROUTABLE_TOPICS, REFUSALS = 8, 8, 8
@@ -121,15 +120,12 @@ class LiveStatus:
         return self._sample
 
     async def _ingress(self) -> IngressCounters:
-        """Return the counts of received messages of all virtual hosts, summed in slices."""
+        """Return the counts of received messages of all virtual hosts, collected in slices."""
         found = IngressCounters()
-        for vhost in list(self._node.broker.vhosts.values()):
-            totals = vhost.contexts.ingress_totals()
-            more = True
-            while more:
-                more = totals.step(ROUTES_SLICE)
-                await asyncio.sleep(0)
-            found.merge(totals.counters)
+        await collect_counts(self._node.broker.vhosts.values())
+        for counters in collected(self._node.broker.vhosts.values()):
+            for one in counters.values():
+                found.merge(one)
         return found
 
     async def _count(self) -> None:

@@ -28,6 +28,7 @@ from trellis.monitoring.archive_metrics import add_archive
 from trellis.monitoring.bridge_metrics import add_bridges
 from trellis.monitoring.cluster_metrics import add_cluster
 from trellis.monitoring.http_counters import HttpCounters
+from trellis.monitoring.ingress import collect_counts, collected
 from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.monitoring.scrape import queues_of
@@ -56,7 +57,7 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     client_metrics.add_http(page, http)
     channel_metrics.add_totals(page, node, clients)
     await asyncio.sleep(0)
-    _messages(page, node, _ingress(node), totals, whole=True)
+    _messages(page, node, collected(node.broker.vhosts.values()), totals, whole=True)
     await asyncio.sleep(0)
     message_metrics.add_queues(page, node, totals)
     message_metrics.add_streams(page, streams, served, http)
@@ -78,7 +79,11 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
 
 
 async def _totals(node: BrokerNode) -> list[VirtualHostTotals]:
-    """Return the totals of each virtual host, counted in slices of COUNT_SLICE objects."""
+    """Return the totals of each virtual host, counted in slices of COUNT_SLICE objects.
+
+    The counts of the cached routes are collected before.
+    """
+    await collect_counts(node.broker.vhosts.values())
     totals = []
     for vhost in list(node.broker.vhosts.values()):
         each = vhost.totals()
@@ -88,10 +93,6 @@ async def _totals(node: BrokerNode) -> list[VirtualHostTotals]:
             await asyncio.sleep(0)
         totals.append(each)
     return totals
-
-
-def _ingress(node: BrokerNode) -> list[dict[str, IngressCounters]]:
-    return [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
 
 
 def _messages(
@@ -156,7 +157,7 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     await clients.count(node)
     await asyncio.sleep(0)
     channel_metrics.add_clients(page, node, clients)
-    _messages(page, node, _ingress(node), totals, whole=False)
+    _messages(page, node, collected(node.broker.vhosts.values()), totals, whole=False)
     message_metrics.add_dead_letters(page, node)
     await asyncio.sleep(0)
     page.gauge("rabbitmq_connections", "Number of open connections.", len(_open(node)))

@@ -20,12 +20,8 @@ from broker.names import shown
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
-from broker.routing.binding_trial import (
-    CHANGES_MAX,
-    BindingChange,
-    BindingTrial,
-    DestinationEffect,
-)
+from broker.routing.binding_trial import CHANGES_MAX, BindingTrial, DestinationEffect
+from broker.routing.changed_bindings import BindingChange
 from broker.routing.exchanges import Exchange, is_topic
 from broker.routing.topic_history import HistorySum, TopicHistory
 from broker.vhost.vhost import VirtualHost
@@ -107,6 +103,7 @@ class TrialAnswer:
             "complete": trial.complete,
             "left_out": trial.left_out,
             "by_headers": trial.by_headers,
+            "estimated": trial.estimated,
             "newly_unroutable": trial.newly_unroutable,
             "newly_routed": trial.newly_routed,
         }
@@ -143,6 +140,7 @@ class TrialAnswer:
             "routing_key": printable_key(change.binding.key),
             "destination": target.name,
             "destination_type": self._kind(target),
+            "arguments": dict(change.binding.arguments),
             "topics": change.topics,
             "messages": change.messages,
         }

@@ -15,7 +15,7 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges.base import Exchange, ExchangeOptions
 from matching.fields import create
 from matching.fields.criteria import Criteria, Fields, InvalidCriteria
-from matching.fields.matcher import HeadersMatcher
+from matching.fields.matcher import FieldsRow, HeadersMatcher
 from matching.matcher import Search
 
 #: A lookup among bindings with at most this many criteria is done in one turn. Uncompiled, 4,096
@@ -62,6 +62,10 @@ class HeadersExchange(Exchange):
         self, key: str, properties: Properties, found: list[Binding]
     ) -> list[Search[Binding]]:
         return self._matcher.searches(_headers(properties), found)
+
+    def rows(self) -> list[FieldsRow[Binding]]:
+        """Return the bindings, those with equal arguments in one row, in the order of their age."""
+        return self._matcher.rows()
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
         return self._matcher.match(_headers(properties))

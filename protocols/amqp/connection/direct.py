@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.access.identity import Identity
 from broker.errors import AccessRefused
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.connection import states
 from protocols.amqp.connection.connection import AmqpConnection
+
+#: Name of the publish contexts of HTTP requests. In a journal, it is the protocol of the messages
+#: that were published over the HTTP API.
+HTTP: Final = "http"
 
 
 def open_directly(connection: AmqpConnection, identity: Identity, vhost: VirtualHost) -> None:
@@ -29,5 +35,5 @@ def open_directly(connection: AmqpConnection, identity: Identity, vhost: Virtual
     connection.frame_max = handshake.options.frame_max
     connection.state = states.RUNNING
     connection.vhost = vhost
-    connection.context = vhost.contexts.enter(within, connection.front.name)
+    connection.context = vhost.contexts.enter(within, HTTP)
     connection.channels.open_channel(connection, handshake, 1)

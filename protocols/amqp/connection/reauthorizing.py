@@ -38,7 +38,7 @@ class Reauthorizing:
         elif vhost is not None and context is not None and renewed is not None:
             identity = renewed.for_vhost(vhost.name)
             if identity is not None and identity is not context.identity:
-                entered = vhost.contexts.enter(identity, connection.front.name)
+                entered = vhost.contexts.enter(identity, context.front)
                 self._apply(connection, vhost, context, entered)
 
     def _apply(

@@ -85,7 +85,7 @@ class BrokerSurvey(Survey):
         vhosts = list(service.broker.vhosts.values())
         self._totals = [vhost.totals() for vhost in vhosts]
         self._retained = sum(len(vhost.retained) for vhost in vhosts)
-        ingress = [vhost.contexts.ingress_counters() for vhost in vhosts]
+        ingress = [vhost.contexts.collected() for vhost in vhosts]
         self._received = sum(
             one[name].received for one in ingress for name in service.context_names if name in one
         )

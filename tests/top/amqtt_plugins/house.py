@@ -115,12 +115,8 @@ class House:
         return client
 
     def fates(self) -> dict[str, int]:
-        totals = [
-            sum(counts)
-            for counts in zip(
-                *(context.totals()[0] for context in self.broker.vhosts["/"].contexts), strict=True
-            )
-        ]
+        ingress = self.broker.vhosts["/"].contexts.ingress_counters().values()
+        totals = [sum(counts) for counts in zip(*(one.fates for one in ingress), strict=True)]
         return {name: count for name, count in zip(MESSAGE_FATES, totals, strict=True) if count}
 
 

@@ -123,11 +123,17 @@ class EventFeed:
                 viewer.end()
                 if viewer in self._viewers:
                     self._viewers.remove(viewer)
-            return
+                return
+            event = _trouble(refusal.reason)
         except TimeoutError:
-            return
+            event = _trouble("the broker does not answer")
         for each in self._viewers:
             each.put(event)
+
+
+def _trouble(reason: str) -> bytes:
+    """Return the event that says why the broker gives no state, such as a lost lease."""
+    return b"event: trouble\ndata: " + encode({"reason": reason}) + b"\n\n"
 
 
 def _event(value: Any) -> bytes:

@@ -81,7 +81,6 @@ class DirectClient:
         peer.http_client = call.request.address
         connection = call.node.amqp.connect(peer)
         assert isinstance(connection, AmqpConnection)
-        connection.client_protocol = "http"
         self.connection = connection
         self._awake = asyncio.Event()
         #: Output of the broker to this client, and the number of its bytes that the client has

@@ -28,6 +28,7 @@ from trellis.http.management.answers import (
 from trellis.http.management.rates import delivery_counts
 from trellis.http.management.serializers import counts
 from trellis.http.management.topology import COUNT_SLICE
+from trellis.monitoring.ingress import collect_counts
 
 #: The names in RabbitMQ's memory breakdown of a node, which tools expect in the answer.
 MEMORY_PARTS: Final = (
@@ -49,6 +50,7 @@ class Totals:
 
     async def count(self, vhost: VirtualHost) -> None:
         """Add the totals of a virtual host, which are counted in slices."""
+        await collect_counts([vhost])
         counted = vhost.totals()
         more = True
         while more:
@@ -58,7 +60,7 @@ class Totals:
         self.unacked += int(counted.unacked + counted.inbox_unacked)
         self.queues += counted.queues + counted.subscribers
         self.consumers += int(counted.consumers)
-        self.published += sum(one.received for one in vhost.contexts.ingress_counters().values())
+        self.published += sum(one.received for one in vhost.contexts.collected().values())
         sum_into(self.statistics, counted.statistics)
 
 

@@ -33,6 +33,7 @@ from trellis.http.management.answers import (
 )
 from trellis.http.management.paged import Columns, selected_page
 from trellis.http.management.rates import delivery_counts
+from trellis.monitoring.ingress import collect_counts
 
 #: Number of objects that are counted in one turn of the event loop.
 COUNT_SLICE: Final = 1_000
@@ -156,7 +157,7 @@ async def exchanges(call: Call) -> Listing:
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
-            await _collect_counts(vhost)
+            await collect_counts([vhost])
             for exchange in list(vhost.exchanges.values()):
                 yield _exchange_row(call, vhost, exchange)
 
@@ -166,15 +167,8 @@ async def exchanges(call: Call) -> Listing:
 async def exchange(call: Call) -> Row:
     """Return the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
-    await _collect_counts(vhost)
+    await collect_counts([vhost])
     return _exchange_row(call, vhost, vhost.exchange(exchange_name(call.path_parameters[1])))
-
-
-async def _collect_counts(vhost: VirtualHost) -> None:
-    """Add the counts of a virtual host's routes to the exchanges, in slices."""
-    for context in vhost.contexts:
-        context.totals()
-        await asyncio.sleep(0)
 
 
 def _exchange_row(call: Call, vhost: VirtualHost, exchange: Exchange) -> Row:

@@ -1,7 +1,8 @@
 // Requests to the HTTP API, with the session's cookie.
 
+// `elsewhere` is the page of the active node of the cluster, if this node is a standby.
 export class Refused extends Error {
-  constructor(status, reason) { super(reason); this.status = status; }
+  constructor(status, reason, elsewhere = '') { super(reason); this.status = status; this.elsewhere = elsewhere; }
 }
 
 export async function ask(method, path, body) {
@@ -17,7 +18,11 @@ export async function ask(method, path, body) {
   const text = await response.text();
   let value = null;
   try { value = text ? JSON.parse(text) : null; } catch { /* The answer is not JSON: the error shows the status instead. */ }
-  if (!response.ok) throw new Refused(response.status, value?.reason ?? `status ${response.status}`);
+  if (!response.ok) {
+    // A standby answers with a text, and with the URL at the active node if it knows one.
+    const active = response.headers.get('Location'), plain = response.headers.get('Content-Type')?.startsWith('text/plain') ? text.trim() : '';
+    throw new Refused(response.status, value?.reason ?? (plain || `status ${response.status}`), active ? `${new URL(active).origin}/` : '');
+  }
   return value;
 }
 

@@ -3,7 +3,10 @@
 export const samples = [];
 const KEPT = 300;
 const listeners = new Set();
-let source = null;
+// Milliseconds until the page asks again for events that the broker, or a standby in its place, has refused.
+const AGAIN = 3000;
+export const SILENT = 'The broker does not answer. The page tries again.';
+let source = null, again = 0;
 
 export const latest = () => samples.at(-1) ?? null;
 export function listen(tell) {
@@ -24,13 +27,16 @@ export function start(onTrouble, onEnd) {
     for (const tell of [...listeners]) tell(sample);
   };
   source.addEventListener('ended', onEnd);
+  source.addEventListener('trouble', (event) => onTrouble(`No news: ${JSON.parse(event.data).reason}. The page tries again.`));
   source.onerror = () => {
-    onTrouble('The broker does not answer. The page tries again.');
-    if (source.readyState === EventSource.CLOSED) onEnd();
+    if (source.readyState !== EventSource.CLOSED) { onTrouble(SILENT); return; }
+    again = setTimeout(() => start(onTrouble, onEnd), AGAIN);
+    onEnd();
   };
 }
 
 export function stop() {
+  clearTimeout(again);
   source?.close();
   source = null;
 }

@@ -15,8 +15,8 @@ const VIEWS = { now, queues, topics, clients, routing, access, streams, node };
 const content = document.getElementById('content'), notice = document.getElementById('notice'), views = document.getElementById('views'), who = document.getElementById('who');
 let user = null, leave = null;
 
-function trouble(text) {
-  notice.textContent = text;
+function trouble(text, elsewhere = '') {
+  notice.replaceChildren(text, elsewhere ? el('span', {}, ' ', el('a', { href: elsewhere }, 'Open the page of the active node')) : '');
   notice.hidden = !text;
 }
 
@@ -57,7 +57,11 @@ async function begin() {
 }
 
 async function check() {
-  await get(['trellis', 'page', 'session']).catch((error) => { if (error.status === 401) login('The session has ended. Log in again.'); });
+  await get(['trellis', 'page', 'session']).catch((error) => {
+    if (error.status === 401) login('The session has ended. Log in again.');
+    else if (error.status) trouble(`${error.message}. The page tries again.`, error.elsewhere);
+    else trouble(live.SILENT);
+  });
 }
 
 async function route() {

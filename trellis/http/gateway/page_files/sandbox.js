@@ -4,7 +4,15 @@ import { age, commandLine, el, inVhost, line, number, table } from './dom.js';
 
 const messages = (count) => `${number(count)} message${count === 1 ? '' : 's'}`;
 const topics = (count) => `${number(count)} topic${count === 1 ? '' : 's'}`;
-const named = (row) => `“${row.routing_key}” of ${row.source} to ${row.destination_type} ${row.destination}`;
+const named = (row) => `“${row.routing_key}” of ${row.source} to ${row.destination_type} ${row.destination}${Object.entries(row.arguments ?? {}).map(([name, value]) => ` ${name}=${value}`).join('')}`;
+const json = (text) => { try { return JSON.parse(text); } catch { return text; } };
+// The words of the command line for arguments. Text that is JSON, such as the text "3", stands in quotes.
+const words = (given) => Object.entries(given).map(([name, value]) => `${name}=${typeof value === 'string' && json(value) === value ? value : JSON.stringify(value)}`);
+// Returns the arguments in a text such as "x-match=any, kind=order": JSON values have JSON's type, as in the command line.
+const pairs = (text) => Object.fromEntries(text.split(',').map((part) => part.trim()).filter(Boolean).map((part) => {
+  const at = part.indexOf('=');
+  return at < 0 ? [part, ''] : [part.slice(0, at), json(part.slice(at + 1))];
+}));
 
 // Returns the sandbox of a virtual host: an element, and a function that fills in a binding to try without.
 export function sandbox(vhost) {
@@ -12,6 +20,7 @@ export function sandbox(vhost) {
   const change = el('select', {}, el('option', { value: 'remove' }, 'without'), el('option', { value: 'add' }, 'with'));
   const source = el('input', { size: 18, required: true, value: 'amq.topic' }), key = el('input', { size: 24 });
   const kind = el('select', {}, el('option', { value: 'queue' }, 'queue'), el('option', { value: 'exchange' }, 'exchange')), target = el('input', { size: 18, required: true });
+  const given = el('input', { size: 24, placeholder: 'x-match=any, kind=order' });
   const list = el('ul', { class: 'plain' }), answer = el('div', { role: 'status' }), trying = el('button', { type: 'button', class: 'main', onclick: () => run() }, 'Try it');
   const draw = () => {
     list.replaceChildren(...changes.map((row, at) => el('li', {}, el('b', {}, row.change === 'add' ? 'with ' : 'without '), named(row), ' ',
@@ -30,8 +39,8 @@ export function sandbox(vhost) {
   draw();
   const view = el('section', { id: 'try' }, el('h2', {}, 'Try it: what would another binding change?'),
     el('p', { class: 'soft' }, 'Nothing changes in the broker. The bindings are tried on the topics that were published in the last hour. Choose a binding of the graph, or name one.'),
-    el('form', { class: 'line', onsubmit: (event) => { event.preventDefault(); add({ change: change.value, source: source.value, routing_key: key.value, destination_type: kind.value, destination: target.value, arguments: {} }); } },
-      el('label', {}, 'try', change), el('label', {}, 'exchange', source), el('label', {}, 'binding key', key), el('label', {}, 'to a', kind), el('label', {}, 'name', target), el('button', {}, 'Add to the trial')),
+    el('form', { class: 'line', onsubmit: (event) => { event.preventDefault(); add({ change: change.value, source: source.value, routing_key: key.value, destination_type: kind.value, destination: target.value, arguments: pairs(given.value) }); } },
+      el('label', {}, 'try', change), el('label', {}, 'exchange', source), el('label', {}, 'binding key', key), el('label', {}, 'to a', kind), el('label', {}, 'name', target), el('label', {}, 'arguments (headers exchange)', given), el('button', {}, 'Add to the trial')),
     list, el('div', { class: 'row' }, trying), answer);
   return [view, (row) => {
     add({ change: 'remove', source: row.source, routing_key: row.routing_key, destination_type: row.destination_type, destination: row.destination, arguments: row.arguments });
@@ -47,6 +56,7 @@ function result(found, vhost, changes) {
   say(!found.complete, `There are ${topics(found.topics_known)}: the trial ended early, because it followed too many bindings.`, 'warn');
   say(found.unremembered, `${messages(found.unremembered)} of further topics are not remembered, so they were not tried.`, 'warn');
   say(found.by_headers, `${topics(found.by_headers)} pass an exchange that looks at headers: for them the answer is for messages without headers.`, 'warn');
+  say(found.estimated, `${topics(found.estimated)} pass an exchange that looks at headers: for them the numbers are estimates from samples of the messages.`);
   say(found.newly_unroutable, `${messages(found.newly_unroutable)} would reach no queue and no session any more.`, 'bad');
   say(found.newly_routed, `${messages(found.newly_routed)} reach no queue now, and would reach one.`);
   parts.push(table('The changed bindings', [['change', (row) => (row.change === 'add' ? 'with' : 'without')], ['binding', named], ['topics that match', (row) => number(row.topics), 'n'], ['messages', (row) => number(row.messages), 'n']], found.changes, ''),
@@ -54,7 +64,7 @@ function result(found, vhost, changes) {
   say(found.left_out, `${number(found.left_out)} gains and losses of further queues are not shown.`, 'warn');
   const all = found.queues.reduce((sum, row) => sum + row.topics, 0);
   if (found.topics_changed.length) parts.push(table(`Topics with most messages, by queue: ${number(found.topics_changed.length)} of ${number(all)} are shown`, [['topic', (row) => row.topic || row.routing_key], ['exchange', (row) => row.exchange], ['queue or session', (row) => row.name], ['effect', (row) => el('span', { class: row.effect === 'loses' ? 'bad' : '' }, row.effect)], ['messages', (row) => number(row.messages), 'n']], found.topics_changed, ''));
-  const words = changes.flatMap((row) => [row.change === 'add' ? '--add' : '--remove', row.source, row.routing_key, row.destination_type === 'exchange' ? `exchange:${row.destination}` : row.destination]);
-  parts.push(commandLine(line('route', ...words, ...inVhost(vhost))));
+  const flags = changes.flatMap((row) => [row.change === 'add' ? '--add' : '--remove', row.source, row.routing_key, row.destination_type === 'exchange' ? `exchange:${row.destination}` : row.destination, ...words(row.arguments)]);
+  parts.push(commandLine(line('route', ...flags, ...inVhost(vhost))));
   return parts;
 }

@@ -1,0 +1,211 @@
+"""The bindings of a virtual host as a trial sees them, with and without changes (binding_trial.py).
+
+The bindings to add are in exchanges of the trial's own, which no client can see. Most exchange
+types decide about each binding alone. So with the changes, the matching bindings are those of the
+real exchange, without the bindings to remove, and those of the trial's exchange. A hash exchange
+chooses among its bindings. So the trial copies a hash exchange whose bindings change.
+
+Nothing in the broker changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from broker.errors import NotFound, PreconditionFailed
+from broker.messages.message import Properties
+from broker.names import shown
+from broker.queues.destination import Destination
+from broker.routing.binding import Binding
+from broker.routing.exchanges import (
+    ConsistentHashExchange,
+    DeduplicationExchange,
+    DelayedExchange,
+    Exchange,
+    FanoutExchange,
+    HeadersExchange,
+    ModulusHashExchange,
+    RandomExchange,
+    RecentHistoryExchange,
+)
+from broker.routing.matching_bindings import STEPS, matching_bindings
+from broker.routing.plan_search import SearchScope
+from matching.bucket import members
+
+#: The exchanges that choose one of their bindings by a hash.
+_HASHES: Final = (ConsistentHashExchange, ModulusHashExchange)
+#: The exchanges of which each binding may get a message, whatever its key and headers are. A random
+#: exchange chooses one of them; a deduplicating exchange drops repeated messages.
+_WHOLE: Final = (RandomExchange, RecentHistoryExchange, DeduplicationExchange)
+
+
+class BindingChange:
+    """A binding that the trial adds, or an existing binding that the trial removes."""
+
+    def __init__(self, added: bool, exchange: Exchange, binding: Binding) -> None:
+        self.added = added
+        self.exchange = exchange
+        self.binding = binding
+        #: Numbers of topics and messages of the last hour that match the binding.
+        self.topics = 0
+        self.messages = 0
+
+
+class ChangedBindings:
+    """The bindings of a virtual host, with the changes of a trial and without them.
+
+    `deleted` are the queues, sessions and exchanges that the trial deletes, with their bindings.
+    """
+
+    def __init__(
+        self,
+        vhost: str,
+        scope: SearchScope,
+        changes: Sequence[BindingChange],
+        deleted: Collection[Destination],
+    ) -> None:
+        """Prepare the changes.
+
+        Raises NotFound if a binding to remove does not exist, and PreconditionFailed if a binding
+        cannot be tried.
+        """
+        self._vhost = vhost
+        self._scope = scope
+        self.deleted = frozenset(deleted)
+        #: The changes by binding.
+        self.removed: dict[Binding, BindingChange] = {}
+        self.added: dict[Binding, BindingChange] = {}
+        #: The exchanges of the added bindings, by name.
+        self._additions: dict[str, Exchange] = {}
+        #: The changed copies of hash exchanges, by name. `prepare` fills them.
+        self._copies: dict[str, Exchange] = {}
+        self._changed = {change.exchange.name for change in changes}
+        #: The work of all lookups in hash and headers exchanges, in steps of a search.
+        self.steps = 0
+        for change in changes:
+            self._take(change)
+        for target in self.deleted:
+            for exchange in members(target.bound_to):
+                if isinstance(exchange, Exchange) and isinstance(_rules_of(exchange), _HASHES):
+                    self._changed.add(exchange.name)
+
+    def _take(self, change: BindingChange) -> None:
+        exchange, binding = change.exchange, change.binding
+        rules = _rules_of(exchange)
+        if isinstance(rules, RandomExchange):
+            raise PreconditionFailed(
+                f"cannot try a binding of exchange '{exchange.name}' of type '{rules.kind}': the "
+                "exchange chooses a binding for each message at random, so each binding gets the "
+                "same share"
+            )
+        if exchange.name == "":
+            raise PreconditionFailed(
+                "cannot try a binding of the default exchange: its bindings never change"
+            )
+        if not change.added:
+            known = exchange.bindings.get(binding.destination, {}).get(binding.identity)
+            if known is None:
+                raise NotFound(
+                    f"no binding '{shown(binding.key)}' from exchange '{exchange.name}' to "
+                    f"'{binding.destination.name}' in vhost '{self._vhost}'"
+                )
+            self.removed[known] = change
+            return
+        exchange.check(binding)
+        self.added[binding] = change
+        if not isinstance(rules, _HASHES):
+            mine = self._additions.get(exchange.name)
+            if mine is None:
+                mine = self._additions[exchange.name] = _empty_copy(rules)
+            _add(mine, binding)
+
+    def concerns(self, exchange: Exchange) -> bool:
+        """True if the trial changes a binding of the exchange that may decide about a message."""
+        return exchange.name in self._changed
+
+    def prepare(self) -> Iterator[None]:
+        """Copy the hash exchanges with changed bindings; each `next` does one step of the work."""
+        for name in self._changed:
+            exchange = self._scope.exchanges.get(name)
+            rules = None if exchange is None else _rules_of(exchange)
+            if rules is None or not isinstance(rules, _HASHES):
+                continue
+            copy = _empty_copy(rules)
+            number = 0
+            for mine in list(rules.bindings.values()):
+                for binding in list(mine.values()):
+                    number += 1
+                    if number % STEPS == 0:
+                        yield None
+                    if binding not in self.removed and binding.destination not in self.deleted:
+                        _add(copy, binding)
+            for binding, change in self.added.items():
+                if change.exchange is exchange and binding.destination not in self.deleted:
+                    _add(copy, binding)
+            self._copies[name] = copy
+            yield None
+
+    def find(
+        self,
+        source: Exchange,
+        key: str,
+        properties: Properties,
+        changed: bool,
+        found: list[Binding],
+    ) -> Iterator[None]:
+        """Append to `found` the bindings of an exchange that match a message.
+
+        If `changed` is True, `found` has the added bindings, too. It has removed bindings in both
+        cases, except those of hash exchanges. Each `next` does one bounded step of the work.
+        """
+        rules = _rules_of(source)
+        copy = self._copies.get(source.name) if changed else None
+        yield from self._match(rules if copy is None else copy, key, properties, found)
+        more = self._additions.get(source.name) if changed else None
+        if more is not None:
+            yield from self._match(more, key, properties, found)
+
+    def _match(
+        self, rules: Exchange, key: str, properties: Properties, found: list[Binding]
+    ) -> Iterator[None]:
+        if isinstance(rules, _WHOLE):
+            found += rules.all_bindings()
+            return
+        for _ in matching_bindings(self._scope, rules, key, properties, found):
+            if rules.by_headers:
+                self.steps += STEPS
+            yield None
+        if rules.by_headers:
+            self.steps += int(rules.lookup_steps)
+
+
+def needs_message(exchange: Exchange) -> bool:
+    """True if the exchange routes by more than the routing key: headers or other properties."""
+    rules = _rules_of(exchange)
+    if isinstance(rules, ConsistentHashExchange):
+        return not rules.uses_keys
+    return isinstance(rules, HeadersExchange)
+
+
+def _rules_of(exchange: Exchange) -> Exchange:
+    """Return the exchange whose type decides which bindings match.
+
+    A delayed exchange decides, in the end, as its inner exchange.
+    """
+    return exchange.inner if isinstance(exchange, DelayedExchange) else exchange
+
+
+def _empty_copy(rules: Exchange) -> Exchange:
+    """Return a new exchange without bindings that matches bindings as `rules` does."""
+    if isinstance(rules, _WHOLE):
+        return FanoutExchange(rules.name, rules.options)
+    return type(rules)(rules.name, rules.options)
+
+
+def _add(exchange: Exchange, binding: Binding) -> None:
+    """Add a binding to an exchange of the trial, unless it has it; its destination is unaware."""
+    mine = exchange.bindings.setdefault(binding.destination, {})
+    if binding.identity not in mine:
+        mine[binding.identity] = binding
+        exchange.added(binding)

@@ -1,0 +1,191 @@
+"""Samples of the headers of published messages, for trials of changed bindings.
+
+The destinations of a message through a headers exchange depend on its headers, which the topic
+history cannot keep for each message. So the history keeps a random sample of the messages of each
+topic that passes such an exchange. A topic here is a virtual host, an exchange and a routing key.
+
+    message --Planner.follow--> HeaderSamples.offer --> MessageSamples    up to SAMPLES_PER_TOPIC
+
+If a topic has few messages, the sample has all of them. Otherwise it is a reservoir sample: each
+message was chosen with the same probability. The numbers of the messages to keep are drawn in
+advance (K.-H. Li: Reservoir-sampling algorithms of time complexity O(n(1+log(N/n))), 1994), so most
+messages cost a comparison of two numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.messages.message import Properties
+from broker.routing.exchanges.consistent_hash import mixed
+
+#: Largest number of samples of one topic, and of all topics, in one slot of the history.
+SAMPLES_PER_TOPIC: Final[i64] = 200
+SAMPLES_MAX: Final[i64] = 2_000
+#: Largest size of the sampled headers of a message, in bytes. Larger headers are not sampled.
+SAMPLE_BYTES: Final[i64] = 1_024
+#: Estimated size of a header whose value is a number, and of the name of a header besides its
+#: characters, in bytes.
+_VALUE_BYTES: Final[i64] = 16
+#: The properties that an exchange may look at, apart from headers (consistent_hash.py).
+_PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
+
+#: A topic: virtual host, exchange and routing key.
+Topic = tuple[str, str, str]
+
+
+class MessageSamples:
+    """A random sample of the messages of one topic.
+
+    `kept` are the sampled properties, `seen` is the number of messages from which they were chosen.
+    """
+
+    __slots__ = ("_chance", "_draws", "_next", "_seed", "kept", "seen")
+
+    def __init__(self, seed: i64) -> None:
+        self.kept: list[Properties] = []
+        self.seen: i64 = 0
+        self._seed: i64 = seed
+        self._draws: i64 = 0
+        #: The number of the next message to keep, from 1; 0 while each message is kept.
+        self._next: i64 = 0
+        #: The largest of the random numbers that the kept messages would have, if each message had
+        #: one and the messages with the smallest were kept.
+        self._chance = 1.0
+
+    def wants(self) -> bool:
+        """Count a message; return True if it is to be kept."""
+        self.seen += 1
+        return self._next == 0 or self.seen == self._next
+
+    def keep(self, properties: Properties, may_grow: bool) -> bool:
+        """Keep the properties of the message that was counted last.
+
+        If `may_grow` is False, they replace those of a message drawn by chance. Return True if the
+        sample has grown.
+        """
+        if self._next == 0 and may_grow:
+            self.kept.append(properties)
+            return True
+        if self._next == 0:
+            # The first message beyond the size of the sample: it is kept with the probability that
+            # it would have had if the numbers had been drawn when the sample became full.
+            self._draw(self.seen - 1)
+            if self._next != self.seen:
+                return False
+        self.kept[int(self._random() * len(self.kept))] = properties
+        self._draw(self.seen)
+        return False
+
+    def _draw(self, after: i64) -> None:
+        """Draw the number of the next message to keep, which is above `after`."""
+        self._chance *= math.exp(math.log(self._random()) / len(self.kept))
+        skipped = math.log(self._random()) / math.log1p(-self._chance)
+        self._next = after + 1 + i64(int(min(skipped, 1e15)))
+
+    def _random(self) -> float:
+        """Return a random number above 0 and below 1.
+
+        The core has no source of random numbers: the number is a hash of a counter.
+        """
+        self._draws += 1
+        return (float(mixed(self._draws & 0xFFFF_FFFF, self._seed)) + 0.5) / 4_294_967_296.0
+
+
+class HeaderSamples:
+    """The samples of all topics in one slot of the topic history."""
+
+    def __init__(self) -> None:
+        self.by_topic: dict[Topic, MessageSamples] = {}
+        #: Number of samples of all topics.
+        self.count: i64 = 0
+
+    def offer(self, topic: Topic, properties: Properties) -> None:
+        """Count a message of a topic, and keep its headers if it is chosen."""
+        known = self.by_topic.get(topic)
+        if known is None:
+            if self.count >= SAMPLES_MAX:
+                return
+            known = MessageSamples(zlib.crc32("\0".join(topic).encode("utf-8", "surrogateescape")))
+        if not known.wants():
+            return
+        sample = _sample_of(properties)
+        if sample is None:
+            known.seen -= 1
+            return
+        self.by_topic[topic] = known
+        if known.keep(sample, len(known.kept) < SAMPLES_PER_TOPIC and self.count < SAMPLES_MAX):
+            self.count += 1
+
+
+class WeightedSamples:
+    """The samples of one topic from several slots, each standing for a number of messages."""
+
+    def __init__(self) -> None:
+        self._parts: list[MessageSamples] = []
+
+    def add(self, samples: MessageSamples) -> None:
+        """Add the samples of one slot."""
+        self._parts.append(samples)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return sum(len(part.kept) for part in self._parts)
+
+    def shares(self, messages: int) -> list[tuple[Properties, int]]:
+        """Divide `messages`, the messages of the topic, among the samples.
+
+        Return pairs of sampled properties and the number of messages for which they stand. The
+        numbers are in proportion to the messages that each sample was chosen from, and their sum is
+        `messages`.
+        """
+        seen = sum(int(part.seen) for part in self._parts)
+        shares: list[tuple[Properties, int]] = []
+        before = given = 0
+        for part in self._parts:
+            kept = list(part.kept)
+            for number, properties in enumerate(kept, 1):
+                upto = messages * (before * len(kept) + int(part.seen) * number)
+                upto //= seen * len(kept)
+                shares.append((properties, upto - given))
+                given = upto
+            before += int(part.seen)
+        return shares
+
+
+def _sample_of(properties: Properties) -> Properties | None:
+    """Return the properties of a message that exchanges may look at.
+
+    Return None if they are too large to be kept, or if a header is a list or a table.
+    """
+    found: Properties = {}
+    size: i64 = 0
+    for name in _PROPERTIES:
+        value = properties.get(name)
+        if value is not None:
+            found[name] = value
+            size += _size_of(value)
+    headers = properties.get("headers")
+    if isinstance(headers, dict):
+        for name, value in headers.items():
+            size += _VALUE_BYTES + len(name) + _size_of(value)
+            if size > SAMPLE_BYTES:
+                return None
+        found["headers"] = dict(headers)
+    return found if size <= SAMPLE_BYTES else None
+
+
+def _size_of(value: object) -> i64:
+    """Return the estimated size of a header's value in bytes; a large number for lists and tables.
+
+    The size of a text is its number of characters.
+    """
+    if isinstance(value, (str, bytes, bytearray)):
+        return len(value)
+    if isinstance(value, (list, dict)):
+        return SAMPLE_BYTES
+    return _VALUE_BYTES

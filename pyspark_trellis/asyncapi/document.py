@@ -1,0 +1,352 @@
+"""Makes the AsyncAPI document of observations and bindings.
+
+    channel            address of an exchange (AMQP routing key, MQTT topic), or a queue
+    operation `send`   observed publishers of a channel
+    operation `receive`  consumers of a queue, or MQTT subscriptions to a channel
+
+The same topic is a routing key for AMQP clients and an MQTT topic for MQTT clients. Each notation
+is a channel of its own, with its own servers, if clients of the protocol publish or subscribe
+there; both channels refer to the same messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from matching.grammar import MQTT, swap
+from pyspark_trellis.asyncapi.addresses import Template, pattern_template, queue_templates
+from pyspark_trellis.asyncapi.observations import Observations, ObservedAddress, family
+from pyspark_trellis.asyncapi.receivers import Receivers, receivers
+from pyspark_trellis.asyncapi.rendering import (
+    AMQP_BINDING,
+    MQTT_BINDING,
+    WS_BINDING,
+    Document,
+    Names,
+    Server,
+    message_part,
+    parameters_part,
+    reference,
+    security_part,
+    servers_part,
+)
+from pyspark_trellis.definitions import BoundQueue, DefinitionsFile
+
+#: Names of publishers and topic filters that a description shows.
+_SHOWN: Final = 10
+#: The types of exchanges that the binding of AMQP knows.
+_TYPES: Final = ("topic", "direct", "fanout", "headers")
+_SEPARATORS: Final = {"amqp": ".", "mqtt": "/"}
+
+
+class DocumentOptions(NamedTuple):
+    """The choices of the user: title and version of the document, servers, examples."""
+
+    title: str
+    version: str
+    servers: list[Server]
+    examples: bool
+
+
+def document(
+    observed: Observations,
+    definitions: DefinitionsFile | None,
+    options: DocumentOptions,
+    sources: Sequence[str],
+) -> Document:
+    """Return the AsyncAPI document. `sources` are lines about the origin of the bindings."""
+    found = Receivers([], []) if definitions is None else receivers(observed.addresses, definitions)
+    return _Writer(observed, definitions, found, options).document(sources)
+
+
+class _Writer:
+    """Writes one document."""
+
+    def __init__(
+        self,
+        observed: Observations,
+        definitions: DefinitionsFile | None,
+        found: Receivers,
+        options: DocumentOptions,
+    ) -> None:
+        self._observed: Final = observed
+        self._definitions: Final = definitions
+        self._found: Final = found
+        self._options: Final = options
+        self._channels: Document = {}
+        self._operations: Document = {}
+        self._messages: Document = {}
+        self._channel_names: Final = Names()
+        self._operation_names: Final = Names()
+        self._message_names: Final = Names()
+        vhosts = {each.vhost for each in observed.addresses}
+        vhosts |= set(definitions.hosts) if definitions is not None else set()
+        self._servers, self._server_references = servers_part(
+            options.servers, sorted(vhosts) or ["/"], self._versions()
+        )
+        self._web_socket: Final = any(each.protocol in ("ws", "wss") for each in options.servers)
+
+    def document(self, sources: Sequence[str]) -> Document:
+        """Write all parts and return the document."""
+        messages = [self._messages_of(each) for each in self._observed.addresses]
+        for number, address in enumerate(self._observed.addresses):
+            if address.exchange:
+                self._add_address(address, self._subscribed(number), messages[number])
+        self._add_queues(messages)
+        for bound in self._found.silent:
+            self._add_silent(bound)
+        part: Document = {
+            "asyncapi": "3.0.0",
+            "info": {
+                "title": self._options.title,
+                "version": self._options.version,
+                "description": self._description(sources),
+            },
+        }
+        if self._servers:
+            part["servers"] = self._servers
+        part["channels"] = self._channels
+        part["operations"] = self._operations
+        part["components"] = {"messages": self._messages}
+        if self._servers:
+            part["components"]["securitySchemes"] = security_part()
+        return part
+
+    def _versions(self) -> dict[str, str]:
+        protocols = {name for each in self._observed.addresses for name in each.protocols}
+        old = protocols & {"mqtt31", "mqtt311"} and "mqtt50" not in protocols
+        return {"amqp": "0-9-1", "mqtt": "3.1.1" if old else "5.0"}
+
+    def _description(self, sources: Sequence[str]) -> str:
+        observed = self._observed
+        addresses = len(observed.addresses) + observed.addresses_left_out
+        text = f"Made from {observed.messages:,} published messages with {addresses:,} addresses."
+        lines = [text]
+        if observed.messages_left_out:
+            lines.append(
+                f"Left out: {observed.messages_left_out:,} messages with rare topics, and "
+                f"{observed.addresses_left_out:,} addresses."
+            )
+        return "\n".join([*lines, *sources])
+
+    # -- messages
+
+    def _messages_of(self, address: ObservedAddress) -> dict[str, Document]:
+        """Add the messages of an address to the components; return references by short name."""
+        short = Names()
+        found: dict[str, Document] = {}
+        text = address.template.address(".")
+        for message in address.messages.values():
+            own = short.unique(message.kind or message.content_type or "message")
+            parts = [
+                address.exchange or "queue",
+                text,
+                *([own] if len(address.messages) > 1 else []),
+            ]
+            name = self._message_names.unique(*parts)
+            self._messages[name] = message_part(message, name)
+            found[own] = reference("components", "messages", name)
+        return found
+
+    # -- channels of exchanges
+
+    def _subscribed(self, number: int) -> list[BoundQueue]:
+        if self._definitions is None or not self._found.of:
+            return []
+        numbers = sorted(self._found.of[number].subscriptions)
+        return [self._definitions.bindings[each] for each in numbers]
+
+    def _add_address(
+        self, address: ObservedAddress, subscribed: list[BoundQueue], messages: dict[str, Document]
+    ) -> None:
+        families = {family(protocol) for protocol in address.protocols}
+        families |= {"mqtt"} if subscribed else set()
+        for protocol in sorted(families):
+            name = self._add_channel(
+                address.vhost, address.exchange, protocol, address.template, messages
+            )
+            publishers = list(address.publishers.get(protocol, ()))
+            if publishers:
+                self._add_operation(
+                    "send",
+                    name,
+                    messages,
+                    f"Published by {_some(publishers)}.",
+                    _delivery(protocol, address.qos[protocol]),
+                )
+            if protocol == "mqtt" and subscribed:
+                self._add_subscriptions(name, messages, subscribed)
+
+    def _add_channel(
+        self,
+        vhost: str,
+        exchange: str,
+        protocol: str,
+        template: Template,
+        messages: dict[str, Document],
+    ) -> str:
+        separator = _SEPARATORS[protocol]
+        bindings: Document = {}
+        if protocol == "amqp":
+            described: Document = {"name": exchange, "vhost": vhost}
+            kind = self._exchange_type(vhost, exchange)
+            if kind in _TYPES:
+                described["type"] = kind
+            bindings["amqp"] = {
+                "is": "routingKey",
+                "exchange": described,
+                "bindingVersion": AMQP_BINDING,
+            }
+        elif self._web_socket:
+            bindings["ws"] = {"method": "GET", "bindingVersion": WS_BINDING}
+        source = [exchange] if protocol == "amqp" else []
+        name = self._channel_names.unique(
+            protocol, *([] if vhost == "/" else [vhost]), *source, template.address(".")
+        )
+        self._channels[name] = self._channel(
+            template.address(separator), vhost, protocol, template, messages, bindings
+        )
+        return name
+
+    def _channel(
+        self,
+        address: str,
+        vhost: str,
+        protocol: str,
+        template: Template,
+        messages: dict[str, Document],
+        bindings: Document,
+    ) -> Document:
+        channel: Document = {"address": address}
+        servers = self._server_references.get((vhost, protocol))
+        if servers:
+            channel["servers"] = servers
+        parameters = parameters_part(template, _SEPARATORS[protocol], self._options.examples)
+        if parameters:
+            channel["parameters"] = parameters
+        if messages:
+            channel["messages"] = messages
+        if bindings:
+            channel["bindings"] = bindings
+        return channel
+
+    def _exchange_type(self, vhost: str, exchange: str) -> str | None:
+        host = None if self._definitions is None else self._definitions.hosts.get(vhost)
+        return None if host is None else host.types.get(exchange)
+
+    # -- channels of queues
+
+    def _add_queues(self, messages: list[dict[str, Document]]) -> None:
+        """Add a channel for each queue that observed messages reach, or that has a binding."""
+        reached: dict[tuple[str, str], list[int]] = {}
+        for number, address in enumerate(self._observed.addresses):
+            queues = self._found.of[number].queues if self._found.of else set()
+            own = set() if address.exchange else set(address.topics)
+            for queue in queues | own:
+                reached.setdefault((address.vhost, queue), []).append(number)
+        for bound in self._found.silent:
+            if bound.kind == "queue":
+                reached.setdefault((bound.vhost, bound.destination), [])
+        for vhost in sorted({vhost for vhost, _ in reached}):
+            names = sorted(name for host, name in reached if host == vhost)
+            grouped: dict[Template, list[int]] = {}
+            for name, template in zip(names, queue_templates(names), strict=True):
+                grouped.setdefault(template, []).extend(reached[vhost, name])
+            for template, numbers in grouped.items():
+                self._add_queue(vhost, template, sorted(set(numbers)), messages)
+
+    def _add_queue(
+        self,
+        vhost: str,
+        template: Template,
+        numbers: list[int],
+        messages: list[dict[str, Document]],
+    ) -> None:
+        short = Names()
+        refers = {
+            short.unique(str(each["$ref"]).rpartition("/")[2]): each
+            for number in numbers
+            for each in messages[number].values()
+        }
+        queue: Document = {"vhost": vhost}
+        if not template.parameters:
+            queue["name"] = template.address(".")
+        bindings = {"amqp": {"is": "queue", "queue": queue, "bindingVersion": AMQP_BINDING}}
+        name = self._channel_names.unique(
+            "queue", *([] if vhost == "/" else [vhost]), template.address(".")
+        )
+        self._channels[name] = self._channel(
+            template.address("."), vhost, "amqp", template, refers, bindings
+        )
+        self._add_operation("receive", name, refers, "Consumers of the queue.", None)
+        for number in numbers:
+            address = self._observed.addresses[number]
+            publishers = list(address.publishers.get("amqp", ()))
+            if not address.exchange and publishers:
+                own = {
+                    key: each for key, each in refers.items() if each in messages[number].values()
+                }
+                text = f"Published through the default exchange by {_some(publishers)}."
+                self._add_operation("send", name, own, text, _delivery("amqp", address.qos["amqp"]))
+
+    # -- bindings without an observed topic
+
+    def _add_silent(self, bound: BoundQueue) -> None:
+        mqtt = bound.grammar == MQTT.name
+        key = swap(bound.key) if mqtt else bound.key
+        if mqtt:
+            key = ".".join("*" if word == "+" else word for word in key.split("."))
+        if self._exchange_type(bound.vhost, bound.source) == "fanout":
+            key = "*"  # The routing key has no meaning there.
+        template = pattern_template(key)
+        protocol = "mqtt" if mqtt else "amqp"
+        name = self._add_channel(bound.vhost, bound.source, protocol, template, {})
+        if mqtt:
+            self._add_subscriptions(name, {}, [bound])
+
+    # -- operations
+
+    def _add_subscriptions(
+        self, channel: str, messages: dict[str, Document], subscribed: list[BoundQueue]
+    ) -> None:
+        filters = list(dict.fromkeys(f"`{each.key}`" for each in subscribed))
+        text = f"MQTT subscriptions: {len(subscribed):,}, with the filter {_some(filters)}."
+        self._add_operation("receive", channel, messages, text, None)
+
+    def _add_operation(
+        self,
+        action: str,
+        channel: str,
+        messages: dict[str, Document],
+        text: str,
+        bindings: Document | None,
+    ) -> None:
+        operation: dict[str, Any] = {
+            "action": action,
+            "channel": reference("channels", channel),
+            "description": text,
+        }
+        if messages:
+            operation["messages"] = [
+                reference("channels", channel, "messages", name) for name in messages
+            ]
+        if bindings:
+            operation["bindings"] = bindings
+        self._operations[self._operation_names.unique(action, channel)] = operation
+
+
+def _delivery(protocol: str, qos: set[int]) -> Document | None:
+    """Return the binding of an operation whose messages all have one quality of service."""
+    if len(qos) != 1:
+        return None
+    [level] = qos
+    if protocol == "mqtt":
+        return {"mqtt": {"qos": level, "bindingVersion": MQTT_BINDING}}
+    return {"amqp": {"deliveryMode": 2 if level else 1, "bindingVersion": AMQP_BINDING}}
+
+
+def _some(texts: list[str]) -> str:
+    """Return some of the texts in one line."""
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more

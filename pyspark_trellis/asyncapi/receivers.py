@@ -1,0 +1,98 @@
+"""Finds the queues and the MQTT subscriptions to which observed topics go, by the bindings.
+
+`trellis audit` has the same rules (`routing`): a topic that reaches a headers exchange, or another
+exchange that routes by more than the topic, goes to destinations that are not known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from pyspark_trellis.asyncapi.observations import ObservedAddress
+from pyspark_trellis.definitions import BY_NAME, SESSION, BoundQueue, DefinitionsFile
+from pyspark_trellis.routing import BatchRouter, Rows
+
+#: Topics that are routed at once; each may go to every queue and session.
+_TOGETHER: Final = 500
+#: Bindings without an observed topic that become addresses.
+SILENT_MAX: Final = 1_000
+
+
+@dataclass
+class AddressReceivers:
+    """The receivers of an address: queues, and MQTT subscriptions by the number of the binding.
+
+    `unknown` is True if some topics reach an exchange that routes by more than the topic.
+    """
+
+    queues: set[str] = field(default_factory=set)
+    subscriptions: set[int] = field(default_factory=set)
+    unknown: bool = False
+
+
+@dataclass(frozen=True)
+class Receivers:
+    """The receivers of each observed address, and the bindings that no observed topic matches."""
+
+    of: list[AddressReceivers]
+    silent: list[BoundQueue]
+
+
+def receivers(addresses: Sequence[ObservedAddress], definitions: DefinitionsFile) -> Receivers:
+    """Return the receivers of the addresses, in their order, and the bindings without a topic."""
+    found = [AddressReceivers() for _ in addresses]
+    used: set[int] = set()
+    groups: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for number, address in enumerate(addresses):
+        for topic in address.topics:
+            groups[address.vhost, address.exchange].append((number, topic))
+    routers: dict[str, BatchRouter] = {}
+    for (vhost, exchange), topics in groups.items():
+        host = definitions.hosts.get(vhost)
+        if host is None or exchange not in host.types:
+            continue  # The exchange or the virtual host does not exist any more.
+        router = routers.setdefault(vhost, BatchRouter(host))
+        for at in range(0, len(topics), _TOGETHER):
+            _route(router, exchange, topics[at : at + _TOGETHER], found, used, definitions)
+    silent = [
+        each
+        for each in definitions.bindings
+        if each.number not in used
+        and not each.to_exchange
+        and each.source
+        and definitions.hosts[each.vhost].types[each.source] in BY_NAME
+    ]
+    return Receivers(found, silent[:SILENT_MAX])
+
+
+def _route(
+    router: BatchRouter,
+    exchange: str,
+    topics: list[tuple[int, str]],
+    found: list[AddressReceivers],
+    used: set[int],
+    definitions: DefinitionsFile,
+) -> None:
+    numbers = np.array([number for number, _ in topics])
+    routed = router.route(exchange, [topic for _, topic in topics])
+    for number, place in _pairs(numbers, routed.places):
+        name = router.names[place]
+        if not name.startswith(SESSION):
+            found[number].queues.add(name)
+    for number, binding in _pairs(numbers, routed.bindings):
+        used.add(binding)
+        if definitions.bindings[binding].kind == "session":
+            found[number].subscriptions.add(binding)
+    for number in np.unique(numbers[routed.unknown]).tolist():
+        found[number].unknown = True
+
+
+def _pairs(numbers: Rows, found: tuple[Rows, Rows]) -> list[tuple[int, int]]:
+    """Return each pair of an address and a destination once; `found` has the rows of topics."""
+    rows, others = found
+    return sorted(set(zip(numbers[rows].tolist(), others.tolist(), strict=True)))

@@ -1,0 +1,202 @@
+"""Tests of docs/several-brokers.md: two brokers on one machine, and HAProxy in front of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import socket
+import ssl
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import paho.mqtt.client as paho
+import pika
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from tests.authority import Authority
+from tests.broker import ROOT, BrokerProcess, run_command
+from tests.foreign import require
+from tests.haproxy import HaproxyProcess, free_port
+
+#: The files that the page installs, and the brokers whose settings they have.
+FILES: Final = ROOT / "config" / "tenants"
+NAMES: Final = ("plant-a", "plant-b")
+#: Seconds within which a client must get an answer.
+PATIENCE: Final = 20.0
+
+
+class Machine(NamedTuple):
+    """Two brokers behind HAProxy: `ports` are HAProxy's, by the name of the listener."""
+
+    brokers: dict[str, BrokerProcess]
+    ports: dict[str, int]
+    #: Trusts the certificates of the brokers.
+    tls: ssl.SSLContext
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    return tomllib.loads((FILES / f"{name}.toml").read_text())
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """Start the two brokers and HAProxy with the files of the page, on free ports."""
+    require("haproxy")
+    directory = tmp_path_factory.mktemp("tenants")
+    authority = Authority(directory)
+    brokers: dict[str, BrokerProcess] = {}
+    text = (FILES / "haproxy.cfg").read_text()
+    text = text.replace("/etc/haproxy/tenants.map", str(FILES / "tenants.map"))
+    try:
+        for name in NAMES:
+            certificate = authority.sign(f"{name}.mq.example")
+            definitions = directory / f"{name}.json"
+            definitions.write_text(json.dumps({"vhosts": [{"name": name}]}))
+            brokers[name] = BrokerProcess(
+                *("--config", str(FILES / f"{name}.toml"), "--tls-certificate", str(certificate)),
+                *("--amqps-port", "0", "--mqtts-port", "0", "--definitions-file", str(definitions)),
+                *("--user", "ann", "--password", "secret"),
+            )
+            for listener in ("amqps", "mqtts", "mqtt", "http"):
+                own = brokers[name].addresses[listener].port
+                written = settings_of(name)[listener]["port"]
+                text, count = re.subn(rf"127.0.0.1:{written}\b", f"127.0.0.1:{own}", text)
+                assert count == 1
+        ports = {}
+        for listener, port in {"amqps": 5671, "mqtts": 8883, "mqtt": 1883, "http": 15672}.items():
+            ports[listener] = free_port()
+            text = text.replace(f"bind :{port}\n", f"bind 127.0.0.1:{ports[listener]}\n")
+        balancer = HaproxyProcess(text, directory)
+        try:
+            balancer.wait_for_port(ports["http"])
+            tls = ssl.create_default_context(cafile=str(authority.file))
+            yield Machine(brokers, ports, tls)
+        finally:
+            balancer.close()
+        for broker in brokers.values():
+            broker.stop()
+    finally:
+        for broker in brokers.values():
+            broker.kill()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_are_accepted_and_share_no_port(name: str) -> None:
+    done = run_command("check-config", "--config", str(FILES / f"{name}.toml"))
+    assert "certificate" in done.stderr and "ports" not in done.stderr, done.stderr
+    used = [
+        section["port"]
+        for one in NAMES
+        for section in settings_of(one).values()
+        if "port" in section
+    ]
+    assert len(used) == len(set(used)) == 12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_host_name_selects_the_broker_of_an_amqp_client(machine: Machine, name: str) -> None:
+    parameters = pika.ConnectionParameters(
+        "127.0.0.1",
+        machine.ports["amqps"],
+        credentials=pika.PlainCredentials("ann", "secret"),
+        ssl_options=pika.SSLOptions(machine.tls, f"{name}.mq.example"),
+    )
+    connection = pika.BlockingConnection(parameters)
+    properties = connection._impl.server_properties
+    own = connection._impl._transport._sock.getsockname()
+    [row] = listed(machine, name, "connections")
+    connection.close()
+    assert properties["cluster_name"] == name
+    # The PROXY header carries the client's own address.
+    assert (row["peer_host"], row["peer_port"]) == own
+
+
+def listed(machine: Machine, name: str, what: str) -> list[dict[str, Any]]:
+    """Return the objects of a broker that the HTTP API lists, reached by the broker's host name."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{machine.ports['http']}/api/{what}",
+        headers={
+            "Host": f"{name}.mq.example",
+            "Authorization": "Basic " + base64.b64encode(b"ann:secret").decode(),
+        },
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        found: list[dict[str, Any]] = json.load(response)
+    return found
+
+
+def test_unknown_host_name_is_refused(machine: Machine) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", machine.ports["amqps"]), PATIENCE) as plain,
+        pytest.raises(ssl.SSLError),
+    ):
+        machine.tls.wrap_socket(plain, server_hostname="plant-c.mq.example")
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        listed(machine, "plant-c", "queues")
+
+
+class MqttClient(paho.Client):
+    """A client that connects through HAProxy, whatever host name it is given."""
+
+    def __init__(
+        self, port: int, user: str, version: MQTTProtocolVersion, context: ssl.SSLContext | None
+    ) -> None:
+        super().__init__(CallbackAPIVersion.VERSION2, protocol=version)
+        self.username_pw_set(user, "secret")
+        self._through = port
+        #: The text of the CONNACK's reason code; "" before.
+        self.code = ""
+        self.ended = False
+        self.on_connect = self._connected
+        self.on_disconnect = self._disconnected
+        if context is not None:
+            self.tls_set_context(context)
+
+    def _create_socket_connection(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self._through), PATIENCE)
+
+    def _connected(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
+        self.code = str(code)
+
+    def _disconnected(self, *arguments: Any) -> None:
+        self.ended = True
+
+    def open(self, host: str) -> None:
+        """Connect to a host name, and wait for the CONNACK or for the end of the connection."""
+        self.connect(host)
+        end = time.monotonic() + PATIENCE
+        while not self.code and not self.ended and time.monotonic() < end:
+            self.loop(1.0)
+
+
+@pytest.mark.parametrize("version", [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5])
+@pytest.mark.parametrize("name", NAMES)
+def test_virtual_host_selects_the_broker_of_an_mqtt_client(
+    machine: Machine, name: str, version: MQTTProtocolVersion
+) -> None:
+    client = MqttClient(machine.ports["mqtt"], f"{name}:ann", version, None)
+    client.open("mq.example")
+    assert client.code == "Success"
+    assert [row["vhost"] for row in listed(machine, name, "connections")] == [name]
+    client.disconnect()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_host_name_selects_the_broker_of_an_mqtt_client(machine: Machine, name: str) -> None:
+    client = MqttClient(machine.ports["mqtts"], "ann", MQTTProtocolVersion.MQTTv5, machine.tls)
+    client.open(f"{name}.mq.example")
+    assert client.code == "Success"
+    assert [row["vhost"] for row in listed(machine, name, "connections")] == ["/"]
+    client.disconnect()
+
+
+def test_mqtt_client_without_a_broker_is_disconnected(machine: Machine) -> None:
+    client = MqttClient(machine.ports["mqtt"], "plant-c:ann", MQTTProtocolVersion.MQTTv5, None)
+    client.open("mq.example")
+    assert client.ended and not client.code

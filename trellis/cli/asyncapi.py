@@ -1,0 +1,119 @@
+"""`trellis asyncapi`: exports topics, bindings and content types as an AsyncAPI 3 document.
+
+The package pyspark_trellis does the work, as for `trellis ask`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from trellis.cli.api_client import add_login
+from trellis.cli.ask import add_times, answer
+from trellis.cli.history_arguments import (
+    OWN_JOURNAL,
+    add_definitions,
+    add_journal,
+    add_topology,
+)
+from trellis.cli.parsing import Commands, add_command, load_settings, number
+from trellis.settings import Settings
+
+#: The module that makes the document.
+_EXPORTING: Final = "pyspark_trellis.asyncapi.exporting"
+#: The listeners that the document names, and their protocols.
+_LISTENERS: Final = ("amqp", "amqps", "mqtt", "mqtts", "ws", "wss")
+
+
+def add(commands: Commands) -> None:
+    """Add the parser of the command `trellis asyncapi`."""
+    command = add_command(
+        commands,
+        "asyncapi",
+        asyncapi,
+        "export observed topics, bindings and content types as an AsyncAPI 3 document",
+        "[--journal PLACE] [--definitions FILE|URL] [--output FILE] [--format yaml|json]",
+    )
+    command.add_argument(
+        "--output", metavar="FILE", type=Path, help="file to write [standard output]"
+    )
+    command.add_argument(
+        "--format",
+        choices=("yaml", "json"),
+        metavar="yaml|json",
+        help="format of the document [json for a FILE that ends with .json, else yaml]",
+    )
+    command.add_argument(
+        "--title", default="Messages of a Trellis broker", help="title of the document"
+    )
+    command.add_argument(
+        "--api-version",
+        dest="version",
+        metavar="VERSION",
+        default="1.0.0",
+        help="version of the described API [1.0.0]",
+    )
+    command.add_argument(
+        "--values",
+        type=number(int, 0),
+        default=20,
+        metavar="N",
+        help="a level of topics with more than N different words becomes a parameter [20]",
+    )
+    command.add_argument(
+        "--server",
+        dest="servers",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="server of the document, such as amqps://HOST:5671 or ws://HOST:15675; may be given "
+        "several times [the ports of the settings]",
+    )
+    command.add_argument(
+        "--no-examples",
+        dest="examples",
+        action="store_false",
+        help="write no observed words of topics as examples of parameters",
+    )
+    group = command.add_argument_group(
+        "history", "Published messages: a journal; the word none reads no journal."
+    )
+    add_journal(group, required=False, default=OWN_JOURNAL)
+    add_times(group)
+    add_topology(command)
+    add_definitions(command)
+    command.set_defaults(job="asyncapi", ending="latest", traffic=None, as_of=None, follow=False)
+    add_login(command)
+
+
+def asyncapi(arguments: argparse.Namespace) -> int:
+    """Write the document. Raises CommandError, with exit code 2 for an error in the input."""
+    if not arguments.servers:
+        settings = load_settings(arguments).settings
+        arguments.servers = _own_servers(settings, arguments.url)
+    return answer(arguments, _EXPORTING)
+
+
+def _own_servers(settings: Settings, url: str | None) -> list[str]:
+    """Return the URLs of the enabled listeners of the settings.
+
+    The host is that of `url`, the broker's HTTP API, if it is given.
+    """
+    found = []
+    for name in _LISTENERS:
+        listener = getattr(settings, name)
+        if listener.enabled:
+            host = (urlsplit(url).hostname if url else None) or _host(listener.addresses)
+            found.append(f"{name}://{f'[{host}]' if ':' in host else host}:{listener.port}")
+    return found
+
+
+def _host(addresses: list[str]) -> str:
+    """Return the first address to which a client can connect, else localhost."""
+    for address in addresses:
+        if not ipaddress.ip_address(address).is_unspecified:
+            return address
+    return "localhost"
