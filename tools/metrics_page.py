@@ -28,7 +28,7 @@ from protocols.peer import Peer
 from trellis.archive.contract import Open
 from trellis.archive.service import ArchiveService
 from trellis.auth.settings_users import authenticator_from_settings
-from trellis.bridge.contract import Counters, LinkState
+from trellis.bridge.contract import LinkCounters, LinkState
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import MetricsPage
@@ -50,7 +50,7 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
 
 - Names that begin with `rabbitmq_` have the same meaning as in RabbitMQ, so its dashboards work.
   Other names begin with `trellis_`.
-- Counters never fall, also when queues, sessions and connections end.
+- LinkCounters never fall, also when queues, sessions and connections end.
 - Metrics `trellis_rate_...` exist for configured rate limits only.
 - [architecture.md](architecture.md#fates-every-message-is-accounted-for) explains the label `fate`,
   [transports.md](transports.md#when-a-tls-client-cannot-connect) the reasons of
@@ -108,7 +108,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         node.archive = ArchiveService(
             Open("file:///archive", str(Path(directory, "archive")), 0), 0, 0, 0, node.disk
         )
-        node.bridges.add(LinkState("mqtt", "", "head-office", "", "up", "", "", 0, Counters()))
+        node.bridges.add(LinkState("mqtt", "", "head-office", "", "up", "", "", 0, LinkCounters()))
         node.cluster_figures = lambda: ClusterFigures("orders", "active")
         try:
             mqtt = node.mqtt.connect(Peer())

@@ -2,7 +2,7 @@
 
     event loop                                        worker, a child process
     BridgeService  --Configure-->   Worker --> MqttLink --> MqttEnd, a client of each broker
-                   <--Report--
+                   <--LinkReport--
 
 The worker connects to both brokers as an ordinary client, so that a bridge cannot disturb the event
 loop. It keeps nothing: a message stays in its queue or session until the other broker has accepted

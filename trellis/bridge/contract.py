@@ -1,8 +1,8 @@
 """The messages between the broker and the bridges' worker: one JSON object per line.
 
 broker -> worker                           worker -> broker
-Configure  all links to run, at a start    Ready   the worker serves messages
-           and after each change           Report  the states of all links
+Configure  all links to run, at a start    WorkerReady  the worker serves messages
+           and after each change           LinkReport   the states of all links
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UP, CONNECTING, ENDED, INVALID = "up", "connecting", "ended", "invalid"
 
 
 class MqttLogin(Struct, frozen=True):
-    """How a bridge connects to one of its two brokers.
+    """The login of a bridge at one of its two brokers.
 
     `ca`, `certificate` and `key` are paths of PEM files, "" for the defaults of the system.
     """
@@ -129,11 +129,11 @@ class Configure(Struct, tag=True):
     local: LocalAmqp
 
 
-class Ready(Struct, tag=True):
+class WorkerReady(Struct, tag=True):
     """The worker serves messages."""
 
 
-class Counters(Struct):
+class LinkCounters(Struct):
     """Counts of one link since the start of the worker.
 
     `sent` and `received` are messages that were copied to and from the remote broker. `refused`
@@ -166,17 +166,17 @@ class LinkState(Struct):
     error: str
     refusal: str
     in_flight: int
-    counters: Counters
+    counters: LinkCounters
 
 
-class Report(Struct, tag=True):
+class LinkReport(Struct, tag=True):
     """The states of all links."""
 
     links: list[LinkState]
 
 
 ToWorker = Configure
-FromWorker = Ready | Report
+FromWorker = WorkerReady | LinkReport
 
 to_worker: Final = msgspec.json.Decoder(Configure)
 from_worker: Final = msgspec.json.Decoder(FromWorker)

@@ -7,7 +7,7 @@ import asyncio
 from paho.mqtt.client import MQTTMessage
 
 from trellis.bridge import contract
-from trellis.bridge.contract import Counters, LinkState, MqttBridge
+from trellis.bridge.contract import LinkCounters, LinkState, MqttBridge
 from trellis.bridge.forwarding import Forwarding
 from trellis.bridge.mqtt_end import Handler, MqttEnd
 from trellis.bridge.topic_map import TopicMap
@@ -75,7 +75,7 @@ class MqttLink:
             "; ".join(f"{place}: {error}" for place, error in errors if error),
             outward.refusal or inward.refusal,
             outward.in_flight + inward.in_flight,
-            Counters(
+            LinkCounters(
                 sent=outward.copied,
                 received=inward.copied,
                 refused=outward.refused + inward.refused,
@@ -99,7 +99,7 @@ class FailedLink:
             error,
             "",
             0,
-            Counters(),
+            LinkCounters(),
         )
 
     def start(self) -> None:

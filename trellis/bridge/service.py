@@ -15,7 +15,7 @@ from trellis import logs
 from trellis.bridge import contract
 from trellis.bridge.amqp_uri import parse_uri
 from trellis.bridge.collecting import InvalidLink, find_links
-from trellis.bridge.contract import Counters, LinkState, LocalAmqp, MqttBridge, Shovel
+from trellis.bridge.contract import LinkCounters, LinkState, LocalAmqp, MqttBridge, Shovel
 from trellis.worker_process import WorkerProcess
 
 #: The program of the worker.
@@ -28,23 +28,23 @@ WATCH_SECONDS: Final = 1.0
 LinkName = tuple[str, str, str]
 
 
-class Link:
+class KnownLink:
     """A link of the broker: the last state that the worker has reported, and total counts."""
 
     def __init__(self, state: LinkState) -> None:
         self.state = state
         #: Counts of earlier workers.
-        self._earlier = Counters()
+        self._earlier = LinkCounters()
         #: Time of the last change between up and not up, in seconds since 1970.
         self.since = time.time()
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> LinkCounters:
         """The counts since the start of the broker."""
         earlier, present = (
             msgspec.structs.asdict(counters) for counters in (self._earlier, self.state.counters)
         )
-        return Counters(**{name: earlier[name] + present[name] for name in earlier})
+        return LinkCounters(**{name: earlier[name] + present[name] for name in earlier})
 
     def worker_lost(self) -> None:
         """Keep the counts of a worker that has ended, and note that the link is not connected."""
@@ -56,7 +56,7 @@ class Link:
             state=contract.CONNECTING,
             error="the process of the bridges has ended",
             in_flight=0,
-            counters=Counters(),
+            counters=LinkCounters(),
         )
 
 
@@ -73,7 +73,7 @@ class BridgeService:
         """
         self._broker = broker
         self._end_shovel = end_shovel
-        self._links: dict[LinkName, Link] = {}
+        self._links: dict[LinkName, KnownLink] = {}
         self._bridges: list[MqttBridge] = []
         self._local = LocalAmqp("", 0, "", "", "")
         #: The definitions that the worker has got, and the names of their links.
@@ -101,7 +101,7 @@ class BridgeService:
         if self.worker is not None:
             self.worker.close()
 
-    def __iter__(self) -> Iterator[Link]:
+    def __iter__(self) -> Iterator[KnownLink]:
         return iter(list(self._links.values()))
 
     # -- definitions
@@ -157,7 +157,7 @@ class BridgeService:
 
     def _on_line(self, text: bytes) -> None:
         message = contract.from_worker.decode(text)
-        if isinstance(message, contract.Report):
+        if isinstance(message, contract.LinkReport):
             for state in message.links:
                 self._on_state(state)
         elif self.worker is not None:
@@ -187,7 +187,7 @@ class BridgeService:
         name = (state.kind, state.vhost, state.name)
         link = self._links.get(name)
         if link is None:
-            link = self._links[name] = Link(msgspec.structs.replace(state, error="", state=""))
+            link = self._links[name] = KnownLink(msgspec.structs.replace(state, error="", state=""))
         before, link.state = link.state, state
         if before.state != state.state:
             link.since = time.time()
@@ -196,7 +196,7 @@ class BridgeService:
 
 def invalid_state(kind: str, vhost: str, name: str, reason: str) -> LinkState:
     """Return the state of a link that cannot run."""
-    return LinkState(kind, vhost, name, "", contract.INVALID, reason, "", 0, Counters())
+    return LinkState(kind, vhost, name, "", contract.INVALID, reason, "", 0, LinkCounters())
 
 
 def _log_changes(before: LinkState, state: LinkState) -> None:

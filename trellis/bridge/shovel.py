@@ -14,7 +14,7 @@ from pika.exceptions import AMQPError
 
 from trellis.bridge import contract
 from trellis.bridge.amqp_end import AmqpEnd, LinkLost, parameters_of
-from trellis.bridge.contract import Counters, LinkState, LocalAmqp, Shovel
+from trellis.bridge.contract import LinkCounters, LinkState, LocalAmqp, Shovel
 from trellis.bridge.shovel_definition import shown_uri
 
 #: The headers with the links that have copied a message: RabbitMQ's names.
@@ -23,7 +23,7 @@ SHOVELLED: Final = "x-shovelled"
 TIMESTAMP: Final = "x-shovelled-timestamp"
 
 
-class Delivery(NamedTuple):
+class SourceMessage(NamedTuple):
     """A message of the source that is not acknowledged."""
 
     tag: int
@@ -43,15 +43,15 @@ class ShovelLink:
     def __init__(self, shovel: Shovel, local: LocalAmqp) -> None:
         self._shovel = shovel
         self._local = local
-        self._counters = Counters()
+        self._counters = LinkCounters()
         self._state = contract.CONNECTING
         self._error = "not connected yet"
         self._refusal = ""
         self._task: asyncio.Task[None] | None = None
         self._source = self._target = AmqpEnd()
         #: Messages that wait for their turn, because of `rate`.
-        self._held: deque[Delivery] = deque()
-        #: Delivery tags at the source, by the number of the publication at the destination.
+        self._held: deque[SourceMessage] = deque()
+        #: SourceMessage tags at the source, by the number of the publication at the destination.
         self._published: dict[int, int] = {}
         self._number = 0
         #: Number of messages that may still be taken and moved; None without a limit.
@@ -199,7 +199,9 @@ class ShovelLink:
                 return  # It returns to its queue when the connection is closed.
             self._to_take -= 1
         self._held.append(
-            Delivery(method.delivery_tag, method.exchange, method.routing_key, properties, body)
+            SourceMessage(
+                method.delivery_tag, method.exchange, method.routing_key, properties, body
+            )
         )
         self._publish_held()
 
@@ -219,7 +221,7 @@ class ShovelLink:
         self._timer = None
         self._publish_held()
 
-    def _publish(self, message: Delivery) -> None:
+    def _publish(self, message: SourceMessage) -> None:
         target, properties = self._shovel.target, message.properties
         if self._shovel.max_hops and not self._add_hop(properties):
             self._counters.looped += 1

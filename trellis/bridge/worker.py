@@ -18,7 +18,7 @@ NICE: Final = 5
 LINE_MAX: Final = 64 << 20
 
 
-class Link(Protocol):
+class RunningLink(Protocol):
     """A running link between two brokers."""
 
     @property
@@ -32,17 +32,17 @@ class Link(Protocol):
         """Close the connections."""
 
 
-class Worker:
+class BridgeWorker:
     """Runs the links that the broker configures, and reports their states."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
-        self._links: dict[MqttBridge | Shovel, Link] = {}
+        self._links: dict[MqttBridge | Shovel, RunningLink] = {}
         self._reported: bytes = b""
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
         """Serve messages until the broker closes the connection."""
-        self._send(contract.line(contract.Ready()))
+        self._send(contract.line(contract.WorkerReady()))
         reporting = asyncio.create_task(self._report())
         while text := await reader.readline():
             self._configure(contract.to_worker.decode(text))
@@ -61,7 +61,7 @@ class Worker:
     async def _report(self) -> None:
         while True:
             states = [link.state for link in self._links.values()]
-            text = contract.line(contract.Report(states))
+            text = contract.line(contract.LinkReport(states))
             if text != self._reported:
                 self._reported = text
                 self._send(text)
@@ -71,7 +71,7 @@ class Worker:
         self._writer.write(text)
 
 
-def _link(definition: MqttBridge | Shovel, local: LocalAmqp) -> Link:
+def _link(definition: MqttBridge | Shovel, local: LocalAmqp) -> RunningLink:
     # A worker without shovels needs no client of AMQP, and one without bridges none of MQTT.
     if isinstance(definition, Shovel):
         from trellis.bridge.shovel import ShovelLink
@@ -89,7 +89,7 @@ async def _serve(descriptor: int) -> None:
     reader, writer = await asyncio.open_unix_connection(
         sock=socket.socket(fileno=descriptor), limit=LINE_MAX
     )
-    await Worker(writer).serve(reader)
+    await BridgeWorker(writer).serve(reader)
 
 
 def main(descriptor: int) -> None:

@@ -69,7 +69,7 @@ def check_topic(text: str) -> None:
     parse_topic(text)
 
 
-class RemoteBroker(NamedTuple):
+class RemoteAddress(NamedTuple):
     """The parts of a remote broker's URL."""
 
     host: str
@@ -77,7 +77,7 @@ class RemoteBroker(NamedTuple):
     tls: bool
 
 
-def parse_remote(url: str) -> RemoteBroker:
+def parse_remote(url: str) -> RemoteAddress:
     """Return the parts of the URL of a remote MQTT broker. Raises ValueError."""
     try:
         parts = urlsplit(url)
@@ -89,7 +89,7 @@ def parse_remote(url: str) -> RemoteBroker:
     beyond_port = parts.path.strip("/") or parts.query or parts.fragment
     if parts.scheme not in PORTS or not parts.hostname or beyond_port or port == 0:
         raise ValueError(_URL_FORM)
-    return RemoteBroker(parts.hostname, port or PORTS[parts.scheme], parts.scheme == "mqtts")
+    return RemoteAddress(parts.hostname, port or PORTS[parts.scheme], parts.scheme == "mqtts")
 
 
 def check_remote(url: str) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from trellis.bridge import contract
 from trellis.bridge.collecting import UPSTREAM
-from trellis.bridge.service import Link
+from trellis.bridge.service import KnownLink
 from trellis.bridge.shovel_definition import federation_of, shovel_of
 from trellis.http.management.answers import (
     Call,
@@ -30,11 +30,11 @@ SHOVEL_STATES: Final = {
 LINK_STATES: Final = {**SHOVEL_STATES, contract.INVALID: "error"}
 
 
-def _time(link: Link) -> str:
+def _time(link: KnownLink) -> str:
     return datetime.fromtimestamp(link.since, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _links(call: Call, kind: str) -> Iterator[Link]:
+def _links(call: Call, kind: str) -> Iterator[KnownLink]:
     """Yield the links of a kind in the virtual hosts of the path, or in all the user may see."""
     names = {vhost.name for vhost in call.path_vhosts}
     for link in call.node.bridges:
@@ -42,7 +42,7 @@ def _links(call: Call, kind: str) -> Iterator[Link]:
             yield link
 
 
-def _shovel(call: Call, link: Link) -> Row:
+def _shovel(call: Call, link: KnownLink) -> Row:
     state = link.state
     source, _, target = state.remote.partition(" -> ")
     row: Row = {
@@ -82,7 +82,7 @@ async def delete_shovel(call: Call) -> Empty:
     return Empty()
 
 
-def _federation_link(call: Call, link: Link) -> Row:
+def _federation_link(call: Call, link: KnownLink) -> Row:
     state = link.state
     upstream, _, exchange = state.name.partition(" -> ")
     row: Row = {
