@@ -50,7 +50,7 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
 
 - Names that begin with `rabbitmq_` have the same meaning as in RabbitMQ, so its dashboards work.
   Other names begin with `trellis_`.
-- LinkCounters never fall, also when queues, sessions and connections end.
+- Counters never fall, also when queues, sessions and connections end.
 - Metrics `trellis_rate_...` exist for configured rate limits only.
 - [architecture.md](architecture.md#fates-every-message-is-accounted-for) explains the label `fate`,
   [transports.md](transports.md#when-a-tls-client-cannot-connect) the reasons of
