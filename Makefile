@@ -28,7 +28,7 @@ MEMORY := $(shell free=$$(df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 { print $$
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long test-random test-ha test-compiled guard check wheel release-check clean node browser
-.PHONY: conformance rabbitmqadmin FORCE
+.PHONY: conformance openid ldap rabbitmqadmin FORCE
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -42,7 +42,7 @@ test: .venv/installed node rabbitmqadmin ## Run the test suite on the source, un
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "not long and not alone" $(ARGS)
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
-test-long: .venv/installed node browser conformance rabbitmqadmin ## Run the slow tests, then test-random
+test-long: .venv/installed node browser conformance openid ldap rabbitmqadmin ## Run the slow tests, then test-random
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not alone" -o faulthandler_timeout=900 $(ARGS)
 	@.venv/bin/python -m pytest -m "long and alone" -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
 	@$(MAKE) --no-print-directory test-random
@@ -82,7 +82,7 @@ release-check: .venv/installed ## Build and check a release: source, wheels of e
 	@.venv/bin/python tools/release_check.py
 
 clean: ## Remove everything that these commands made
-	rm -rf .run .venv build dist *.egg-info tests/node/node_modules tests/browser/node_modules tests/conformance/node_modules
+	rm -rf .run .venv build dist *.egg-info tests/node/node_modules tests/browser/node_modules tests/conformance/node_modules tests/openid/node_modules
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -122,8 +122,12 @@ dist/built: build/sources | .run/pyvenv.cfg
 rabbitmqadmin: FORCE
 	@tools/get-rabbitmqadmin.sh build/tools/rabbitmqadmin
 
-# Install the clients that run on Node, a browser, and AsyncAPI's parser with Node-RED. Without npm or its registry, the tests that need them are skipped with a note.
-node browser conformance: FORCE
+# Fetch OpenLDAP's server, and compile the package python-ldap. Without Debian's packages, the tests that need them are skipped with a note.
+ldap: .venv/installed FORCE
+	@tools/get-ldap.sh build/tools/ldap .venv/bin/python
+
+# Install the clients that run on Node, a browser, and AsyncAPI's parser with Node-RED, and an OpenID provider. Without npm or its registry, the tests that need them are skipped with a note.
+node browser conformance openid: FORCE
 	@installed=tests/$@/node_modules/.package-lock.json; \
 	if command -v npm > /dev/null && [ ! -e $$installed -o tests/$@/package-lock.json -nt $$installed ]; then \
 		echo "trellis: installing what tests/$@ names"; \

@@ -13,7 +13,7 @@ import pytest
 #: Directories into which npm installs the packages of each Node runtime.
 _INSTALLED = {
     name: Path(__file__).parent / name / "node_modules"
-    for name in ("node", "browser", "conformance")
+    for name in ("node", "browser", "conformance", "openid")
 }
 
 #: Directory of the programs that `make` fetches for tests.
@@ -24,12 +24,13 @@ _PROGRAMS = {
     "node": ("node",),
     "browser": ("node",),
     "conformance": ("node",),
+    "openid": ("node",),
     "mosquitto": ("mosquitto_pub", "mosquitto_sub"),
     "mosquitto-broker": ("mosquitto",),
 }
 
 #: The oldest version of Node on which each runtime works.
-_OLDEST_NODE = {"node": 18, "browser": 20, "conformance": 20}
+_OLDEST_NODE = {"node": 18, "browser": 20, "conformance": 20, "openid": 20}
 
 
 def _missing(name: str) -> str:

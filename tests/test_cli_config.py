@@ -18,6 +18,7 @@ from argon2 import PasswordHasher
 
 import trellis
 from trellis import cli
+from trellis.auth.passwords import verify
 from trellis.cli import COMMANDS, main
 from trellis.cli.parsing import CommandError, Parser
 from trellis.cli.table import Row, columns_of, table
@@ -263,6 +264,9 @@ def test_password_from_standard_input_is_hashed(
     assert code == 0
     assert out.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
     assert PasswordHasher().verify(out.strip(), "pass word")
+    monkeypatch.setattr("sys.stdin", io.StringIO("pass word\n"))
+    code, out, _ = run(capsys, "hash-password", "--scram")
+    assert code == 0 and verify(out.strip(), b"pass word")
 
 
 def type_in(

@@ -34,6 +34,7 @@ from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
 from trellis.settings import Data, Log, Metrics, RatesSettings, Settings, Tls, Wss
+from trellis.settings.tokens import Jwt
 
 HEAD = """# Metrics
 
@@ -72,6 +73,7 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
 - A broker with an [audit log](security.md#audit-log) has `trellis_audit_...`.
 - A broker with an [archive of streams](streams.md#the-archive) has `trellis_archive_...`.
 - A broker with [bridges](bridges.md) has `trellis_bridge_...`.
+- A broker that accepts [tokens](tokens.md) has `trellis_token_...` and `trellis_tokens_...`.
 - A node of a cluster ([high-availability.md](high-availability.md)) has `trellis_cluster_...`, also
   while it is a standby. Brokers without a cluster do not have these metrics.
 
@@ -100,6 +102,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
             wss=Wss(enabled=True),
             rates=RatesSettings(user_messages=1),
             metrics=Metrics(topics=("plant/#",)),
+            jwt=Jwt(jwks_url="https://localhost:1/keys"),
             log=Log(audit=str(Path(directory) / "audit.jsonl")),
             tls=Tls(certificate=str(certificate)),
         )
@@ -109,6 +112,8 @@ async def pages() -> list[tuple[str, MetricsPage]]:
             Open("file:///archive", str(Path(directory, "archive")), 0), 0, 0, 0, node.disk
         )
         node.bridges.add(LinkState("mqtt", "", "head-office", "", "up", "", "", 0, LinkCounters()))
+        assert node.tokens is not None
+        node.tokens.refused["aud"] = 1
         node.cluster_figures = lambda: ClusterFigures("orders", "active")
         try:
             mqtt = node.mqtt.connect(Peer())
@@ -138,7 +143,7 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         finally:
             await node.store_writer.close()
             node.gc_policy.close()
-            accounts.close()
+            node.broker.authenticator.close()
 
 
 def open_channel(node: BrokerNode) -> None:

@@ -133,7 +133,7 @@ SETTINGS = [
     ("`mqtt.allow_anonymous`", "mqtt.anonymous", ""),
     ("`mqtt.max_session_expiry_interval_seconds`", "mqtt.session_expiry", ""),
     ("`mqtt.max_packet_size_authenticated`", "mqtt.max_packet", ""),
-    ("`auth_oauth2.*`", "jwt.keys", "and the other settings `jwt.*`"),
+    ("`auth_oauth2.*`", "jwt.issuer", "and the other settings `jwt.*`: [tokens.md](tokens.md)"),
     ("`log.console.level`", "log.level", ""),
     (
         "`cluster_formation.*`, `cluster_partition_handling`",
@@ -143,7 +143,11 @@ SETTINGS = [
     ("`consumer_timeout`", "limits.consumer_timeout", "in ms; no limit by default"),
     ("`default_queue_type`", "", "a property of each virtual host, not of the node"),
     ("`collect_statistics_interval`", "", "counters are exact at any time"),
-    ("`auth_backends.*` (LDAP, HTTP)", "", "users, certificates and JSON web tokens only"),
+    (
+        "`auth_backends.*` (LDAP, HTTP)",
+        "amqtt.plugins",
+        "a plugin for LDAP: [amqtt-plugins.md](amqtt-plugins.md#ldap); none for HTTP",
+    ),
 ]
 
 COMMANDS = [

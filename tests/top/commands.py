@@ -40,6 +40,13 @@ class Commands:
         out, err = self._capsys.readouterr()
         return code, out, err
 
+    async def run_alone(self, *words: str) -> tuple[int, str, str]:
+        """Run a command that asks no broker; return its exit code, stdout and stderr."""
+        self._capsys.readouterr()
+        code = await asyncio.to_thread(cli.main, list(words))
+        out, err = self._capsys.readouterr()
+        return code, out, err
+
     async def out(self, *words: str) -> str:
         """Run a command, check that it succeeds, and return its stdout."""
         code, out, err = await self.run(*words)

@@ -25,7 +25,8 @@ from broker.store.memory import MemoryStore
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Mqtt0, Running, settings
 from tests.top.test_pauses import JumpingLoop
-from trellis.auth.authenticate import Account, Accounts
+from trellis.auth.account import Account
+from trellis.auth.authenticate import Accounts
 from trellis.auth.login_throttle import (
     ADDRESS_WAIT_MAX,
     FORGIVEN_SECONDS,

@@ -58,7 +58,7 @@ def in_effect(running: Running, key: str) -> object:
     if key.startswith("tls."):
         return [each.context for each in node.certificates.contexts.values()]
     if key.startswith("jwt."):
-        return None if node.tokens is None else node.tokens._tokens
+        return None if node.tokens is None else node.tokens.tokens
     if key == "log.level":
         return logging.getLogger().level
     if key == "matcher.profile":

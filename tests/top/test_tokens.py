@@ -21,9 +21,11 @@ from tests.clients import marshal, mqtt_publish
 from tests.top.conftest import Start
 from tests.top.running import Running
 from tests.wire.mqtt5.client import read
-from trellis.auth.jwt import Scope, TokenIdentity, Tokens, token_of
+from trellis.auth.tokens.authenticator import Tokens, token_of
+from trellis.auth.tokens.identity import TokenGrants, TokenIdentity
+from trellis.auth.tokens.scopes import Scope
 from trellis.settings import SettingsError
-from trellis.settings.schema import Jwt
+from trellis.settings.tokens import Jwt
 
 KEY = RSAKey.generate_key(2048, {"kid": "one"})
 OTHER = RSAKey.generate_key(2048, {"kid": "two"})
@@ -89,7 +91,7 @@ def test_token_names_its_user_and_permissions(keys: Path) -> None:
     assert here.may_route("amq.topic", "a.b", b"a/b")
     assert not here.may_route("amq.topic", "b", b"b")
     assert who.for_vhost("elsewhere") is not None
-    assert TokenIdentity("ann", [Scope("read:v/q")], [], 0).for_vhost("/") is None
+    assert TokenIdentity("ann", TokenGrants([Scope("read:v/q")]), 0).for_vhost("/") is None
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_token_names_its_user_and_permissions(keys: Path) -> None:
 def test_a_pattern_is_allowed_if_the_scope_covers_all_its_topics(
     scope: str, key: str, verdict: int
 ) -> None:
-    who = TokenIdentity("ann", [Scope(scope)], [], 0).for_vhost("/")
+    who = TokenIdentity("ann", TokenGrants([Scope(scope)]), 0).for_vhost("/")
     assert who is not None
     assert who.read_scope("x", key, key, False) == verdict
 

@@ -24,15 +24,21 @@ import secrets
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import MappingProxyType
 from typing import Final
 
-from broker.access.identity import Authenticator, Credentials, Identity, Verdict
+from broker.access.identity import (
+    AuthConversation,
+    Authenticator,
+    Credentials,
+    Identity,
+    Verdict,
+)
 from broker.access.reservations import Reservations
 from broker.access.users import Users
 from broker.eviction import evict_oldest
+from trellis.auth.account import Account, AccountIdentity
 from trellis.auth.login_throttle import (
     LINE_SECONDS,
     MAX_NAME,
@@ -41,6 +47,7 @@ from trellis.auth.login_throttle import (
     PendingLogin,
 )
 from trellis.auth.passwords import decoy_hash, verify
+from trellis.auth.scram import METHOD, ScramConversation
 
 #: Largest number of digests of verified credentials in memory; the oldest are evicted.
 MAX_VERIFIED: Final = 10_000
@@ -51,50 +58,6 @@ VERDICTS_PER_TURN: Final = 5
 NICE: Final = 5
 
 VerdictCallback = Callable[[Verdict], None]
-
-
-class AccountIdentity(Identity):
-    """A user that the settings define. The broker may store further permissions for the user."""
-
-    #: The accounts, which know the users that the broker stores. `Accounts` sets this attribute.
-    accounts: Accounts | None = None
-
-    def stored_identity(self, vhost: str, client_id: str) -> Identity | None:
-        """Return the identity with the user's stored permissions in a virtual host.
-
-        Return None if the broker stores no such permissions.
-        """
-        users = None if self.accounts is None else self.accounts.users
-        stored = None if users is None else users.by_name.get(self.name)
-        return None if stored is None else stored.for_vhost(vhost, client_id)
-
-    def is_fixed(self, vhost: str) -> bool:
-        """True if the settings alone give the permissions in a virtual host."""
-        raise NotImplementedError
-
-
-class Account:
-    """A user that may log in, with the hash of the password.
-
-    A `loopback_only` user may log in from this machine only. `rules` are the topic rules of a user
-    of the settings, by virtual host.
-    """
-
-    def __init__(
-        self,
-        identity: Identity,
-        password_hash: str,
-        loopback_only: bool,
-        rules: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    ) -> None:
-        self.identity = identity
-        self.password_hash = password_hash
-        self.loopback_only = loopback_only
-        self.rules = rules
-
-    def is_fixed(self, vhost: str) -> bool:
-        """True if the settings alone give the permissions in a virtual host."""
-        return not isinstance(self.identity, AccountIdentity) or self.identity.is_fixed(vhost)
 
 
 class Accounts(Authenticator):
@@ -183,7 +146,7 @@ class Accounts(Authenticator):
                 else Verdict(None, "anonymous access is not allowed here")
             )
             return
-        account = self._find_account(name, credentials.proven)
+        account = self.find_account(name, credentials.proven)
         details = "" if account is not None else f"no user is named '{name}'"
         if account is not None and account.loopback_only and not credentials.local:
             # The login is refused like one with an unknown user name, and takes the same time.
@@ -211,18 +174,25 @@ class Accounts(Authenticator):
             loop.time() + LINE_SECONDS,
             details or "the password is wrong",
         )
-        if digest in self._checking:
-            self._checking[digest].append(login)
+        self.submit(login)
+
+    def submit(self, login: PendingLogin) -> None:
+        """Check a login when its turn has come; its `answer` gets the verdict, now or later."""
+        if login.digest in self._checking:
+            self._checking[login.digest].append(login)
             return
-        line = login.line = self._line(credentials)
-        if not line.waiting and line.running < self.login_throttle.places(line, loop.time()):
+        line = login.line = self._line(login.credentials)
+        if not line.waiting and line.running < self.login_throttle.places(line, _now()):
             self._begin(login, line)
         elif self._has_room(line):
             line.waiting.append(login)
             self._throttled += 1
         else:
-            answer(_busy())
+            login.answer(_busy())
         self._drop_empty(line)
+
+    def start_conversation(self, method: str, credentials: Credentials) -> AuthConversation | None:
+        return ScramConversation.begin(self, credentials) if method == METHOD else None
 
     def _line(self, credentials: Credentials) -> LoginLine:
         """Return the logins of the same client address (on loopback: of the same user name)."""
@@ -336,7 +306,7 @@ class Accounts(Authenticator):
             for vhost, rules in account.rules.items():
                 self._reservations.replace(name, vhost, rules)
 
-    def _find_account(self, name: str, proven: bool) -> Account | None:
+    def find_account(self, name: str, proven: bool) -> Account | None:
         """Return the account of a user name, or None.
 
         `proven` is True if the client has proved its identity by a certificate: only then does a
@@ -350,7 +320,7 @@ class Accounts(Authenticator):
 
     def hash_of(self, name: str) -> str:
         """Return the stored hash of a user's password; "" if there is no such user or password."""
-        account = self._find_account(name, False)
+        account = self.find_account(name, False)
         return "" if account is None else account.password_hash
 
     def _digest(self, name: str, password: bytes, password_hash: str) -> bytes:
@@ -365,6 +335,9 @@ class Accounts(Authenticator):
         good = False
         password_hash, password = login.password_hash, login.credentials.password
         try:
+            if login.proof is not None:
+                good = login.proof()
+                return
             good = verify(password_hash, password)
             if not password_hash.startswith("$argon2"):
                 # RabbitMQ's hashes are fast: the duration would reveal which users have such a
@@ -379,8 +352,8 @@ class Accounts(Authenticator):
                 pass  # The loop is closed, so the result is not needed.
 
     def _on_hashed(self, digest: bytes, identity: Identity | None, checked: PendingLogin) -> None:
-        self.passwords_hashed += 1
-        if identity is not None and self._remember:
+        self.passwords_hashed += checked.proof is None
+        if identity is not None and self._remember and checked.proof is None:
             self._verified.pop(digest, None)
             if len(self._verified) >= MAX_VERIFIED:
                 evict_oldest(self._verified)
@@ -434,6 +407,10 @@ class Accounts(Authenticator):
         """Stop the hashing threads; logins that wait get no verdict."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _busy() -> Verdict:

@@ -98,6 +98,7 @@ class PendingLogin:
         "identity",
         "line",
         "password_hash",
+        "proof",
     )
 
     def __init__(
@@ -109,6 +110,7 @@ class PendingLogin:
         answer: Callable[[Verdict], None],
         expires: float,
         details: str,
+        proof: Callable[[], bool] | None = None,
     ) -> None:
         self.digest = digest
         self.identity = identity
@@ -117,6 +119,8 @@ class PendingLogin:
         self.answer = answer
         self.expires = expires
         self.details = details
+        #: Checks the client's proof instead of a password; called once, in a hashing thread.
+        self.proof = proof
         #: The LoginLine in which the login waits; None if the login shares the check of another
         #: login with the same credentials.
         self.line: LoginLine | None = None

@@ -4,6 +4,7 @@ $argon2id$v=19$...                       argon2id, also of Mosquitto 2.1
 $7$ITERATIONS$SALT$HASH                  Mosquitto: PBKDF2 with SHA-512, in base64
 $6$SALT$HASH                             Mosquitto: sha512(password + salt), in base64
 rabbit_password_hashing_sha256:BASE64    RabbitMQ: a salt of 4 bytes, then hash(salt + password)
+SCRAM-SHA-256$ITERATIONS:SALT$KEY:KEY    PostgreSQL: PBKDF2 with SHA-256, for logins by SCRAM
 
 The cost of an imported hash is bounded, because each login computes the hash once.
 """
@@ -19,6 +20,8 @@ import secrets
 from typing import Final
 
 import argon2
+
+from trellis.settings.scram_hash import SCRAM_PREFIX, parse_scram
 
 #: Parameters of new hashes: the minimum that OWASP recommends. A hash takes 24 ms and 19 MiB.
 HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
@@ -37,6 +40,12 @@ _SHA512_SALT_MAX: Final = 64
 #: Largest number of iterations of an imported PBKDF2 hash (about 0.6 s). Mosquitto makes hashes
 #: with 101 or 1,000 iterations.
 ITERATIONS_MAX: Final = 1_000_000
+#: Name of the hashing algorithm in definitions, for users with a hash for SCRAM-SHA-256.
+SCRAM: Final = "scram-sha-256"
+#: Iterations and salt (bytes) of new SCRAM hashes. RFC 7677 asks for at least 4,096 iterations.
+#: Each client computes them, too.
+SCRAM_ITERATIONS: Final = 15_000
+SCRAM_SALT: Final = 16
 #: Limits of imported argon2 hashes: memory in KiB, memory in KiB multiplied by passes (about 0.7 s
 #: of work), and lanes.
 ARGON2_MEMORY_MAX: Final = 262_144
@@ -50,6 +59,11 @@ def verify(password_hash: str, password: bytes) -> bool:
         algorithm, salted = _parse(password_hash)
         digest = hashlib.new(algorithm, salted[:_SALT] + password, usedforsecurity=False).digest()
         return bool(password) and hmac.compare_digest(digest, salted[_SALT:])
+    if password_hash.startswith(SCRAM_PREFIX):
+        iterations, salt, stored_key, _ = parse_scram(password_hash)
+        client_key, _ = _scram_keys(_prepared(password), salt, iterations)
+        given = hashlib.sha256(client_key).digest()
+        return bool(password) and hmac.compare_digest(given, stored_key)
     if password_hash.startswith((_SHA512, _PBKDF2)):
         iterations, salt, expected = _parse_mosquitto(password_hash)
         digest = (
@@ -87,7 +101,10 @@ def check_hash(password_hash: str, algorithm: str) -> str:
     if password_hash.startswith((_SHA512, _PBKDF2)):
         _parse_mosquitto(password_hash)
         return password_hash
-    if not password_hash and algorithm in (MOSQUITTO, "argon2id"):
+    if password_hash.startswith(SCRAM_PREFIX):
+        parse_scram(password_hash)
+        return password_hash
+    if not password_hash and algorithm in (MOSQUITTO, SCRAM, "argon2id"):
         algorithm = ""
     kept = f"{algorithm or _PREFIX + 'sha256'}:{password_hash}"
     if password_hash:
@@ -99,6 +116,8 @@ def show_hash(password_hash: str) -> tuple[str, str]:
     """Return a stored hash as in a definitions file: the hash, and the name of its algorithm."""
     if password_hash.startswith((_SHA512, _PBKDF2)):
         return password_hash, MOSQUITTO
+    if password_hash.startswith(SCRAM_PREFIX):
+        return password_hash, SCRAM
     algorithm, colon, encoded = password_hash.partition(":")
     return (encoded, algorithm) if colon else (password_hash, "argon2id")
 
@@ -168,3 +187,38 @@ def _parse_mosquitto(password_hash: str) -> tuple[int, bytes, bytes]:
             f"{_SHA512_SALT_MAX} and {_SHA512_SIZE}"
         )
     return iterations, salt, digest
+
+
+def scram_hash(password: bytes) -> str:
+    """Return a new hash of a password for SCRAM-SHA-256, in the form of PostgreSQL."""
+    salt = secrets.token_bytes(SCRAM_SALT)
+    client_key, server_key = _scram_keys(_prepared(password), salt, SCRAM_ITERATIONS)
+    stored_key = hashlib.sha256(client_key).digest()
+    texts = [base64.b64encode(part).decode() for part in (salt, stored_key, server_key)]
+    return f"{SCRAM_PREFIX}{SCRAM_ITERATIONS}:{texts[0]}${texts[1]}:{texts[2]}"
+
+
+def _scram_keys(password: bytes, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
+    """Return ClientKey and ServerKey of a password (RFC 5802, section 3)."""
+    salted = hashlib.pbkdf2_hmac("sha256", password, salt, iterations)
+    return hmac.digest(salted, b"Client Key", "sha256"), hmac.digest(
+        salted, b"Server Key", "sha256"
+    )
+
+
+def _prepared(password: bytes) -> bytes:
+    """Return a password in the form that clients of SCRAM use: SASLprep (RFC 4013).
+
+    A password that SASLprep forbids is used as it is, as in PostgreSQL. Without the package scramp,
+    letters outside ASCII are used as they are.
+    """
+    if password.isascii():
+        return password
+    try:
+        from scramp.utils import ScramException, saslprep
+    except ImportError:
+        return password
+    try:
+        return str(saslprep(password.decode())).encode() or password
+    except (UnicodeDecodeError, ScramException):
+        return password

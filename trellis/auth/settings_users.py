@@ -14,7 +14,8 @@ import msgspec
 from broker.access.identity import Identity
 from broker.access.rules import UserPermissions
 from trellis import logs
-from trellis.auth.authenticate import Account, AccountIdentity, Accounts
+from trellis.auth.account import Account, AccountIdentity
+from trellis.auth.authenticate import Accounts
 from trellis.auth.passwords import HASHER
 from trellis.settings import Settings, SettingsError
 from trellis.settings.schema import UserSettings

@@ -7,6 +7,7 @@
 
     serve.py             serve
     config.py            config, check-config, hash-password
+    tokens.py            auth
     health.py            health
     listing.py           list           row_filters.py       conditions of --filter
     users.py             users, permissions
@@ -68,6 +69,7 @@ COMMANDS: Final = {
     "config": "config",
     "check-config": "config",
     "hash-password": "config",
+    "auth": "tokens",
     "health": "health",
     "list": "listing",
     "users": "users",

@@ -4,8 +4,8 @@ import argparse
 import getpass
 import sys
 
-from trellis.auth.jwt import Tokens
-from trellis.auth.passwords import HASHER
+from trellis.auth.passwords import HASHER, scram_hash
+from trellis.auth.tokens.authenticator import Tokens
 from trellis.cli.actions import add_result, print_result
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
 from trellis.server.certificates import contexts
@@ -37,11 +37,17 @@ def add(commands: Commands) -> None:
     )
     add_result(command)
     add_settings(command)
-    add_command(
+    command = add_command(
         commands,
         "hash-password",
         hash_password,
         "hash a password from a prompt or standard input, for the setting password_hash",
+        "[--scram]",
+    )
+    command.add_argument(
+        "--scram",
+        action="store_true",
+        help="make a hash with which MQTT 5 clients can log in by SCRAM-SHA-256, too",
     )
 
 
@@ -58,7 +64,7 @@ def check_config(arguments: argparse.Namespace) -> int:
     """
     settings, sources = load_settings(arguments)
     contexts(settings)
-    if settings.jwt.keys:
+    if settings.jwt.enabled:
         Tokens(settings.jwt)
     ports = {name: listener.port for name, listener in settings.listeners.items()}
     listeners = " ".join(f"{name}={port}" for name, port in ports.items())
@@ -74,7 +80,7 @@ def hash_password(arguments: argparse.Namespace) -> int:
         password = _ask() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
         if not password:
             raise CommandError("no password given; type one, or pass one on standard input", 2)
-        print(HASHER.hash(password))
+        print(scram_hash(password.encode()) if arguments.scram else HASHER.hash(password))
     except UnicodeError:
         raise CommandError("the password must be UTF-8 text", 2) from None
     return 0

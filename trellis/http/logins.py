@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from broker.access.identity import Credentials, Identity, Verdict
-from trellis.auth.jwt import token_of
+from trellis.auth.tokens.authenticator import token_of
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.listener_context import peer_of
 from trellis.server.node import BrokerNode
@@ -37,7 +37,7 @@ async def authenticate(
         user or "", token or password, "/", peer.address, peer.local and direct
     )
     if node.tokens is not None and token_of(credentials):
-        on_verdict(node.tokens.judge(token_of(credentials), credentials))
+        node.tokens.judge(token_of(credentials), credentials, on_verdict)
     else:
         node.accounts.authenticate(credentials, on_verdict)
     verdict = await answer

@@ -29,6 +29,7 @@ from trellis.monitoring.bridge_metrics import add_bridges
 from trellis.monitoring.cluster_metrics import add_cluster
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.ingress import collect_counts, collected
+from trellis.monitoring.login_metrics import add_logins
 from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.monitoring.scrape import queues_of
@@ -332,39 +333,7 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         "with the number of clients, memory leaks.",
         node.gc_policy.collected,
     )
-    page.counter(
-        "trellis_passwords_hashed",
-        "Total number of passwords hashed for logins.",
-        node.accounts.passwords_hashed,
-    )
-    page.gauge(
-        "trellis_logins_waiting",
-        "Number of different credentials that wait to be checked.",
-        node.accounts.waiting,
-    )
-    throttle = node.accounts.login_throttle
-    page.counter(
-        "trellis_logins_delayed",
-        "Total number of logins throttled because of earlier failures.",
-        throttle.throttled,
-    )
-    page.gauge(
-        "trellis_login_failures",
-        "Number of addresses and of user names with recent login failures.",
-        len(throttle.addresses),
-        by="address",
-    )
-    page.gauge(
-        "trellis_login_failures",
-        "Number of addresses and of user names with recent login failures.",
-        len(throttle.users),
-        by="user",
-    )
-    page.gauge(
-        "trellis_logins_waiting_limit",
-        "Maximum number of different credentials that wait; further logins are answered busy.",
-        node.settings.auth.queue,
-    )
+    add_logins(page, node)
     _store(page, node.store_writer)
     for vhost in node.broker.vhosts.values():
         page.gauge(

@@ -30,8 +30,8 @@ from trellis import logs
 from trellis.archive.contract import Open
 from trellis.archive.service import ArchiveService
 from trellis.auth.authenticate import Accounts
-from trellis.auth.jwt import TokenAuthenticator
 from trellis.auth.rates import PublishRates
+from trellis.auth.tokens.authenticator import TokenAuthenticator
 from trellis.bridge.contract import SHOVEL
 from trellis.bridge.definitions import local_amqp, mqtt_bridge
 from trellis.bridge.service import BridgeService
@@ -97,8 +97,10 @@ class BrokerNode:
         if opened is None and directory is not None:
             opened = open_directory(disk, directory, settings.store)
         authenticator = _authenticator(settings, accounts)
-        #: The authenticator for tokens; None if the settings have no keys.
-        self.tokens = TokenAuthenticator(settings.jwt, authenticator) if settings.jwt.keys else None
+        #: The authenticator for tokens; None if the settings name no keys.
+        self.tokens = (
+            TokenAuthenticator(settings.jwt, authenticator) if settings.jwt.enabled else None
+        )
         self.broker = Broker(
             MemoryStore() if opened is None else opened.store,
             self.tokens or authenticator,
@@ -191,6 +193,9 @@ class BrokerNode:
         if opened is not None:
             restore(opened, self.broker, self.mqtt.sessions)
         accounts.users = self.broker.users
+        if self.tokens is not None:
+            self.tokens.find_role = self.broker.users.roles.by_name.get
+            self.tokens.start()
         with self._audited():
             if settings.definitions.file:
                 import_file(self.broker, settings.definitions.file)

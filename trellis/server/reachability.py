@@ -33,7 +33,7 @@ def log_reachability(settings: Settings, accounts: Accounts) -> None:
             note="the listeners for clients are on loopback; set amqp.host and mqtt.host to serve "
             "other machines",
         )
-    elif accounts.serves_other_machines or settings.jwt.keys or settings.amqtt.plugins:
+    elif accounts.serves_other_machines or settings.jwt.enabled or settings.amqtt.plugins:
         logs.info("reachable", clients="all machines", listeners=names)
     else:
         logs.warning(

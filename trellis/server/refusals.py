@@ -62,7 +62,7 @@ class RefusalLog:
     def add(self, event: str, fields: Fields) -> None:
         """Log a refusal, or count the repetition of an equal one."""
         self.counts[event] = self.counts.get(event, 0) + 1
-        shown = {name: str(value)[:FIELD_MAX] for name, value in fields.items()}
+        shown = {name: _shown(name, value) for name, value in fields.items()}
         key = (event, tuple(shown.items()))
         known = self._known.get(key)
         if known is not None:
@@ -95,3 +95,14 @@ class RefusalLog:
                 note=f"more than {LINES_MAX} different refusals came within {REPEAT_SECONDS:g} s, "
                 "and only the first ones are logged",
             )
+
+
+def _shown(name: str, value: object) -> str:
+    """Return a field for the log. A token in place of a user name is not shown.
+
+    Another broker or service may accept the token that this broker refuses.
+    """
+    text = str(value)
+    if name == "user" and text.startswith("eyJ") and text.count(".") >= 2:
+        return "(a token)"
+    return text[:FIELD_MAX]

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from trellis import logs
-from trellis.auth.authenticate import Account
-from trellis.auth.jwt import Tokens
+from trellis.auth.account import Account
 from trellis.auth.settings_users import accounts_from_settings, anonymous_identity
+from trellis.auth.tokens.authenticator import Tokens
 from trellis.server.certificates import CertificateFiles
 from trellis.server.matching_profile import MatchingProfile
 from trellis.server.matching_profile import read as read_profile
@@ -46,19 +46,7 @@ RELOADABLE_KEYS: Final = (
     "tls.names",
     "log.level",
     "matcher.profile",
-    *(
-        f"jwt.{name}"
-        for name in (
-            "keys",
-            "algorithms",
-            "issuer",
-            "audience",
-            "user",
-            "scopes",
-            "prefix",
-            "leeway",
-        )
-    ),
+    *(key for key in OPTIONS if key.startswith("jwt.")),
 )
 
 
@@ -137,7 +125,7 @@ class SettingsReload:
             accounts_from_settings(settings, node.directory) if changed else None,
             profile,
             CertificateFiles(settings) if node.certificates.contexts else None,
-            Tokens(settings.jwt) if node.tokens is not None and settings.jwt.keys else None,
+            Tokens(settings.jwt) if node.tokens is not None and settings.jwt.enabled else None,
         )
 
     def _applied_keys(self, settings: Settings) -> set[str]:
@@ -145,7 +133,7 @@ class SettingsReload:
         applied = {*USER_KEYS, *RELOADABLE_KEYS}
         if not self._node.certificates.contexts:
             applied -= {key for key in applied if key.startswith("tls.")}
-        if self._node.tokens is None or not settings.jwt.keys:
+        if self._node.tokens is None or not settings.jwt.enabled:
             # The broker decides at its start whether there is an authenticator for tokens.
             applied -= {key for key in applied if key.startswith("jwt.")}
         return applied

@@ -10,6 +10,7 @@ from trellis.settings.bridge import TOPICS_MAX
 from trellis.settings.cluster import cluster_problems
 from trellis.settings.listeners import Mqtts, PlainListener, TlsListener
 from trellis.settings.schema import Settings
+from trellis.settings.tokens import url_fault
 
 #: Longest path of a Unix socket in bytes, on every system.
 SOCKET_PATH_MAX = 103
@@ -28,6 +29,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
         problem = "needs a home directory, and none is known; give an absolute path"
         yield ("data.dir",), problem
     yield from _credentials(settings)
+    yield from _tokens(settings)
     yield from _user_names(settings)
     yield from _rules(settings)
     yield from _tls(settings)
@@ -126,6 +128,23 @@ def _credentials(settings: Settings) -> Iterator[Problem]:
     for key, value in (("password", settings.password), ("password_file", settings.password_file)):
         if value and not settings.user:
             yield (key,), "is given without user; set user too"
+
+
+def _tokens(settings: Settings) -> Iterator[Problem]:
+    """Yield the problems of the keys that verify tokens: several sources, or an unsafe one."""
+    jwt = settings.jwt
+    given = [key for key in ("keys", "jwks_url", "discovery") if getattr(jwt, key)]
+    if len(given) > 1:
+        keys = tuple(f"jwt.{key}" for key in given)
+        yield keys, f"{' and '.join(keys)} are given; name one source of keys"
+    if jwt.discovery:
+        fault = url_fault(jwt.issuer)
+        if fault:
+            yield ("jwt.issuer", "jwt.discovery"), f"{fault}, because jwt.discovery is true"
+    shared = [name for name in jwt.algorithms if name.startswith("HS")]
+    if jwt.fetches and shared:
+        problem = f"{shared[0]} needs a shared secret, and the keys of a provider are public"
+        yield ("jwt.algorithms",), f"{problem}; remove it, or use jwt.keys"
 
 
 def _user_names(settings: Settings) -> Iterator[Problem]:

@@ -1,9 +1,9 @@
 """Every setting, declared once with its default, type, bounds, unit and help text.
 
 A new setting is a new field here, in limits.py for the sections limits and rates, in listeners.py
-for the sections of protocols and ports (amqp, mqtt, ws, tls, http, ...), or in cluster.py for the
-section cluster. declaration.py explains the form of a field, and CONTRIBUTING.md ("a setting")
-lists the steps. Sizes are in bytes, times in seconds.
+for the sections of protocols and ports (amqp, mqtt, ws, tls, http, ...), in tokens.py for the
+section jwt, or in cluster.py for the section cluster. declaration.py explains the form of a field,
+and CONTRIBUTING.md ("a setting") lists the steps. Sizes are in bytes, times in seconds.
 """
 
 import os
@@ -33,6 +33,7 @@ from trellis.settings.listeners import (
     Ws,
     Wss,
 )
+from trellis.settings.tokens import Jwt
 from trellis.settings.values import (
     check_hash,
     check_journal,
@@ -45,21 +46,6 @@ from trellis.settings.values import (
 )
 
 Level = Literal["debug", "info", "warning", "error"]
-JwtAlgorithm = Literal[
-    "RS256",
-    "RS384",
-    "RS512",
-    "PS256",
-    "PS384",
-    "PS512",
-    "ES256",
-    "ES384",
-    "ES512",
-    "EdDSA",
-    "HS256",
-    "HS384",
-    "HS512",
-]
 Plugins = dict[str, dict[str, object]]
 
 
@@ -193,31 +179,6 @@ class Auth(Section, frozen=True, kw_only=True):
             unit="s",
         ),
     ] = 300
-
-
-class Jwt(Section, frozen=True, kw_only=True):
-    """Logins with JSON Web Tokens (install the extra `jwt`). SIGHUP reads these settings again."""
-
-    keys: Annotated[
-        str,
-        option('PEM or JWKS file of the public keys that verify tokens; "" accepts no tokens'),
-    ] = ""
-    algorithms: Annotated[
-        tuple[JwtAlgorithm, ...], option("signature algorithms that tokens may use")
-    ] = ("RS256", "PS256", "ES256", "EdDSA")
-    issuer: Annotated[str, option('required issuer (claim iss); "" accepts any')] = ""
-    audience: Annotated[str, option('required audience (claim aud); "" accepts any')] = "trellis"
-    user: Annotated[str, option("claim that holds the user name")] = "sub"
-    scopes: Annotated[
-        str, option("claim that holds the permissions: words separated by spaces, or a list")
-    ] = "scope"
-    prefix: Annotated[
-        str,
-        option('prefix of scopes for this broker, such as "trellis."; other scopes are ignored'),
-    ] = ""
-    leeway: Annotated[
-        int, option("tolerated difference between clocks in seconds", ge=0, le=600, unit="s")
-    ] = 10
 
 
 class DefinitionsSettings(Section, frozen=True, kw_only=True):

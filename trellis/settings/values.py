@@ -13,6 +13,7 @@ from broker.access.rules import check_rule as check_user_rule
 from broker.names import NAME_BYTES_MAX, fault_of
 from broker.patterns import without_posix
 from matching.grammar import MQTT, InvalidPattern
+from trellis.settings.scram_hash import SCRAM_PREFIX, parse_scram
 
 
 def split_addresses(host: str) -> list[str]:
@@ -116,9 +117,12 @@ def check_regex(pattern: str) -> None:
 
 
 def check_hash(text: str) -> None:
-    """Raise ValueError unless the text is a password hash of argon2."""
+    """Raise ValueError unless the text is a password hash of argon2, or one for SCRAM."""
     try:
-        extract_parameters(text)
+        if text.startswith(SCRAM_PREFIX):
+            parse_scram(text)
+        else:
+            extract_parameters(text)
     except ValueError:
         raise ValueError("must be the output of `trellis hash-password`") from None
 

@@ -35,7 +35,7 @@ from protocols.end_reasons import EXPELLED, SHUTDOWN
 from protocols.listing import row_of
 from protocols.login_input import LOGIN_INPUT_MAX
 from protocols.mqtt.codec.packets import MalformedPacket
-from protocols.mqtt.codec.reasons import KEEP_ALIVE_TIMEOUT, NOT_AUTHORISED
+from protocols.mqtt.codec.reasons import KEEP_ALIVE_TIMEOUT, MAXIMUM_CONNECT_TIME, NOT_AUTHORISED
 from protocols.mqtt.connection.closing import (
     AWAITING_CONNECT,
     CLOSE_CODES,
@@ -231,15 +231,16 @@ class MqttConnection(SessionConnection):
         )
         if identity is None:
             self.will = None
+            code = NOT_AUTHORISED
             why = (
                 f"user '{self.user}' is deleted, or has no permission on virtual host "
                 f"'{vhost.name}' any more"
             )
             if renewed is None and known.expires:
-                why = "the token has expired"
+                code, why = MAXIMUM_CONNECT_TIME, "the token has expired"
             fields: dict[str, object] = {"client_id": self.client_id}
             self.service.log_refusal("connection_closed", self, why, fields)
-            self.close_with(NOT_AUTHORISED, EXPELLED, why)
+            self.close_with(code, EXPELLED, why)
             if not session.dead and (vhost.closing or session.named):
                 self.service.sessions.end(session, None)
         else:

@@ -208,12 +208,18 @@ class Level5Handler(PacketHandler):
             if verdict.identity is None
             else verdict.identity.for_vhost(connection.vhost.name, connection.client_id)
         )
-        if identity is None:
+        known = connection.identity
+        other = identity is not None and known is not None and identity.name != known.name
+        if identity is None or other:
             self.service.count_login("refused")
+            reason = "the new identity has no permissions in the virtual host"
+            if other:
+                # The session and its messages belong to the user who opened it.
+                reason = "re-authentication as another user than the session's"
             self.service.log_refusal(
                 "login_refused",
                 connection,
-                verdict.details or "the new identity has no permissions in the virtual host",
+                verdict.details or reason,
                 {"client_id": connection.client_id},
             )
             connection.close_with(NOT_AUTHORISED, "login_refused")  # [MQTT-4.12.1-2]

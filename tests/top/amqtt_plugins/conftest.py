@@ -13,7 +13,8 @@ from pwdlib.hashers.argon2 import Argon2Hasher
 from broker.access.identity import Identity
 from tests.top.amqtt_plugins.house import Build, House
 from tests.top.amqtt_plugins.plugins import Hangs, Lives, Roles
-from trellis.auth.authenticate import Account, Accounts
+from trellis.auth.account import Account
+from trellis.auth.authenticate import Accounts
 
 
 @pytest.fixture(scope="module")

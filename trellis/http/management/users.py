@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from broker.access.users import User
 from broker.vhost.vhost import VirtualHost
-from trellis.auth.authenticate import Account
+from trellis.auth.account import Account
 from trellis.auth.passwords import HASHER, check_hash, show_hash
 from trellis.auth.settings_users import SettingsIdentity
 from trellis.http.management.answers import (

@@ -1,0 +1,151 @@
+"""The authentication method SCRAM-SHA-256 of MQTT 5 (RFC 5802, RFC 7677).
+
+Client and broker prove to each other that they know the password, and the password is not sent:
+
+    CONNECT: user, nonce ----> AUTH: nonce, salt, iterations
+    AUTH: proof -------------> CONNACK: proof of the broker, or the refusal
+
+The broker stores no password but two keys derived from it, as a hash in the form of PostgreSQL
+(`trellis hash-password --scram`). A user with another kind of hash cannot log in by this method.
+For such a user, and for an unknown one, the exchange continues with an invented salt, so that it
+does not show which users exist.
+
+The package scramp, an extra (`scram`), reads and writes the messages. Wrong proofs count as wrong
+passwords, and are throttled like them (login_throttle.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from broker.access.identity import AuthConversation, AuthStep, Credentials, Verdict
+from trellis.auth.account import Account
+from trellis.auth.login_throttle import LINE_SECONDS, PendingLogin
+from trellis.auth.passwords import SCRAM_ITERATIONS, SCRAM_SALT
+from trellis.settings.scram_hash import SCRAM_PREFIX, parse_scram
+
+METHOD: Final = "SCRAM-SHA-256"
+#: Largest message of a client in bytes.
+MAX_MESSAGE: Final = 2_048
+#: Key from which the salts of unknown users are derived: the same salt for each name, as for a user
+#: that exists.
+_SECRET: Final = secrets.token_bytes(32)
+
+
+class ScramAccounts(Protocol):
+    """The accounts that a conversation needs (`Accounts`)."""
+
+    def find_account(self, name: str, proven: bool) -> Account | None:
+        """Return the account of a user name, or None."""
+
+    def submit(self, login: PendingLogin) -> None:
+        """Check a login when its turn has come."""
+
+
+class ScramConversation(AuthConversation):
+    """The exchange of one client that logs in, or proves its identity again."""
+
+    def __init__(self, accounts: ScramAccounts, credentials: Credentials, mechanism: Any) -> None:
+        self._accounts = accounts
+        self._credentials = credentials
+        self._server = mechanism.make_server(self._keys_of)
+        self._began = False
+        self._user = ""
+        self._account: Account | None = None
+        self._details = "the proof of the password is wrong"
+
+    @classmethod
+    def begin(cls, accounts: ScramAccounts, credentials: Credentials) -> ScramConversation | None:
+        """Return a new conversation; None if the package scramp is not installed."""
+        try:
+            from scramp import ScramMechanism
+        except ImportError:
+            return None
+        return cls(accounts, credentials, ScramMechanism(METHOD))
+
+    def respond(self, data: bytes, answer: Callable[[AuthStep], None]) -> None:
+        from scramp import ScramException
+
+        try:
+            if len(data) > MAX_MESSAGE:
+                raise ValueError(f"the message is longer than {MAX_MESSAGE} bytes")
+            message = data.decode()
+            if self._began:
+                self._check(message, answer)
+                return
+            self._began = True
+            self._server.set_client_first(message)
+            reply = self._server.get_server_first().encode()
+        except (ScramException, ValueError) as error:
+            reason = f"invalid SCRAM message: {str(error)[:200]}"
+            answer(AuthStep(Verdict(None, reason), b""))
+            return
+        answer(AuthStep(None, reply))
+
+    def _check(self, message: str, answer: Callable[[AuthStep], None]) -> None:
+        """Check the client's proof when the turn of the login has come."""
+        given = self._credentials
+        credentials = Credentials(
+            self._user, b"", given.vhost, given.address, given.local, given.client_id
+        )
+        given.user = self._user  # The log names the user of a refused login.
+        # The user may have been changed or deleted since the first message.
+        known, account = self._account, self._accounts.find_account(self._user, False)
+        if known is not None and (account is None or account.password_hash != known.password_hash):
+            self._account, self._details = None, "the user was changed during the login"
+
+        def on_verdict(verdict: Verdict) -> None:
+            final = b"" if verdict.identity is None else self._server.get_server_final().encode()
+            answer(AuthStep(verdict, final))
+
+        self._accounts.submit(
+            PendingLogin(
+                secrets.token_bytes(32),
+                None if self._account is None or account is None else account.identity,
+                "",
+                credentials,
+                on_verdict,
+                asyncio.get_running_loop().time() + LINE_SECONDS,
+                self._details,
+                lambda: self._proves(message),
+            )
+        )
+
+    def _proves(self, message: str) -> bool:
+        """True if the client's last message proves that it knows the password of its account."""
+        from scramp import ScramException
+
+        try:
+            self._server.set_client_final(message)
+        except ScramException:
+            return False
+        return self._account is not None
+
+    def _keys_of(self, user: str) -> tuple[bytes, bytes, bytes, int]:
+        """Return salt, stored key, server key and iterations of a user, for scramp."""
+        self._user = user
+        account = self._accounts.find_account(user, False)
+        given = self._credentials
+        if given.user not in (None, user):
+            self._details = f"CONNECT names the user '{given.user}', and SCRAM another one"
+        elif account is None:
+            self._details = f"no user is named '{user}'"
+        elif account.loopback_only and not given.local:
+            self._details = "this user may log in from loopback only"
+        elif not account.password_hash.startswith(SCRAM_PREFIX):
+            self._details = (
+                "the hash of the user's password is not for SCRAM; make one with "
+                "`trellis hash-password --scram`"
+            )
+        else:
+            self._account = account
+            iterations, salt, stored_key, server_key = parse_scram(account.password_hash)
+            return salt, stored_key, server_key, iterations
+        salt = hmac.digest(_SECRET, user.encode(), "sha256")[:SCRAM_SALT]
+        key = hashlib.sha256(salt + _SECRET).digest()
+        return salt, key, key, SCRAM_ITERATIONS
