@@ -23,7 +23,7 @@ import uvloop
 BATCHES: Final = (1, 10, 100, 1000)
 
 
-class Receiver(asyncio.Protocol):
+class _Receiver(asyncio.Protocol):
     """Answers each whole batch with one byte, and ends the process with the connection."""
 
     def __init__(self, batch: int) -> None:
@@ -45,7 +45,7 @@ class Receiver(asyncio.Protocol):
         asyncio.get_running_loop().stop()
 
 
-class Sender(asyncio.Protocol):
+class _Sender(asyncio.Protocol):
     """Writes a batch whenever the former one was answered, until a moment; counts the batches."""
 
     def __init__(self, batch: bytes, seconds: float) -> None:
@@ -84,10 +84,10 @@ def measure(count: int, size: int, seconds: float) -> float:
     child = os.fork()
     if not child:
         ours.close()
-        run(theirs, Receiver(count * size))
+        run(theirs, _Receiver(count * size))
         os._exit(0)
     theirs.close()
-    sender = Sender(bytes(count * size), seconds)
+    sender = _Sender(bytes(count * size), seconds)
     before = time.process_time()
     run(ours, sender)
     own = time.process_time() - before

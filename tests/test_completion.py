@@ -214,6 +214,7 @@ WITHOUT_JSON: Final = {
     "trellis stream head": "prints one JSON object per row in any case",
     "trellis cluster demo": "shows a failover to a person",
     "trellis asyncapi": "prints an AsyncAPI document, as YAML or JSON",
+    "trellis connect": "runs links until SIGTERM; their status is JSON under /health",
     "trellis ask advise": "writes a JSON file, the profile",
     "trellis pipeline advise": "writes a JSON file, the profile",
     "trellis pipeline lake": "writes Parquet files",

@@ -331,8 +331,9 @@ def test_build_makes_a_folder_from_which_the_image_can_install(tmp_path: Path) -
     for file in ("config.yaml", "Dockerfile", "DOCS.md", "addon/__main__.py"):
         assert (target / file).read_bytes() == (APP / file).read_bytes()
     install = [*pip.split(), "install", "--quiet", "--no-index", "--no-deps"]
-    install += ["--find-links", str(target / "wheels"), "--target", str(tmp_path / "installed")]
-    subprocess.run([*install, "trellis-broker==0.1.0"], check=True, timeout=600)
+    [wheel] = (target / "wheels").glob("trellis_broker-*.whl")
+    install += ["--target", str(tmp_path / "installed"), str(wheel)]
+    subprocess.run(install, check=True, timeout=600)
     variables = environment() | {
         "PYTHONPATH": os.pathsep.join((str(tmp_path / "installed"), str(target)))
     }

@@ -41,6 +41,7 @@
     ask.py               ask            history_arguments.py arguments of ask and pipeline
     report.py            report
     asyncapi.py          asyncapi
+    connect.py           connect
     pipeline.py          pipeline, whose work the package pyspark_trellis does
     version.py           version
     completion.py        completion     command_tree.py      the commands, read from the parsers
@@ -106,6 +107,7 @@ COMMANDS: Final = {
     "ask": "ask",
     "report": "report",
     "asyncapi": "asyncapi",
+    "connect": "connect",
     "pipeline": "pipeline",
     "version": "version",
     "completion": "completion",

@@ -8,13 +8,13 @@ event loop neither waits nor parses.
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import h11
+import msgspec
 
 import trellis
 from trellis.auth.tokens.keys import Key, parse_provider_keys
@@ -25,7 +25,7 @@ from trellis.settings.tokens import Jwt, url_fault
 #: so that a client that waits for the keys gets an answer.
 FETCH_SECONDS: Final = 5.0
 #: Largest document of a provider, in bytes.
-MAX_DOCUMENT: Final = 256 << 10
+MAX_DOCUMENT: Final = 128 << 10
 #: Path of the discovery document below the issuer (OpenID Connect Discovery 1.0, section 4).
 DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 _CHUNK: Final = 16 << 10
@@ -73,7 +73,7 @@ class KeyFetcher:
         """Return the URL of the JWKS in the discovery document of the issuer. Raises FetchError."""
         url = self._issuer.removesuffix("/") + DISCOVERY_PATH
         try:
-            document: Any = json.loads(await self._get(url))
+            document: Any = msgspec.json.decode(await self._get(url))
         except (ValueError, RecursionError):
             raise FetchError(f"{url}: the answer is not JSON") from None
         found = document if isinstance(document, dict) else {}

@@ -1,0 +1,1 @@
+"""Tests of `trellis connect`, with real brokers, HTTP services and Kafka."""

@@ -1,0 +1,20 @@
+"""The pauses between attempts: doubled after each attempt, with a random part."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+#: The random part of a pause: a pause is up to this part longer or shorter, so that many clients
+#: do not return at the same time.
+JITTER: Final = 0.2
+
+
+def pause(attempt: int, first: float, most: float) -> float:
+    """Return the seconds to wait after the attempt with this number, the first of which is 1.
+
+    The pause is `first` seconds after the first attempt, twice the last pause after each further
+    one, and never more than `most`.
+    """
+    doubled = min(first * 2.0 ** min(attempt - 1, 60), most)
+    return min(doubled * random.uniform(1 - JITTER, 1 + JITTER), most)

@@ -1,0 +1,138 @@
+"""Requests to the HTTP service of a webhook."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
+from typing import Final, NamedTuple
+
+import aiohttp
+
+from trellis.connect.addresses import PrivateAddress, PublicResolver
+from trellis.connect.message import BrokerMessage, batch_of, request_of
+from trellis.connect.settings import WebhookSection
+from trellis.connect.signing import safe_identifier, signed_headers
+
+#: Bytes of an answer that are read, for the log; the connection is closed after a longer one.
+ANSWER_MAX: Final = 64 << 10
+_ANSWER_SHOWN: Final = 200
+#: Longest pause in seconds that an answer may ask for (Retry-After).
+RETRY_AFTER_MAX: Final = 3_600.0
+GONE: Final = 410
+#: The statuses whose Retry-After is a pause of the whole link: the service has too much work.
+_BUSY: Final = (429, 503)
+
+
+class HttpAnswer(NamedTuple):
+    """The answer to a request. `status` is 0 if there was none, and `text` says why.
+
+    `retry_after` is the pause in seconds that the service asked for; None if it asked for none.
+    """
+
+    status: int
+    text: str
+    retry_after: float | None = None
+
+    @property
+    def accepted(self) -> bool:
+        """True if the service has the messages: only a status of 200 to 299 says so."""
+        return 200 <= self.status < 300
+
+
+class HttpTarget:
+    """Sends signed requests to one URL.
+
+    Redirects are never followed: a redirect could lead to a private address, and the sender of a
+    webhook must not be led elsewhere. Cookies and proxies of the environment are not used.
+    """
+
+    def __init__(self, section: WebhookSection, keys: Sequence[bytes]) -> None:
+        """Prepare requests, which the keys sign. Raises OSError if the file `ca` is unreadable."""
+        self._section: Final = section
+        self._keys: Final = keys
+        context: ssl.SSLContext | bool = True
+        if section.ca:
+            context = ssl.create_default_context(cafile=section.ca)
+        self._session: Final = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=section.in_flight,
+                resolver=None if section.allow_private else PublicResolver(),
+                ssl=context,
+                ttl_dns_cache=10,
+            ),
+            timeout=aiohttp.ClientTimeout(total=section.timeout),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+        )
+
+    async def send(self, messages: Sequence[BrokerMessage]) -> HttpAnswer:
+        """Send one request with the messages; return the answer."""
+        if self._section.batch == 1:
+            [message] = messages
+            identifier = message.identifier
+            body, headers = request_of(message)
+        else:
+            identifier = safe_identifier("\n".join(each.identifier for each in messages))
+            body, headers = batch_of(messages)
+        headers |= {name.lower(): value for name, value in self._section.headers.items()}
+        headers |= signed_headers(identifier, int(time.time()), body, self._keys)
+        headers.setdefault("user-agent", "trellis-connect")
+        try:
+            async with self._session.post(
+                self._section.url, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                return await _answer(response)
+        except TimeoutError:
+            return HttpAnswer(0, f"no answer within {self._section.timeout:g} s")
+        except (aiohttp.ClientError, OSError, ValueError, asyncio.IncompleteReadError) as error:
+            return HttpAnswer(0, _reason(error))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason why there was no answer, in one line."""
+    inner = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(inner, PrivateAddress):
+        return str(inner)
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_ANSWER_SHOWN]
+
+
+async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
+    """Read the answer; the status decides, so an unreadable body does not matter."""
+    text = b""
+    try:
+        text = await response.content.read(ANSWER_MAX)
+        if not response.content.at_eof():
+            response.close()
+    except (aiohttp.ClientError, OSError):
+        response.close()
+    shown = " ".join(text[:_ANSWER_SHOWN].decode(errors="replace").split())
+    retry_after = None
+    if response.status in _BUSY:
+        retry_after = seconds_of(response.headers.get("retry-after", ""), time.time())
+    return HttpAnswer(
+        response.status, f"{response.status} {response.reason or ''} {shown}", retry_after
+    )
+
+
+def seconds_of(text: str, now: float) -> float | None:
+    """Return the seconds of a header Retry-After: a number or a date [RFC 9110, 10.2.3].
+
+    The result is at most RETRY_AFTER_MAX; None if the header is absent or wrong.
+    """
+    try:
+        seconds = (
+            float(text)
+            if text.strip().isdigit()
+            else (parsedate_to_datetime(text).timestamp() - now)
+        )
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return min(max(seconds, 0.0), RETRY_AFTER_MAX)

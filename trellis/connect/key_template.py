@@ -1,0 +1,68 @@
+"""Keys made from a message: `{routing_key}`, `plant.{word2}`, `{header.device}`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+#: The fields of a message of the broker. `topic` is the routing key in MQTT's notation.
+MESSAGE_FIELDS: Final = frozenset({"routing_key", "topic", "exchange", "message_id", "type"})
+#: The fields of a record of Kafka.
+KAFKA_FIELDS: Final = frozenset({"kafka_topic", "key", "partition"})
+_WORD: Final = re.compile(r"word([1-9]|[1-9]\d)")
+_PART: Final = re.compile(r"\{([^{}]*)\}")
+
+
+class TemplateError(ValueError):
+    """An error in a template, in words for its author."""
+
+
+class KeyTemplate:
+    """A text with fields in braces.
+
+    Besides the given fields, `{wordN}` is the N-th word of the routing key (of the topic of Kafka),
+    from 1, and `{header.NAME}` a header. A field that the message lacks is empty.
+    """
+
+    def __init__(self, text: str, fields: frozenset[str]) -> None:
+        """Parse a template. Raises TemplateError."""
+        self._parts: Final = _PART.split(text)
+        for at, part in enumerate(self._parts):
+            if at % 2 == 0:
+                if "{" in part or "}" in part:
+                    raise TemplateError(f"'{text}' has a brace without its counterpart")
+            elif part not in fields and not _WORD.fullmatch(part) and not _is_header(part):
+                known = ", ".join(f"{{{field}}}" for field in sorted(fields))
+                raise TemplateError(
+                    f"'{{{part}}}' is no field: there are {known}, {{word1}} to {{word99}} and "
+                    "{header.NAME}"
+                )
+
+    def fill(self, fields: Mapping[str, str], words: str, headers: Mapping[str, object]) -> str:
+        """Return the text for a message; `words` has the words, separated by dots."""
+        return "".join(
+            self._value(part, fields, words, headers) if at % 2 else part
+            for at, part in enumerate(self._parts)
+        )
+
+    @staticmethod
+    def _value(
+        part: str, fields: Mapping[str, str], words: str, headers: Mapping[str, object]
+    ) -> str:
+        if part in fields:
+            return fields[part]
+        if _is_header(part):
+            value = headers.get(part.removeprefix("header."), "")
+            return (
+                value.decode(errors="replace")
+                if isinstance(value, bytes | bytearray)
+                else str(value)
+            )
+        split = words.split(".")
+        number = int(part.removeprefix("word"))
+        return split[number - 1] if number <= len(split) else ""
+
+
+def _is_header(part: str) -> bool:
+    return part.startswith("header.") and len(part) > len("header.")

@@ -1,0 +1,105 @@
+"""A link: works while its connections last, and connects again after each error."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from abc import ABC, abstractmethod
+from typing import Final
+
+from trellis import logs
+from trellis.connect import backoff
+from trellis.connect.amqp import ERRORS, text_of
+from trellis.connect.status import LinkState, LinkStatus
+
+#: Seconds before the first attempt to connect again, and longest pause.
+RECONNECT_FIRST: Final = 0.5
+RECONNECT_MAX: Final = 30.0
+#: Seconds of work after which the next pause is RECONNECT_FIRST again.
+SETTLED_SECONDS: Final = 10.0
+
+
+class LinkStopped(Exception):
+    """An error after which the link does not connect again."""
+
+
+class ConnectorLink(ABC):
+    """One link. A subclass has `work`, which ends with an error, or when `stopping` is set."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self.status: Final = LinkStatus(name, kind)
+        #: Set when the process ends: the link finishes the attempts under way.
+        self.stopping: Final = asyncio.Event()
+
+    @abstractmethod
+    async def work(self) -> None:
+        """Connect, and copy messages. Return when `stopping` is set, after the work under way."""
+
+    async def run(self) -> None:
+        """Work until `stopping` is set, or the target is gone."""
+        attempt = 0
+        loop = asyncio.get_running_loop()
+        while not self.stopping.is_set():
+            began = loop.time()
+            attempt += 1
+            try:
+                await self.work()
+            except* LinkStopped as group:
+                self._stopped(_first(group))
+            except* Exception as group:  # noqa: BLE001  (a fault of one link must not end others)
+                attempt = 1 if loop.time() - began > SETTLED_SECONDS else attempt
+                self._failed(_first(group))
+            finally:
+                self.status.in_flight = 0
+            if self.status.state is LinkState.STOPPED:
+                return
+            if not self.stopping.is_set():
+                await self.wait(backoff.pause(attempt, RECONNECT_FIRST, RECONNECT_MAX))
+
+    def running(self) -> None:
+        """Take note that all connections of the link are open."""
+        if self.status.state is not LinkState.RUNNING:
+            logs.info("link runs", link=self.status.name)
+        self.status.state = LinkState.RUNNING
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait; return True at once when `stopping` is set."""
+        try:
+            await asyncio.wait_for(self.stopping.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def _failed(self, error: BaseException) -> None:
+        text = text_of(error)
+        if not isinstance(error, ERRORS):
+            logs.error("unexpected error", link=self.status.name, error=_place_of(error))
+        if self.status.state is not LinkState.FAILING or text != self.status.error:
+            logs.warning("link failed, it tries again", link=self.status.name, error=text)
+        self.status.state = LinkState.FAILING
+        self.status.reconnects += 1
+        self.status.failed(text)
+
+    def _stopped(self, error: BaseException) -> None:
+        self.status.state = LinkState.STOPPED
+        self.status.failed(str(error))
+        logs.error("link stopped", link=self.status.name, error=str(error))
+
+
+def _place_of(error: BaseException) -> str:
+    """Return an error with the functions that raised it, in one line."""
+    lines = traceback.format_exception(error)
+    return " ".join(" ".join(lines[-4:]).split())
+
+
+async def until_lost(lost: asyncio.Future[None]) -> None:
+    """Raise the reason when a connection is lost; `lost` gets it as its exception."""
+    await asyncio.shield(lost)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error of a group, which may contain groups."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

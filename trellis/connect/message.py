@@ -1,0 +1,262 @@
+"""A message of the broker, and its form in HTTP requests and in Kafka."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from aio_pika import DeliveryMode, Message
+from aio_pika.abc import AbstractIncomingMessage
+
+from trellis.connect.signing import safe_identifier
+
+#: The header with the offset of a stream's row.
+OFFSET_HEADER: Final = "x-stream-offset"
+#: Content type of a batch of CloudEvents in JSON.
+BATCH_TYPE: Final = "application/cloudevents-batch+json"
+#: Prefix of the headers that a link adds.
+PREFIX: Final = "x-connect-"
+#: Headers of a message that become headers of a request, to continue a trace (W3C).
+_TRACE: Final = ("traceparent", "tracestate")
+#: The properties of a message that become headers of Kafka under these names, and back.
+_PROPERTIES: Final = {
+    "content-type": "content_type",
+    "content-encoding": "content_encoding",
+    "message-id": "message_id",
+    "correlation-id": "correlation_id",
+    "reply-to": "reply_to",
+    "type": "type",
+    "app-id": "app_id",
+}
+KafkaHeaders = Sequence[tuple[str, bytes | str | None]]
+
+
+class BrokerMessage:
+    """A message that a queue or a stream has delivered, until it is settled.
+
+    `place` is the name of the queue or stream. `offset` is None for a message of a queue.
+    """
+
+    __slots__ = ("identifier", "incoming", "offset", "place", "tag")
+
+    def __init__(self, incoming: AbstractIncomingMessage, place: str) -> None:
+        self.incoming: Final = incoming
+        self.place: Final = place
+        self.tag: Final = int(incoming.delivery_tag or 0)
+        offset = incoming.headers.get(OFFSET_HEADER)
+        self.offset: Final = offset if isinstance(offset, int) else None
+        #: Identifies the message to a receiver: its message_id, else its place in the stream, else
+        #: a new identifier, which differs after a redelivery.
+        self.identifier: Final = self._identifier()
+
+    @property
+    def routing_key(self) -> str:
+        """The routing key with which the message was published."""
+        return self.incoming.routing_key or ""
+
+    @property
+    def topic(self) -> str:
+        """The routing key in MQTT's notation, with dots and slashes exchanged."""
+        return self.routing_key.translate(_EXCHANGED)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers without those that the broker has added for the delivery."""
+        return {
+            name: value for name, value in self.incoming.headers.items() if name != OFFSET_HEADER
+        }
+
+    def fields(self) -> dict[str, str]:
+        """Return the values of the fields of a key template."""
+        return {
+            "routing_key": self.routing_key,
+            "topic": self.topic,
+            "exchange": self.incoming.exchange or "",
+            "message_id": self.incoming.message_id or "",
+            "type": self.incoming.type or "",
+        }
+
+    def dead_letter(self, link: str, reason: str, attempts: int) -> Message:
+        """Return the message for the dead letter queue, with headers about the reason."""
+        about: dict[str, Any] = {
+            f"{PREFIX}link": link,
+            f"{PREFIX}reason": reason,
+            f"{PREFIX}attempts": attempts,
+            f"{PREFIX}source": self.place,
+            f"{PREFIX}exchange": self.incoming.exchange or "",
+            f"{PREFIX}routing-key": self.routing_key,
+        }
+        if self.offset is not None:
+            about[f"{PREFIX}offset"] = self.offset
+        given = self.incoming
+        letter = Message(
+            given.body,
+            headers={**self.headers, **about},
+            content_type=given.content_type,
+            content_encoding=given.content_encoding,
+            delivery_mode=DeliveryMode.PERSISTENT,
+            priority=given.priority,
+            correlation_id=given.correlation_id,
+            reply_to=given.reply_to,
+            timestamp=given.timestamp,
+            type=given.type,
+            app_id=given.app_id,
+        )
+        letter.message_id = given.message_id  # The constructor makes one up in place of None.
+        return letter
+
+    def _identifier(self) -> str:
+        if self.incoming.message_id:
+            return safe_identifier(self.incoming.message_id)
+        if self.offset is not None:
+            return safe_identifier(f"{self.place}-{self.offset}")
+        return f"msg_{uuid.uuid4().hex}"
+
+
+_EXCHANGED: Final = str.maketrans("./", "/.")
+
+
+# -- HTTP
+
+
+def request_of(message: BrokerMessage) -> tuple[bytes, dict[str, str]]:
+    """Return the body and the headers of a request with one message."""
+    headers = {
+        "content-type": _header_text(message.incoming.content_type or "application/octet-stream"),
+        "x-trellis-routing-key": quote(message.routing_key, safe="/.-_~"),
+        "x-trellis-exchange": quote(message.incoming.exchange or "", safe="/.-_~"),
+    }
+    if message.incoming.content_encoding:
+        headers["content-encoding"] = _header_text(message.incoming.content_encoding)
+    if message.incoming.type:
+        headers["x-trellis-type"] = quote(message.incoming.type, safe="/.-_~")
+    for name in _TRACE:
+        value = message.incoming.headers.get(name)
+        if isinstance(value, str):
+            headers[name] = _header_text(value)
+    return message.incoming.body, headers
+
+
+def batch_of(messages: Sequence[BrokerMessage]) -> tuple[bytes, dict[str, str]]:
+    """Return the body and the headers of a request with several messages, as CloudEvents 1.0."""
+    body = json.dumps([_event(each) for each in messages], ensure_ascii=False).encode(
+        errors="replace"
+    )
+    return body, {"content-type": BATCH_TYPE}
+
+
+def _event(message: BrokerMessage) -> dict[str, Any]:
+    given = message.incoming
+    event: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": message.identifier,
+        "source": "/" + quote(message.place, safe=""),
+        "type": given.type or "trellis.message",
+        "subject": message.routing_key,
+    }
+    if not message.routing_key:
+        del event["subject"]  # An empty subject is not permitted.
+    if given.timestamp is not None:
+        event["time"] = _utc(given.timestamp).isoformat().replace("+00:00", "Z")
+    if given.content_type:
+        event["datacontenttype"] = given.content_type
+    return event | _data(given.body, given.content_type or "")
+
+
+def _data(body: bytes, content_type: str) -> dict[str, Any]:
+    try:
+        if "json" in content_type.lower():
+            return {"data": json.loads(body)}
+        if content_type.lower().startswith("text/"):
+            return {"data": body.decode()}
+    except (ValueError, RecursionError):
+        pass  # The content type does not describe the body: it is sent as bytes.
+    return {"data_base64": base64.b64encode(body).decode()}
+
+
+def _header_text(text: str) -> str:
+    """Return the text without characters that a header cannot have."""
+    return "".join(char for char in text if " " <= char <= "~")[:1_000]
+
+
+def _utc(at: datetime) -> datetime:
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+# -- Kafka
+
+
+def kafka_headers(message: BrokerMessage) -> list[tuple[str, bytes]]:
+    """Return the headers of the record for a message: its headers and properties, as text.
+
+    A value that is no text or bytes, such as a number or a table, becomes JSON.
+    """
+    found = [
+        (name, bytes(value) if isinstance(value, bytes | bytearray) else _kafka_text(value))
+        for name, value in message.headers.items()
+    ]
+    for header, name in _PROPERTIES.items():
+        value = getattr(message.incoming, name)
+        if value:
+            found.append((header, str(value).encode(errors="replace")))
+    found.append(("amqp-exchange", (message.incoming.exchange or "").encode(errors="replace")))
+    found.append(("amqp-routing-key", message.routing_key.encode(errors="replace")))
+    return found
+
+
+def _kafka_text(value: Any) -> bytes:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text.encode(errors="replace")
+
+
+def kafka_timestamp(message: BrokerMessage) -> int:
+    """Return the publisher's timestamp in milliseconds since 1970; 0 if there is none."""
+    at = message.incoming.timestamp
+    return 0 if at is None else max(0, int(_utc(at).timestamp() * 1000))
+
+
+def message_of_record(
+    value: bytes | None,
+    headers: KafkaHeaders | None,
+    about: Mapping[str, Any],
+    timestamp: float,
+    identifier: str,
+) -> Message:
+    """Return the message for a record of Kafka.
+
+    Headers of Kafka that `kafka_headers` makes from properties become properties again. `about` are
+    further headers; `timestamp` is in seconds since 1970, or 0. `identifier` is the message_id of a
+    record without such a header.
+    """
+    own: dict[str, Any] = {}
+    properties: dict[str, str] = {"message_id": identifier}
+    for name, raw in headers or ():
+        text = _text(raw)
+        if name in _PROPERTIES and isinstance(text, str) and len(text.encode()) < 256:
+            properties[_PROPERTIES[name]] = text
+        elif name and len(name.encode()) < 256:
+            own[name] = text
+    return Message(
+        value or b"",
+        headers={**own, **about},
+        delivery_mode=DeliveryMode.PERSISTENT,
+        timestamp=datetime.fromtimestamp(timestamp, UTC) if timestamp else None,
+        **properties,  # type: ignore[arg-type]
+    )
+
+
+def _text(raw: bytes | str | None) -> Any:
+    """Return a header's value as text if it is UTF-8, else as bytes for an AMQP table."""
+    if raw is None:
+        return ""
+    if isinstance(raw, str):
+        return raw
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return bytearray(raw)

@@ -1,0 +1,184 @@
+"""The messages of a queue or a stream, in the order of delivery, and their acknowledgement.
+
+A queue gets an acknowledgement for each message. A stream forgets nothing, so the position of the
+link is stored in the broker: the offset up to which all rows are done is the only message of the
+durable queue `trellis.connect.LINK.offset`. An exclusive queue, `trellis.connect.LINK.lock`, makes
+sure that only one process reads the stream for this link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+import aio_pika
+from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
+
+from trellis.connect.amqp import ERRORS, TIMEOUT, BrokerSession, MessageRefused
+from trellis.connect.message import BrokerMessage
+from trellis.connect.progress import Progress
+from trellis.connect.settings import SourceSection
+from trellis.connect.status import LinkStatus
+
+#: Seconds between two stores of the offset of a stream.
+STORE_SECONDS: Final = 1.0
+
+
+class LinkSource:
+    """The consumer of a link. At most `prefetch` messages are delivered and not settled."""
+
+    def __init__(
+        self, session: BrokerSession, section: SourceSection, prefetch: int, status: LinkStatus
+    ) -> None:
+        self.section: Final = section
+        self.messages: Final[asyncio.Queue[BrokerMessage]] = asyncio.Queue()
+        #: Set while no message is under way.
+        self.idle: Final = asyncio.Event()
+        self.idle.set()
+        #: Held while a dead letter is published: the library tells returned messages apart by their
+        #: message_id, which publishers choose.
+        self._dead_lettering: Final = asyncio.Lock()
+        self._session: Final = session
+        self._prefetch: Final = prefetch
+        self._status: Final = status
+        self._place: Final = section.queue or section.stream
+        self._offsets: Final = StoredOffset(session, section.name) if section.stream else None
+        self._progress: Final = Progress()
+        self._consumer: tuple[AbstractQueue, str] | None = None
+
+    async def start(self) -> None:
+        """Begin to consume. Raises an error of `amqp.ERRORS`."""
+        channel = self._session.channel
+        await self._session.declared(self.section.dead_letter)
+        await channel.set_qos(self._prefetch, timeout=TIMEOUT)
+        arguments: dict[str, object] = {}
+        if self._offsets is not None:
+            await self._offsets.open()
+            stored = self._offsets.stored
+            self._status.offset = -1 if stored is None else stored
+            arguments["x-stream-offset"] = self.section.start if stored is None else stored + 1
+        queue = await channel.get_queue(self._place, ensure=False)
+        tag = await queue.consume(
+            self._delivered,
+            arguments=arguments,  # type: ignore[arg-type]
+            timeout=TIMEOUT,
+        )
+        self._consumer = queue, tag
+        underlay = await channel.get_underlay_channel()
+        underlay.on_consumer_cancel_callbacks.add(self._cancelled)
+
+    async def settle(self, message: BrokerMessage) -> None:
+        """Acknowledge a message that the target has, or that is in the dead letter queue."""
+        await message.incoming.ack()
+        self._settled(message)
+
+    async def settle_in_order(self, messages: list[BrokerMessage], tags: Progress) -> None:
+        """Acknowledge messages together: one acknowledgement for all before the first open one.
+
+        `tags` has the delivery tags of all messages of the channel.
+        """
+        before = tags.done
+        for message in messages:
+            tags.finish(message.tag)
+            self._settled(message)
+        if tags.done != before and tags.done is not None:
+            underlay = await self._session.channel.get_underlay_channel()
+            await underlay.basic_ack(tags.done, multiple=True)
+
+    async def dead_letter(self, message: BrokerMessage, reason: str, attempts: int) -> None:
+        """Publish a message to the dead letter queue, and wait for the confirm.
+
+        Raises MessageRefused if the queue does not take it.
+        """
+        letter = message.dead_letter(self.section.name, reason, attempts)
+        async with self._dead_lettering:
+            await self._session.publish(letter, "", self.section.dead_letter)
+        self._status.dead_lettered += 1
+
+    async def store(self) -> None:
+        """Store the offset of a stream from time to time, until the task is cancelled."""
+        while self._offsets is not None:
+            await asyncio.sleep(STORE_SECONDS)
+            await self._store()
+
+    async def stop(self) -> None:
+        """Stop the deliveries; messages under way may still be settled."""
+        if self._consumer is not None:
+            queue, tag = self._consumer
+            self._consumer = None
+            await queue.cancel(tag, timeout=TIMEOUT)
+
+    async def close(self) -> None:
+        """Store the offset for the last time, if the connection still works."""
+        with suppress(*ERRORS):
+            await self._store()
+
+    async def _store(self) -> None:
+        if self._offsets is not None and self._progress.done is not None:
+            await self._offsets.store(self._progress.done)
+            self._status.offset = self._progress.done
+
+    def _settled(self, message: BrokerMessage) -> None:
+        self._status.in_flight -= 1
+        if not self._status.in_flight:
+            self.idle.set()
+        if message.offset is not None:
+            self._progress.finish(message.offset)
+
+    async def _delivered(self, incoming: AbstractIncomingMessage) -> None:
+        message = BrokerMessage(incoming, self._place)
+        if message.offset is not None:
+            self._progress.begin(message.offset)
+        self._status.in_flight += 1
+        self.idle.clear()
+        self.messages.put_nowait(message)
+
+    async def _cancelled(self, _: object) -> None:
+        if not self._session.lost.done():
+            text = f"the broker cancelled the consumer: was '{self._place}' deleted?"
+            self._session.lost.set_exception(MessageRefused(text))
+
+
+class StoredOffset:
+    """The offset of a stream in the broker. `stored` is None if there is none yet."""
+
+    def __init__(self, session: BrokerSession, link: str) -> None:
+        self._session: Final = session
+        self._name: Final = f"trellis.connect.{link}"
+        self.stored: int | None = None
+
+    async def open(self) -> None:
+        """Lock the link, and read the offset.
+
+        Raises ChannelLockedResource (405) while another process has the lock.
+        """
+        channel = self._session.channel
+        await channel.declare_queue(f"{self._name}.lock", exclusive=True, timeout=TIMEOUT)
+        queue = await channel.declare_queue(
+            f"{self._name}.offset",
+            durable=True,
+            arguments={"x-max-length": 1, "x-overflow": "drop-head"},
+            timeout=TIMEOUT,
+        )
+        message = await queue.get(fail=False, timeout=TIMEOUT)
+        if message is None:
+            return
+        await message.nack(requeue=True)
+        try:
+            self.stored = int(message.body)
+        except ValueError:
+            raise MessageRefused(
+                f"the message in the queue {self._name}.offset is no offset: purge the queue, and "
+                "the link begins at `start`"
+            ) from None
+
+    async def store(self, offset: int) -> None:
+        """Replace the stored offset, and wait for the confirm."""
+        if offset == self.stored:
+            return
+        message = aio_pika.Message(
+            str(offset).encode(), delivery_mode=aio_pika.DeliveryMode.PERSISTENT
+        )
+        await self._session.publish(message, "", f"{self._name}.offset")
+        self.stored = offset

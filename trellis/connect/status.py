@@ -1,0 +1,179 @@
+"""The state and the counts of links, and the pages that show them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+from aiohttp import web
+
+from trellis.monitoring.page import CONTENT_TYPE, MetricsPage
+
+#: Upper bounds of the buckets of the durations of deliveries, in seconds.
+_BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
+#: Largest length of the text of an error.
+_TEXT_MAX: Final = 500
+
+
+class LinkState(StrEnum):
+    """The states of a link."""
+
+    CONNECTING = "connecting"
+    RUNNING = "running"
+    #: The target asked for a pause (429 or 503 with Retry-After).
+    PAUSED = "paused"
+    #: The link has lost a connection, or something that it needs is missing; it tries again.
+    FAILING = "failing"
+    #: The target is gone for ever (410). The link waits for a restart of the process.
+    STOPPED = "stopped"
+
+
+class LinkStatus:
+    """State and counts of one link."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self.name: Final = name
+        self.kind: Final = kind
+        self.state = LinkState.CONNECTING
+        #: The last error, and the time of it in seconds since 1970.
+        self.error = ""
+        self.error_at = 0.0
+        self.delivered = 0
+        self.bytes = 0
+        self.retries = 0
+        self.dead_lettered = 0
+        self.dropped = 0
+        self.reconnects = 0
+        self.in_flight = 0
+        #: The stored offset of a stream; -1 without one.
+        self.offset = -1
+        #: Answers of the HTTP service by status, "error" for none.
+        self.answers: Counter[str] = Counter()
+        self._durations = [0] * (len(_BUCKETS) + 1)
+        self._seconds = 0.0
+
+    def failed(self, text: str) -> None:
+        """Keep the text of an error."""
+        self.error = text[:_TEXT_MAX]
+        self.error_at = time.time()
+
+    def took(self, seconds: float) -> None:
+        """Count the duration of an attempt."""
+        self._seconds += seconds
+        at = next((n for n, bound in enumerate(_BUCKETS) if seconds <= bound), len(_BUCKETS))
+        self._durations[at] += 1
+
+    @property
+    def healthy(self) -> bool:
+        """True if the link runs, or waits because its target asked for it."""
+        return self.state in (LinkState.RUNNING, LinkState.PAUSED)
+
+    def document(self) -> dict[str, Any]:
+        """Return the link as a part of /health."""
+        found: dict[str, Any] = {
+            "name": self.name,
+            "kind": self.kind,
+            "state": self.state.value,
+            "delivered": self.delivered,
+            "in_flight": self.in_flight,
+            "dead_lettered": self.dead_lettered,
+        }
+        if self.error:
+            found["error"] = self.error
+            found["error_age_seconds"] = round(time.time() - self.error_at, 1)
+        return found
+
+    def add_metrics(self, page: MetricsPage) -> None:
+        """Add the metrics of this link to a page."""
+        labels = {"link": self.name, "kind": self.kind}
+        for state in LinkState:
+            page.listed(
+                "trellis_connect_state",
+                "gauge",
+                "1 for the present state of the link",
+                int(self.state is state),
+                {**labels, "state": state.value},
+            )
+        for name, text, value in (
+            ("delivered", "Messages that the target has accepted", self.delivered),
+            ("delivered_bytes", "Bytes of bodies that the target has accepted", self.bytes),
+            ("retries", "Attempts after a failed attempt", self.retries),
+            ("dead_lettered", "Messages in the dead letter queue", self.dead_lettered),
+            ("dropped", "Records without a queue that were dropped", self.dropped),
+            ("reconnects", "Sessions that ended with an error", self.reconnects),
+        ):
+            page.listed(f"trellis_connect_{name}", "counter", text, value, labels)
+        page.listed(
+            "trellis_connect_in_flight",
+            "gauge",
+            "Messages that are under way",
+            self.in_flight,
+            labels,
+        )
+        page.listed(
+            "trellis_connect_stored_offset",
+            "gauge",
+            "Offset up to which a stream is done, in the broker; -1 for none",
+            self.offset,
+            labels,
+        )
+        if self.kind == "webhook":
+            self._add_http(page, labels)
+
+    def _add_http(self, page: MetricsPage, labels: dict[str, str]) -> None:
+        for status in sorted(self.answers):
+            page.listed(
+                "trellis_connect_http_answers",
+                "counter",
+                "Answers of the HTTP service by status; error: no answer",
+                self.answers[status],
+                {**labels, "status": status},
+            )
+        total = 0
+        bounds = [*(f"{bound:g}" for bound in _BUCKETS), "+Inf"]
+        for bound, count in zip(bounds, self._durations, strict=True):
+            total += count
+            page.listed(
+                "trellis_connect_http_attempts",
+                "counter",
+                "Attempts that took at most `within` seconds",
+                total,
+                {**labels, "within": bound},
+            )
+        page.listed(
+            "trellis_connect_http_seconds",
+            "counter",
+            "Seconds of all attempts",
+            self._seconds,
+            labels,
+        )
+
+
+async def start_pages(links: Sequence[LinkStatus], host: str, port: int) -> web.AppRunner:
+    """Serve /metrics and /health on this port; the caller cleans the result up. Raises OSError."""
+
+    async def metrics(_: web.Request) -> web.Response:
+        page = MetricsPage()
+        for link in links:
+            link.add_metrics(page)
+        return web.Response(body=bytes(await page.render()), headers={"content-type": CONTENT_TYPE})
+
+    async def health(_: web.Request) -> web.Response:
+        healthy = all(link.healthy for link in links)
+        document = {"healthy": healthy, "links": [link.document() for link in links]}
+        return web.json_response(document, status=200 if healthy else 503)
+
+    application = web.Application(client_max_size=1024)
+    application.router.add_get("/metrics", metrics)
+    application.router.add_get("/health", health)
+    runner = web.AppRunner(application, access_log=None, handle_signals=False)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError:
+        await runner.cleanup()
+        raise
+    return runner
