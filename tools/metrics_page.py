@@ -28,7 +28,7 @@ from protocols.peer import Peer
 from trellis.archive.contract import Open
 from trellis.archive.service import ArchiveService
 from trellis.auth.settings_users import authenticator_from_settings
-from trellis.bridge.contract import LinkCounters, LinkState
+from trellis.bridge.contract import BridgeState, LinkCounters
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import MetricsPage
@@ -111,7 +111,9 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         node.archive = ArchiveService(
             Open("file:///archive", str(Path(directory, "archive")), 0), 0, 0, 0, node.disk
         )
-        node.bridges.add(LinkState("mqtt", "", "head-office", "", "up", "", "", 0, LinkCounters()))
+        node.bridges.add(
+            BridgeState("mqtt", "", "head-office", "", "up", "", "", 0, LinkCounters())
+        )
         assert node.tokens is not None
         node.tokens.refused["aud"] = 1
         node.cluster_figures = lambda: ClusterFigures("orders", "active")

@@ -150,7 +150,7 @@ class LinkCounters(Struct):
     reconnects: int = 0
 
 
-class LinkState(Struct):
+class BridgeState(Struct):
     """The state of one link.
 
     `remote` is a URL without credentials. `in_flight` is the number of messages that the link has
@@ -172,7 +172,7 @@ class LinkState(Struct):
 class LinkReport(Struct, tag=True):
     """The states of all links."""
 
-    links: list[LinkState]
+    links: list[BridgeState]
 
 
 ToWorker = Configure

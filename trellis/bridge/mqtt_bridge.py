@@ -7,7 +7,7 @@ import asyncio
 from paho.mqtt.client import MQTTMessage
 
 from trellis.bridge import contract
-from trellis.bridge.contract import LinkCounters, LinkState, MqttBridge
+from trellis.bridge.contract import BridgeState, LinkCounters, MqttBridge
 from trellis.bridge.forwarding import Forwarding
 from trellis.bridge.mqtt_end import Handler, MqttEnd
 from trellis.bridge.topic_map import TopicMap
@@ -61,12 +61,12 @@ class MqttLink:
             end.stop()
 
     @property
-    def state(self) -> LinkState:
+    def state(self) -> BridgeState:
         """The present state of the bridge."""
         bridge, local, remote = self._bridge, self._local, self._remote
         outward, inward = self._outward, self._inward
         errors = [("this broker", local.error), ("the remote broker", remote.error)]
-        return LinkState(
+        return BridgeState(
             contract.MQTT,
             "",
             bridge.name,
@@ -90,7 +90,7 @@ class FailedLink:
     """A link that cannot run, for example because a certificate's file is missing."""
 
     def __init__(self, bridge: MqttBridge, error: str) -> None:
-        self.state = LinkState(
+        self.state = BridgeState(
             contract.MQTT,
             "",
             bridge.name,

@@ -15,7 +15,7 @@ from trellis import logs
 from trellis.bridge import contract
 from trellis.bridge.amqp_uri import parse_uri
 from trellis.bridge.collecting import InvalidLink, find_links
-from trellis.bridge.contract import LinkCounters, LinkState, LocalAmqp, MqttBridge, Shovel
+from trellis.bridge.contract import BridgeState, LinkCounters, LocalAmqp, MqttBridge, Shovel
 from trellis.worker_process import WorkerProcess
 
 #: The program of the worker.
@@ -31,7 +31,7 @@ LinkName = tuple[str, str, str]
 class KnownLink:
     """A link of the broker: the last state that the worker has reported, and total counts."""
 
-    def __init__(self, state: LinkState) -> None:
+    def __init__(self, state: BridgeState) -> None:
         self.state = state
         #: Counts of earlier workers.
         self._earlier = LinkCounters()
@@ -164,7 +164,7 @@ class BridgeService:
             self.worker.ready = True
             self.worker.send(self._sent)  # It may have changed since the start of the worker.
 
-    def _on_state(self, state: LinkState) -> None:
+    def _on_state(self, state: BridgeState) -> None:
         if (state.kind, state.vhost, state.name) not in self._running:
             return  # The worker has not heard yet that this link was removed.
         self.add(state)
@@ -182,7 +182,7 @@ class BridgeService:
             note=f"messages wait at their source; next start in {delay:g} s",
         )
 
-    def add(self, state: LinkState) -> None:
+    def add(self, state: BridgeState) -> None:
         """Keep the state of a link, and log what has changed."""
         name = (state.kind, state.vhost, state.name)
         link = self._links.get(name)
@@ -194,12 +194,12 @@ class BridgeService:
         _log_changes(before, state)
 
 
-def invalid_state(kind: str, vhost: str, name: str, reason: str) -> LinkState:
+def invalid_state(kind: str, vhost: str, name: str, reason: str) -> BridgeState:
     """Return the state of a link that cannot run."""
-    return LinkState(kind, vhost, name, "", contract.INVALID, reason, "", 0, LinkCounters())
+    return BridgeState(kind, vhost, name, "", contract.INVALID, reason, "", 0, LinkCounters())
 
 
-def _log_changes(before: LinkState, state: LinkState) -> None:
+def _log_changes(before: BridgeState, state: BridgeState) -> None:
     """Log that a link is up or down, has a new problem, or that messages were refused."""
     names = {"kind": state.kind, "vhost": state.vhost, "name": state.name}
     if before.state != state.state and state.state == contract.UP:

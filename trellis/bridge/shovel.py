@@ -14,7 +14,7 @@ from pika.exceptions import AMQPError
 
 from trellis.bridge import contract
 from trellis.bridge.amqp_end import AmqpEnd, LinkLost, parameters_of
-from trellis.bridge.contract import LinkCounters, LinkState, LocalAmqp, Shovel
+from trellis.bridge.contract import BridgeState, LinkCounters, LocalAmqp, Shovel
 from trellis.bridge.shovel_definition import shown_uri
 
 #: The headers with the links that have copied a message: RabbitMQ's names.
@@ -72,10 +72,10 @@ class ShovelLink:
         self._close()
 
     @property
-    def state(self) -> LinkState:
+    def state(self) -> BridgeState:
         """The present state of the shovel."""
         shovel = self._shovel
-        return LinkState(
+        return BridgeState(
             shovel.kind,
             shovel.vhost,
             shovel.name,

@@ -8,7 +8,7 @@ import socket
 from typing import Final, Protocol
 
 from trellis.bridge import contract
-from trellis.bridge.contract import LinkState, LocalAmqp, MqttBridge, Shovel
+from trellis.bridge.contract import BridgeState, LocalAmqp, MqttBridge, Shovel
 
 #: Seconds between two reports of the states that have changed.
 REPORT_SECONDS: Final = 0.5
@@ -22,7 +22,7 @@ class RunningLink(Protocol):
     """A running link between two brokers."""
 
     @property
-    def state(self) -> LinkState:
+    def state(self) -> BridgeState:
         """The present state of the link."""
 
     def start(self) -> None:
