@@ -1,6 +1,7 @@
-"""Starts a worker process of the broker, and starts it again after its end.
+"""Runs a worker: a child process that exchanges lines with the broker, started again after its end.
 
-Broker and worker exchange messages over a pair of sockets: one line of text for each message.
+Archive and telemetry have a worker each. The first line that the broker sends opens the worker. A
+worker works until the broker closes the connection.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -47,30 +49,32 @@ class _Connection(asyncio.Protocol):
 
 
 class WorkerProcess:
-    """The worker, restarted after each end until `close`.
+    """The worker of a `program` (a module), restarted after each end until `close`.
 
-    `module` is the module that Python runs. It gets the number of its socket as argument, and the
-    environment of the broker without the broker's settings. `opening` returns the first line that
-    each worker gets. `received` is called with each line of the worker, without its end. When the
-    worker has said that it is ready, `received` sets `ready`. `log_lost` is called after each end,
-    with the reason and the number of seconds until the next start.
+    The worker gets the environment of the broker, which may have the credentials of a service.
+    `opening` is the line that opens a worker. `received` is called with each line of the worker; it
+    sets `ready` when the worker has answered the opening. `on_lost` is called after an unexpected
+    end with the reason, and with the seconds until the next start.
     """
 
     def __init__(
         self,
-        module: str,
-        opening: Callable[[], bytes],
+        program: str,
+        opening: bytes,
         received: Callable[[bytes], None],
-        log_lost: Callable[[str, float], None],
+        on_lost: Callable[[str, float], None],
     ) -> None:
-        self._module = module
-        self._log_lost = log_lost
+        self._program = program
         self._opening = opening
         self._received = received
+        self._on_lost = on_lost
         self._connection: _Connection | None = None
-        #: True from the worker's message that it is ready until its end. Before, nothing is sent.
+        #: True from the worker's answer to the opening until its end. Before, nothing is sent to
+        #: it.
         self.ready = False
         self._process: subprocess.Popen[bytes] | None = None
+        #: The broker's end of the connection, while a worker runs.
+        self._socket: socket.socket | None = None
         self._closed = False
         #: Number of workers that ended although the broker had not closed them.
         self.lost = 0
@@ -81,22 +85,52 @@ class WorkerProcess:
         """The process number of the worker; 0 while no worker runs."""
         return 0 if self._process is None else self._process.pid
 
-    def send(self, text: bytes) -> None:
+    @property
+    def unsent(self) -> int:
+        """Number of bytes that were passed to `send`, and that the worker has not read yet."""
+        connection = self._connection
+        if connection is None or connection.transport is None:
+            return 0
+        return connection.transport.get_write_buffer_size()
+
+    def send(self, line: bytes) -> None:
         """Send a line to the worker, if one is ready."""
         if self.ready:
-            self._write(text)
+            self._write(line)
 
-    def _write(self, text: bytes) -> None:
+    def _write(self, line: bytes) -> None:
         if self._connection is not None and self._connection.transport is not None:
-            self._connection.transport.write(text)
+            self._connection.transport.write(line)
 
-    def close(self) -> None:
-        """Kill the worker. Work in progress is cut off; the next worker repeats it."""
+    def close(self, patience: float = 0.0, last: bytes = b"") -> None:
+        """Send the line `last`, and end the worker; b"" is no line.
+
+        The worker has up to `patience` seconds for its last work, and is then killed.
+        """
         self._closed = True
         self._task.cancel()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        if self._process is None:
+            return
+        if patience and self._socket is not None and self.ready:
+            self._end_lines(self._socket, patience, last)
+        self._process.kill()
+        self._process.wait()
+
+    def _end_lines(self, ours: socket.socket, patience: float, last: bytes) -> None:
+        """Send a last line and the end of all lines; wait up to `patience` seconds for the worker.
+
+        The event loop does not run meanwhile, so the line is written to the socket itself.
+        """
+        assert self._process is not None
+        end = time.monotonic() + patience
+        try:
+            ours.settimeout(patience)
+            if not self.unsent:
+                ours.sendall(last)
+            ours.shutdown(socket.SHUT_WR)
+            self._process.wait(max(0.0, end - time.monotonic()))
+        except (OSError, subprocess.TimeoutExpired):
+            pass  # The worker has ended already, or does not end in time.
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -111,7 +145,7 @@ class WorkerProcess:
             self.lost += 1
             if loop.time() - began > RESTART_MAX:
                 delay = RESTART_MIN
-            self._log_lost(reason, delay)
+            self._on_lost(reason, delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, RESTART_MAX)
 
@@ -122,7 +156,7 @@ class WorkerProcess:
         try:
             ours.setblocking(False)
             with theirs:
-                start = loop.run_in_executor(None, start_program, self._module, [theirs.fileno()])
+                start = loop.run_in_executor(None, start_program, self._program, [theirs.fileno()])
                 try:
                     process = self._process = await asyncio.shield(start)
                 except asyncio.CancelledError:
@@ -130,13 +164,13 @@ class WorkerProcess:
                     raise
             connection = _Connection(self._received)
             await loop.create_unix_connection(lambda: connection, sock=ours)
-            self._connection = connection
+            self._connection, self._socket = connection, ours
             try:
-                self._write(self._opening())
+                self._write(self._opening)
                 await connection.lost.wait()
             finally:
                 self.ready = False
-                self._connection = None
+                self._connection = self._socket = None
             return await asyncio.to_thread(wait_or_kill, process)
         finally:
             ours.close()

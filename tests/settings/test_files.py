@@ -139,6 +139,8 @@ SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "check_mode": st.sampled_from(["0660", "600", "0777"]),
     "check_word": st.sampled_from(["orders", "site-1.orders_2"]),
     "check_servers": st.sampled_from(["", "kafka-1:9092", "10.0.0.5:9092, [::1]:9093"]),
+    "check_endpoint": st.sampled_from(["", "http://collector:4318", "https://c.example.org/v1"]),
+    "check_header": st.sampled_from(["api-key=a b", "authorization=Bearer x="]),
     "check_host": st.sampled_from(["", "broker-1.example.org", "10.0.0.5", "::1"]),
 }
 
@@ -191,6 +193,8 @@ def values(option: Option) -> st.SearchStrategy[Any]:
         return st.lists(st.sampled_from(["management", "policymaker", "monitoring"]), max_size=2)
     if option.key == "stream.journals":
         return st.lists(st.sampled_from(["/=journal", "v=w=x"]), max_size=2).map(tuple)
+    if option.key == "telemetry.headers":
+        return st.lists(SAMPLES["check_header"], max_size=2).map(tuple)
     if option.in_files_only:
         return st.just(list(NAMES))
     if option.choices:

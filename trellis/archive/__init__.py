@@ -15,7 +15,7 @@ Modules, in reading order:
     counters        counts for the metrics
     fetch_queue     what readers need from the archive: which requests are sent next
     service         the broker's end: what to upload and to fetch next; retries, cache, counters
-    process         starts the worker
+    process         starts the worker, and starts it again after its end
     progress        how far each stream is uploaded, for the next start
 
 In the worker:

@@ -24,7 +24,6 @@ from trellis.archive.cache import SegmentCache
 from trellis.archive.counters import Counters
 from trellis.archive.fetch_queue import FetchQueue, Wanted
 from trellis.archive.names import stream_path
-from trellis.archive.process import start_worker
 from trellis.archive.progress import read_progress
 from trellis.worker_process import WorkerProcess
 
@@ -91,7 +90,9 @@ class ArchiveService(ArchiveBackend):
     def start(self, agenda: Agenda) -> None:
         """Start the worker. Called in the event loop, after the broker is restored."""
         self._agenda = agenda
-        self.worker = start_worker(self._opening, self._on_message)
+        self.worker = WorkerProcess(
+            "trellis.archive", contract.line(self._opening), self._on_line, _log_lost
+        )
 
     def close(self) -> None:
         """End the worker."""
@@ -259,10 +260,11 @@ class ArchiveService(ArchiveBackend):
 
     # -- messages from the worker
 
-    def _on_message(self, message: contract.FromWorker) -> None:
+    def _on_line(self, line: bytes) -> None:
+        message = contract.from_worker.decode(line)
         if isinstance(message, contract.Ready):
-            if self.worker is not None:
-                self.worker.ready = True
+            assert self.worker is not None
+            self.worker.ready = True
             for request, _ in list(self._open.values()):
                 self._send(request)  # A worker that ended has not answered these.
             self.cache.clear()  # The worker begins with an empty cache.
@@ -440,3 +442,9 @@ def _wanted(request: contract.Request, rows: ArchivedRows) -> Wanted:
     if isinstance(request, contract.FindTime):
         return Wanted(rows, "time", request.moment)
     return Wanted(rows, "first", 0)
+
+
+def _log_lost(reason: str, delay: float) -> None:
+    """Log the unexpected end of the worker; the next one is started after `delay` seconds."""
+    note = f"uploads and fetches wait; next start in {delay:g} s"
+    logs.warning("archive_worker_lost", reason=reason, note=note)

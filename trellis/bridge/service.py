@@ -139,7 +139,7 @@ class BridgeService:
             return
         self._sent = text
         if self.worker is None:
-            self.worker = WorkerProcess(PROGRAM, lambda: self._sent, self._on_line, self._on_lost)
+            self.worker = WorkerProcess(PROGRAM, self._sent, self._on_line, self._on_lost)
         else:
             self.worker.send(text)
 

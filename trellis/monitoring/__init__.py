@@ -17,6 +17,7 @@ Reading order:
     http_counters   counters of the HTTP servers, for the metrics
     listings        the rows of `trellis list`
     client_rows     rows of channels, consumers, users and retained messages
+    route_question  the question of `trellis route`
     route_rows      the rows of `trellis route`
 
 This package counts nothing: metrics and listings read the counters of the broker, the front ends

@@ -33,6 +33,7 @@ from trellis.monitoring.login_metrics import add_logins
 from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.monitoring.scrape import queues_of
+from trellis.monitoring.telemetry_metrics import add_telemetry
 from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
@@ -76,6 +77,8 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     if node.archive is not None:
         add_archive(page, node.archive)
     add_bridges(page, node.bridges)
+    if node.telemetry is not None:
+        add_telemetry(page, node.telemetry)
     return page
 
 

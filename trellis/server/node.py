@@ -54,6 +54,7 @@ from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 from trellis.server.topic_collector import TopicCollector
 from trellis.server.turn import LoopTurn
 from trellis.settings import Loaded, Settings, SettingsError, fill
+from trellis.telemetry.service import telemetry_from_settings
 
 #: Largest number of filters in `metrics.topics`: each is compared with each unroutable topic.
 TOPIC_GROUPS_MAX: Final = 100
@@ -127,6 +128,8 @@ class BrokerNode:
             raise SettingsError(
                 "bridge: paho-mqtt is not installed; pip install 'trellis-broker[bridge]'"
             )
+        #: The telemetry, for distributed tracing; None without `telemetry.enabled`.
+        self.telemetry = telemetry_from_settings(settings, self.broker)
         self.store_writer = (
             StoreWriter(self.broker.store)
             if opened is None
@@ -217,6 +220,8 @@ class BrokerNode:
 
         if self.archive is not None:
             self.archive.start(self.broker.agenda)
+        if self.telemetry is not None:
+            self.telemetry.start()
 
     def _audited(self) -> AbstractContextManager[None]:
         """Begin the audit trail; return a context manager for changes that the settings request.
@@ -254,12 +259,14 @@ class BrokerNode:
         )
 
     def close(self) -> None:
-        """Release the disk reserve and the spare file descriptors, and end the worker processes."""
+        """Release the disk reserve and the spare file descriptors, and end the workers."""
         if self.reserve is not None:
             self.reserve.close()
         if self.archive is not None:
             self.archive.close()
         self.bridges.close()
+        if self.telemetry is not None:
+            self.telemetry.close()
         self.disk.close_spares()
 
     def start_bridges(self) -> None:

@@ -33,6 +33,7 @@ from trellis.settings.listeners import (
     Ws,
     Wss,
 )
+from trellis.settings.telemetry import TelemetrySettings
 from trellis.settings.tokens import Jwt
 from trellis.settings.values import (
     check_hash,
@@ -341,6 +342,7 @@ class Settings(Section, frozen=True, kw_only=True):
     shovels: Shovels = Shovels()
     shutdown: Shutdown = Shutdown()
     log: Log = Log()
+    telemetry: TelemetrySettings = TelemetrySettings()
     amqtt: AmqttSettings = AmqttSettings()
     users: Annotated[tuple[UserSettings, ...], option("users, each a table")] = ()
     bridge: Annotated[

@@ -1,7 +1,7 @@
 """Tests that a whole broker keeps all confirmed changes, although it crashes and its disk fills up.
 
-`make test-long` runs 20,000 seeds. `python -m tests.store.simulation SEED` prints all
-steps of a seed that fails.
+`make test` runs 60 seeds, `make test-long` 20,000. `python -m tests.store.simulation SEED` prints
+all steps of a seed that fails.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ def check(first: int, count: int, streams: bool = False) -> None:
         assert not simulation.run(), f"seed {seed}:\n" + "\n".join(simulation.story)
 
 
-@pytest.mark.parametrize("first", range(0, 100, CHUNK))
+@pytest.mark.parametrize("first", range(0, 60, CHUNK))
 def test_broker_keeps_its_guarantees_under_faults(first: int) -> None:
     check(first, CHUNK)
 
 
-@pytest.mark.parametrize("first", range(0, 20, CHUNK))
-def test_broker_keeps_its_guarantees_with_streams(first: int) -> None:
-    check(first, CHUNK, True)
+def test_broker_keeps_its_guarantees_with_streams() -> None:
+    check(0, 10, True)
 
 
 @pytest.mark.parametrize("seed", [3028, 15645, 17687])
@@ -53,13 +52,13 @@ def test_seeds_that_failed_once(seed: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(100, 20_100, 500))
+@pytest.mark.parametrize("first", range(60, 20_060, 500))
 def test_the_same_with_many_seeds(first: int) -> None:
     check(first, 500)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(20, 10_020, 500))
+@pytest.mark.parametrize("first", range(10, 10_010, 500))
 def test_the_same_with_streams_and_many_seeds(first: int) -> None:
     check(first, 500, True)
 
@@ -118,13 +117,13 @@ def test_a_seed_is_one_history(streams: bool) -> None:
         pytest.param(
             lambda seed: Simulation(seed, MarksBehind),
             {FORGOTTEN},
-            0,
+            8,
             id="a mark is written after the delivery",
         ),
         pytest.param(
             lambda seed: Simulation(seed, MarksOnce, drop=drop_with_marks),
             {FORGOTTEN},
-            0,
+            14,
             id="a mark is dropped with its segment",
         ),
         pytest.param(

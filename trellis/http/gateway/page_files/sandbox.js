@@ -58,7 +58,7 @@ function result(found, vhost, changes) {
   say(found.by_headers, `${topics(found.by_headers)} pass an exchange that looks at headers: for them the answer is for messages without headers.`, 'warn');
   say(found.estimated, `${topics(found.estimated)} pass an exchange that looks at headers: for them the numbers are estimates from samples of the messages.`);
   say(found.newly_unroutable, `${messages(found.newly_unroutable)} would reach no queue and no session any more.`, 'bad');
-  say(found.newly_routed, `${messages(found.newly_routed)} reach no queue now, and would reach one.`);
+  say(found.newly_routed, `Messages that reach no queue now, and would reach one: ${number(found.newly_routed)}.`);
   parts.push(table('The changed bindings', [['change', (row) => (row.change === 'add' ? 'with' : 'without')], ['binding', named], ['topics that match', (row) => number(row.topics), 'n'], ['messages', (row) => number(row.messages), 'n']], found.changes, ''),
     table('Queues and sessions that gain or lose messages', [['name', (row) => `${row.type} ${row.name}`], ['effect', (row) => el('b', { class: row.effect === 'loses' ? 'bad' : '' }, row.effect)], ['messages', (row) => number(row.messages), 'n'], ['topics', (row) => number(row.topics), 'n']], found.queues, 'No queue and no session gains or loses a message.'));
   say(found.left_out, `${number(found.left_out)} gains and losses of further queues are not shown.`, 'warn');
