@@ -32,6 +32,7 @@ from protocols.peer import Peer
 from trellis.archive.contract import Open
 from trellis.archive.service import ArchiveService
 from trellis.auth.settings_users import authenticator_from_settings
+from trellis.bridge.contract import BridgeState, LinkCounters
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import MetricsPage
@@ -77,6 +78,7 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
 - `trellis_topic_unroutable_total` exists if `metrics.topics` names topic filters.
 - A broker with an [audit log](security.md#audit-log) has `trellis_audit_...`.
 - A broker with an [archive of streams](streams.md#the-archive) has `trellis_archive_...`.
+- A broker with [bridges](bridges.md) has `trellis_bridge_...`.
 - A broker with [distributed tracing](opentelemetry.md) has `trellis_telemetry_...` and
   `trellis_sampled_delivery_seconds`.
 - The three pages answer in the format of OpenMetrics 1.0 if the scraper's header `Accept` names it.
@@ -117,6 +119,9 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         node = BrokerNode(settings, accounts, Path(directory), print)
         node.archive = ArchiveService(
             Open("file:///archive", str(Path(directory, "archive")), 0), 0, 0, 0, node.disk
+        )
+        node.bridges.add(
+            BridgeState("mqtt", "", "head-office", "", "up", "", "", 0, LinkCounters())
         )
         opening = telemetry_contract.OpenExport("", {}, "", "", "")
         sampler = MessageSampler(node.broker.agenda, SampledSteps(time.time_ns), random.getrandbits)

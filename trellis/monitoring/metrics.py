@@ -25,6 +25,7 @@ from trellis.monitoring import (
     stream_protocol,
 )
 from trellis.monitoring.archive_metrics import add_archive
+from trellis.monitoring.bridge_metrics import add_bridges
 from trellis.monitoring.cluster_metrics import add_cluster
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.ingress import collect_counts, collected
@@ -75,6 +76,7 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
         add_cluster(page, node.cluster_figures())
     if node.archive is not None:
         add_archive(page, node.archive)
+    add_bridges(page, node.bridges)
     if node.telemetry is not None:
         add_telemetry(page, node.telemetry)
     return page
