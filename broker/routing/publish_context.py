@@ -302,7 +302,7 @@ class PublishContexts:
         return counters
 
     def join(self, context: PublishContext) -> None:
-        """Increment the use count of the context: a connection or a waiting will needs it."""
+        """Increment the use count of the context: a connection or an unpublished will needs it."""
         context.users += 1
         self.users += 1
         name = context.identity.name

@@ -91,25 +91,26 @@ class ListFiles(Struct, tag=True):
 
 
 class Remove(Struct, tag=True):
-    """The path of a segment in the cache that is no longer needed."""
+    """A request to delete the segment file at `path` from the cache. It gets no answer."""
 
     path: str
 
 
 class Forget(Struct, tag=True):
-    """The number of a stream that was deleted."""
+    """A request to drop the upload progress of a stream that was deleted. It gets no answer."""
 
     stream_number: int
 
 
 class Ready(Struct, tag=True):
-    """The worker has opened the archive, and serves messages."""
+    """The notice that the worker has opened the archive, and serves messages."""
 
 
 class Uploaded(Struct, tag=True):
-    """The rows of a segment are in the archive, whose first offset of the stream is `first`.
+    """The answer to an Upload: the archive has the rows of the segment.
 
-    `files` files with `size` bytes were written; none if an earlier upload had written them.
+    `first` is the first offset of the stream in the archive. The upload wrote `files` files with
+    `size` bytes in total; none if an earlier upload had written them.
     """
 
     number: int
@@ -119,10 +120,10 @@ class Uploaded(Struct, tag=True):
 
 
 class Fetched(Struct, tag=True):
-    """The rows from offset `base` on are in the segment file at `path`, with `size` bytes.
+    """The answer to a FetchFile: a segment file in the cache, at `path`, with `size` bytes.
 
-    `index` is the content of the segment's index; `archived` is the size of the file in the
-    archive, in bytes.
+    The segment has the rows from offset `base` on. `index` is the content of the segment's index;
+    `archived` is the size of the file in the archive, in bytes.
     """
 
     number: int
@@ -134,7 +135,7 @@ class Fetched(Struct, tag=True):
 
 
 class Found(Struct, tag=True):
-    """An offset; -1 if there is none."""
+    """The answer to a FindTime or FindFirst: an offset, or -1 if no file has such a row."""
 
     number: int
     offset: int
