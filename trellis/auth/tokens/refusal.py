@@ -19,7 +19,7 @@ class UnknownKey(TokenRefused):
 
 
 class KeysUnavailable(TokenRefused):
-    """There are no keys yet, or only keys that are too old, because the provider is away."""
+    """There are no keys, or only keys that are too old: the provider did not answer."""
 
     def __init__(self, reason: str) -> None:
         super().__init__("kid", reason)
