@@ -11,8 +11,8 @@ last 60 to 70 minutes. A slot has at most TOPICS_MAX topics, those that came fir
 further topics are counted together, as `left_out`. Each Route counts its messages anyway, and the
 history adds up these counts. So the history does no work for a single message.
 
-Of topics that pass an exchange which looks at headers, the history has samples of the headers, too
-(header_samples.py).
+For topics that pass an exchange which looks at headers, the history also keeps the headers of some
+messages (header_samples.py).
 
 Messages that are published to a queue by its name (through the default exchange) are counted apart,
 by queue. They say what is lost if the queue is deleted.
@@ -124,7 +124,7 @@ class TopicHistory:
         counts[queue] = known + int(messages)
 
     def offer(self, vhost: str, exchange: str, key: str, properties: Properties) -> None:
-        """Sample the headers of a published message, if its topic has few samples, or by chance."""
+        """Offer the headers of a published message to the samples of its topic."""
         self.slots[-1].samples.offer((vhost, exchange, key), properties)
 
     def add_unroutable(self, vhost: str, exchange: str, key: str, messages: i64) -> None:
