@@ -27,7 +27,7 @@ MEMORY := $(shell free=$$(df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 { print $$
 	[ "$${free:-0}" -gt 4000000 ] && echo /dev/shm)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-random test-ha test-compiled guard check wheel release-check clean node browser
+.PHONY: help run test test-long test-spark test-random test-ha test-compiled guard check wheel release-check clean node browser
 .PHONY: conformance openid ldap rabbitmqadmin FORCE
 .DELETE_ON_ERROR:
 
@@ -42,10 +42,16 @@ test: .venv/installed node rabbitmqadmin ## Run the test suite on the source, un
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "not long and not alone" $(ARGS)
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
-test-long: .venv/installed node browser conformance openid ldap rabbitmqadmin ## Run the slow tests, then test-random
+test-long: .venv/installed node browser conformance openid ldap rabbitmqadmin ## Run the slow tests, then test-spark and test-random
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not alone" -o faulthandler_timeout=900 $(ARGS)
 	@.venv/bin/python -m pytest -m "long and alone" -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
-	@$(MAKE) --no-print-directory test-random
+	@$(MAKE) --no-print-directory test-spark test-random
+
+test-spark: .venv/installed ## Run the connector's tests on a cluster of Spark, and on Spark Connect
+	@for kind in cluster connect; do \
+		echo "trellis: Spark: $$kind"; \
+		TRELLIS_SPARK=$$kind .venv/bin/python -m pytest -m spark -o faulthandler_timeout=900 tests/pipeline $(ARGS) || exit 1; \
+	done
 
 test-random: export TRELLIS_PROPERTIES = long
 test-random: .venv/installed ## Run the property tests with new random examples, ten times as many

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +25,13 @@ from broker.access.identity import Authenticator, Credentials, Identity, Verdict
 from broker.access.rules import UserPermissions
 from broker.broker import Broker
 from broker.definitions.restore import restore_broker
+from broker.messages.sampled import SampledSteps
 from broker.replication.contract import Timing
 from broker.replication.judge import Judge
 from broker.replication.memory import MemoryLog, MemoryNodeLog
 from broker.replication.owner import LogOwner
 from broker.replication.records import CLAIM, Claim, ClusterState
+from broker.routing.sampling import MessageSampler
 from broker.routing.tracing import TraceFilter
 from broker.store.contract import Store
 from broker.store.disk import Disk, File
@@ -60,17 +64,22 @@ class AcceptAll(Authenticator):
 class Bench:
     """A broker with its AMQP and MQTT front ends, driven by calls instead of sockets.
 
-    If `traced`, a trace runs whose filter matches no message of a flow. If `on_disk`, the flows use
-    a `ClusterBench` in place of this class.
+    If `traced`, a trace runs whose filter matches no message of a flow. If `sampled`, the broker
+    samples messages with a `traceparent`, which no message of a flow has. If `on_disk`, the flows
+    use a `ClusterBench` in place of this class.
     """
 
-    traced = on_disk = False
+    traced = sampled = on_disk = False
 
     def __init__(self, store: Store | None = None) -> None:
         self.broker = Broker(store or MemoryStore(), AcceptAll(), lambda: "id")
         self.amqp_front, self.mqtt_front = AmqpFront(self.broker), MqttFront(self.broker)
         if self.traced:
             self.broker.vhosts["/"].traces.begin(TraceFilter(topic="not/of/a/flow"), 1)
+        if self.sampled:
+            steps = SampledSteps(time.time_ns)
+            sampler = MessageSampler(self.broker.agenda, steps, random.getrandbits)
+            self.broker.sample_messages(sampler)
 
     def mqtt(self, name: str, persistent: bool = False) -> Connection:
         """Connect an MQTT 3.1.1 client with this identifier, with or without a clean session."""
@@ -318,7 +327,7 @@ class ClusterBench(DurableBench):
         timing = Timing(silence=7_200.0, lease=3_600.0)
         owner = LogOwner(judge, 1, boot_seconds(), timing, boot_seconds, lambda: 0)
         ownership = Ownership(owner, log, _fail)
-        self._may_act = owner.may_act
+        self._may_act = owner.lease.lasts
         store = self.broker.store
         assert isinstance(store, DurableStore)
         store.shipping = ownership

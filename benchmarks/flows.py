@@ -356,6 +356,11 @@ def main() -> None:
         "--traced", action="store_true", help="measure beside a trace that follows no message"
     )
     parser.add_argument(
+        "--sampled",
+        action="store_true",
+        help="measure in a broker that samples messages with a traceparent: no message has one",
+    )
+    parser.add_argument(
         "--on-disk", action="store_true", help="measure all flows on the durable store"
     )
     parser.add_argument(
@@ -368,6 +373,7 @@ def main() -> None:
     Bench.on_disk = options.on_disk or options.owned
     ClusterBench.owned = options.owned
     Bench.traced = options.traced
+    Bench.sampled = options.sampled
     for name in options.flow:
         if name not in FLOWS:
             parser.error(f"unknown flow {name!r}; known are {', '.join(FLOWS)}")

@@ -16,6 +16,7 @@ from broker.alarms import Alarms
 from broker.errors import PreconditionFailed
 from broker.limits import BrokerLimits
 from broker.names import checked_name
+from broker.routing.sampling import MessageSampler
 from broker.routing.topic_groups import TopicGroups
 from broker.routing.topic_history import TopicHistory
 from broker.store.contract import Store, Ticket
@@ -64,6 +65,8 @@ class Broker:
         self.topic_groups: TopicGroups | None = None
         #: The topics of the last hour.
         self.history = TopicHistory()
+        #: The sampler for distributed tracing; None without it.
+        self.sampler: MessageSampler | None = None
         self.add_vhost("/")
 
     def add_vhost(self, name: str) -> VirtualHost:
@@ -73,6 +76,8 @@ class Broker:
         )
         vhost.declarations.planner.topic_groups = self.topic_groups
         vhost.declarations.planner.history = self.history
+        if self.sampler is not None:
+            vhost.traces.use_sampler(self.sampler)
         vhost.alarm(bool(self.alarms.on))
         self.alarms.changed.append(vhost.alarm)
         return vhost
@@ -82,6 +87,12 @@ class Broker:
         self.topic_groups = groups
         for vhost in self.vhosts.values():
             vhost.declarations.planner.topic_groups = groups
+
+    def sample_messages(self, sampler: MessageSampler) -> None:
+        """Sample messages of all virtual hosts for distributed tracing from now on."""
+        self.sampler = sampler
+        for vhost in self.vhosts.values():
+            vhost.traces.use_sampler(sampler)
 
     def create_vhost(
         self, name: str, ticket: Ticket | None = None, options: VirtualHostOptions | None = None

@@ -33,8 +33,8 @@ _EQUAL: Final = Comparison(EQUAL, "")
 _NO_REPLICAS: Final = "no effect: single queues are not replicated; standbys have all queues"
 _NO_LOCATION: Final = "no effect: all queues are on the active node"
 _PAGED: Final = "no effect: long queues are paged to disk in any mode"
-_NO_FEDERATION: Final = "no effect: there is no federation"
-_NO_UPSTREAM: Final = "kept, without effect: there is no federation"
+_EXCHANGES_ONLY: Final = "exchanges only; queues are not federated"
+_UPSTREAM: Final = "exchanges only, with a list of binding keys (bridges.md)"
 _EVERY_RETURN: Final = "every returned message is delayed, also after basic.nack"
 _ONE_STRATEGY: Final = "no effect: there is one way to publish dead letters"
 _QUORUM: Final = "a durable queue with a delivery limit on one machine, without replicas"
@@ -75,9 +75,9 @@ POLICY_KEYS: Final[dict[str, Comparison]] = {
     "delayed-retry-type": Comparison(DIFFERENT, _EVERY_RETURN),
     "delayed-retry-min": Comparison(DIFFERENT, _EVERY_RETURN),
     "delayed-retry-max": Comparison(DIFFERENT, _EVERY_RETURN),
-    "federation-upstream": Comparison(MISSING, _NO_FEDERATION),
-    "federation-upstream-set": Comparison(MISSING, _NO_FEDERATION),
-    "federation-upstream-pattern": Comparison(MISSING, _NO_FEDERATION),
+    "federation-upstream": Comparison(DIFFERENT, _EXCHANGES_ONLY),
+    "federation-upstream-set": Comparison(DIFFERENT, _EXCHANGES_ONLY),
+    "federation-upstream-pattern": Comparison(MISSING, "no effect: name upstreams or a set"),
 }
 
 #: The comparison of each queue argument.
@@ -138,9 +138,11 @@ COMPONENTS: Final[dict[str, Comparison]] = {
     "vhost-limits": _EQUAL,
     "operator_policy": _EQUAL,
     "policy": _EQUAL,
-    "federation-upstream": Comparison(MISSING, _NO_UPSTREAM),
-    "federation-upstream-set": Comparison(MISSING, _NO_UPSTREAM),
-    "shovel": Comparison(MISSING, "kept, without effect: there are no shovels"),
+    "federation-upstream": Comparison(DIFFERENT, _UPSTREAM),
+    "federation-upstream-set": Comparison(DIFFERENT, _UPSTREAM),
+    "shovel": Comparison(
+        DIFFERENT, "AMQP 0-9-1 only; messages are confirmed in every ack-mode (bridges.md)"
+    ),
 }
 #: The comparison of parameters of all other components, and of global parameters.
 OTHER_PARAMETER: Final = Comparison(MISSING, "kept and returned, without effect")

@@ -58,13 +58,16 @@ On Spark; only these modules import PySpark:
     publisher     messages with confirms, to a broker that may push back
     sink          write, writeStream
     bulk          many topics against many patterns
-    java, session the Java to use; a Spark session, local or on a cluster
+    spark_connect clients of Spark Connect
+    java, session the Java to use; a Spark session: local, on a cluster, or of a server
+    session_files files beside a query's output
     history       topics and counts, from a journal or from `traffic`
     spark_topics  the aggregates, on Spark
     lake          copies of a journal, counts by minute
     report, plots the HTML page
     demo          a guided example
-    bench         measures CPU times
+    bench, bench_tasks
+                  measure CPU times
     running       runs a job once, or again for new messages
     commands      `trellis pipeline ...`
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pyspark_trellis.counts import KEYS, PERIOD, SPLIT_KEYS, Span, added, instant
+from pyspark_trellis.counts import KEYS, PERIOD, SPLIT_KEYS, Span, added, decoded, instant
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.routing import BatchRouters, RoutedGroup, Rows
 from pyspark_trellis.topics import (
@@ -139,7 +139,7 @@ class ArrowTopics(PublishedTopics):
         table = self.table if chosen is None else self.table.filter(pa.array(chosen))
         if self._divided:
             table = added(table, *KEYS)
-        table = table.select([*KEYS, "messages"])
+        table = decoded(table.select([*KEYS, "messages"]))
         table = table.sort_by(order)
         return zip(*(column.to_pylist() for column in table.columns), strict=True)
 
@@ -166,6 +166,11 @@ class _MetCounts:
             ],
             np.int64,
         )
+        #: The bindings by destination and number, and the place of each binding in this order.
+        self._ranked: Final = np.argsort(self._destinations, kind="stable")
+        self._ranks: Final = np.empty(self._count, np.int64)
+        self._ranks[self._ranked] = np.arange(self._count)
+        self._bits: Final = self._count.bit_length()
         #: Columns (pair, topics, messages); a pair is `one` * number of bindings + `other`.
         self._sums: list[tuple[Rows, Rows, Rows]] = []
         self._rows = 0
@@ -179,9 +184,10 @@ class _MetCounts:
         """
         if not len(rows):
             return
+        # One integer for each pair sorts faster than its parts.
+        order = np.sort((rows << self._bits) + self._ranks[numbers])
+        rows, numbers = order >> self._bits, self._ranked[order & ((1 << self._bits) - 1)]
         destinations = self._destinations[numbers]
-        order = np.lexsort((numbers, destinations, rows))
-        rows, numbers, destinations = rows[order], numbers[order], destinations[order]
         # The bindings of one topic to one destination are now adjacent. Compare each binding with
         # the next one, then with the one after it, and so on, as long as any pair is equal.
         at = np.arange(len(rows))

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from matching.grammar import AMQP
+from pyspark_trellis.bench_tasks import ROWS, TASKS, measure_tasks
 from pyspark_trellis.bulk import match_topics, regex, spelled
 from pyspark_trellis.columns import COLUMNS
 from pyspark_trellis.errors import PipelineError
@@ -62,7 +63,7 @@ class PipelineFigures:
 
     def aim(self, name: str, bound: str, value: float, met: bool) -> None:
         """Record a measured value, its target (`bound`), and True if the target was met."""
-        self.targets.append((name, bound, round(value, 2), met))
+        self.targets.append((name, bound, round(value, 3), met))
 
     def lines(self) -> list[str]:
         """Return the results as lines of text."""
@@ -157,7 +158,7 @@ def bench(spark: Any, quick: bool, progress: PipelineProgress) -> PipelineFigure
     figures = PipelineFigures()
     with tempfile.TemporaryDirectory(prefix="trellis-bench-") as scratch:
         _matching(spark, 5_000_000 // scale, TOPICS // (10 if quick else 1), figures, progress)
-        _source(spark, Path(scratch), 1_000_000 // scale, figures, progress)
+        _source(spark, Path(scratch), max(1_000_000 // scale, TASKS * ROWS), figures, progress)
     progress.end()
     return figures
 
@@ -299,6 +300,7 @@ def _source(
         read("trellis")
     seconds = took("source, all columns", lambda: read("trellis"), 5)
     unchecked = took("source, all columns, verify=false", lambda: read("trellis", verify=False), 5)
+    measure_tasks(spark, str(path), lambda name, work: took(name, work, 5), figures.aim)
     thin = spark.read.format("trellis").schema("offset long, topic string").load(str(path))
     took("source, two columns", lambda: thin.write.format("noop").mode("overwrite").save(), 5)
     rows = took("a source that yields tuples, row by row", lambda: read("trellis-rows"), 3)

@@ -25,6 +25,7 @@ from matching.batch import Batch
 from matching.grammar import Grammar
 from matching.shapes import form_of
 from pyspark_trellis.grammars import GRAMMARS, checked, grammar_of
+from pyspark_trellis.spark_connect import sent
 
 #: Above this many patterns, topics and patterns are joined in Spark SQL instead of sending all
 #: patterns to every worker. Sending costs less CPU as long as the patterns fit in memory: each
@@ -135,10 +136,10 @@ def match_topics(
     distinct = counted(df, topic)
     if tasks:
         distinct = distinct.coalesce(tasks)
-    sent = df.sparkSession.sparkContext.broadcast(tuple(known))
+    shared = sent(df.sparkSession, tuple(known))
 
     def search(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        batch = _batch(sent.value, grammar)
+        batch = _batch(shared.value, grammar)
         for each in batches:
             rows, numbers = pairs(batch, each.column("topic"))
             yield pa.RecordBatch.from_arrays(

@@ -12,12 +12,14 @@ broker received the message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pyspark_trellis.periods import RowSplits
 
@@ -41,6 +43,13 @@ NEEDED: Final = (
 )
 #: A list of partial sums is added up when it has this many rows.
 _ADDED_ABOVE: Final = 200_000
+#: The limit for rows that are divided by period: adding up one batch leaves most of its rows.
+_DIVIDED_ABOVE: Final = 1_000_000
+#: If there are more combinations of keys than this many times the rows, those that occur are sorted
+#: first, so that the sums need no memory for the others.
+_SPARSE: Final = 4
+#: The largest number that a combination of keys may have, as one integer.
+_MOST_CODES: Final = 1 << 62
 
 
 class Span(NamedTuple):
@@ -68,11 +77,13 @@ class Span(NamedTuple):
 class TopicSums:
     """Partial sums of journal rows by the columns `keys`, which may include `minute`.
 
-    The number of rows in memory is bounded by a multiple of the number of different keys.
+    The number of rows in memory is bounded by a multiple of the number of different keys, and, for
+    keys with PERIOD, by _DIVIDED_ABOVE. With PERIOD, the columns of texts are dictionaries.
     """
 
     def __init__(self, *keys: str) -> None:
         self._keys: Final = keys
+        self._divided: Final = PERIOD in keys
         self._sums: list[pa.Table] = []
         self._rows = 0
 
@@ -93,15 +104,22 @@ class TopicSums:
         }
         if "minute" in self._keys:
             columns["minute"] = pc.floor_temporal(at, unit="minute")
-        if PERIOD in self._keys:
-            columns |= split_columns(batch, "published_at", splits or RowSplits())
-        self.add_sums(added(pa.table(columns), *self._keys))
+        if not self._divided:
+            self.add_sums(added(pa.table(columns), *self._keys))
+            return
+        columns |= split_columns(batch, "published_at", splits or RowSplits())
+        for name in (*KEYS, PUBLISHER):
+            texts = columns[name]
+            # One dictionary for all chunks: each would have its own, to be unified later.
+            whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+            columns[name] = whole.dictionary_encode()
+        self.add_sums(pa.table(columns))
 
     def add_sums(self, sums: pa.Table) -> None:
         """Add sums that `table` has returned."""
         self._sums.append(sums)
         self._rows += sums.num_rows
-        if self._rows > _ADDED_ABOVE:
+        if self._rows > (_DIVIDED_ABOVE if self._divided else _ADDED_ABOVE):
             self._sums = [added(pa.concat_tables(self._sums), *self._keys)]
             # If all topics differ, adding does not reduce the rows: do not try again at once.
             self._rows = self._sums[0].num_rows // 2
@@ -130,7 +148,15 @@ def split_columns(
 
 
 def added(table: pa.Table, *keys: str) -> pa.Table:
-    """Return the sums of the rows with equal values in the columns `keys`."""
+    """Return the sums of the rows with equal values in the columns `keys`.
+
+    A column of texts may be a dictionary; it is one in the result, too.
+    """
+    if any(pa.types.is_dictionary(table.schema.field(name).type) for name in keys):
+        codes = KeyCodes(table, keys)
+        if codes.numbers is not None:
+            return codes.sums(table)
+        table = decoded(table)
     found = table.group_by(list(keys)).aggregate(
         [(name, "sum") for name in COUNTS] + [("first_at", "min"), ("last_at", "max")]
     )
@@ -141,6 +167,80 @@ def added(table: pa.Table, *keys: str) -> pa.Table:
         ("last_at", "last_at_max"),
     ]
     return pa.table({name: found.column(column) for name, column in names})
+
+
+class KeyCodes:
+    """The combinations of keys in a table's rows, as one integer for each row.
+
+    Adding up rows by one integer takes a third of the time that Arrow takes to group them by texts.
+    """
+
+    def __init__(self, table: pa.Table, keys: Sequence[str]) -> None:
+        """Compute the integers. `keys` are names of columns."""
+        self._keys: Final = keys
+        self._values: Final[list[pa.Array]] = []
+        #: The integer of each row; None if there are too many combinations.
+        self.numbers: NDArray[np.int64] | None = None
+        self._size = 1
+        numbers = np.zeros(table.num_rows, np.int64)
+        for column in table.select(list(keys)).unify_dictionaries().itercolumns():
+            encoded = column.combine_chunks()
+            if not pa.types.is_dictionary(encoded.type):
+                encoded = encoded.dictionary_encode()
+            size = max(len(encoded.dictionary), 1)
+            self._size *= size
+            if self._size > _MOST_CODES:
+                return
+            self._values.append(encoded.dictionary)
+            numbers *= size
+            numbers += encoded.indices.to_numpy(zero_copy_only=False)
+        self.numbers = numbers
+
+    def sums(self, table: pa.Table) -> pa.Table:
+        """Return the sums of the rows with equal keys."""
+        numbers, size = self.numbers, self._size
+        assert numbers is not None
+        there: NDArray[np.int64] | None = None
+        if size > _SPARSE * (table.num_rows + 1):
+            there, numbers = np.unique(numbers, return_inverse=True)
+            size = len(there)
+        known = np.zeros(size, bool)
+        known[numbers] = True
+        columns = self._columns(np.nonzero(known)[0] if there is None else there)
+        for name in COUNTS:
+            total = np.zeros(size, np.int64)
+            np.add.at(total, numbers, table.column(name).to_numpy())
+            columns[name] = pa.array(total[known])
+        for name, ufunc, start in (
+            ("first_at", np.minimum, np.iinfo(np.int64).max),
+            ("last_at", np.maximum, np.iinfo(np.int64).min),
+        ):
+            kind = table.schema.field(name).type
+            times = np.full(size, start)
+            ufunc.at(times, numbers, pc.cast(table.column(name), pa.int64()).to_numpy())
+            columns[name] = pc.cast(pa.array(times[known]), kind)
+        return pa.table(columns)
+
+    def _columns(self, numbers: NDArray[np.int64]) -> dict[str, pa.Array]:
+        """Return the keys of these integers, in columns; texts are dictionaries."""
+        found: dict[str, pa.Array] = {}
+        for name, values in zip(reversed(self._keys), reversed(self._values), strict=True):
+            numbers, codes = np.divmod(numbers, max(len(values), 1))
+            indices = pa.array(codes.astype(np.int32))
+            if pa.types.is_string(values.type):
+                found[name] = pa.DictionaryArray.from_arrays(indices, values)
+            else:
+                found[name] = values.take(indices)
+        return {name: found[name] for name in self._keys}
+
+
+def decoded(table: pa.Table) -> pa.Table:
+    """Return the table with the texts of its dictionaries."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            texts = pc.cast(table.column(number), field.type.value_type)
+            table = table.set_column(number, field.name, texts)
+    return table
 
 
 def partial(
@@ -156,7 +256,7 @@ def partial(
         sums.add(each, splits)
     table = sums.table()
     if table is not None:
-        yield from table.to_batches()
+        yield from decoded(table).to_batches()
 
 
 def instant(micros: int | None) -> datetime | None:

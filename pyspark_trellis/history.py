@@ -180,6 +180,7 @@ def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataF
 
     try:
         table = spark.read.parquet(path)
+        names = table.columns  # Spark Connect reads the files' schema only now.
     except Exception as error:  # exceptions of Spark and its JVM have no common base class
         if not of_spark(error):
             raise
@@ -189,7 +190,7 @@ def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataF
     wanted = StructType.fromDDL(schema)
     assert isinstance(wanted, StructType)
     for field in wanted.fields:
-        if field.name not in table.columns:
+        if field.name not in names:
             raise PipelineError(
                 f"{path} has no column '{field.name}': it was not written by `{maker}`"
             )

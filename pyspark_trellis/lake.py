@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_trellis.columns import COLUMNS
-from pyspark_trellis.errors import PipelineError, brief, of_spark
+from pyspark_trellis.errors import PipelineError, brief, line_of, of_spark
 from pyspark_trellis.history import PROJECTION, event_time, read_table, rollup
+from pyspark_trellis.session_files import files_of
 
 #: The columns by which the lake is partitioned into directories.
 DIVIDED_BY: Final = ("day", "vhost", "exchange")
@@ -75,43 +76,34 @@ def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
     Spark does not check this. With a new checkpoint, Spark would number batches from 0 again, and
     would not write a batch whose number the target already has. Raises PipelineError.
     """
-    context: Any = spark.sparkContext
-    at = context._jvm.org.apache.hadoop.fs.Path
-    log, begun, mark = (
-        at(target, "_spark_metadata"),
-        at(checkpoint, "commits"),
-        at(checkpoint, f"trellis-{job}"),
-    )
+    files = files_of(spark)
+    mark = f"trellis-{job}"
     try:
-        kept, noted = (
-            path.getFileSystem(context._jsc.hadoopConfiguration()) for path in (log, mark)
-        )
-        if not noted.exists(begun):
-            if kept.exists(log):
+        kept = files.exists(target, "_spark_metadata")
+        if not files.exists(checkpoint, "commits"):
+            if kept:
                 raise PipelineError(
                     f"{target} was not written with the checkpoint {checkpoint}: set "
                     "--checkpoint to the checkpoint of that --target, or choose another --target"
                 )
-        elif not noted.exists(mark):
+        elif not files.exists(checkpoint, mark):
             raise PipelineError(
                 f"{checkpoint} is the checkpoint of another query than `{job}`: choose another "
                 "--checkpoint"
             )
-        elif not kept.exists(log):
+        elif not kept:
             raise PipelineError(
                 f"{checkpoint} was used with another directory than {target}, which lacks the rows "
                 "that the query has read so far: set --target to the former directory, or choose "
                 "another --checkpoint to start again"
             )
-        for system, directory in ((kept, log.getParent()), (noted, mark.getParent())):
-            if not system.mkdirs(directory):
-                raise PipelineError(f"the directory {directory} cannot be created")
-        noted.createNewFile(mark)
+        files.make(target)
+        files.make(checkpoint, mark)
     except Exception as error:  # exceptions that come through py4j have no common base class
         if not of_spark(error):
             raise
         raise PipelineError(
-            f"{target}, or {checkpoint}, cannot be written: {brief(error)}"
+            f"{target}, or {checkpoint}, cannot be written: {line_of(error) or brief(error)}"
         ) from None
 
 

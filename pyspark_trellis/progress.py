@@ -10,8 +10,56 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
+from pyspark_trellis.query_lag import input_rows
+from pyspark_trellis.spark_connect import is_connect
+
 #: Seconds between two updates.
 _EVERY: Final = 0.5
+
+
+class RunningTasks:
+    """The tasks of the stages that a session runs at the moment."""
+
+    def counts(self) -> tuple[int, int]:
+        """Return the numbers of finished tasks and of all tasks."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Stop counting."""
+
+
+class ContextTasks(RunningTasks):
+    """The running tasks of a session with a SparkContext."""
+
+    def __init__(self, spark: Any) -> None:
+        self._tracker: Final = spark.sparkContext.statusTracker()
+
+    def counts(self) -> tuple[int, int]:
+        stages = [self._tracker.getStageInfo(each) for each in self._tracker.getActiveStageIds()]
+        known = [stage for stage in stages if stage is not None]
+        return sum(each.numCompletedTasks for each in known), sum(each.numTasks for each in known)
+
+
+class ConnectTasks(RunningTasks):
+    """The running tasks of a client of Spark Connect, which the server reports."""
+
+    def __init__(self, spark: Any) -> None:
+        self._counts = (0, 0)
+        self._spark: Final = spark
+        spark.registerProgressHandler(self._report)
+
+    def _report(self, stages: Any, inflight_tasks: int, operation_id: Any, done: bool) -> None:
+        active = [] if done else [stage for stage in stages or () if not stage.done]
+        self._counts = (
+            sum(stage.num_completed_tasks for stage in active),
+            sum(stage.num_tasks for stage in active),
+        )
+
+    def counts(self) -> tuple[int, int]:
+        return self._counts
+
+    def close(self) -> None:
+        self._spark.removeProgressHandler(self._report)
 
 
 class PipelineProgress:
@@ -55,18 +103,14 @@ class PipelineProgress:
 
     def _watch(self, spark: Any, title: str, ended: threading.Event) -> None:
         began = time.monotonic()
-        tracker = spark.sparkContext.statusTracker()
+        tasks = ConnectTasks(spark) if is_connect(spark) else ContextTasks(spark)
         while not ended.wait(_EVERY):
-            done = tasks = 0
-            for stage in tracker.getActiveStageIds():
-                info = tracker.getStageInfo(stage)
-                if info is not None:
-                    done += info.numCompletedTasks
-                    tasks += info.numTasks
+            done, all_tasks = tasks.counts()
             self.say(
-                f"{title}  "
-                f"{f'{done} of {tasks} tasks, ' if tasks else ''}{time.monotonic() - began:.0f} s"
+                f"{title}  {f'{done} of {all_tasks} tasks, ' if all_tasks else ''}"
+                f"{time.monotonic() - began:.0f} s"
             )
+        tasks.close()
 
     def watch(self, query: Any, title: str) -> int:
         """Show the number of rows that a streaming query has read, until the query ends; return
@@ -82,7 +126,7 @@ class PipelineProgress:
                 for progress in query.recentProgress:  # Spark keeps the last hundred batches.
                     if progress["batchId"] > last:
                         last = progress["batchId"]
-                        rows += progress["numInputRows"]
+                        rows += input_rows(progress)
                         self.say(
                             f"{title}  {rows:,} rows, batch {last}, "
                             f"{progress.get('processedRowsPerSecond') or 0:,.0f} rows/s"

@@ -41,6 +41,14 @@ def lag(progress: Any) -> list[JournalLag]:
     return [each for source in _sources(progress) for each in _of_source(source)]
 
 
+def input_rows(progress: Any) -> int:
+    """Return the number of rows that a batch has read, from its progress as a dict.
+
+    In the progress of Spark Connect, only the sources have this number.
+    """
+    return sum(source["numInputRows"] for source in progress["sources"])
+
+
 def _sources(progress: Any) -> list[Any]:
     if progress is None:
         return []

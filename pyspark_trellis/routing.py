@@ -43,7 +43,8 @@ class Routed:
 
     A row is the index of a topic in the batch. `bindings` has pairs (row, number of a binding that
     matches the topic). `places` has pairs (row, index in `BatchRouter.names` of a queue or MQTT
-    session that the topic goes to). Each pair occurs once; the pairs are stored as two columns.
+    session that the topic goes to). Each pair occurs once; the pairs are stored as two columns, in
+    any order.
 
     `unknown` is true for the topics whose destinations depend on more than the topic; `places` may
     lack some of these destinations.
@@ -71,11 +72,14 @@ class TopicParts:
     def of(cls, topics: Any, periods: Any, publishers: Any) -> tuple[pa.Array, TopicParts]:
         """Return the different topics, and the parts."""
         encoded = _whole(topics).dictionary_encode()
+        # A dictionary of the whole table may have topics of other exchanges, too.
+        there, codes = np.unique(encoded.indices.to_numpy(), return_inverse=True)
         names = _whole(publishers).dictionary_encode()
-        return encoded.dictionary, cls(
-            encoded.indices.to_numpy().astype(np.int64),
+        only = len(names.dictionary) == 1 and names.dictionary[0].as_py() == ""
+        return encoded.dictionary.take(pa.array(there)), cls(
+            codes.astype(np.int64),
             _whole(periods).to_numpy().astype(np.int64),
-            None if names.dictionary.to_pylist() == [""] else names.to_pylist(),
+            None if only else names.to_pylist(),
         )
 
     def publisher(self, row: int) -> str:
@@ -104,6 +108,46 @@ class _RowsOfTopics:
         ends = np.cumsum(counts)
         first = np.repeat(self._starts[matched] - ends + counts, counts)
         return self._rows[first + np.arange(len(first))]
+
+
+class _RowsOfPlaces:
+    """The rows that go to each queue and session, by the number of the place."""
+
+    def __init__(self, count: int) -> None:
+        #: The number of all rows.
+        self._count: Final = count
+        self._rows: Final[dict[int, list[Rows]]] = {}
+
+    def add(self, place: int, rows: Rows) -> None:
+        """Add different rows that go to a place; it may have some of them already."""
+        self._rows.setdefault(place, []).append(rows)
+
+    def add_pairs(self, pairs: list[tuple[int, int]]) -> None:
+        """Add pairs (row, place)."""
+        if not pairs:
+            return
+        rows, places = np.array(pairs, np.int64).T
+        order = np.argsort(places, kind="stable")
+        found, begins = np.unique(places[order], return_index=True)
+        for place, part in zip(found.tolist(), np.split(rows[order], begins[1:]), strict=True):
+            self.add(place, part)
+
+    def pairs(self) -> tuple[Rows, Rows]:
+        """Return each pair (row, place) once."""
+        once = {place: self._once(lists) for place, lists in self._rows.items()}
+        return _joined([(rows, np.full(len(rows), place)) for place, rows in once.items()])
+
+    def _once(self, lists: list[Rows]) -> Rows:
+        if len(lists) == 1:
+            return lists[0]
+        total = sum(map(len, lists))
+        if total * 16 < self._count:
+            return np.unique(np.concatenate(lists))
+        # Marking the rows takes less time than sorting them, if they are many.
+        marked = np.zeros(self._count, bool)
+        for rows in lists:
+            marked[rows] = True
+        return np.nonzero(marked)[0]
 
 
 def _whole(column: Any) -> pa.Array:
@@ -140,7 +184,7 @@ class BatchRouter:
         codes, periods = parts.topics, parts.periods
         routed = Routed(len(codes))
         bindings: list[tuple[Rows, Rows]] = []
-        places: list[tuple[Rows, Rows]] = []
+        places = _RowsOfPlaces(len(codes))
         seen: dict[str, NDArray[np.bool_]] = {}
         ahead = [(exchange, np.arange(len(codes)))]
         while ahead:
@@ -162,7 +206,7 @@ class BatchRouter:
                         )[0]
                     )
                 ]
-                places.append(_columns(found))
+                places.add_pairs(found)
                 continue
             if self._host.types[name] not in BY_NAME:
                 routed.unknown[rows] = True
@@ -186,11 +230,12 @@ class BatchRouter:
                 if bound.to_exchange:
                     ahead.append((bound.destination, which))
                 else:
-                    places.append((which, np.full(len(which), self._numbers[bound.place])))
+                    places.add(self._numbers[bound.place], which)
             alternate = self._host.alternates.get(name)
             if alternate is not None:
                 ahead.append((alternate, rows[~hit[rows]]))
-        routed.bindings, routed.places = _once(bindings), _once(places)
+        # A binding belongs to one exchange, which routes each row once: no pair is there twice.
+        routed.bindings, routed.places = _joined(bindings), places.pairs()
         return routed
 
     def _matched(self, exchange: str, topics: list[str]) -> Iterator[tuple[BoundQueue, Rows]]:
@@ -330,22 +375,9 @@ def representable(topic: str) -> bool:
     return name.partition("/")[0] not in _RESERVED
 
 
-def _columns(found: list[tuple[int, int]]) -> tuple[Rows, Rows]:
-    table = np.array(found, np.int64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
-
-
-def _once(parts: list[tuple[Rows, Rows]]) -> tuple[Rows, Rows]:
-    """Return the pairs (row, value) in all `parts` without duplicates, sorted by row."""
+def _joined(parts: list[tuple[Rows, Rows]]) -> tuple[Rows, Rows]:
+    """Return the pairs (row, value) in all `parts`."""
     if not parts:
         return _NONE, _NONE
     rows, values = (np.concatenate(column) for column in zip(*parts, strict=True))
-    if not len(rows):
-        return _NONE, _NONE
-    # One integer for each pair sorts faster than two.
-    size = int(values.max()) + 1
-    pairs = np.sort(rows * size + values)
-    first = np.ones(len(pairs), bool)
-    first[1:] = pairs[1:] != pairs[:-1]
-    rows, values = np.divmod(pairs[first], size)
     return rows, values

@@ -1,5 +1,5 @@
-"""Creates a Spark session on this machine (`local[*]`), or on a cluster, which receives this code
-as a zip file.
+"""Creates a Spark session on this machine (`local[*]`), on a cluster (`spark://HOST:PORT`) or on a
+server of Spark Connect (`sc://HOST:PORT`). Cluster and server receive this code as a zip file.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from pyspark_trellis import java
+from pyspark_trellis import java, spark_connect
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.source import DefaultSource
 
 #: The packages that workers import.
 SHIPPED: Final = ("matching", "pyspark_trellis")
+#: The name of the zip file of the code.
+_ZIP: Final = "trellis-pipeline.zip"
 _ROOT: Final = Path(__file__).resolve().parents[1]
 #: The supported versions of packages: (package, lowest version, first version that is not
 #: supported).
@@ -29,6 +31,14 @@ _NEEDED: Final = (
     ("pyarrow", (18,), (99,)),
     ("numpy", (2,), (3,)),
 )
+#: Settings of the session, which the user's own settings replace.
+_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+}
 #: JVM options for a fast start and little memory.
 _SMALL: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
 #: JVM options for long jobs. With this garbage collector, reading a journal takes some 15 % less
@@ -77,29 +87,46 @@ def start(
     settings: dict[str, str] | None = None,
     scratch: Path | None = None,
 ) -> SparkSession:
-    """Create and return a SparkSession.
+    """Create and return a SparkSession on `master`: `local[N]`, `spark://HOST:PORT`,
+    `sc://HOST:PORT` (Spark Connect) or another URL that Spark knows.
 
     `small` starts Spark faster and with less memory, for tests and short jobs. `scratch` is the
-    directory for Spark's temporary data. Raises PipelineError.
+    directory for Spark's temporary data. A server of Spark Connect has its own memory and
+    directory. Raises PipelineError.
     """
     check_versions()
+    directory = scratch or Path(tempfile.mkdtemp(prefix="trellis-pipeline-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    if master.startswith(spark_connect.SCHEME):
+        wanted = _SETTINGS | (settings or {})
+        spark = spark_connect.connected(master, name, wanted, ship(directory / _ZIP))
+    else:
+        places = {
+            "spark.local.dir": str(directory),
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        }
+        chosen = ({} if scratch is None else places) | (settings or {})
+        spark = _classic(master, name, small, chosen, directory)
+        if not master.startswith("local"):
+            spark.sparkContext.addPyFile(str(ship(directory / _ZIP)))
+    spark.dataSource.register(DefaultSource)
+    return spark
+
+
+def _classic(
+    master: str, name: str, small: bool, settings: dict[str, str], directory: Path
+) -> SparkSession:
+    """Return a session whose driver is this process and its JVM. Raises PipelineError."""
     os.environ["JAVA_HOME"] = str(java.find())
     local = master.startswith("local")
     builder: Any = SparkSession.builder.master(master).appName(name)
-    wanted = {
+    wanted = _SETTINGS | {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.shuffle.partitions": "2"
         if small
         else str(max(2, min(64, 2 * (os.cpu_count() or 1)))),
-        "spark.sql.streaming.metricsEnabled": "false",
-        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     }
-    directory = scratch or Path(tempfile.mkdtemp(prefix="trellis-pipeline-"))
-    directory.mkdir(parents=True, exist_ok=True)
     quiet = directory / "log4j2.properties"
     quiet.write_text(_LOGGING)
     options = f"-Dlog4j2.configurationFile={quiet.as_uri()} {_SMALL if small else _THROUGHPUT}"
@@ -110,12 +137,7 @@ def start(
         wanted |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     if small:
         wanted |= {"spark.driver.memory": "768m", "spark.executor.extraJavaOptions": _SMALL}
-    if scratch is not None:
-        wanted |= {
-            "spark.local.dir": str(scratch),
-            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        }
-    for key, value in (wanted | (settings or {})).items():
+    for key, value in (wanted | settings).items():
         builder = builder.config(key, value)
     try:
         spark: SparkSession = builder.getOrCreate()
@@ -124,7 +146,4 @@ def start(
         raise PipelineError(
             f"Spark did not start on {master} with Java of {os.environ['JAVA_HOME']}: {reason}"
         ) from error
-    if not local:
-        spark.sparkContext.addPyFile(str(ship(directory / "trellis-pipeline.zip")))
-    spark.dataSource.register(DefaultSource)
     return spark

@@ -14,6 +14,7 @@ from pyspark_trellis import history as hist
 from pyspark_trellis.counts import KEYS, PERIOD, Span
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.routing import BatchRouters, Rows
+from pyspark_trellis.spark_connect import sent
 from pyspark_trellis.topics import (
     MOST,
     BusiestTopics,
@@ -171,7 +172,7 @@ def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
         unknown     boolean        an exchange routes by more than the topic: `places` may lack some
         missing     boolean        the exchange or vhost is not in the file
     """
-    hosts = history.sparkSession.sparkContext.broadcast(definitions.hosts)
+    hosts = sent(history.sparkSession, definitions.hosts)
     names = history.columns
 
     def search(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -179,12 +180,12 @@ def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
         for each in batches:
             for group in routers.groups(each):
                 count, found = len(group.rows), group.routed
-                places = pa.array(group.names, pa.string()).take(pa.array(found.places[1]))
+                place_names = pa.array(group.names, pa.string())
                 yield pa.RecordBatch.from_arrays(
                     [
                         *each.take(pa.array(group.rows)).columns,
-                        _lists(found.places, count, places),
-                        _lists(found.bindings, count, pa.array(found.bindings[1], pa.int64())),
+                        _lists(found.places, count, place_names),
+                        _lists(found.bindings, count),
                         pa.array(found.unknown),
                         pa.array([group.missing] * count),
                     ],
@@ -200,11 +201,12 @@ def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
     )
 
 
-def _lists(pairs: tuple[Rows, Rows], count: int, values: pa.Array) -> pa.Array:
-    """Return an array with a list of values for each of `count` rows.
-
-    `pairs[0]` has the row of each element of `values`, in ascending order.
+def _lists(pairs: tuple[Rows, Rows], count: int, names: pa.Array | None = None) -> pa.Array:
+    """Return an array with a list for each of `count` rows: the values of its pairs (row, value),
+    ascending, or their `names`.
     """
+    order = np.lexsort((pairs[1], pairs[0]))
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(pairs[0], minlength=count), out=ends[1:])
-    return pa.ListArray.from_arrays(pa.array(ends), values)
+    values = pa.array(pairs[1][order], pa.int64())
+    return pa.ListArray.from_arrays(pa.array(ends), values if names is None else names.take(values))

@@ -52,6 +52,14 @@ class Storage:
         """Return the content of a small file; None if it does not exist. Raises PipelineError."""
         raise NotImplementedError
 
+    def exists(self, name: str) -> bool:
+        """True if there is a file or directory of this name. Raises PipelineError."""
+        raise NotImplementedError
+
+    def make(self) -> None:
+        """Create this directory, unless it exists. Raises PipelineError."""
+        raise NotImplementedError
+
     def directories(self) -> list[str]:
         """Return the names of the directories in this directory. Raises PipelineError."""
         raise NotImplementedError
@@ -103,6 +111,15 @@ class LocalStorage(Storage):
             return None
         except OSError as error:
             raise _failed("read", str(self._path / name), error) from None
+
+    def exists(self, name: str) -> bool:
+        return (self._path / name).exists()
+
+    def make(self) -> None:
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _failed("create", str(self._path), error) from None
 
     def directories(self) -> list[str]:
         try:
@@ -193,6 +210,14 @@ class HadoopStorage(Storage):
                 stream.close()
         return bytes(data).decode()
 
+    def exists(self, name: str) -> bool:
+        with _Failing("find", f"{self._url}/{name}"):
+            return bool(self._files.exists(self._path(name)))
+
+    def make(self) -> None:
+        with _Failing("create", self._url):
+            self._files.mkdirs(self._path(""))
+
     def directories(self) -> list[str]:
         with _Failing("list", self._url):
             files, path = self._files, self._path("")
@@ -238,8 +263,8 @@ class _Failing:
 def _failed(action: str, place: str, error: OSError | str) -> PipelineError:
     reason = (error.strerror or error) if isinstance(error, OSError) else error
     return PipelineError(
-        f"cannot {action} {place}: {reason}; the sink stores rows beside the checkpoint, which all "
-        "workers must be able to read and write"
+        f"cannot {action} {place}: {reason}; all workers of Spark must be able to read and write "
+        "the checkpoint and the files beside it"
     )
 
 

@@ -81,7 +81,8 @@ MQTT 5 do not use the broker's codec, but the package mqtt5.
   [conformance.toml](../config/conformance.toml).
 - [tests/interop](../tests/interop) tests the broker with other clients: paho (Python and Go, 3.1.1
   and 5), aiomqtt, gmqtt, amqtt's client, MQTT.js, Mosquitto's tools, HiveMQ's client (Java) and
-  rumqttc (Rust).
+  rumqttc (Rust). [tests/conformance](../tests/conformance) runs Node-RED's MQTT nodes
+  (3.1.1 and 5) and Telegraf's MQTT plugins.
 
 If a specification permits several behaviours, or MQTT 3.1 has no rule, the broker behaves like
 Mosquitto, apart from the exception in the last item:

@@ -6,7 +6,9 @@ python tools/metrics_page.py > docs/metrics.md
 from __future__ import annotations
 
 import asyncio
+import random
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -18,8 +20,10 @@ import pamqp.header
 import trustme
 
 from broker.messages.message import AT_MOST_ONCE, PLAIN, Address, Message
+from broker.messages.sampled import SampledSteps
 from broker.queues.consumer import Consumer
 from broker.replication.figures import ClusterFigures
+from broker.routing.sampling import MessageSampler
 from broker.stream.queue import StreamQueue
 from broker.stream.reader import QueueStreamReader
 from protocols.amqp.connection.handshake import GREETING
@@ -28,12 +32,15 @@ from protocols.peer import Peer
 from trellis.archive.contract import Open
 from trellis.archive.service import ArchiveService
 from trellis.auth.settings_users import authenticator_from_settings
+from trellis.bridge.contract import BridgeState, LinkCounters
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
 from trellis.settings import Data, Log, Metrics, RatesSettings, Settings, Tls, Wss
 from trellis.settings.tokens import Jwt
+from trellis.telemetry import contract as telemetry_contract
+from trellis.telemetry.service import TelemetryService
 
 HEAD = """# Metrics
 
@@ -71,6 +78,10 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
 - `trellis_topic_unroutable_total` exists if `metrics.topics` names topic filters.
 - A broker with an [audit log](security.md#audit-log) has `trellis_audit_...`.
 - A broker with an [archive of streams](streams.md#the-archive) has `trellis_archive_...`.
+- A broker with [bridges](bridges.md) has `trellis_bridge_...`.
+- A broker with [distributed tracing](opentelemetry.md) has `trellis_telemetry_...` and
+  `trellis_sampled_delivery_seconds`.
+- The three pages answer in the format of OpenMetrics 1.0 if the scraper's header `Accept` names it.
 - A broker that accepts [tokens](tokens.md) has `trellis_token_...` and `trellis_tokens_...`.
 - A node of a cluster ([high-availability.md](high-availability.md)) has `trellis_cluster_...`, also
   while it is a standby. Brokers without a cluster do not have these metrics.
@@ -109,6 +120,12 @@ async def pages() -> list[tuple[str, MetricsPage]]:
         node.archive = ArchiveService(
             Open("file:///archive", str(Path(directory, "archive")), 0), 0, 0, 0, node.disk
         )
+        node.bridges.add(
+            BridgeState("mqtt", "", "head-office", "", "up", "", "", 0, LinkCounters())
+        )
+        opening = telemetry_contract.OpenExport("", {}, "", "", "")
+        sampler = MessageSampler(node.broker.agenda, SampledSteps(time.time_ns), random.getrandbits)
+        node.telemetry = TelemetryService(sampler, opening)
         assert node.tokens is not None
         node.tokens.refused["aud"] = 1
         node.cluster_figures = lambda: ClusterFigures("orders", "active")

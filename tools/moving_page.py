@@ -73,8 +73,8 @@ topic permissions, exchanges, queues, bindings, policies and operator policies o
 {terraform}```
 
 - `tracing = true` of a `rabbitmq_vhost` is refused: `terraform apply` ends with Trellis's reason.
-- `rabbitmq_shovel` and `rabbitmq_federation_upstream` are kept without effect. Remove these
-  resources. The broker's log names each of them.
+- `rabbitmq_shovel` and `rabbitmq_federation_upstream` set parameters, which work as
+  [bridges.md](bridges.md) describes. They were not tried with this provider.
 - If a virtual host has a `default_queue_type`, name `x-queue-type` in the arguments of each queue.
   Otherwise Terraform plans to replace the queue, because the broker reports this argument and the
   configuration lacks it.

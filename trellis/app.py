@@ -344,6 +344,7 @@ class App:
             self.addresses[name] = ports.address
         node.addresses = self.addresses
         node.ready = True
+        node.start_bridges()
         if self._membership is not None:
             self._membership.state = "active"
 

@@ -1,4 +1,4 @@
-"""Programs that the broker starts as child processes: the gateway, and the archive's worker."""
+"""Programs that the broker starts as child processes: the gateway, and workers."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore) -> S
     fence = ConnectionFence(loop, node.turn, membership.end)
     membership.discard_output = fence.discard_output
     ownership.abort = fence.abort
-    node.turn.may_act = ownership.owner.may_act  # Compiled: the turn calls it before each flush.
+    node.turn.may_act = ownership.owner.lease.lasts
     node.cluster_figures = membership.figures
     switching = Switching(node, membership)
     node.switch = switching.switch

@@ -25,6 +25,12 @@ NOWHERE: Final[i64] = 1 << 18
 #: The route leads to queues, which get messages of any QoS. A front end that can only relay a
 #: message must take the slow path.
 QUEUES: Final[i64] = 1 << 30
+#: Messages with the header `traceparent` take the slow path, because the broker samples messages
+#: for distributed tracing. A front end whose fast path takes messages with headers tests this bit.
+TRACEPARENT_HEADER: Final[i64] = 1 << 31
+#: The bits that a front end tests for each message that comes as a whole: they are properties of
+#: the route, not of the message.
+ROUTE_BITS: Final[i64] = ALWAYS | SUBSCRIBERS | TRACEPARENT_HEADER
 #: Bits 19 to 29 belong to front ends, for `RelayFormat.apart`. FRONT_END is the first of these
 #: bits.
 FRONT_END: Final[i64] = 1 << 19
@@ -68,6 +74,14 @@ class Encoding:
         """Return the priority that the publisher set, 0 to 255; 0 if none. Never raises."""
         priority = self.properties(content).get("priority")
         return priority if isinstance(priority, int) else 0
+
+    def may_have_header(self, content: bytes, name: bytes) -> bool:
+        """False if the properties have no header of this name; True if they may have one.
+
+        Encodings override this method to search the encoded properties without parsing them.
+        """
+        headers = self.properties(content).get("headers")
+        return isinstance(headers, dict) and name.decode() in headers
 
     def is_dead_letter(self) -> bool:
         """True if the broker has dead-lettered the message and so wrote its header `x-death`.

@@ -18,8 +18,29 @@ class MessageTrace:
     """The trace of one message, to which the queues report what happens to the message."""
 
     def report(self, step: str, place: str, detail: str) -> None:
-        """Record that the message has taken a step, such as "delivered", at a queue or exchange."""
+        """Record that the message has taken a step, such as "routed", at a queue or exchange."""
         raise NotImplementedError
+
+    def report_delivery(self, place: str, client: tuple[str, ...], detail: str) -> None:
+        """Record that a queue or session delivers the message to the client with these names."""
+        text = " ".join((*(("to client", *client) if client else ()), detail))
+        self.report("delivered", place, text)
+
+
+class TwoTraces(MessageTrace):
+    """The traces of a message that is followed for an operator and sampled for its spans."""
+
+    def __init__(self, first: MessageTrace, second: MessageTrace) -> None:
+        self._first = first
+        self._second = second
+
+    def report(self, step: str, place: str, detail: str) -> None:
+        self._first.report(step, place, detail)
+        self._second.report(step, place, detail)
+
+    def report_delivery(self, place: str, client: tuple[str, ...], detail: str) -> None:
+        self._first.report_delivery(place, client, detail)
+        self._second.report_delivery(place, client, detail)
 
 
 class TracedAddress(Address):
@@ -70,9 +91,9 @@ def report_paged(message: Message) -> None:
 
 def report_delivery(message: Message, place: str, outlet: Outlet, detail: str) -> None:
     """Report that a traced message is delivered to the client of an outlet."""
-    names = outlet.client_names()
-    client = f"to client {' '.join(names)} " if names else ""
-    report(message, "delivered", place, f"{client}{detail}")
+    trace = trace_of(message)
+    if trace is not None:
+        trace.report_delivery(place, outlet.client_names(), detail)
 
 
 def continue_trace(message: Message, successor: Message, place: str) -> None:

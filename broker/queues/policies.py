@@ -17,7 +17,9 @@ from broker.queues.arguments import BY_POLICY, EMPTY, QueueArguments
 
 ALTERNATE: Final = "alternate-exchange"
 #: The keys of a policy that have an effect.
-EFFECTIVE_KEYS: Final = frozenset([*BY_POLICY, ALTERNATE])
+EFFECTIVE_KEYS: Final = frozenset(
+    [*BY_POLICY, ALTERNATE, "federation-upstream", "federation-upstream-set"]
+)
 #: The values that `apply-to` of a policy may have.
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 #: The values of `apply-to` that include exchanges.

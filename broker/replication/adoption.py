@@ -28,8 +28,8 @@ from broker.store.opening import CATALOG, LOG, STREAMS, has_log, open_store
 from broker.store.recovery import Recoverer
 from broker.store.replay import missing_end
 from broker.store.segments import SEGMENT_SIZE
-from broker.stream.local_segments import directory_name
 from broker.stream.recovery import StreamRecovery
+from broker.stream.segments import directory_name
 
 #: Number of epochs between the last one that a data directory knows and the one that it adopts.
 EPOCHS_SKIPPED: Final = 1_000

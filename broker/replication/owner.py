@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
+from broker.lease import Lease
 from broker.replication.contract import (
     CHUNK_SIZE,
     POLL_SECONDS,
@@ -65,14 +66,15 @@ class LogOwner:
         self.timing = timing
         #: The offset that the next record is expected to have.
         self.next = next_offset
-        #: The time at which the last acknowledged record was sent, in seconds of `clock`.
-        self.sent = sent
+        #: The time for which this node may act. The event loop calls `lease.lasts`.
+        self.lease = Lease(clock)
         #: Offsets of the acknowledged marks that may still be in the log, in order.
         self.marks: list[int] = []
         self._claim = (judge.state.epoch, judge.state.nonce)
         self._clock = clock
         self._wall = wall
         self._fenced = False
+        self.renew(sent)
 
     @property
     def epoch(self) -> int:
@@ -87,7 +89,22 @@ class LogOwner:
         owner sends a record; a standby begins to wait only when it reads this record, and it waits
         longer than the lease (`Timing.silence`).
         """
-        return not self._fenced and self._clock() < self.sent + self.timing.lease
+        return self.lease.lasts()
+
+    def renew(self, sent: float) -> None:
+        """Let the lease begin anew at the time at which an acknowledged record was sent.
+
+        `sent` is in seconds of `clock`.
+        """
+        #: The time at which the last acknowledged record was sent, in seconds of `clock`.
+        self.sent = sent
+        if not self._fenced:
+            self.lease.extend(sent + self.timing.lease)
+
+    def _fence(self) -> None:
+        """End the lease for good: this node does not own the log any more."""
+        self._fenced = True
+        self.lease.end()
 
     @property
     def abort_at(self) -> float:
@@ -164,7 +181,7 @@ class LogOwner:
             bytes(DIGEST_SIZE),
         )
         yield from self._append(claim)
-        self._fenced = True
+        self._fence()
 
     def raise_format(self, number: int, nonce: int) -> Steps[None]:
         """Write batches in a newer format from now on (the format `number`; see formats.py).
@@ -207,16 +224,16 @@ class LogOwner:
         try:
             offset: int = yield Append(record.encode())
         except OutcomeUnknown as error:
-            self._fenced = True
+            self._fence()
             raise Fenced(f"the outcome of an append is unknown ({error}); the node ends") from error
         if offset < self.next:
-            self._fenced = True
+            self._fence()
             raise Fenced(f"the log appended a record at offset {offset}, not {self.next} or more")
         yield from self._read_between(offset)
         if not self.judge.judge(offset, record):
             raise AssertionError("the judge ignored a record of this node, whose claim is in force")
         self.next = offset + 1
-        self.sent = sent
+        self.renew(sent)
         return offset
 
     def _read_between(self, offset: int) -> Steps[None]:
@@ -234,7 +251,7 @@ class LogOwner:
                 self.next = found + 1
                 state = self.judge.state
                 if (state.epoch, state.nonce) != self._claim:
-                    self._fenced = True
+                    self._fence()
                     raise Fenced(
                         f"another node owns the log since offset {found}, with epoch {state.epoch};"
                         f" this node had epoch {self.epoch}"

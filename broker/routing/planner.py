@@ -19,7 +19,7 @@ from broker.agenda import Agenda
 from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.limits import BrokerLimits
 from broker.messages.fates import UNROUTABLE
-from broker.messages.message import ALWAYS, Properties
+from broker.messages.message import ALWAYS, TRACEPARENT_HEADER, Properties
 from broker.messages.x_death import Death, would_cycle
 from broker.queues.queue import Queue
 from broker.routing.exchanges import Exchange, is_topic
@@ -72,7 +72,7 @@ class Planner(PlanResolver):
         #: The topics of the last hour, in all virtual hosts.
         self.history = TopicHistory()
         #: The running traces, whose messages take the slow path.
-        self.traces = Traces(agenda, self.retire_all)
+        self.traces = Traces(vhost, agenda, self.retire_all)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -334,6 +334,8 @@ class Planner(PlanResolver):
             destinations, search.unrepresentable, search.by_headers, search.by_publishing_session
         )
         plan.add_journals(self.journals, publisher)
+        if self.traces.sampler is not None:
+            plan.slow_path_mask |= TRACEPARENT_HEADER
         if self.always_slow:
             plan.slow_path_mask = ALWAYS
         if traced:

@@ -22,12 +22,13 @@ from broker.errors import LimitExceeded
 from broker.messages.fates import MESSAGE_FATES, ROUTED, UNROUTABLE
 from broker.messages.message import AT_MOST_ONCE, Message
 from broker.messages.outlet import Outlet
-from broker.messages.tracing import MessageTrace, TracedAddress, trace_of
+from broker.messages.tracing import MessageTrace, TracedAddress, TwoTraces, trace_of
 from broker.names import shown
 from broker.queues.queue import Queue
 from broker.routing.plan import Plan
 from broker.routing.publish_context import PublishContext
 from broker.routing.route import MessageRoute, Route
+from broker.routing.sampling import MessageSampler
 from broker.routing.subscriber import Subscriber
 from broker.stream.queue import StreamQueue
 from matching.grammar import AMQP, MQTT, swap
@@ -214,20 +215,31 @@ class FollowedMessage(MessageTrace):
 
 
 class Traces:
-    """The traces that run in one virtual host. The function `retire` makes all plans of the host
-    stale.
+    """The traces that run in the virtual host `vhost`. The function `retire` makes all plans of the
+    host stale.
     """
 
-    def __init__(self, agenda: Agenda, retire: Callable[[], None]) -> None:
+    def __init__(self, vhost: str, agenda: Agenda, retire: Callable[[], None]) -> None:
         self.running: list[Trace] = []
+        #: The sampler for distributed tracing; None without it.
+        self.sampler: MessageSampler | None = None
+        #: True if messages on the slow path are reported: a trace runs, or there is a sampler.
+        self.active = False
         #: The connection whose message is being published on a traced plan; None if the broker
         #: itself publishes the message.
         self.publisher: Outlet | None = None
         #: Number of events of all traces that were removed before they were read.
         self.lost = 0
+        self._vhost = vhost
         self._agenda = agenda
         self._retire = retire
         self._begun = 0
+
+    def use_sampler(self, sampler: MessageSampler) -> None:
+        """Sample messages for distributed tracing from now on."""
+        self.sampler = sampler
+        self.active = True
+        self._retire()
 
     def begin(self, chosen: TraceFilter, rate: int) -> Trace:
         """Begin a trace. Raises LimitExceeded if TRACES_MAX traces run."""
@@ -239,6 +251,7 @@ class Traces:
         self._begun += 1
         trace = Trace(self, self._begun, chosen, rate, self._agenda)
         self.running = [*self.running, trace]
+        self.active = True
         self._retire()
         return trace
 
@@ -251,6 +264,7 @@ class Traces:
         if not trace.ended:
             trace.finish()
             self.running = [other for other in self.running if other is not trace]
+            self.active = bool(self.running) or self.sampler is not None
             self._retire()
 
     def select(
@@ -261,11 +275,14 @@ class Traces:
         targets: list[tuple[Queue | Subscriber, int]],
         vary: bool,
     ) -> bool:
-        """True if a trace may follow messages that this user publishes to this exchange and key.
+        """True if a trace may follow messages that this user publishes to this exchange and key, or
+        if the sampler asks about all messages.
 
         `targets` are the destinations of these messages. `vary` is True if the destinations depend
         on the message, so that a message may have other destinations.
         """
+        if self.sampler is not None and self.sampler.asks_all:
+            return True
         if not self.running:
             return False
         queues = [one if isinstance(one, Queue) else one.inbox for one, _ in targets]
@@ -275,7 +292,7 @@ class Traces:
         )
 
     def follow(self, context: PublishContext, route: Route, plan: Plan, message: Message) -> None:
-        """Mark a message that is being published, if a trace follows it.
+        """Mark a message that is being published, if a trace follows it or the sampler chooses it.
 
         Report its publication and its destinations. A message that is marked already is a successor
         of a traced message: only its destinations are reported.
@@ -283,12 +300,9 @@ class Traces:
         publisher, self.publisher = self.publisher, None
         known = trace_of(message)
         if known is None:
-            if not route.plan.traced and not isinstance(route, MessageRoute):
-                return
-            known = self._begin_following(context.identity.name, route, plan, message, publisher)
+            known = self._begin(context, route, plan, message, publisher)
             if known is None:
                 return
-            known.report("published", _exchange_of(route), _origin(context, message, publisher))
             message.address = TracedAddress(message.address, known)
         if plan.refusal is not None:
             known.report("refused", _exchange_of(route), str(plan.refusal))
@@ -298,14 +312,34 @@ class Traces:
     def follow_repeated(self, context: PublishContext, route: Route, message: Message) -> None:
         """Report a repeated message: it is confirmed and dropped because of its sequence number."""
         publisher, self.publisher = self.publisher, None
-        if route.plan.traced:
-            user = context.identity.name
-            known = self._begin_following(user, route, route.plan, message, publisher)
-            if known is not None:
-                known.report("published", _exchange_of(route), _origin(context, message, publisher))
-                known.report(
-                    "repeated", _exchange_of(route), "its sequence number was published before"
-                )
+        known = self._begin(context, route, route.plan, message, publisher)
+        if known is not None:
+            known.report(
+                "repeated", _exchange_of(route), "its sequence number was published before"
+            )
+
+    def _begin(
+        self,
+        context: PublishContext,
+        route: Route,
+        plan: Plan,
+        message: Message,
+        publisher: Outlet | None,
+    ) -> MessageTrace | None:
+        """Report the publication of a message, and return its MessageTrace; None if no trace
+        follows it and the sampler does not choose it.
+        """
+        found: MessageTrace | None = None
+        if self.running and (route.plan.traced or isinstance(route, MessageRoute)):
+            found = self._begin_following(context.identity.name, route, plan, message, publisher)
+        if self.sampler is not None:
+            exchange = route.exchange
+            sampled = self.sampler.sample(self._vhost, context, exchange, message, publisher)
+            if sampled is not None:
+                found = sampled if found is None else TwoTraces(found, sampled)
+        if found is not None:
+            found.report("published", _exchange_of(route), _origin(context, message, publisher))
+        return found
 
     def _begin_following(
         self,
@@ -359,8 +393,7 @@ def _report_destinations(trace: MessageTrace, plan: Plan, message: Message) -> N
         trace.report("routed", queue.name, _state_of(queue))
     subscribers = (plan.reliable_relay if reliable else plan.relay).targets
     for subscriber in subscribers[:DESTINATIONS_MAX]:
-        step, detail = _relay_step(subscriber)
-        trace.report(step, subscriber.name, detail)
+        _report_relay(trace, subscriber)
     for waiting in plan.delays:
         trace.report("delayed", waiting.name, "waits until its x-delay is over")
     more = max(0, len(queues) - DESTINATIONS_MAX) + max(0, len(subscribers) - DESTINATIONS_MAX)
@@ -387,15 +420,17 @@ def _state_of(queue: Queue) -> str:
     )
 
 
-def _relay_step(subscriber: Subscriber) -> tuple[str, str]:
-    """Return what becomes of a QoS 0 copy to a subscriber, such as "dropped", and the reason."""
-    outlet = subscriber.outlet
+def _report_relay(trace: MessageTrace, subscriber: Subscriber) -> None:
+    """Report what becomes of a QoS 0 copy to a subscriber: it is delivered, offline or dropped."""
+    outlet, name = subscriber.outlet, subscriber.name
     if outlet is None and not subscriber.is_connected:
-        return "offline", "no client is connected, and no session keeps QoS 0 messages"
-    if outlet is not None and outlet.paused:
-        return "dropped", "the client does not read fast enough"
-    names = () if outlet is None else outlet.client_names()
-    return "delivered", " ".join((*(("to client", *names) if names else ()), "with QoS 0"))
+        detail = "no client is connected, and no session keeps QoS 0 messages"
+        trace.report("offline", name, detail)
+    elif outlet is not None and outlet.paused:
+        trace.report("dropped", name, "the client does not read fast enough")
+    else:
+        names = () if outlet is None else outlet.client_names()
+        trace.report_delivery(name, names, "with QoS 0")
 
 
 def _cut(text: str) -> str:

@@ -20,8 +20,10 @@ Modules, in reading order:
     segments     files `<epoch>-<base offset>.arrow` and their indexes
     open_files   the open files of all streams, at most a given number
     archived     the rows of one stream that are in the archive, and what the archive must do
+    segment_writer
+                 writes the batches of one stream to segments
     local_segments
-                 the segments of one stream on the disk, and their writer
+                 the durable segments of one stream
     rows_write   the rows of one stream in one batch of the store
     removal      removes the files that retention drops, and those of a deleted stream
     replica      the files of streams on a node of a cluster that follows the replicated log

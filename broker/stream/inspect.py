@@ -16,8 +16,8 @@ from broker.store.entries import Defined
 from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding
 from broker.store.inspect import FINE
 from broker.stream.leftover import find_foreign_files, remove_deleted_streams
-from broker.stream.local_segments import directory_name
 from broker.stream.recovery import StreamRecovery
+from broker.stream.segments import directory_name
 
 #: Advice to the operator for each kind of finding.
 _ADVICE: Final = {

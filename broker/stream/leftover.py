@@ -17,9 +17,8 @@ from __future__ import annotations
 from broker.store.disk import Disk, remove_files
 from broker.store.findings import CUT, IGNORED, QUARANTINE, Finding
 from broker.stream.arrow import SCHEMA_SIZE, read_schema
-from broker.stream.local_segments import directory_name
 from broker.stream.recovery import LOST, WRITTEN
-from broker.stream.segments import SUFFIXES, parse_segment
+from broker.stream.segments import SUFFIXES, directory_name, parse_segment
 
 
 def remove_deleted_streams(

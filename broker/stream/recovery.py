@@ -29,7 +29,7 @@ from broker.stream.arrow import (
     read_schema,
 )
 from broker.stream.batch_scan import BatchScan
-from broker.stream.local_segments import write_index
+from broker.stream.segment_writer import write_index
 from broker.stream.segments import Segment, parse_segment, segment_name
 
 _INDEX: Final = ".index"

@@ -6,8 +6,8 @@ from broker.store.disk import NO_DESCRIPTORS, Disk, WriteFailed, remove_files
 from broker.store.files import os_error_text
 from broker.store.stream_contract import StreamGarbage
 from broker.stream.arrow import SCHEMA_SIZE, read_schema
-from broker.stream.local_segments import LocalSegments, directory_name
-from broker.stream.segments import Segment, parse_segment, segment_name
+from broker.stream.local_segments import LocalSegments
+from broker.stream.segments import Segment, directory_name, parse_segment, segment_name
 
 
 class SegmentRemoval(StreamGarbage):

@@ -22,9 +22,9 @@ from broker.store.stream_contract import ShippedRows, StreamWrite
 from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE, BatchView, read_schema, view_batch
 from broker.stream.batch_scan import BatchScan
 from broker.stream.captured_rows import BatchPlace, EncodedBatch
-from broker.stream.local_segments import SegmentWriter, directory_name
 from broker.stream.open_files import OpenFiles
-from broker.stream.segments import SUFFIXES, Segment, parse_segment, segment_name
+from broker.stream.segment_writer import SegmentWriter
+from broker.stream.segments import SUFFIXES, Segment, directory_name, parse_segment, segment_name
 
 
 class StreamDiffers(Exception):

@@ -13,7 +13,8 @@ from mypy_extensions import i64
 from broker.store.disk import WriteFailed
 from broker.store.stream_contract import ShippedRows, StreamWrite
 from broker.stream.captured_rows import BatchSink, CapturedRows, EncodedBatch
-from broker.stream.local_segments import LocalSegments, SegmentWriter, WrittenBatch
+from broker.stream.local_segments import LocalSegments
+from broker.stream.segment_writer import SegmentWriter, WrittenBatch
 
 
 class EncodedRows(BatchSink):

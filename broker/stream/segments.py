@@ -18,6 +18,7 @@ import struct
 from array import array
 from bisect import bisect_right
 from typing import Final
+from urllib.parse import quote
 from zlib import crc32
 
 from mypy_extensions import i64
@@ -33,11 +34,25 @@ INDEX_STRIDE: Final[i64] = 64 << 10
 #: Endings of the names of a stream's files.
 SUFFIXES: Final = (".arrow", ".arrow.index", ".arrow.index.tmp")
 
+#: Greatest length of an encoded name; a longer name is cut to this length and gets a checksum.
+_DIRECTORY_NAME_MAX: Final = 120
 _NAME: Final = re.compile(r"(\d{10})-(\d{20})\.arrow")
 _MAGIC: Final = b"TSIX"
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct("<4sIqqqqq")
 _CHECKSUM: Final = struct.Struct("<Q")
+
+
+def directory_name(name: str) -> str:
+    """Return the name of the directory of a virtual host or a queue, unique and safe in a path."""
+    made = quote(name, safe="", errors="surrogateescape")
+    if made.startswith("."):
+        made = "%2E" + made[1:]
+    return (
+        made
+        if len(made) <= _DIRECTORY_NAME_MAX
+        else f"{made[:_DIRECTORY_NAME_MAX]}~{crc32(name.encode('utf-8', 'surrogateescape')):08x}"
+    )
 
 
 def segment_name(epoch: int, base: int) -> str:

@@ -45,7 +45,7 @@ def publish_once(
     it does not learn of a refusal: its later messages are not refused.
     """
     if vhost.producers.is_repeat(publication):
-        if vhost.traces.running:
+        if vhost.traces.active:
             vhost.traces.follow_repeated(context, route, message)
         context.count_fate(REPEATED)
         vhost.reply_when_all_durable(ticket)

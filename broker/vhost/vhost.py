@@ -336,7 +336,7 @@ class VirtualHost(DeadLetterHost):
         """
         if plan is not route.plan and plan.recorded:
             message.address = readdressed(message.address, with_plan(route, plan))
-        if self.traces.running:
+        if self.traces.active:
             self.traces.follow(context, route, plan, message)
         if plan.refusal is not None:
             context.count(plan, 1)

@@ -18,7 +18,8 @@ from broker.stream.open_files import OpenFiles
 from tests.archive.test_files import Archive
 from tests.archive.writing import Writing
 from tests.broker import ROOT
-from trellis.archive import contract, process, service
+from trellis import worker_process
+from trellis.archive import contract, service
 from trellis.archive.service import ArchiveService
 from trellis.archive.worker import Worker
 
@@ -56,7 +57,7 @@ async def test_a_search_that_fails_is_repeated(
         words = [sys.executable, "-c", OTHER_WORKER, str(descriptors[0])]
         return subprocess.Popen(words, pass_fds=descriptors, cwd=ROOT)
 
-    monkeypatch.setattr(process, "start_program", start)
+    monkeypatch.setattr(worker_process, "start_program", start)
     monkeypatch.setattr(service, "RETRY_MIN", 0.01)
     opening = contract.Open("file:///archive", str(tmp_path / "archive"), 0)
     archive = ArchiveService(opening, 1, 1, 60, RealDisk())

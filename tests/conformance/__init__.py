@@ -1,6 +1,8 @@
 """Tests with programs of other projects that `make test-long` installs.
 
 asyncapi.js      AsyncAPI's parser, which validates documents
+Node-RED         a flow with MQTT nodes (test_node_red.py)
+Telegraf         plugins for MQTT and AMQP, built by Go (test_telegraf.py)
 """
 
 from __future__ import annotations

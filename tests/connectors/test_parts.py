@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import re
 import time
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -71,8 +72,7 @@ def test_the_library_of_standard_webhooks_accepts_the_signature(body: bytes, nam
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_identifiers_fit_into_a_header_and_stay_apart(one: str, other: str) -> None:
     found = safe_identifier(one)
-    assert found.isascii()
-    assert found.replace("-", "").replace("_", "").isalnum()
+    assert re.fullmatch("[A-Za-z0-9_-]+", found)
     assert (found == safe_identifier(other)) == (one == other)
 
 

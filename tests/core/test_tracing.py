@@ -15,6 +15,7 @@ from broker.errors import LimitExceeded
 from broker.messages.message import ALWAYS
 from broker.routing.tracing import EVENTS_MAX, IDLE_MS, TRACES_MAX, Trace, TraceFilter
 from tests.clients import Amqp, Mqtt, World, mqtt_publish, packet
+from tests.telemetry.sampling import Sampling
 
 #: Copy fates that a trace reports as a step of its own.
 REPORTED = ("acknowledged", "expired", "over_limit", "purged", "dead_lettered", "rejected")
@@ -24,7 +25,7 @@ class Traffic:
     """A broker with queues of several kinds, an AMQP client and two MQTT clients."""
 
     def __init__(self, traced: bool) -> None:
-        self.world = World()
+        self.world = Sampling(ratio=1.0, rate=10_000).world if traced else World()
         self.trace = self.world.vhost.traces.begin(TraceFilter(), EVENTS_MAX) if traced else None
         self.amqp = self.world.amqp()
         dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -102,7 +103,9 @@ ACTIONS = st.tuples(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ACTIONS, max_size=30))
-def test_a_trace_changes_no_byte_and_no_count(actions: list[tuple[str, str, str, int]]) -> None:
+def test_a_trace_and_a_sampler_change_no_byte_and_no_count(
+    actions: list[tuple[str, str, str, int]],
+) -> None:
     plain, traced = Traffic(False), Traffic(True)
     for action in actions:
         plain.do(*action)

@@ -108,7 +108,10 @@ def test_listeners_become_the_ports_of_each_protocol(tmp_path: Path) -> None:
         ("listener 1883\nunknown_option 7\n", "unknown_option ..."),
         ("listener 1883\nsys_interval often\n", "sys_interval often"),
         ("persistent_client_expiration 7\n", "persistent_client_expiration 7"),
-        ("connection b\naddress x\ntopic # both\nremote_password secret\n", "connection b"),
+        ("connection b\ntopic # both\nremote_password secret\n", "connection b"),
+        ("connection b\naddress x\n", "connection b"),
+        ("connection b\naddress x\ntopic #/a out\ntopic a\n", "topic #/a out"),
+        ("connection b\naddress x\ntopic a\nbridge_psk secret\n", "bridge_psk ..."),
         ("plugin /usr/lib/own.so\nplugin_opt_key v\n", "plugin /usr/lib/own.so"),
         ("listener 1883\nplugin_use none\n", "plugin_use none"),
         ("password_file missing\n", "password_file missing"),
@@ -129,13 +132,40 @@ def test_a_line_that_cannot_be_taken_is_named(tmp_path: Path, conf: str, line: s
     assert all(note.reason for note in result.report.notes)
 
 
+def test_bridges_become_tables(tmp_path: Path) -> None:
+    result = imported(
+        tmp_path,
+        "listener 1883\nconnection one\naddress broker.example:8884\naddresses other\n"
+        'topic a/# both 2 "" r/\ntopic b in\nbridge_cafile ca.pem\nremote_username u\n'
+        "remote_password secret\nkeepalive_interval 60\nbridge_receive_maximum 99999\n"
+        "cleansession false\nnotifications false\nlocal_username l\n"
+        "connection two\naddress ::1\ntopic #\nclientid c\n",
+    )
+    assert result.bridges == [
+        {
+            "name": "one",
+            "remote": "mqtts://broker.example:8884",
+            "topics": ['a/# both 2 "" r/', "b in"],
+            "ca": str(tmp_path / "ca.pem"),
+            "remote_user": "u",
+            "remote_password": "secret",
+            "local_user": "l",
+            "window": 10_000,
+            "keep_alive": 60,
+        },
+        {"name": "two", "remote": "mqtt://[::1]:1883", "topics": ["#"], "client_id": "c"},
+    ]
+    assert not notes(result)
+    assert "secret" not in str(result.report.notes)
+
+
 @pytest.mark.parametrize("name", [name for name in OPTIONS if not name.endswith("*")])
 def test_each_option_is_taken_or_named(tmp_path: Path, name: str) -> None:
     """A note names each option that Trellis lacks or does not need, with a reason."""
     option = OPTIONS[name]
     result = imported(tmp_path, f"listener 1883\n{name} xyz\n")
     named = [note for note in result.report.notes if note.text.startswith(name)]
-    if option.verdict == "missing" and (option.group != "bridge" or name == "connection"):
+    if option.verdict == "missing":
         assert [note.kind for note in named if note.kind == NOT_TAKEN]
     if option.verdict == "not needed":
         assert [note.kind for note in named] == [NOT_NEEDED]

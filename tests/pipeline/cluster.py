@@ -1,51 +1,56 @@
-"""A Spark driver on a cluster: python -m tests.pipeline.cluster MASTER JOURNAL SCRATCH.
+"""A Spark driver on a cluster, which prints its results as a line of JSON.
 
-Prints its results as a line of JSON.
+python cluster.py JOURNAL MASTER SCRATCH      a session of pyspark_trellis, which sends its code
+spark-submit ... cluster.py JOURNAL           a session of spark-submit; the code is there
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-
-from pyspark_trellis import match_topics
-from pyspark_trellis.session import start
+from pyspark.sql import SparkSession
 
 
 def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the files from which a worker imported this code."""
+    """Return the files from which a worker imported this code, and the worker's directory."""
     import matching
     import pyspark_trellis
 
     for _ in batches:
-        yield pa.RecordBatch.from_pydict({"file": [matching.__file__, pyspark_trellis.__file__]})
+        names = [matching.__file__, pyspark_trellis.__file__]
+        yield pa.RecordBatch.from_pydict({"file": names, "place": [str(Path.cwd())] * 2})
 
 
-def main(master: str, journal: str, scratch: str) -> None:
-    spark = start(
-        master,
-        "cluster",
-        small=True,
-        scratch=Path(scratch),
-        settings={
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.executor.memory": "512m",
-            "spark.cores.max": "1",
-        },
-    )
+def main(journal: str, master: str = "", scratch: str = "") -> None:
+    spark: Any
+    if scratch:
+        from pyspark_trellis.session import start
+
+        settings = json.loads(os.environ["SETTINGS"])
+        spark = start(master, "cluster", small=True, scratch=Path(scratch), settings=settings)
+    else:
+        spark = SparkSession.builder.getOrCreate()
+    if master == "register":
+        from pyspark_trellis import DefaultSource
+
+        spark.dataSource.register(DefaultSource)
+    from pyspark_trellis import match_topics
+
     table = spark.read.format("trellis").schema("offset long, topic string").load(journal)
     found = match_topics(table, ["t.#", "t.1", "*.2"]).collect()
-    files = [row[0] for row in spark.range(1).mapInArrow(where, "file string").collect()]
+    workers = spark.range(0, 8, 1, 8).mapInArrow(where, "file string, place string").collect()
     print(
         json.dumps(
             {
                 "rows": table.count(),
-                "files": files,
+                "files": sorted({row[0] for row in workers}),
+                "places": sorted({row[1] for row in workers}),
                 "found": sorted([row[0], row[1], row[2]] for row in found),
             }
         )

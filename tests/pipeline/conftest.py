@@ -1,11 +1,14 @@
 """Fixtures of the pipeline's tests: one Spark session in one process (xdist_group), because a start
-takes seconds.
+takes seconds. TRELLIS_SPARK chooses the Spark (spark_places.py).
 
 Tests that use Spark are long tests, except one that is marked `smoke`.
 """
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +17,8 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra [pipeline] is not installed")
 
 from pyspark.sql import SparkSession
+
+from tests.pipeline import spark_places
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -25,18 +30,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))
-            if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker(
-                "smoke"
-            ):
+            if {"spark", "spark_master"} & set(getattr(item, "fixturenames", ())):
+                item.add_marker(pytest.mark.spark)
+            if item.get_closest_marker("spark") and not item.get_closest_marker("smoke"):
                 item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from pyspark_trellis.session import start
+def spark_master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the master or server that TRELLIS_SPARK names."""
+    with spark_places.place(tmp_path_factory.mktemp("daemons")) as master:
+        yield master
 
-    session: SparkSession = start(
-        "local[2]", "tests", small=True, scratch=tmp_path_factory.mktemp("spark")
-    )
+
+@pytest.fixture(scope="session")
+def spark(spark_master: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = spark_places.session(spark_master, "tests", tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connector_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of trellis-pyspark, built from a copy of the tree."""
+    from pyspark_trellis.session import SHIPPED
+
+    tree = tmp_path_factory.mktemp("tree")
+    for name in (*SHIPPED, "connector"):
+        ignored = shutil.ignore_patterns("__pycache__", "src", "build", "*.egg-info")
+        shutil.copytree(spark_places.ROOT / name, tree / name, ignore=ignored)
+    shutil.copy2(spark_places.ROOT / "LICENSE", tree)
+    target = tree / "wheels"
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", target, tree / "connector"], check=True)
+    [made] = target.glob("*.whl")
+    return made

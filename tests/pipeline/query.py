@@ -1,6 +1,9 @@
 """A process with two streaming queries of one journal, one after the other, for tests that kill it.
 
-python -m tests.pipeline.query DIRECTORY AMQP-URL ROWS
+python -m tests.pipeline.query DIRECTORY AMQP-URL ROWS MASTER
+
+MASTER is the URL of a master, or `connect`: then the process starts a server of Spark Connect, so
+that a kill of the process's session ends the queries, too.
 
     DIRECTORY/journal --> DIRECTORY/lake (Parquet), checkpoint DIRECTORY/lake.checkpoint
                       `-> the exchange `out` of a broker, checkpoint DIRECTORY/sink.checkpoint
@@ -10,14 +13,18 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
-from pyspark_trellis.session import start
+from tests.pipeline import spark_places
 
 
-def main(directory: Path, url: str, rows: str) -> None:
-    with tempfile.TemporaryDirectory() as scratch:
-        spark = start("local[2]", "killed", small=True, scratch=Path(scratch))
+def main(directory: Path, url: str, rows: str, master: str) -> None:
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        if master == spark_places.OWN_SERVER:
+            server = spark_places.place(Path(scratch, "server"), master)
+            master = stack.enter_context(server)
+        spark = spark_places.session(master, "killed", Path(scratch))
         journal = (
             spark.readStream.format("trellis")
             .option("maxRowsPerTrigger", rows)
@@ -44,4 +51,4 @@ def main(directory: Path, url: str, rows: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4])

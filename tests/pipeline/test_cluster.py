@@ -1,6 +1,7 @@
 """Tests of Spark on a cluster, and of the choice of Java.
 
-The cluster is a standalone master and a worker on loopback, which get the code as a zip.
+The cluster is a standalone master and two workers on loopback. They get the code as a zip, from
+`spark-submit --py-files`, or from an installation.
 """
 
 from __future__ import annotations
@@ -8,102 +9,138 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import venv
+import zipfile
 from pathlib import Path
+from typing import Any
 
-import pyspark
+import numpy as np
 import pytest
 
 from pyspark_trellis import java
 from pyspark_trellis.errors import PipelineError
+from tests.pipeline.spark_places import HOME, LOOPBACK, cluster
 from tests.pipeline.written import journal, row
 
-HOME = Path(pyspark.__file__).parent
-#: Maximum number of lines that a daemon prints before it is ready.
-LINES = 200
+#: The program that runs on the cluster.
+PROGRAM = Path(__file__).with_name("cluster.py")
 
 
-@contextmanager
-def daemon(kind: str, until: str, home: Path, *arguments: str) -> Iterator[re.Match[str]]:
-    """Run one of Spark's daemons; yield the match of `until` in its output once it is ready."""
-    environment = os.environ | {
-        "JAVA_HOME": str(home),
-        "SPARK_HOME": str(HOME),
-        "SPARK_DAEMON_MEMORY": "256m",
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    with subprocess.Popen(
+class ClusterAnswer:
+    """The answer of the program on a cluster of two workers, and the files of its code."""
+
+    def __init__(self, ran: subprocess.CompletedProcess[str]) -> None:
+        assert ran.returncode == 0, ran.stderr[-4000:]
+        self.answer: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+        self.files: list[str] = self.answer["files"]
+
+    def check(self, count: int) -> None:
+        """Assert that both workers took part, and that the answers are right."""
+        assert self.answer["rows"] == count
+        assert self.answer["found"] == sorted(
+            [["t.1", 25, 1], ["t.2", 25, 2], *[[f"t.{at}", 25, 0] for at in range(4)]]
+        )
+        works = {re.search(r"/work\d", place) for place in self.answer["places"]}
+        assert len({work[0] for work in works if work is not None}) == 2
+
+
+@pytest.fixture
+def written_rows(tmp_path: Path) -> int:
+    return len(journal(tmp_path / "journal", [row(at, f"t.{at % 4}") for at in range(100)]))
+
+
+def bare_python(directory: Path) -> tuple[Path, dict[str, str]]:
+    """Make a virtual environment without this project; return its Python and its variables.
+
+    The packages that the connector needs are on PYTHONPATH, where the editable installation of the
+    broker is not found.
+    """
+    venv.create(directory, with_pip=False)
+    return directory / "bin" / "python", {"PYTHONPATH": str(Path(np.__file__).parents[1])}
+
+
+def submitted(
+    master: str,
+    python: Path,
+    variables: dict[str, str],
+    tmp_path: Path,
+    archive: Path | None = None,
+) -> ClusterAnswer:
+    """Run the program with spark-submit, as a user who has Spark and the connector."""
+    settings = [word for each in LOOPBACK.items() for word in ("--conf", "=".join(each))]
+    inherited = {key: os.environ[key] for key in os.environ if not key.startswith("SPARK_")}
+    program = tmp_path / "program.py"  # elsewhere: its directory is on the driver's path
+    shutil.copyfile(PROGRAM, program)
+    ran = subprocess.run(
         [
-            str(HOME / "bin" / "spark-class"),
-            f"org.apache.spark.deploy.{kind}",
-            "--host",
-            "127.0.0.1",
-            "--webui-port",
-            "0",
-            *arguments,
+            HOME / "bin" / "spark-submit",
+            "--master",
+            master,
+            *settings,
+            *(() if archive is None else ("--py-files", archive)),
+            program,
+            tmp_path / "journal",
+            *(() if archive is None else ("register",)),
         ],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        env=inherited
+        | {"JAVA_HOME": str(java.find()), "SPARK_HOME": str(HOME), "PYSPARK_PYTHON": str(python)}
+        | variables,
+        cwd=tmp_path,
+        capture_output=True,
         text=True,
-    ) as process:
-        try:
-            assert process.stderr is not None
-            lines = []
-            for line in process.stderr:
-                lines.append(line)
-                found = re.search(until, line)
-                if found is not None:
-                    break
-                assert len(lines) < LINES, "".join(lines)
-            else:
-                pytest.fail("".join(lines))
-            yield found
-        finally:
-            process.kill()
+        timeout=800,
+        check=False,
+    )
+    return ClusterAnswer(ran)
 
 
 @pytest.mark.long
-def test_a_cluster_runs_our_code_from_the_zip(tmp_path: Path) -> None:
-    rows = journal(tmp_path / "journal", [row(at, f"t.{at % 4}") for at in range(100)])
-    home = java.find()
-    with daemon("master.Master", r"(spark://127\.0\.0\.1:\d+)", home, "--port", "0") as master:
-        arguments = (
-            "--cores",
-            "1",
-            "--memory",
-            "700M",
-            "--work-dir",
-            str(tmp_path / "work"),
-            master[1],
+def test_a_cluster_runs_our_code_from_the_zip(tmp_path: Path, written_rows: int) -> None:
+    (tmp_path / "scratch").mkdir()
+    with cluster(tmp_path / "scratch", PYTHONPATH="") as master:
+        ran = subprocess.run(
+            [sys.executable, PROGRAM, tmp_path / "journal", master, tmp_path / "session"],
+            env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SETTINGS": json.dumps(LOOPBACK)},
+            capture_output=True,
+            text=True,
+            timeout=800,
+            check=False,
         )
-        with daemon("worker.Worker", "Successfully registered with master", home, *arguments):
-            (tmp_path / "scratch").mkdir()
-            ran = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.pipeline.cluster",
-                    master[1],
-                    str(tmp_path / "journal"),
-                    str(tmp_path / "scratch"),
-                ],
-                env=os.environ | {"PYSPARK_PYTHON": sys.executable},
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    answer = json.loads(ran.stdout.splitlines()[-1])
-    assert answer["rows"] == len(rows)
-    assert answer["found"] == sorted(
-        [["t.1", 25, 1], ["t.2", 25, 2], *[[f"t.{at}", 25, 0] for at in range(4)]]
-    )
-    assert all("trellis-pipeline.zip/" in file for file in answer["files"])
+    answer = ClusterAnswer(ran)
+    answer.check(written_rows)
+    assert all("trellis-pipeline.zip/" in file for file in answer.files)
+
+
+@pytest.mark.long
+def test_a_cluster_runs_the_distribution_from_spark_submit_py_files(
+    connector_wheel: Path, tmp_path: Path, written_rows: int
+) -> None:
+    """`--py-files` (spark.submit.pyFiles) takes the wheel under a name that ends with .zip."""
+    python, variables = bare_python(tmp_path / "venv")
+    archive = shutil.copyfile(connector_wheel, tmp_path / "trellis_pyspark.zip")
+    (tmp_path / "scratch").mkdir()
+    with cluster(tmp_path / "scratch", **variables) as master:
+        answer = submitted(master, python, variables, tmp_path, archive)
+    answer.check(written_rows)
+    assert all("/trellis_pyspark.zip/" in file for file in answer.files)
+
+
+@pytest.mark.long
+def test_a_cluster_runs_the_installed_distribution(
+    connector_wheel: Path, tmp_path: Path, written_rows: int
+) -> None:
+    python, variables = bare_python(tmp_path / "venv")
+    [packages] = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    with zipfile.ZipFile(connector_wheel) as archive:
+        archive.extractall(packages)
+    (tmp_path / "scratch").mkdir()
+    with cluster(tmp_path / "scratch", **variables) as master:
+        answer = submitted(master, python, variables, tmp_path)
+    answer.check(written_rows)
+    assert all(Path(file).is_relative_to(packages) for file in answer.files)
 
 
 def fake(directory: Path, said: str) -> Path:

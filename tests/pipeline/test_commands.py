@@ -184,13 +184,12 @@ def test_a_target_and_its_checkpoint_belong_to_one_job(
         "lake", str(tmp_path / "other"), f"{lake}.checkpoint"
     )
     (tmp_path / "file").touch()
-    assert (
-        f"{tmp_path}/file/lake, or {tmp_path}/new, cannot be written: Parent path is not a dir"
-        in said("lake", str(tmp_path / "file" / "lake"), str(tmp_path / "new"))
-    )
-    assert 'cannot be written: No FileSystem for scheme "nofs"' in said(
-        "lake", "nofs://x/y", str(tmp_path / "new")
-    )
+    # Hadoop's text, or, under Spark Connect, that of Python.
+    line = said("lake", str(tmp_path / "file" / "lake"), str(tmp_path / "new"))
+    assert f"{tmp_path}/file/lake, or {tmp_path}/new, cannot be written: " in line
+    assert "Parent path is not a dir" in line or "Not a directory" in line
+    line = said("lake", "nofs://x/y", str(tmp_path / "new"))
+    assert line.partition("cannot be written: ")[2].count('No FileSystem for scheme "nofs"') == 1
 
 
 @pytest.mark.parametrize("source", ["journal", "traffic"])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-import sys
 import venv
 import zipfile
 from pathlib import Path
@@ -38,25 +36,10 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy of the tree; return its path."""
-    tree = tmp_path_factory.mktemp("tree")
-    for name in (*SHIPPED, "connector"):
-        ignored = shutil.ignore_patterns("__pycache__", "src", "build", "*.egg-info")
-        shutil.copytree(ROOT / name, tree / name, ignore=ignored)
-    shutil.copy2(ROOT / "LICENSE", tree)
-    target = tree / "wheels"
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", target, tree / "connector"], check=True)
-    [made] = target.glob("*.whl")
-    return made
-
-
 @pytest.mark.long
-def test_the_wheel_is_pure_and_has_both_packages_whole(wheel: Path) -> None:
-    assert wheel.name.endswith("-py3-none-any.whl")
-    with zipfile.ZipFile(wheel) as archive:
+def test_the_wheel_is_pure_and_has_both_packages_whole(connector_wheel: Path) -> None:
+    assert connector_wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(connector_wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
         kept = {name.rpartition("/")[2] for name in archive.namelist()}
     assert found == {
@@ -69,7 +52,7 @@ def test_the_wheel_is_pure_and_has_both_packages_whole(wheel: Path) -> None:
 
 @pytest.mark.long
 def test_the_connector_works_in_an_environment_without_the_broker(
-    wheel: Path, tmp_path: Path
+    connector_wheel: Path, tmp_path: Path
 ) -> None:
     """The environment has the wheel only. The packages that it needs are on PYTHONPATH, where the
     editable installation of the broker is not found.
@@ -78,7 +61,7 @@ def test_the_connector_works_in_an_environment_without_the_broker(
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
     [packages] = (tmp_path / "venv" / "lib").glob("python*/site-packages")
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(connector_wheel) as archive:
         archive.extractall(packages)
     ran = subprocess.run(
         [python, "-c", PROGRAM, tmp_path / "journal", tmp_path / "shipped.zip"],

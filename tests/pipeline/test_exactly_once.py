@@ -21,10 +21,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.broker import BrokerProcess
+from tests.pipeline import spark_places
 from tests.pipeline.written import journal, row
 
 #: Seconds that a process may take to reach the state at which it is killed.
-PATIENCE: Final = 240
+PATIENCE: Final = 600
 QUEUE: Final = "out"
 
 
@@ -80,8 +81,9 @@ class Log:
 class Scene:
     """A journal, a broker with a queue for the sink's messages, and the process to kill."""
 
-    def __init__(self, directory: Path, count: int, a_batch: int) -> None:
+    def __init__(self, directory: Path, master: str, count: int, a_batch: int) -> None:
         self.directory = directory
+        self.master = master
         self.count = count
         self.a_batch = a_batch
         self.running: subprocess.Popen[bytes] | None = None
@@ -131,6 +133,7 @@ class Scene:
                     str(self.directory),
                     self.broker.amqp_url,
                     str(self.a_batch),
+                    self.master,
                 ],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
@@ -206,13 +209,15 @@ class _Channel:
 
 @pytest.fixture
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(tmp_path, *request.param)
+    own_server = spark_places.KIND == "connect"
+    master = spark_places.OWN_SERVER if own_server else request.getfixturevalue("spark_master")
+    made = Scene(tmp_path, master, *request.param)
     yield made
     made.end()
     made.broker.kill()
 
 
-@pytest.mark.long
+@pytest.mark.spark
 @pytest.mark.parametrize("scene", [(400, 100)], indirect=True)
 def test_two_kills_lose_nothing_and_repeat_nothing(scene: Scene) -> None:
     scene.kill_at(scene.logs[0], 1)
@@ -221,7 +226,7 @@ def test_two_kills_lose_nothing_and_repeat_nothing(scene: Scene) -> None:
     scene.check()
 
 
-@pytest.mark.long
+@pytest.mark.spark
 @pytest.mark.parametrize("first", range(4))
 @pytest.mark.parametrize("scene", [(1500, 200)], indirect=True)
 def test_twenty_kills_of_query_and_broker_lose_nothing_and_repeat_nothing(

@@ -95,7 +95,7 @@ def history(spark: SparkSession, case: Case) -> DataFrame:
     return hist.summed(hist.rollup(journal)).cache()
 
 
-@pytest.fixture(scope="module", params=["arrow", pytest.param("spark", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["arrow", pytest.param("spark", marks=pytest.mark.spark)])
 def published(request: pytest.FixtureRequest, case: Case) -> PublishedTopics:
     if request.param == "spark":
         return SparkTopics(request.getfixturevalue("history"))

@@ -475,7 +475,7 @@ def test_a_streaming_query_has_its_checkpoint_on_another_file_system(
     name = "fs.viewfs.mounttable.default.link./data"
     settings = {name: (tmp_path / "real").as_uri()}
     (tmp_path / "real").mkdir()
-    spark._jsc.hadoopConfiguration().set(name, settings[name])
+    spark.conf.set(name, settings[name])
     journal(tmp_path / "s", [row(at, "k", body=b"%d" % at) for at in range(60)])
     with listening(broker) as (exchange, bodies):
         for _ in range(2):

@@ -43,6 +43,7 @@ def test_default_file_sets_every_key_to_its_default() -> None:
     settings, sources = load_with_sources([CONFIG / "broker.toml"], {})
     assert settings == Settings()
     assert set(OPTIONS) - set(sources) == {
+        "bridge",
         "users",
         "amqtt.plugins",
         "cluster.options",
@@ -138,6 +139,11 @@ SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "check_mode": st.sampled_from(["0660", "600", "0777"]),
     "check_word": st.sampled_from(["orders", "site-1.orders_2"]),
     "check_servers": st.sampled_from(["", "kafka-1:9092", "10.0.0.5:9092, [::1]:9093"]),
+    "check_endpoint": st.sampled_from(["", "http://collector:4318", "https://c.example.org/v1"]),
+    "check_header": st.sampled_from(["api-key=a b", "authorization=Bearer x="]),
+    "check_url": st.sampled_from(["", "https://id.example/keys", "http://127.0.0.1:8080/keys"]),
+    "check_alias": st.sampled_from(["admins=tag:administrator", "a=read:*/* write:v/q/k"]),
+    "check_scope": st.sampled_from(["tag:management", "read:%2F/amq.topic/plant.${sub}.*"]),
     "check_host": st.sampled_from(["", "broker-1.example.org", "10.0.0.5", "::1"]),
 }
 
@@ -179,7 +185,7 @@ def values(option: Option) -> st.SearchStrategy[Any]:
         return st.dictionaries(st.sampled_from(["ssl.ca.location", "sasl.username"]), TEXT)
     if option.key in FITTING:
         return FITTING[option.key]
-    if option.key in ("rules", "mqtt.anonymous_rules"):
+    if option.key in ("rules", "mqtt.anonymous_rules", "jwt.topic_rules"):
         return st.lists(
             st.sampled_from(["allow all #", "deny publish a/{username}/+", "allow subscribe x/#"]),
             max_size=2,
@@ -190,6 +196,9 @@ def values(option: Option) -> st.SearchStrategy[Any]:
         return st.lists(st.sampled_from(["management", "policymaker", "monitoring"]), max_size=2)
     if option.key == "stream.journals":
         return st.lists(st.sampled_from(["/=journal", "v=w=x"]), max_size=2).map(tuple)
+    if option.key in ("telemetry.headers", "jwt.aliases", "jwt.grants"):
+        check = (option.meta.extra or {})["check"]
+        return st.lists(SAMPLES[check.__name__], max_size=2).map(tuple)
     if option.in_files_only:
         return st.just(list(NAMES))
     if option.choices:

@@ -502,4 +502,4 @@ def test_an_export_without_pyarrow_names_the_extra(served: Served, tmp_path: Pat
         text=True,
         check=False,
     )
-    assert done.returncode == 1 and "pip install 'trellis-broker[arrow]'" in done.stderr
+    assert done.returncode == 2 and "pip install 'trellis-broker[arrow]'" in done.stderr

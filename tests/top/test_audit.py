@@ -48,11 +48,17 @@ async def broker(start: Start, tmp_path: Path) -> Running:
 async def test_changes_over_http_name_the_user_and_the_address(
     broker: Running, tmp_path: Path
 ) -> None:
+    shovel = {
+        "src-uri": "amqp://u:secret@127.0.0.1:1",
+        "src-queue": "q",
+        "dest-uri": "amqp://",
+        "dest-queue": "q",
+    }
     requests: tuple[tuple[str, str, Any], ...] = (
         ("PUT", "vhosts/plant", {}),
         ("PUT", "users/eve", {"password": "secret", "tags": "management"}),
         ("PUT", "permissions/plant/eve", {"configure": "", "write": "", "read": ".*"}),
-        ("PUT", "parameters/shovel/%2F/s", {"value": {"src-uri": "amqp://u:secret@there"}}),
+        ("PUT", "parameters/shovel/%2F/s", {"value": shovel}),
         ("PUT", "policies/%2F/p", {"pattern": "^q", "definition": {"max-length": 5}}),
         ("PUT", "queues/%2F/q", {"durable": True}),
         ("POST", "bindings/%2F/e/amq.topic/q/q", {"routing_key": "a.#"}),

@@ -13,6 +13,7 @@ import pamqp.body
 import pamqp.commands as spec
 import pytest
 from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.openmetrics import parser as openmetrics
 
 from broker.replication.figures import ClusterFigures
 from broker.vhost.vhost import VirtualHost
@@ -157,6 +158,21 @@ async def test_every_family_has_a_type_and_a_text(running: Running) -> None:
             assert len({tuple(sorted(sample.labels)) for sample in family.samples}) == 1, (
                 family.name
             )
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/per-object", "/metrics/detailed"])
+async def test_a_scraper_may_ask_for_openmetrics(running: Running, path: str) -> None:
+    await (await running.amqp()).queue('a "name"\n')
+    query = f"?family={'&family='.join(FAMILIES)}" if path.endswith("detailed") else ""
+    await running.scrape(path + query)
+    plain = await running.scrape(path + query)  # The second page counts the first answer.
+    accept = "Accept: text/plain;q=0.5, application/openmetrics-text;version=1.0.0;q=0.9\r\n"
+    status, body = await running.get("metrics", path + query, accept)
+    assert status == 200 and body.endswith(b"# EOF\n")
+    # The parser is strict, and raises ValueError for a page that is not OpenMetrics.
+    read: Any = openmetrics.text_string_to_metric_families
+    names = {sample.name for family in read(body.decode()) for sample in family.samples}
+    assert names == plain.names
 
 
 async def expect_bodies(client: Amqp0, kind: type, count: int) -> list[int]:

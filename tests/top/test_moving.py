@@ -161,7 +161,7 @@ LOSSES: list[tuple[str, Any, str]] = [
     (
         "parameters",
         {"vhost": "/", "component": "shovel", "name": "s", "value": {}},
-        "there are no shovels",
+        "AMQP 0-9-1 only",
     ),
     (
         "parameters",

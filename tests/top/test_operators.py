@@ -201,7 +201,7 @@ async def test_a_policy_key_without_effect_is_logged(
     """The broker accepts a policy with a key that has no effect in Trellis, and logs the key."""
     policy = {
         "pattern": "^q",
-        "definition": {"federation-upstream-set": "all", "max-length": 5, "queue-mode": "lazy"},
+        "definition": {"federation-upstream-pattern": "a", "max-length": 5, "queue-mode": "lazy"},
     }
     assert (await api(broker, "PUT", "policies/a/p", policy))[0] == 201
     limits = {"pattern": "^q", "definition": {"ha-mode": "all", "max-length": 5}}
@@ -209,8 +209,8 @@ async def test_a_policy_key_without_effect_is_logged(
     logged = [record.getMessage() for record in caplog.records if "set key" in record.getMessage()]
     assert logged == [
         (
-            "user 'admin' set key 'federation-upstream-set' of policy 'p' in vhost 'a': "
-            "no effect: there is no federation"
+            "user 'admin' set key 'federation-upstream-pattern' of policy 'p' in vhost 'a': "
+            "no effect: name upstreams or a set"
         ),
         (
             "user 'admin' set key 'queue-mode' of policy 'p' in vhost 'a': "

@@ -17,6 +17,7 @@ from tests.top.test_api import api, users
 from tests.top.test_gateway import gateway_of
 from trellis.http.gateway.paging import PageQuery, encode_page
 from trellis.http.management import connections, topology
+from trellis.http.management.paged import Page
 
 
 def queries(columns: list[str]) -> Iterator[dict[str, str]]:
@@ -74,6 +75,18 @@ async def test_a_page_of_the_broker_equals_the_page_of_the_gateway(broker: Runni
             assert names[0] == names[1], query
             assert page == expected
             assert len(names[0]) == page["item_count"]
+
+
+def test_the_broker_selects_no_page_that_the_gateway_refuses() -> None:
+    numbers = ("", "0", "00", "1", "2", "-1", "1.0", " 1", "x", "\u00b2", "\u0663", "9" * 10)
+    selected = 0
+    for number, size in product(numbers, numbers):
+        query = {"page": number, "page_size": size}
+        if Page(query, ()).selected:
+            wanted = PageQuery(query)
+            assert wanted.paged and wanted.page * wanted.size == Page(query, ()).last
+            selected += 1
+    assert selected >= 4
 
 
 async def test_only_the_rows_of_a_page_are_made(broker: Running) -> None:

@@ -10,7 +10,8 @@ from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.plan_search import SearchSlot
 from tests.clients import World
 from trellis.cli.route_text import lines_of
-from trellis.monitoring.route_rows import SECTIONS, RouteAnswer, RouteQuestion
+from trellis.monitoring.route_question import SECTIONS, RouteQuestion
+from trellis.monitoring.route_rows import RouteAnswer
 
 
 def rows_of(world: World, question: RouteQuestion, limit: int = 0) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from broker.stream.local_segments import directory_name
+from broker.stream.segments import directory_name
 
 #: Number of microseconds in a day.
 DAY_US: Final = 86_400_000_000

@@ -24,8 +24,8 @@ from trellis.archive.cache import SegmentCache
 from trellis.archive.counters import Counters
 from trellis.archive.fetch_queue import FetchQueue, Wanted
 from trellis.archive.names import stream_path
-from trellis.archive.process import WorkerProcess
 from trellis.archive.progress import read_progress
+from trellis.worker_process import WorkerProcess
 
 #: Seconds between two attempts while the archive is away: doubled from the first to the last.
 RETRY_MIN: Final = 1.0
@@ -90,7 +90,9 @@ class ArchiveService(ArchiveBackend):
     def start(self, agenda: Agenda) -> None:
         """Start the worker. Called in the event loop, after the broker is restored."""
         self._agenda = agenda
-        self.worker = WorkerProcess(self._opening, self._on_message)
+        self.worker = WorkerProcess(
+            "trellis.archive", contract.line(self._opening), self._on_line, _log_lost
+        )
 
     def close(self) -> None:
         """End the worker."""
@@ -207,7 +209,7 @@ class ArchiveService(ArchiveBackend):
 
     def _send(self, message: contract.ToWorker) -> None:
         if self.worker is not None:
-            self.worker.send(message)
+            self.worker.send(contract.line(message))
 
     def _send_upload(self) -> None:
         """Send the next segment to the worker, unless an upload is under way or must wait."""
@@ -258,8 +260,11 @@ class ArchiveService(ArchiveBackend):
 
     # -- messages from the worker
 
-    def _on_message(self, message: contract.FromWorker) -> None:
+    def _on_line(self, line: bytes) -> None:
+        message = contract.from_worker.decode(line)
         if isinstance(message, contract.Ready):
+            assert self.worker is not None
+            self.worker.ready = True
             for request, _ in list(self._open.values()):
                 self._send(request)  # A worker that ended has not answered these.
             self.cache.clear()  # The worker begins with an empty cache.
@@ -437,3 +442,9 @@ def _wanted(request: contract.Request, rows: ArchivedRows) -> Wanted:
     if isinstance(request, contract.FindTime):
         return Wanted(rows, "time", request.moment)
     return Wanted(rows, "first", 0)
+
+
+def _log_lost(reason: str, delay: float) -> None:
+    """Log the unexpected end of the worker; the next one is started after `delay` seconds."""
+    note = f"uploads and fetches wait; next start in {delay:g} s"
+    logs.warning("archive_worker_lost", reason=reason, note=note)

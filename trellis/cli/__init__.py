@@ -19,7 +19,7 @@
                                         consequences.py      consequences of deleting them
     definitions.py       definitions
     doctor.py            doctor
-    route.py             route          route_text.py, route_expectations.py
+    route.py             route          route_text.py, route_expectations.py, routes_in_memory.py
     why.py               why
     peek.py              peek           readable.py          sizes, times and counts as text
     publish.py           publish

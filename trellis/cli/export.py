@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from broker.stream.local_segments import directory_name
+from broker.stream.segments import directory_name
 from broker.stream.template import COLUMNS
 from matching.grammar import AMQP, MQTT, InvalidPattern
 from trellis.cli.actions import add_result, print_result

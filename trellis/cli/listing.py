@@ -19,7 +19,7 @@ from trellis.settings.errors import nearest
 KINDS: Final = (
     *("queues", "exchanges", "bindings", "connections", "channels", "consumers", "sessions"),
     *("users", "policies", "delayed", "retained", "settings"),
-    *("topics", "log", "certificates", "cluster"),
+    *("topics", "log", "certificates", "cluster", "bridges"),
 )
 #: Columns with sizes in bytes, with lengths of time in ms, and with times in seconds since the
 #: epoch. On a terminal they are readable.

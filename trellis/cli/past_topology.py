@@ -22,9 +22,9 @@ from protocols.mqtt.codec.topics import EXCHANGE
 from trellis.auth.passwords import check_hash
 from trellis.cli.api_client import ApiRefused
 from trellis.cli.parsing import CommandError
-from trellis.cli.route import RoutesInMemory
+from trellis.cli.routes_in_memory import RoutesInMemory
 from trellis.cli.stream_source import StreamSource
-from trellis.monitoring.route_rows import RouteQuestion
+from trellis.monitoring.route_question import RouteQuestion
 
 Facts = dict[str, Any]
 #: Grammars of the binding keys in the rows of `$topology`, by name.

@@ -129,7 +129,8 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
         "--master",
         metavar="URL",
         default="local[*]",
-        help="Spark master: local[N], spark://HOST:PORT, ... [local[*]]",
+        help="Spark master: local[N], spark://HOST:PORT, sc://HOST:PORT (Spark Connect), ... "
+        "[local[*]]",
     )
     tool.add_argument(
         "--conf",

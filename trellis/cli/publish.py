@@ -17,12 +17,11 @@ from protocols.amqp.codec.properties import LAYOUT
 from protocols.crossing import QOS, RETAIN
 from protocols.mqtt.codec.connect import topic_name
 from protocols.mqtt.codec.packets import MalformedPacket
-from protocols.mqtt.codec.topics import EXCHANGE, RESERVED
 from trellis.cli.actions import add_vhost
 from trellis.cli.api_client import ApiClient, ApiRefused, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command
 from trellis.cli.readable import count_text
-from trellis.monitoring.route_rows import header_of
+from trellis.monitoring.route_question import header_of
 from trellis.settings.errors import printable
 
 #: Properties whose values are whole numbers.
@@ -121,7 +120,7 @@ def _address(arguments: argparse.Namespace) -> tuple[str, str]:
     if arguments.mqtt is not None:
         if arguments.exchange is not None:
             raise CommandError("give either EXCHANGE and KEY, or --mqtt TOPIC", 2)
-        return EXCHANGE, swap(_topic(arguments.mqtt))
+        return _address_of_topic(arguments.mqtt)
     if arguments.retain or arguments.qos is not None:
         raise CommandError("--retain and --qos need --mqtt TOPIC", 2)
     if arguments.exchange is None or arguments.key is None:
@@ -130,15 +129,21 @@ def _address(arguments: argparse.Namespace) -> tuple[str, str]:
     return "" if exchange == "amq.default" else exchange, arguments.key
 
 
-def _topic(topic: str) -> str:
-    """Return the topic if MQTT clients can publish to it. Raises CommandError."""
+def _address_of_topic(topic: str) -> tuple[str, str]:
+    """Return the exchange and the routing key of a topic to which MQTT clients can publish.
+
+    Raises CommandError.
+    """
+    # Imports the core, which other messages do not need.
+    from protocols.mqtt.codec.topics import EXCHANGE, RESERVED
+
     try:
         topic_name(topic)
     except MalformedPacket as error:
         raise CommandError(f"--mqtt: topic '{topic}' is not valid: {error}", 2) from None
     if topic.split("/", 1)[0] in RESERVED:
         raise CommandError(f"--mqtt: topic '{topic}' is reserved: no client can publish to it", 2)
-    return topic
+    return EXCHANGE, swap(topic)
 
 
 def _properties(arguments: argparse.Namespace) -> dict[str, Any]:

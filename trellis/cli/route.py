@@ -7,30 +7,18 @@ memory that has imported a definitions file.
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from broker.definitions.rabbitmq import REFUSED, rows_of
-from broker.definitions.trial import TrialImport
-from broker.errors import BrokerError, NotFound
-from protocols.mqtt.options import MqttOptions
-from trellis.auth.passwords import check_hash
+from broker.errors import BrokerError
 from trellis.cli import route_trial
 from trellis.cli.actions import add_vhost
-from trellis.cli.api_client import ApiClient, ApiRefused, add_login
-from trellis.cli.doctor import read_document
+from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command, number
 from trellis.cli.route_expectations import read_expectations, result_of
 from trellis.cli.route_text import lines_of
-from trellis.monitoring.route_rows import (
-    SECTIONS,
-    RouteAnswer,
-    RouteQuestion,
-    header_of,
-    header_text,
-)
+from trellis.monitoring.route_question import RouteQuestion, header_of, header_text
 from trellis.settings.errors import printable
 
 #: The value of --limit for an answer as text.
@@ -72,48 +60,6 @@ class LiveRoutes:
         data = self._client.request("GET", "route", query=query)
         answer: dict[str, Any] = self._client.decode(data, dict[str, Any], "route", "route")
         return answer
-
-
-class RoutesInMemory:
-    """A RouteSource that uses a broker in memory, which has imported definitions."""
-
-    def __init__(self, trial: TrialImport) -> None:
-        self._broker = trial.broker
-        while not self._broker.agenda.idle:
-            self._broker.agenda.turn()
-
-    @classmethod
-    def of_file(cls, path: str) -> RoutesInMemory:
-        """Import a definitions file, and return the source of routes. Raises CommandError."""
-        trial = TrialImport(check_hash)
-        refused = 0
-        try:
-            rows = list(rows_of(read_document(path)))
-        except BrokerError as error:
-            raise CommandError(str(error), 2) from None
-        for section, row in rows:
-            refused += any(one.kind == REFUSED for one in trial.take(section, row))
-        if refused:
-            note = f"note: {refused} objects of {path} are not imported; see `trellis doctor`"
-            print(printable(note), file=sys.stderr)
-        return cls(trial)
-
-    def ask(self, vhost: str, question: RouteQuestion, limit: int = 0) -> dict[str, Any]:
-        """Return the route of a message in the broker in memory. Raises CommandError."""
-        users = self._broker.users.by_name
-        try:
-            if vhost not in self._broker.vhosts:
-                raise NotFound(f"there is no vhost '{vhost}'")
-            answer = RouteAnswer(
-                self._broker.vhosts[vhost], question, users.get, MqttOptions().max_levels, limit
-            )
-        except BrokerError as error:
-            raise ApiRefused(str(error), 404 if isinstance(error, NotFound) else 400) from None
-        sections: dict[str, Any] = {section: [] for section in SECTIONS}
-        for row in answer.rows():
-            if row is not None:
-                sections[row[0]].append(row[1])
-        return answer.head | sections
 
 
 def add(commands: Commands) -> None:
@@ -184,11 +130,7 @@ def route(arguments: argparse.Namespace) -> int:
         return route_trial.print_trial(arguments)
     expectations = None if arguments.expect is None else read_expectations(arguments.expect)
     question = _question(arguments)
-    source: RouteSource = (
-        LiveRoutes(ApiClient(arguments))
-        if arguments.definitions is None
-        else RoutesInMemory.of_file(arguments.definitions)
-    )
+    source = _source(arguments)
     if expectations is not None:
         results = [result_of(one, source.ask) for one in expectations]
         if arguments.json:
@@ -207,6 +149,16 @@ def route(arguments: argparse.Namespace) -> int:
         for line in lines_of(answer):
             print(printable(line))
     return 0
+
+
+def _source(arguments: argparse.Namespace) -> RouteSource:
+    """Return the running broker, or a broker in memory with the definitions of --definitions."""
+    if arguments.definitions is None:
+        return LiveRoutes(ApiClient(arguments))
+    # Imports the core, which a question to a running broker does not need.
+    from trellis.cli.routes_in_memory import RoutesInMemory
+
+    return RoutesInMemory.of_file(arguments.definitions)
 
 
 def _check(arguments: argparse.Namespace) -> None:

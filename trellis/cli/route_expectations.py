@@ -23,7 +23,7 @@ import msgspec
 from trellis.cli.api_client import ApiRefused
 from trellis.cli.parsing import CommandError
 from trellis.cli.route_text import message_text, near_miss_text
-from trellis.monitoring.route_rows import INTERNAL_KIND, RouteQuestion
+from trellis.monitoring.route_question import INTERNAL_KIND, RouteQuestion
 
 #: Kinds of verdicts of a queue that does not receive the message.
 _NOT_RECEIVED: Final = ("refuses", "drops", "cannot_represent")

@@ -24,7 +24,7 @@ from trellis.cli.api_client import ApiClient, ApiRefused, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command, number
 from trellis.cli.peek import message_lines
 from trellis.cli.readable import count_text
-from trellis.monitoring.route_rows import header_of
+from trellis.monitoring.route_question import header_of
 
 #: Time without a request after which the broker deletes the temporary queue, in ms.
 EXPIRES_MS: Final = 60_000

@@ -6,12 +6,14 @@ import argparse
 from collections.abc import Iterator
 from typing import Any, Final
 
+from broker.errors import BrokerError
 from trellis.cli.actions import add_action, add_group, add_result, add_vhost, print_result
 from trellis.cli.api_client import ApiClient, ApiRefused
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.consequences import SHOWN, deletion_lines, unbinding_lines
 from trellis.cli.parsing import CommandError, Commands, Parser
 from trellis.cli.readable import count_is_text, count_text
+from trellis.monitoring.route_question import header_of
 
 Row = dict[str, Any]
 #: Types of queues that clients declare.
@@ -185,10 +187,6 @@ def arguments_of(given: list[str], flag: str) -> Row:
     `given` has texts of the form NAME=VALUE, which follow `flag` on the command line. Raises
     CommandError.
     """
-    # Imported here, because it imports the whole core, which the commands rarely need.
-    from broker.errors import BrokerError
-    from trellis.monitoring.route_rows import header_of
-
     found: Row = {}
     for text in given:
         try:

@@ -117,7 +117,10 @@ class ToKafkaLink(ConnectorLink):
                 elif error.code() in _HOPELESS:
                     await source.dead_letter(message, error.str(), 1)
                     logs.warning(
-                        "message dead-lettered", link=self._section.name, error=error.str()
+                        "connector_dead_lettered",
+                        link=self._section.name,
+                        messages=1,
+                        reason=error.str(),
                     )
                 else:
                     raise KafkaFailed(f"Kafka has not acknowledged a record: {error.str()}")
@@ -181,7 +184,7 @@ class FromKafkaLink(ConnectorLink):
             reason = refused[0][1]
             if attempt == 1:
                 logs.warning(
-                    "messages refused, the link tries again",
+                    "connector_refused",
                     link=self._section.name,
                     messages=len(left),
                     error=reason,

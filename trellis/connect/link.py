@@ -59,7 +59,7 @@ class ConnectorLink(ABC):
     def running(self) -> None:
         """Take note that all connections of the link are open."""
         if self.status.state is not LinkState.RUNNING:
-            logs.info("link runs", link=self.status.name)
+            logs.info("connector_link_runs", link=self.status.name)
         self.status.state = LinkState.RUNNING
 
     async def wait(self, seconds: float) -> bool:
@@ -73,9 +73,9 @@ class ConnectorLink(ABC):
     def _failed(self, error: BaseException) -> None:
         text = text_of(error)
         if not isinstance(error, ERRORS):
-            logs.error("unexpected error", link=self.status.name, error=_place_of(error))
+            logs.error("connector_link_fault", link=self.status.name, error=_place_of(error))
         if self.status.state is not LinkState.FAILING or text != self.status.error:
-            logs.warning("link failed, it tries again", link=self.status.name, error=text)
+            logs.warning("connector_link_failed", link=self.status.name, error=text)
         self.status.state = LinkState.FAILING
         self.status.reconnects += 1
         self.status.failed(text)
@@ -83,7 +83,7 @@ class ConnectorLink(ABC):
     def _stopped(self, error: BaseException) -> None:
         self.status.state = LinkState.STOPPED
         self.status.failed(str(error))
-        logs.error("link stopped", link=self.status.name, error=str(error))
+        logs.error("connector_link_stopped", link=self.status.name, error=str(error))
 
 
 def _place_of(error: BaseException) -> str:

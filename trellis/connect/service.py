@@ -58,7 +58,7 @@ async def serve(settings: ConnectSettings) -> None:
         bound = runner.addresses[0]
         sys.stdout.write(f"ready http={bound[0]}:{bound[1]}\n")
         sys.stdout.flush()
-        logs.info("connector starts", links=len(links), http=f"{bound[0]}:{bound[1]}")
+        logs.info("connector_start", links=len(links), http=f"{bound[0]}:{bound[1]}")
         await _run(links, stop)
     finally:
         await runner.cleanup()
@@ -71,7 +71,7 @@ async def _run(links: list[ConnectorLink], stop: asyncio.Event) -> None:
         for link in links:
             link.stopping.set()
         _, late = await asyncio.wait(tasks, timeout=PATIENCE)
-        logs.info("connector stops", late=len(late))
+        logs.info("connector_stop", late=len(late))
     finally:
         for task in tasks:
             task.cancel()

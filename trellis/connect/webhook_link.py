@@ -138,11 +138,11 @@ class WebhookLink(ConnectorLink):
             await source.dead_letter(message, answer.text, self._section.attempts)
             await source.settle(message)
         logs.warning(
-            "messages dead-lettered",
+            "connector_dead_lettered",
             link=self._section.name,
             messages=len(batch),
             attempts=self._section.attempts,
-            answer=answer.text,
+            reason=answer.text,
         )
         return True
 

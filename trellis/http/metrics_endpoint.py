@@ -12,7 +12,7 @@ from trellis.http.routes import HttpRouter
 from trellis.http.server import Handler, Request, Response
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters
-from trellis.monitoring.page import CONTENT_TYPE, MetricsPage
+from trellis.monitoring.page import CONTENT_TYPE, OPENMETRICS_TYPE, MetricsPage, wants_openmetrics
 from trellis.server.node import BrokerNode
 
 #: Tags of the users that may read metrics if `metrics.login` is set.
@@ -34,16 +34,16 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
 
     async def aggregated(request: Request) -> Response:
         refusal = await refused(request)
-        return refusal or await rendered(await metrics.aggregated_metrics(node, counters))
+        return refusal or await rendered(request, await metrics.aggregated_metrics(node, counters))
 
     async def per_object(request: Request) -> Response:
         refusal = await refused(request)
-        return refusal or await rendered(await metrics.per_object_metrics(node, counters))
+        return refusal or await rendered(request, await metrics.per_object_metrics(node, counters))
 
     async def by_family(request: Request) -> Response:
         refusal = await refused(request)
         return refusal or await rendered(
-            await detailed.detailed_metrics(node, counters, request.query)
+            request, await detailed.detailed_metrics(node, counters, request.query)
         )
 
     async def refused(request: Request) -> Response | None:
@@ -68,7 +68,9 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
         name = verdict.identity.name
         return Response(403, f"user '{name}' lacks the tag 'monitoring'\n".encode())
 
-    async def rendered(page: MetricsPage) -> Response:
+    async def rendered(request: Request, page: MetricsPage) -> Response:
+        if wants_openmetrics(request.headers.get(b"accept", b"")):
+            return Response(200, await page.render(in_openmetrics=True), OPENMETRICS_TYPE)
         return Response(200, await page.render(), CONTENT_TYPE)
 
     router: HttpRouter[Handler] = HttpRouter()

@@ -9,6 +9,7 @@ Reading order:
     client_metrics  metrics of connections, logins and listeners
     channel_metrics metrics of AMQP channels
     archive_metrics metrics of the archive of streams
+    bridge_metrics  metrics of bridges, shovels and federation links
     message_metrics metrics of queues, streams, fates, routes and sessions
     cluster_metrics metrics of a node of a cluster
     stream_protocol metrics of RabbitMQ's stream protocol, which are always 0
@@ -16,6 +17,7 @@ Reading order:
     http_counters   counters of the HTTP servers, for the metrics
     listings        the rows of `trellis list`
     client_rows     rows of channels, consumers, users and retained messages
+    route_question  the question of `trellis route`
     route_rows      the rows of `trellis route`
 
 This package counts nothing: metrics and listings read the counters of the broker, the front ends

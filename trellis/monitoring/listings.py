@@ -223,6 +223,24 @@ async def _cluster(node: BrokerNode) -> AsyncIterator[Row]:
         yield asdict(node.cluster_figures())
 
 
+async def _bridges(node: BrokerNode) -> AsyncIterator[Row]:
+    """Yield the links to other brokers: bridges, shovels and federation links."""
+    for link in node.bridges:
+        state = link.state
+        yield {
+            "kind": state.kind,
+            "vhost": state.vhost,
+            "name": state.name,
+            "remote": state.remote,
+            "state": state.state,
+            "since": link.since,
+            **msgspec.structs.asdict(link.counters),
+            "in_flight": state.in_flight,
+            "error": state.error,
+            "refusal": state.refusal,
+        }
+
+
 async def _settings(node: BrokerNode) -> AsyncIterator[Row]:
     for setting in node.settings_in_force:
         yield dict(setting._asdict())
@@ -245,9 +263,10 @@ KINDS: Final[dict[str, Callable[[BrokerNode], AsyncIterator[Row]]]] = {
     "log": _log,
     "certificates": _certificates,
     "cluster": _cluster,
+    "bridges": _bridges,
 }
 
 #: The kinds that only users with the tag monitoring or administrator may list.
-MONITORING_KINDS: Final = ("retained", "topics", "log", "certificates", "cluster")
+MONITORING_KINDS: Final = ("retained", "topics", "log", "certificates", "cluster", "bridges")
 #: The kinds that only administrators may list.
 ADMINISTRATOR_KINDS: Final = ("users", "settings")

@@ -25,6 +25,7 @@ from trellis.monitoring import (
     stream_protocol,
 )
 from trellis.monitoring.archive_metrics import add_archive
+from trellis.monitoring.bridge_metrics import add_bridges
 from trellis.monitoring.cluster_metrics import add_cluster
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.ingress import collect_counts, collected
@@ -32,6 +33,7 @@ from trellis.monitoring.login_metrics import add_logins
 from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.monitoring.scrape import queues_of
+from trellis.monitoring.telemetry_metrics import add_telemetry
 from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
@@ -74,6 +76,9 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
         add_cluster(page, node.cluster_figures())
     if node.archive is not None:
         add_archive(page, node.archive)
+    add_bridges(page, node.bridges)
+    if node.telemetry is not None:
+        add_telemetry(page, node.telemetry)
     return page
 
 

@@ -1,4 +1,7 @@
-"""A page of metrics, and its text in the format of Prometheus, made in slices.
+"""A page of metrics, and its text in the format of Prometheus or OpenMetrics, made in slices.
+
+A scraper that asks for OpenMetrics also gets exemplars: the trace of a delivery in each bucket of a
+histogram.
 
 Rendering takes 3 us for each series.
 """
@@ -7,14 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import Any, Final
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.utils import floatToGoString
 
-#: The content type of a page's text.
+from broker.messages.sampled import BUCKETS, DeliveryTimes
+
+#: The content types of a page's text, in the formats of Prometheus and of OpenMetrics.
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+OPENMETRICS_TYPE: Final = openmetrics.CONTENT_TYPE_LATEST
+#: The media type with which a scraper asks for OpenMetrics.
+_OPENMETRICS: Final = OPENMETRICS_TYPE.partition(";")[0].encode()
 #: Number of samples that are rendered in one turn of the event loop.
 RENDER_SLICE: Final = 200
 
@@ -54,6 +63,21 @@ class MetricFamily:
         every = zip(self._labels, self._values, strict=True)
         return [pair for chunk in every for pair in zip(*chunk, strict=True)]
 
+    def head(self, in_openmetrics: bool) -> str:
+        """Return the lines with the name, the kind and the help text."""
+        name, text = self.name, self.text.replace("\\", "\\\\").replace("\n", "\\n")
+        if in_openmetrics:
+            text = text.replace('"', '\\"')
+        elif self.kind == "counter":
+            name += "_total"
+        return f"# HELP {name} {text}\n# TYPE {name} {self.kind}\n"
+
+    def take_lines(self, in_openmetrics: bool) -> Iterator[list[str]]:
+        """Remove the samples, and yield their lines of text in chunks of up to RENDER_SLICE."""
+        name = self.name + ("_total" if self.kind == "counter" else "")
+        for labels, values in self.take():
+            yield list(map(_line, repeat(name), labels, values))
+
     def take(self) -> Iterator[tuple[list[Labels], list[float]]]:
         """Remove and yield the samples, in chunks of RENDER_SLICE."""
         labels, self._labels = self._labels, [[]]
@@ -62,6 +86,30 @@ class MetricFamily:
         values.reverse()
         while labels:
             yield labels.pop(), values.pop()
+
+
+class HistogramFamily(MetricFamily):
+    """A histogram of times in seconds, with an exemplar for each bucket in OpenMetrics."""
+
+    def __init__(self, name: str, text: str, times: DeliveryTimes) -> None:
+        super().__init__(name, "histogram", text)
+        self._exemplars = list(times.exemplars)
+        self._sum = times.total
+        for bound, count in zip((*BUCKETS, float("inf")), accumulate(times.counts), strict=True):
+            self.append({"le": _text_of(bound)}, count)
+
+    def take_lines(self, in_openmetrics: bool) -> Iterator[list[str]]:
+        lines, count = [], 0.0
+        for (labels, count), exemplar in zip(self.samples, self._exemplars, strict=True):
+            line = _line(f"{self.name}_bucket", labels, count)
+            if in_openmetrics and exemplar is not None:
+                trace, seconds, time = exemplar
+                line = f'{line[:-1]} # {{trace_id="{trace}"}} {seconds} {time:.3f}\n'
+            lines.append(line)
+        lines.append(_line(f"{self.name}_count", {}, count))
+        lines.append(_line(f"{self.name}_sum", {}, self._sum))
+        list(self.take())
+        yield lines
 
 
 class MetricsPage:
@@ -96,6 +144,10 @@ class MetricsPage:
         """Add a sample to a counter; `text` is its help text."""
         self.add(name, "counter", text, value, **labels)
 
+    def histogram(self, name: str, text: str, times: DeliveryTimes) -> None:
+        """Add a histogram of times in seconds; `text` is its help text."""
+        self.families[name] = HistogramFamily(name, text, times)
+
     def counter_by(
         self, label: str, name: str, text: str, counts: Mapping[Any, float], **labels: str
     ) -> None:
@@ -103,8 +155,10 @@ class MetricsPage:
         for key in sorted(counts):
             self.counter(name, text, counts[key], **labels, **{label: str(key)})
 
-    async def render(self) -> bytearray:
+    async def render(self, in_openmetrics: bool = False) -> bytearray:
         """Return the text that Prometheus scrapes, and empty the page.
+
+        The text is in the format of Prometheus, or of OpenMetrics 1.0.
 
         The text is made in slices of RENDER_SLICE samples, with a turn of the event loop after
         each. (A thread would hold the interpreter lock for 5 ms at a time.) The text grows in
@@ -114,19 +168,24 @@ class MetricsPage:
         parts: list[str] = []
         made = 0
         for family in self.families.values():
-            name = family.name + ("_total" if family.kind == "counter" else "")
-            text = family.text.replace("\\", "\\\\").replace("\n", "\\n")
-            parts.append(f"# HELP {name} {text}\n# TYPE {name} {family.kind}\n")
-            for labels, values in family.take():
-                parts += map(_line, repeat(name), labels, values)
-                made += len(labels)
+            parts.append(family.head(in_openmetrics))
+            for lines in family.take_lines(in_openmetrics):
+                parts += lines
+                made += len(lines)
                 if made >= RENDER_SLICE:
                     made = 0
                     text_of_page += "".join(parts).encode()
                     parts = []
                     await asyncio.sleep(0)
+        if in_openmetrics:
+            parts.append("# EOF\n")
         text_of_page += "".join(parts).encode()
         return text_of_page
+
+
+def wants_openmetrics(accept: bytes) -> bool:
+    """True if the header Accept of a request names the format of OpenMetrics."""
+    return any(part.partition(b";")[0].strip() == _OPENMETRICS for part in accept.split(b","))
 
 
 def _line(name: str, labels: Labels, value: float) -> str:

@@ -26,7 +26,8 @@ from broker.routing.exchanges import Exchange, is_topic
 from broker.routing.topic_history import HistorySum, TopicHistory
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap
-from trellis.monitoring.route_rows import EXCHANGE_KIND, SESSION, printable_key
+from trellis.monitoring.route_question import EXCHANGE_KIND, SESSION
+from trellis.monitoring.route_rows import printable_key
 
 Row = dict[str, Any]
 #: The sections of an answer, in the order of its rows.

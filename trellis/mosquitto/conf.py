@@ -1,4 +1,4 @@
-"""Reads mosquitto.conf and its include_dir into general lines, listeners and plugins.
+"""Reads mosquitto.conf and its include_dir into general lines, listeners, bridges and plugins.
 
 The options below a line `listener` belong to that listener. Options of listeners above the first
 `listener` belong to the default listener. With `per_listener_settings true`, the options for logins
@@ -103,6 +103,8 @@ class Configuration:
         #: The lines outside of listeners, stored as those of a listener without a line `listener`.
         self.general = MosquittoListener(None)
         self.listeners: list[MosquittoListener] = []
+        #: The bridges; `line` is their line `connection`.
+        self.bridges: list[MosquittoListener] = []
         self._default = MosquittoListener(None)
         self._current = self._default
         self._report = report
@@ -139,9 +141,13 @@ class Configuration:
                 line.place, line.text, "Mosquitto has no such option; correct or remove it"
             )
             return
-        if in_bridge and option.group == "bridge" and line.name != "connection":
-            return
         self._note(line, option)
+        if in_bridge and option.group == "bridge":
+            if line.name == "connection":
+                self.bridges.append(MosquittoListener(line))
+            else:
+                self.bridges[-1].add(line)
+            return
         if line.name == "listener":
             self._current = MosquittoListener(line)
             self.listeners.append(self._current)
@@ -166,7 +172,7 @@ class Configuration:
                 self._plugin.options[name] = line
         elif option.of_listener or (self.per_listener and line.name in _PER_LISTENER):
             self._current.add(line)
-        elif option.group != "bridge":
+        else:
             self.general.add(line)
 
     def _note(self, line: Line, option: MosquittoOption) -> None:
@@ -177,7 +183,7 @@ class Configuration:
             self._report.not_taken(line.place, line.text, option.advice)
         elif option.verdict == UNNEEDED:
             self._report.not_needed(line.place, line.text, option.advice)
-        elif option.verdict == DIFFERENT and option.group in ("general", "log"):
+        elif option.verdict == DIFFERENT and option.group in ("general", "log", "bridge"):
             self._report.differs(line.place, line.text, option.advice)
 
 

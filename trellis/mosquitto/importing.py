@@ -10,6 +10,7 @@ import msgspec
 from broker.access.rules import RULES_MAX
 from trellis.mosquitto.access import limited
 from trellis.mosquitto.acl_file import Acl, read_acl
+from trellis.mosquitto.bridges import bridge_tables
 from trellis.mosquitto.conf import Configuration, Line, MosquittoListener, Plugin
 from trellis.mosquitto.dynamic_security import DynamicSecurity
 from trellis.mosquitto.password_file import read_passwords
@@ -70,6 +71,8 @@ class MosquittoImport:
         # The built-in user guest would have all permissions, so it is switched off.
         self.tables["auth"] = {"guest": False}
         self._add_anonymous(taken)
+        #: The [[bridge]] tables.
+        self.bridges = bridge_tables(self._conf, self.report)
         self._users: dict[str, str] = {}
         self._rules: dict[str, list[str]] = {}
         self._read_security(files)
@@ -84,6 +87,8 @@ class MosquittoImport:
             if table:
                 lines += ["", f"[{section}]"]
                 lines += [f"{key} = {toml(value)}" for key, value in table.items()]
+        for table in self.bridges:
+            lines += ["", "[[bridge]]", *(f"{key} = {toml(value)}" for key, value in table.items())]
         return "\n".join(lines) + "\n"
 
     @property

@@ -144,55 +144,61 @@ plugin_load | different | | users, topic rules | see `plugin`; applies to the li
 plugin_opt_* | different | | - | the files of the plugins that are imported
 plugin_use | different | | - | see `plugin`; applies to one listener
 [bridge]
-address | missing | | - | Trellis has no bridges: run a bridge on the other broker, or a client
-    that copies messages
-addresses | missing | | - | see `address`
-bridge_alpn | missing | | - | see `address`
-bridge_attempt_unsubscribe | missing | | - | see `address`
-bridge_bind_address | missing | | - | see `address`
-bridge_cafile | missing | | - | see `address`
-bridge_capath | missing | | - | see `address`
-bridge_certfile | missing | | - | see `address`
-bridge_ciphers | missing | | - | see `address`
-bridge_ciphers_tls1.3 | missing | | - | see `address`
-bridge_identity | missing | | - | see `address`
-bridge_insecure | missing | | - | see `address`
-bridge_keyfile | missing | | - | see `address`
-bridge_max_packet_size | missing | | - | see `address`
-bridge_max_topic_alias | missing | | - | see `address`
-bridge_mptcp | missing | | - | see `address`
-bridge_outgoing_retain | missing | | - | see `address`
-bridge_protocol_version | missing | | - | see `address`
-bridge_psk | missing | | - | see `address`
-bridge_receive_maximum | missing | | - | see `address`
-bridge_reload_type | missing | | - | see `address`
-bridge_require_ocsp | missing | | - | see `address`
-bridge_session_expiry_interval | missing | | - | see `address`
-bridge_tcp_keepalive | missing | | - | see `address`
-bridge_tcp_user_timeout | missing | | - | see `address`
-bridge_tls_use_os_certs | missing | | - | see `address`
-bridge_tls_version | missing | | - | see `address`
-cleansession | missing | | - | see `address`
-clientid | missing | | - | see `address`
-connection | missing | | - | see `address`
-idle_timeout | missing | | - | see `address`
-keepalive_interval | missing | | - | see `address`
-local_cleansession | missing | | - | see `address`
-local_clientid | missing | | - | see `address`
-local_password | missing | | - | see `address`
-local_username | missing | | - | see `address`
-notification_topic | missing | | - | see `address`
-notifications | missing | | - | see `address`
-notifications_local_only | missing | | - | see `address`
-password | missing | | - | see `address`
-remote_clientid | missing | | - | see `address`
-remote_password | missing | | - | see `address`
-remote_username | missing | | - | see `address`
-restart_timeout | missing | | - | see `address`
-round_robin | missing | | - | see `address`
-start_type | missing | | - | see `address`
-threshold | missing | | - | see `address`
-topic | missing | | - | see `address`
-try_private | missing | | - | see `address`
-username | missing | | - | see `address`
+address | different | | `bridge.remote` | one address; Mosquitto tries several in turn
+addresses | different | | `bridge.remote` | see `address`
+bridge_alpn | missing | | - | the remote broker must accept a connection without ALPN
+bridge_attempt_unsubscribe | missing | | - | a topic that is removed stays in the sessions of the
+    bridge; delete the sessions
+bridge_bind_address | missing | | - | the operating system chooses the address
+bridge_cafile | equal | | `bridge.ca` |
+bridge_capath | missing | | `bridge.ca` | write all certificates into one file
+bridge_certfile | equal | | `bridge.certificate` |
+bridge_ciphers | missing | | - | the cipher suites of OpenSSL's default for TLS 1.2
+bridge_ciphers_tls1.3 | missing | | - | all cipher suites of TLS 1.3
+bridge_identity | missing | | TLS with certificates | Trellis has no pre-shared keys; give the
+    bridge a certificate
+bridge_insecure | missing | false | - | the host name of the certificate is always verified
+bridge_keyfile | equal | | `bridge.key` |
+bridge_max_packet_size | missing | 0 | - | the limit of the remote broker applies
+bridge_max_topic_alias | not needed | | - | the bridge uses no topic aliases
+bridge_mptcp | missing | false | - | plain TCP
+bridge_outgoing_retain | missing | true | - | retained messages stay retained
+bridge_protocol_version | different | mqttv50 | - | the bridge speaks MQTT 5 only
+bridge_psk | missing | | TLS with certificates | see `bridge_identity`
+bridge_receive_maximum | equal | | `bridge.window` |
+bridge_reload_type | missing | lazy | - | a change needs a restart of the broker
+bridge_require_ocsp | missing | false | - | the revocation of the certificate is not checked
+bridge_session_expiry_interval | equal | | `bridge.session_expiry` |
+bridge_tcp_keepalive | not needed | | `bridge.keep_alive` | MQTT's keep-alive finds a dead
+    connection
+bridge_tcp_user_timeout | not needed | | `bridge.keep_alive` | MQTT's keep-alive finds a dead
+    connection
+bridge_tls_use_os_certs | equal | | `bridge.ca` |
+bridge_tls_version | missing | | - | TLS 1.2 and 1.3
+cleansession | different | false | - | the remote session is always kept
+clientid | equal | | `bridge.client_id` |
+connection | different | | `[[bridge]]` | copies with QoS 1 at most, and marks the messages with a
+    user property; see [bridges.md](bridges.md)
+idle_timeout | missing | | - | the bridge is always connected
+keepalive_interval | equal | | `bridge.keep_alive` |
+local_cleansession | different | false | - | the local session is always kept
+local_clientid | missing | | - | the identifier is `bridge.` and the name of the bridge
+local_password | equal | | `bridge.local_password` |
+local_username | equal | | `bridge.local_user` |
+notification_topic | missing | | - | see `notifications`
+notifications | missing | false | - | no topic has the state of the bridge; `trellis list bridges`
+    and `trellis_bridge_up` show it
+notifications_local_only | missing | false | - | see `notifications`
+password | equal | | `bridge.remote_password` |
+remote_clientid | equal | | `bridge.client_id` |
+remote_password | equal | | `bridge.remote_password` |
+remote_username | equal | | `bridge.remote_user` |
+restart_timeout | different | | `bridge.reconnect_max` | the first wait is 1 s, and each wait is
+    twice the one before, up to 30 s
+round_robin | missing | false | - | see `address`
+start_type | missing | automatic | - | the bridge is always connected
+threshold | missing | | - | the bridge is always connected
+topic | equal | | `bridge.topics` |
+try_private | not needed | | - | No Local and a user property prevent loops
+username | equal | | `bridge.remote_user` |
 """

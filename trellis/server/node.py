@@ -32,6 +32,9 @@ from trellis.archive.service import ArchiveService
 from trellis.auth.authenticate import Accounts
 from trellis.auth.rates import PublishRates
 from trellis.auth.tokens.authenticator import TokenAuthenticator
+from trellis.bridge.contract import SHOVEL
+from trellis.bridge.definitions import local_amqp, mqtt_bridge
+from trellis.bridge.service import BridgeService
 from trellis.process import raise_descriptor_limit
 from trellis.server import matching_profile as profile
 from trellis.server.admission import Admission
@@ -51,6 +54,7 @@ from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 from trellis.server.topic_collector import TopicCollector
 from trellis.server.turn import LoopTurn
 from trellis.settings import Loaded, Settings, SettingsError, fill
+from trellis.telemetry.service import telemetry_from_settings
 
 #: Largest number of filters in `metrics.topics`: each is compared with each unroutable topic.
 TOPIC_GROUPS_MAX: Final = 100
@@ -118,6 +122,14 @@ class BrokerNode:
         #: The archive of streams; None if the settings name none.
         self.archive = _archive(settings, directory, disk)
         self.broker.streams.archive = self.archive
+        #: The links to other brokers.
+        self.bridges = BridgeService(self.broker, self._end_shovel)
+        if settings.bridge and find_spec("paho") is None:
+            raise SettingsError(
+                "bridge: paho-mqtt is not installed; pip install 'trellis-broker[bridge]'"
+            )
+        #: The telemetry, for distributed tracing; None without `telemetry.enabled`.
+        self.telemetry = telemetry_from_settings(settings, self.broker)
         self.store_writer = (
             StoreWriter(self.broker.store)
             if opened is None
@@ -208,6 +220,8 @@ class BrokerNode:
 
         if self.archive is not None:
             self.archive.start(self.broker.agenda)
+        if self.telemetry is not None:
+            self.telemetry.start()
 
     def _audited(self) -> AbstractContextManager[None]:
         """Begin the audit trail; return a context manager for changes that the settings request.
@@ -245,12 +259,27 @@ class BrokerNode:
         )
 
     def close(self) -> None:
-        """Release the disk reserve and the spare file descriptors, and end the archive's worker."""
+        """Release the disk reserve and the spare file descriptors, and end the workers."""
         if self.reserve is not None:
             self.reserve.close()
         if self.archive is not None:
             self.archive.close()
+        self.bridges.close()
+        if self.telemetry is not None:
+            self.telemetry.close()
         self.disk.close_spares()
+
+    def start_bridges(self) -> None:
+        """Start the links to other brokers, when the listeners are open."""
+        bridges = [mqtt_bridge(one, self.addresses) for one in self.settings.bridge]
+        self.bridges.start(bridges, local_amqp(self.settings, self.addresses))
+
+    def _end_shovel(self, vhost: str, name: str) -> None:
+        """Delete the parameter of a shovel that has moved all its messages."""
+        known = self.broker.vhosts.get(vhost)
+        if known is not None:
+            known.parameters.clear(SHOVEL, name)
+            self.turn.schedule()
 
     def review(self, user: str = "") -> None:
         """Begin to renew the permissions of all connections and sessions, after a change.

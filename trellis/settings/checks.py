@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from broker.access.rules import RULES_MAX
 from matching.registry import algorithms
+from trellis.settings.bridge import TOPICS_MAX
 from trellis.settings.cluster import cluster_problems
 from trellis.settings.listeners import Mqtts, PlainListener, TlsListener
 from trellis.settings.schema import Settings
@@ -35,6 +36,23 @@ def problems(settings: Settings) -> Iterator[Problem]:
     yield from _sockets(settings)
     yield from _ports(settings)
     yield from cluster_problems(settings.cluster)
+    yield from _bridges(settings)
+
+
+def _bridges(settings: Settings) -> Iterator[Problem]:
+    """Yield a problem for bridges that share a name, or cannot connect to this broker."""
+    names = [bridge.name for bridge in settings.bridge]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield ("bridge",), f'"{name}" is given twice; names of bridges must differ'
+    for bridge in settings.bridge:
+        if len(bridge.topics) > TOPICS_MAX:
+            problem = f'bridge "{bridge.name}" has {len(bridge.topics)} topics; the limit is '
+            yield ("bridge",), f"{problem}{TOPICS_MAX}"
+        if bridge.key and not bridge.certificate:
+            yield ("bridge",), f'bridge "{bridge.name}" has a key, but no certificate'
+    if names and not settings.mqtt.enabled:
+        problem = "a bridge connects to this broker over plain MQTT on loopback, which is off"
+        yield ("bridge", "mqtt.enabled"), f"{problem}; set mqtt.enabled"
 
 
 def _matchers(settings: Settings) -> Iterator[Problem]:

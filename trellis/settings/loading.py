@@ -11,8 +11,8 @@ import msgspec
 
 from trellis.settings.checks import problems
 from trellis.settings.errors import SettingsError, nearest
-from trellis.settings.options import OPTIONS, SECTIONS, USER_OPTIONS, Option
-from trellis.settings.schema import Settings, UserSettings
+from trellis.settings.options import OPTIONS, SECTIONS, TABLE_LISTS, Option
+from trellis.settings.schema import Settings
 
 #: If no settings file is named, the first of these files that exists is read.
 SEARCHED = (Path("broker.toml"), Path("/etc/trellis/broker.toml"))
@@ -145,8 +145,8 @@ def _line_of(error: ValueError, text: str) -> tuple[int, str]:
 
 
 def _read_in_file(key: str, value: object, where: str) -> Any:
-    if key == "users":
-        return _read_users(value, where)
+    if key in TABLE_LISTS:
+        return _read_tables(key, value, where)
     if key not in OPTIONS:
         raise SettingsError(
             where, key, f"unknown key; the nearest is {nearest(key, [*OPTIONS, *SECTIONS])}"
@@ -154,29 +154,34 @@ def _read_in_file(key: str, value: object, where: str) -> Any:
     return _read(OPTIONS[key], value, where, key)
 
 
-def _read_users(value: object, where: str) -> tuple[UserSettings, ...]:
-    if not (isinstance(value, list) and all(isinstance(user, dict) for user in value)):
-        raise SettingsError(where, "users", f"must be {OPTIONS['users'].expected}")
-    users = []
+def _read_tables(key: str, value: object, where: str) -> tuple[msgspec.Struct, ...]:
+    """Return the tables of a list of tables, such as the users. Raises SettingsError."""
+    if not (isinstance(value, list) and all(isinstance(table, dict) for table in value)):
+        raise SettingsError(where, key, f"must be {OPTIONS[key].expected}")
+    kind, options = TABLE_LISTS[key]
+    found = []
     for number, table in enumerate(value, 1):
-        place = f"users[{number}]"
+        place = f"{key}[{number}]"
         for name in table:
-            if name not in USER_OPTIONS:
-                problem = f"unknown key; the nearest is {nearest(name, USER_OPTIONS)}"
+            if name not in options:
+                problem = f"unknown key; the nearest is {nearest(name, options)}"
                 raise SettingsError(where, f"{place}.{name}", problem)
-        for name, option in USER_OPTIONS.items():
+        for name, option in options.items():
             if option.default is msgspec.NODEFAULT and not table.get(name):
-                problem = f"the key '{name}' of this user is missing; set it to the {option.help}"
+                owner = key.removesuffix("s")
+                problem = (
+                    f"the key '{name}' of this {owner} is missing; set it to the {option.help}"
+                )
                 raise SettingsError(where, f"{place}.{name}", problem)
-        users.append(
-            UserSettings(
+        found.append(
+            kind(
                 **{
-                    name: _read(USER_OPTIONS[name], item, where, f"{place}.{name}")
+                    name: _read(options[name], item, where, f"{place}.{name}")
                     for name, item in table.items()
                 }
             )
         )
-    return tuple(users)
+    return tuple(found)
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
+from trellis.settings.bridge import BridgeSettings
 from trellis.settings.declaration import INT64, CoreField
 from trellis.settings.errors import nearest, shown
 from trellis.settings.schema import Settings, UserSettings
@@ -194,6 +195,12 @@ def _options(table: type[Struct], prefix: str = "") -> dict[str, Option]:
 
 OPTIONS = _options(Settings)
 USER_OPTIONS = _options(UserSettings)
+BRIDGE_OPTIONS = _options(BridgeSettings)
+#: The settings that are lists of tables: the class and the options of each table.
+TABLE_LISTS: dict[str, tuple[type[Struct], dict[str, Option]]] = {
+    "users": (UserSettings, USER_OPTIONS),
+    "bridge": (BridgeSettings, BRIDGE_OPTIONS),
+}
 SECTIONS: dict[str, type[Struct]] = {
     field.name: field.type
     for field in msgspec.structs.fields(Settings)

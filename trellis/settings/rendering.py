@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from trellis.settings.errors import printable
-from trellis.settings.options import OPTIONS, SECTIONS, USER_OPTIONS, Option
+from trellis.settings.options import OPTIONS, SECTIONS, TABLE_LISTS, Option
 from trellis.settings.schema import Settings
 
 MASK = "********"
@@ -60,6 +60,14 @@ EXAMPLES = {
 # vhosts = ["/"]
 # rules = ["deny all private/#", "allow publish sensors/{username}/#", "allow subscribe #"]
 """,
+    "bridge": """\
+# [[bridge]]
+# name = "head-office"
+# remote = "mqtts://mqtt.example.org:8883"
+# topics = ['sensors/# out 1 "" plant7/', 'commands/# in 1 "" plant7/']
+# remote_user = "plant7"
+# remote_password = "..."
+""",
 }
 
 
@@ -69,8 +77,8 @@ def default_file() -> str:
     def heading(section: str) -> str:
         return f"[{section}]  # {title(section)}"
 
-    users = "\n".join(_explained(OPTIONS["users"], ""))
-    return f"{HEADER}\n{_document(Settings(), heading, _explained)}\n{users}\n"
+    lists = "\n\n".join("\n".join(_explained(OPTIONS[key], "")) for key in TABLE_LISTS)
+    return f"{HEADER}\n{_document(Settings(), heading, _explained)}\n{lists}\n"
 
 
 def render(settings: Settings) -> str:
@@ -103,16 +111,18 @@ def _document(
     lines: list[str] = []
     section = ""
     for option in OPTIONS.values():
-        # The users are written last: later keys would belong to the last user.
-        if option.key == "users":
+        # Lists of tables are written last: later keys would belong to the last table.
+        if option.key in TABLE_LISTS:
             continue
         if option.section != section:
             section = option.section
             lines += ["", heading(section)]
         lines += write(option, f"{option.name} = {toml(option.value_in(settings))}")
-    for user in settings.users:
-        lines += ["", *write(OPTIONS["users"], "[[users]]")]
-        lines += [f"{name} = {toml(value)}" for name, value in msgspec.structs.asdict(user).items()]
+    for key in TABLE_LISTS:
+        for table in OPTIONS[key].value_in(settings):
+            lines += ["", *write(OPTIONS[key], f"[[{key}]]")]
+            values = msgspec.structs.asdict(table)
+            lines += [f"{name} = {toml(value)}" for name, value in values.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -130,7 +140,6 @@ def _explained(option: Option, line: str) -> list[str]:
 
 def masked(settings: Settings) -> Settings:
     """Return `settings` with every secret replaced by a mask."""
-    mask = {option.name: MASK for option in USER_OPTIONS.values() if option.secret}
     plugins = {
         path: dict.fromkeys(options, MASK) for path, options in settings.amqtt.plugins.items()
     }
@@ -138,9 +147,20 @@ def masked(settings: Settings) -> Settings:
     return msgspec.structs.replace(
         settings,
         password=MASK if settings.password else "",
+        shovels=msgspec.structs.replace(settings.shovels, password=MASK),
         cluster=msgspec.structs.replace(settings.cluster, options=options),
         amqtt=msgspec.structs.replace(settings.amqtt, plugins=plugins),
-        users=tuple(msgspec.structs.replace(user, **mask) for user in settings.users),
+        **{key: _masked_tables(key, settings) for key in TABLE_LISTS},
+    )
+
+
+def _masked_tables(key: str, settings: Settings) -> tuple[msgspec.Struct, ...]:
+    """Return the tables of a list of tables, with every secret that is set replaced by a mask."""
+    _, options = TABLE_LISTS[key]
+    secrets = [name for name, option in options.items() if option.secret]
+    return tuple(
+        msgspec.structs.replace(table, **{name: MASK for name in secrets if getattr(table, name)})
+        for table in OPTIONS[key].value_in(settings)
     )
 
 

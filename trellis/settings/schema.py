@@ -15,6 +15,7 @@ from msgspec import field
 from broker.limits import BrokerLimits
 from matching.registry import algorithms
 from trellis.settings.archive_location import check_archive
+from trellis.settings.bridge import BridgeSettings, Shovels
 from trellis.settings.cluster import ClusterSettings
 from trellis.settings.declaration import KIB, MIB, CoreField, Section, option
 from trellis.settings.limits import Limits, RatesSettings
@@ -32,6 +33,7 @@ from trellis.settings.listeners import (
     Ws,
     Wss,
 )
+from trellis.settings.telemetry import TelemetrySettings
 from trellis.settings.tokens import Jwt
 from trellis.settings.values import (
     check_hash,
@@ -337,10 +339,15 @@ class Settings(Section, frozen=True, kw_only=True):
     rates: RatesSettings = RatesSettings()
     definitions: DefinitionsSettings = DefinitionsSettings()
     matcher: MatcherSettings = MatcherSettings()
+    shovels: Shovels = Shovels()
     shutdown: Shutdown = Shutdown()
     log: Log = Log()
+    telemetry: TelemetrySettings = TelemetrySettings()
     amqtt: AmqttSettings = AmqttSettings()
     users: Annotated[tuple[UserSettings, ...], option("users, each a table")] = ()
+    bridge: Annotated[
+        tuple[BridgeSettings, ...], option("bridges to remote MQTT brokers, each a table")
+    ] = ()
 
     @property
     def listeners(self) -> dict[str, Listener]:

@@ -73,7 +73,7 @@ def check_alias(text: str) -> None:
     """Raise ValueError unless a text has the form NAME=SCOPES"""
     name, equals, scopes = text.partition("=")
     if not name.strip() or not equals or not scopes.split():
-        raise ValueError("must have the form NAME=SCOPES, with spaces between the scopes")
+        raise ValueError("must be NAME=SCOPES, with spaces between the scopes")
     for scope in scopes.split():
         check_scope(scope)
 

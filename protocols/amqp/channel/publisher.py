@@ -364,7 +364,7 @@ class ChannelPublisher:
         """
         self.published += 1
         self.context.received += 1
-        if self._vhost.traces.running:
+        if self._vhost.traces.active:
             self._vhost.traces.publisher = self._connection
         if publication is None:
             fate = self._vhost.publish(self.context, route, plan, message, ticket)

@@ -21,12 +21,14 @@ from broker.messages.message import (
     PLAIN,
     PRIORITY,
     REPLY_TO,
+    TRACEPARENT_HEADER,
     AmendedEncoding,
     Encoding,
     Message,
     Properties,
     PropertyCodec,
 )
+from broker.messages.trace_context import TRACEPARENT_MARK
 from broker.routing.deduplication import PRODUCER
 from protocols.amqp.codec.frames import BODY, FRAME_END, HEADER, OVERHEAD
 from protocols.amqp.codec.properties import amended, read_properties, write_properties
@@ -84,6 +86,12 @@ class Frames(Encoding):
     def priority(self, content: bytes) -> i64:
         at = _property_at(content, 0, PRIORITY) if property_flags(content, 0) & PRIORITY else 0
         return content[at] if at > 0 else 0
+
+    def may_have_header(self, content: bytes, name: bytes) -> bool:
+        return (
+            property_flags(content, 0) & HEADERS != 0
+            and content.find(name, 0, _header_end(content, 0)) >= 0
+        )
 
     def is_dead_letter(self) -> bool:
         return self.channel == DEAD_LETTER_CHANNEL
@@ -228,11 +236,15 @@ def slow_path_reasons(reasons: i64, data: bytes, start: i64) -> i64:
         reasons -= PERSISTENCE
     if reasons & HEADERS and not names_keys(data, start):
         end = _header_end(data, start)
-        if data.find(MARK, start, end) < 0 and data.find(NUMBERED, start, end) < 0:
+        if (
+            data.find(MARK, start, end) < 0
+            and data.find(NUMBERED, start, end) < 0
+            and not (reasons & TRACEPARENT_HEADER and data.find(TRACEPARENT_MARK, start, end) >= 0)
+        ):
             reasons -= HEADERS
     if reasons & REPLY_TO and not asks_directly(data, start):
         reasons -= REPLY_TO
-    return reasons
+    return reasons & ~TRACEPARENT_HEADER
 
 
 def names_keys(data: bytes, start: i64) -> bool:

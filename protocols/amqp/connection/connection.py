@@ -30,7 +30,7 @@ from broker.messages.message import (
     AT_MOST_ONCE,
     NOWHERE,
     PERSISTENCE,
-    SUBSCRIBERS,
+    ROUTE_BITS,
     Message,
 )
 from broker.routing.publish_context import PublishContext
@@ -252,7 +252,7 @@ class AmqpConnection(ConnectionInterface):
         route = context.routes.get(address)
         slow: i64 = ALWAYS
         if route is not None and flags <= MANDATORY and stop - end <= self._fast_max:
-            slow = (property_flags(data, end) | ALWAYS | SUBSCRIBERS) & route.plan.slow_path_mask
+            slow = (property_flags(data, end) | ROUTE_BITS) & route.plan.slow_path_mask
             if flags == MANDATORY:
                 slow |= NOWHERE & route.plan.slow_path_mask
             if slow != 0:

@@ -105,6 +105,9 @@ class MqttEncoding(Encoding):
             headers[FORMAT] = given.numbers[PAYLOAD_FORMAT]
         return self._with_flags(properties, headers)
 
+    def may_have_header(self, content: bytes, name: bytes) -> bool:
+        return self.described and content.find(name, 0, properties_end(content)) >= 0
+
     def _with_flags(self, properties: Properties, headers: dict[str, object]) -> Properties:
         if self.retain:
             headers[RETAIN] = True

@@ -173,7 +173,7 @@ class MqttConnection(SessionConnection):
         """
         vhost = self.vhost
         fate: i64
-        if vhost.traces.running:
+        if vhost.traces.active:
             vhost.traces.publisher = self
         try:
             if publication is None:

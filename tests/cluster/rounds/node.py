@@ -27,10 +27,10 @@ from typing import Any
 
 import msgspec
 
+from broker.lease import Lease
 from broker.replication.contract import LogSpan, Timing
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.engine import ReplicatedLog
-from broker.replication.owner import LogOwner
 from broker.replication.records import BatchChunk, Claim, decode
 from broker.store.catalog import Catalog
 from tests.cluster.log_server import SocketLog
@@ -97,10 +97,10 @@ def install(control: Control) -> None:
     """Patch the broker so that it calls `control.reach` at the points `flush`, `catalog` and
     `opening`. (The log of the node reaches the other points.)
     """
-    may_act, write, take_over = LogOwner.may_act, Catalog.write, ReplicaDirectory.take_over
+    lasts, write, take_over = Lease.lasts, Catalog.write, ReplicaDirectory.take_over
 
-    def tested(self: LogOwner) -> bool:
-        found = may_act(self)
+    def tested(self: Lease) -> bool:
+        found = lasts(self)
         if found:
             control.reach("flush")
         return found
@@ -113,7 +113,7 @@ def install(control: Control) -> None:
         control.reach("opening")
         return take_over(self, *arguments)
 
-    LogOwner.may_act = tested  # type: ignore[method-assign]
+    Lease.lasts = tested  # type: ignore[method-assign]
     Catalog.write = written  # type: ignore[assignment, method-assign]
     ReplicaDirectory.take_over = opened  # type: ignore[assignment, method-assign]
 

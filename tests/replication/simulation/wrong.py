@@ -68,7 +68,7 @@ class LeaseFromAnswer(Node):
         class Wrong(_Owner):
             def _append(self, record: LogRecord) -> Steps[int]:
                 offset = yield from super()._append(record)
-                self.sent = self._clock()
+                self.renew(self._clock())
                 return offset
 
         super().own(Wrong.of(owner))
@@ -394,7 +394,7 @@ class NeverHandsOver(Node):
         if isinstance(error, Fenced) and self.owner is not None:
             owner = self.owner
             owner._fenced = False
-            owner.sent = self.world.now + 5
+            owner.renew(self.world.now + 5)
             return
         super().end(error)
 
@@ -420,6 +420,7 @@ class ActsAfterHandover(Node):
     def hand_over(self, owner: LogOwner) -> Steps[None]:
         yield from owner.hand_over(self.successor, "successor")
         owner._fenced, self.successor = False, 0
+        owner.renew(owner.sent)
         yield Sleep(0.6)
         raise Fenced("the log was handed over")
 

@@ -118,13 +118,13 @@ def test_a_seed_is_one_history(streams: bool) -> None:
         pytest.param(
             lambda seed: Simulation(seed, MarksBehind),
             {FORGOTTEN},
-            0,
+            8,
             id="a mark is written after the delivery",
         ),
         pytest.param(
             lambda seed: Simulation(seed, MarksOnce, drop=drop_with_marks),
             {FORGOTTEN},
-            0,
+            14,
             id="a mark is dropped with its segment",
         ),
         pytest.param(

@@ -332,3 +332,21 @@ def test_contents_that_cannot_be_read_have_no_properties() -> None:
     reader.subscribe(wish("a", 2))
     republish(client, "a", b"\xe0\x00" + b"\xff" * 9, b"x")
     assert [(one.payload, one.user_properties) for one in reader.publications()] == [(b"x", [])]
+
+
+def test_a_trace_context_crosses_in_both_directions_and_not_to_mqtt_3() -> None:
+    context = [
+        ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+        ("tracestate", "vendor=1,other=2"),
+    ]
+    world = World()
+    client, writer = consumer(world), Client5(world, "w")
+    reader, old = Client5(world, "r"), world.mqtt("old")
+    reader.subscribe(wish("#", 2))
+    old.subscribe("#", 0)
+    writer.send(publish("from/x", b"1", 1, user_properties=context))
+    assert got(client)[0]["headers"] == dict(context)
+    client.publish("amq.topic", "to.x", b"2", headers=dict(context))
+    assert [sorted(found.user_properties) for found in reader.publications()] == [context, context]
+    received = old.read()
+    assert b"1" in received and b"2" in received and b"trace" not in received

@@ -12,7 +12,9 @@
     limits.py       limits of virtual hosts and users
     messages.py     fetch and publish messages
     rates.py        rates of counters, from the counters in earlier answers
-    users.py        users, permissions, topic rules
+    users.py        users
+    permissions.py  permissions and topic permissions of users
+    topic_rules.py  topic rules of users
     connections.py  connections, channels, consumers
     definitions.py  definitions documents
     streaming.py    streams and their segments

@@ -18,6 +18,8 @@ from trellis.monitoring.route_rows import printable_key
 
 #: Largest number of rows up to the end of the page. Pages behind them are left to the gateway.
 ROWS_MAX: Final = 1_000
+#: Largest number of digits of a page and a size.
+DIGITS_MAX: Final = 9
 #: Number of objects that are added to the page at once.
 BATCH: Final = 128
 
@@ -44,15 +46,14 @@ class Page:
         self.sort = query.get("sort", "")
         self.reverse = query.get("sort_reverse") in ("true", "1")
         self.name = query.get("name", "").lower()
-        #: The gateway has checked that both are numbers.
-        self.number = int(query.get("page") or 1)
-        self.size = int(query.get("page_size") or PAGE_SIZE)
+        self.number = _whole_number(query.get("page") or "1")
+        self.size = _whole_number(query.get("page_size") or str(PAGE_SIZE))
         #: The number of rows up to the end of the page.
         self.last = self.number * self.size
-        #: True if the broker selects the page.
+        #: True if the broker selects the page. The gateway refuses a page or a size of 0.
         self.selected = (
             "page" in query
-            and self.last <= ROWS_MAX
+            and 0 < self.last <= ROWS_MAX
             and (not self.sort or self.sort in known)
             and not query.get("columns")
             and not (self.name and query.get("use_regex") in ("true", "1"))
@@ -78,6 +79,11 @@ class Page:
             "page_size": self.size,
             "total_count": total,
         }
+
+
+def _whole_number(text: str) -> int:
+    """Return a whole number of at most nine digits, or 0 for any other text."""
+    return int(text) if text.isdecimal() and len(text) <= DIGITS_MAX else 0
 
 
 class _FirstObjects(Generic[Object]):

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
-from broker.compatibility import COMPONENTS, OTHER_PARAMETER
+from broker.compatibility import COMPONENTS, MISSING, OTHER_PARAMETER
 from broker.names import shown
 from broker.queues.policies import Policy, operator_policy_of
 from broker.vhost.parameters import GLOBAL, OPERATOR_POLICY
@@ -23,6 +23,7 @@ from trellis.http.management.answers import (
     iterate,
     not_found,
 )
+from trellis.http.management.links import check_parameter
 from trellis.http.management.policies import log_keys_without_effect
 
 logger: Final = logging.getLogger(__name__)
@@ -90,17 +91,22 @@ def _value(call: Call) -> Any:
 async def put_parameter(call: Call) -> Empty:
     """Set the parameter that the path names to the `value` in the body.
 
-    The parameter is only stored; the log says that it has no effect.
+    The broker only stores a parameter of a component that it does not know; the log says that it
+    has no effect.
     """
     component, vhost, name = _target(call)
     value = _value(call)
+    check_parameter(component, vhost.name, name, value)
     fresh = await call.make_durable(
         lambda ticket: vhost.parameters.set(component, name, value, ticket)
     )
+    comparison = COMPONENTS.get(component, OTHER_PARAMETER)
+    if comparison.kind != MISSING:
+        return Empty(fresh)
     logger.warning(
         "user '%s' set parameter '%s' of component '%s' in vhost '%s': %s",
         *map(shown, (call.identity.name, name, component, vhost.name)),
-        COMPONENTS.get(component, OTHER_PARAMETER).text,
+        comparison.text,
     )
     return Empty(fresh)
 

@@ -9,7 +9,8 @@ from trellis.http.management.answers import Call, SectionedRows, bad_request, te
 from trellis.http.management.messages import whole_number
 from trellis.http.management.topology import exchange_name
 from trellis.monitoring import trial_rows
-from trellis.monitoring.route_rows import SECTIONS, RouteAnswer, RouteQuestion, headers_of_lines
+from trellis.monitoring.route_question import SECTIONS, RouteQuestion, headers_of_lines
+from trellis.monitoring.route_rows import RouteAnswer
 
 #: Largest value of `limit` in the query.
 LIMIT_MAX: Final = 1_000_000

@@ -1,30 +1,30 @@
-"""Starts the archive's worker, and starts it again after its end."""
+"""Runs a worker: a child process that exchanges lines with the broker, started again after its end.
+
+Archive and telemetry have a worker each. The first line that the broker sends opens the worker. A
+worker works until the broker closes the connection.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Final, cast
 
-from trellis import logs
-from trellis.archive import contract
 from trellis.child_process import start_program, wait_or_kill
 
 #: Seconds before the worker is started again: doubled after each worker that ended within
 #: RESTART_MAX seconds, up to RESTART_MAX.
 RESTART_MIN: Final = 1.0
 RESTART_MAX: Final = 60.0
-#: The program of the worker. The environment of the broker, which the worker gets, may have the
-#: credentials of an object store.
-PROGRAM: Final = "trellis.archive"
 
 
 class _Connection(asyncio.Protocol):
     """The broker's end of the connection to a worker."""
 
-    def __init__(self, received: Callable[[contract.FromWorker], None]) -> None:
+    def __init__(self, received: Callable[[bytes], None]) -> None:
         self._received = received
         self._data = bytearray()
         self.transport: asyncio.Transport | None = None
@@ -41,7 +41,7 @@ class _Connection(asyncio.Protocol):
             *lines, rest = bytes(self._data).split(b"\n")
             self._data = bytearray(rest)
             for text in lines:
-                self._received(contract.from_worker.decode(text))
+                self._received(text)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end of the worker."""
@@ -49,20 +49,32 @@ class _Connection(asyncio.Protocol):
 
 
 class WorkerProcess:
-    """The worker, restarted after each end until `close`.
+    """The worker of a `program` (a module), restarted after each end until `close`.
 
-    `received` is called with each message of the worker. After a start, the worker sends Ready.
+    The worker gets the environment of the broker, which may have the credentials of a service.
+    `opening` is the line that opens a worker. `received` is called with each line of the worker; it
+    sets `ready` when the worker has answered the opening. `on_lost` is called after an unexpected
+    end with the reason, and with the seconds until the next start.
     """
 
     def __init__(
-        self, opening: contract.Open, received: Callable[[contract.FromWorker], None]
+        self,
+        program: str,
+        opening: bytes,
+        received: Callable[[bytes], None],
+        on_lost: Callable[[str, float], None],
     ) -> None:
+        self._program = program
         self._opening = opening
         self._received = received
+        self._on_lost = on_lost
         self._connection: _Connection | None = None
-        #: True from the worker's message Ready until its end. Before, nothing is sent to it.
+        #: True from the worker's answer to the opening until its end. Before, nothing is sent to
+        #: it.
         self.ready = False
         self._process: subprocess.Popen[bytes] | None = None
+        #: The broker's end of the connection, while a worker runs.
+        self._socket: socket.socket | None = None
         self._closed = False
         #: Number of workers that ended although the broker had not closed them.
         self.lost = 0
@@ -73,27 +85,52 @@ class WorkerProcess:
         """The process number of the worker; 0 while no worker runs."""
         return 0 if self._process is None else self._process.pid
 
-    def send(self, message: contract.ToWorker) -> None:
-        """Send a message to the worker, if one is ready."""
+    @property
+    def unsent(self) -> int:
+        """Number of bytes that were passed to `send`, and that the worker has not read yet."""
+        connection = self._connection
+        if connection is None or connection.transport is None:
+            return 0
+        return connection.transport.get_write_buffer_size()
+
+    def send(self, line: bytes) -> None:
+        """Send a line to the worker, if one is ready."""
         if self.ready:
-            self._write(message)
+            self._write(line)
 
-    def _write(self, message: contract.ToWorker) -> None:
+    def _write(self, line: bytes) -> None:
         if self._connection is not None and self._connection.transport is not None:
-            self._connection.transport.write(contract.line(message))
+            self._connection.transport.write(line)
 
-    def _on_message(self, message: contract.FromWorker) -> None:
-        if isinstance(message, contract.Ready):
-            self.ready = True
-        self._received(message)
+    def close(self, patience: float = 0.0, last: bytes = b"") -> None:
+        """Send the line `last`, and end the worker; b"" is no line.
 
-    def close(self) -> None:
-        """Kill the worker. An upload in progress is cut off; the next worker repeats it."""
+        The worker has up to `patience` seconds for its last work, and is then killed.
+        """
         self._closed = True
         self._task.cancel()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        if self._process is None:
+            return
+        if patience and self._socket is not None and self.ready:
+            self._end_lines(self._socket, patience, last)
+        self._process.kill()
+        self._process.wait()
+
+    def _end_lines(self, ours: socket.socket, patience: float, last: bytes) -> None:
+        """Send a last line and the end of all lines; wait up to `patience` seconds for the worker.
+
+        The event loop does not run meanwhile, so the line is written to the socket itself.
+        """
+        assert self._process is not None
+        end = time.monotonic() + patience
+        try:
+            ours.settimeout(patience)
+            if not self.unsent:
+                ours.sendall(last)
+            ours.shutdown(socket.SHUT_WR)
+            self._process.wait(max(0.0, end - time.monotonic()))
+        except (OSError, subprocess.TimeoutExpired):
+            pass  # The worker has ended already, or does not end in time.
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -108,11 +145,7 @@ class WorkerProcess:
             self.lost += 1
             if loop.time() - began > RESTART_MAX:
                 delay = RESTART_MIN
-            logs.warning(
-                "archive_worker_lost",
-                reason=reason,
-                note=f"uploads and fetches wait; next start in {delay:g} s",
-            )
+            self._on_lost(reason, delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, RESTART_MAX)
 
@@ -123,21 +156,21 @@ class WorkerProcess:
         try:
             ours.setblocking(False)
             with theirs:
-                start = loop.run_in_executor(None, start_program, PROGRAM, [theirs.fileno()])
+                start = loop.run_in_executor(None, start_program, self._program, [theirs.fileno()])
                 try:
                     process = self._process = await asyncio.shield(start)
                 except asyncio.CancelledError:
                     (await start).kill()
                     raise
-            connection = _Connection(self._on_message)
+            connection = _Connection(self._received)
             await loop.create_unix_connection(lambda: connection, sock=ours)
-            self._connection = connection
+            self._connection, self._socket = connection, ours
             try:
                 self._write(self._opening)
                 await connection.lost.wait()
             finally:
                 self.ready = False
-                self._connection = None
+                self._connection = self._socket = None
             return await asyncio.to_thread(wait_or_kill, process)
         finally:
             ours.close()

@@ -1,0 +1,176 @@
+"""Broker processes with bridges, and MQTT clients that record what they receive."""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from paho.mqtt.client import Client, MQTTMessage, MQTTv5
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from tests.broker import BrokerProcess, environment
+
+#: Seconds after which a test gives up waiting.
+PATIENCE: Final = 60.0
+#: Session expiry in seconds of clients that keep their session.
+EXPIRY: Final = 600
+
+
+class BridgingBroker(BrokerProcess):
+    """A broker whose settings file has `text`, such as [[bridge]] tables."""
+
+    def __init__(
+        self,
+        folder: Path,
+        text: str = "",
+        *flags: str,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        file = folder / "broker.toml"
+        folder.mkdir(exist_ok=True)
+        file.write_text(text)
+        super().__init__("--config", str(file), *flags, variables=variables)
+
+    @property
+    def url(self) -> str:
+        host, port = self.addresses["http"]
+        return f"http://{host}:{port}"
+
+    def request(self, method: str, path: str, body: object = None) -> Any:
+        """Return the JSON of an answer of the HTTP API; None if it has no body."""
+        request = urllib.request.Request(f"{self.url}/api/{path}", method=method)
+        request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
+            request.data = json.dumps(body).encode()
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def links(self) -> dict[str, dict[str, Any]]:
+        """Return the rows of `trellis list bridges` by name."""
+        return {row["name"]: row for row in self.request("GET", "trellis/bridges")}
+
+    def wait(self, name: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Return the row of a link as soon as it fulfils the condition."""
+        end = time.monotonic() + PATIENCE
+        row: dict[str, Any] = {}
+        while time.monotonic() < end:
+            row = self.links().get(name, {})
+            if row and condition(row):
+                return row
+        raise AssertionError(f"{row}\n{self.log}")
+
+    def wait_up(self, *names: str) -> None:
+        for name in names:
+            self.wait(name, lambda row: row["state"] == "up")
+
+    def worker(self) -> int:
+        """Return the process number of the worker of the bridges."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        for pid in " ".join(task.read_text() for task in tasks).split():
+            if b"trellis.bridge" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return int(pid)
+        raise AssertionError("the broker has no worker of bridges")
+
+    def trellis(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of trellis against this broker."""
+        return subprocess.run(
+            [sys.executable, "-m", "trellis", *words, "--url", self.url],
+            env=environment(),
+            capture_output=True,
+            text=True,
+        )
+
+
+class Received(NamedTuple):
+    """A message that a client has received."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+
+
+class Recorder:
+    """An MQTT 5 client of paho that records the messages of some filters.
+
+    It keeps its session, and connects again after each loss.
+    """
+
+    def __init__(self, port: int, name: str, *filters: str) -> None:
+        self._filters = filters
+        self._ready: queue.Queue[object] = queue.Queue()
+        self._published: queue.Queue[int] = queue.Queue()
+        self.messages: queue.Queue[MQTTMessage] = queue.Queue()
+        self.client = client = Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTv5)
+        client.reconnect_delay_set(1, 1)
+        client.on_message = lambda _client, _data, message: self.messages.put(message)
+        client.on_connect = self._on_connect
+        client.on_subscribe = lambda *_: self._ready.put(None)
+        client.on_publish = lambda _client, _data, identifier, *_: self._published.put(identifier)
+        properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = EXPIRY
+        client.connect_async("127.0.0.1", port, clean_start=False, properties=properties)
+        client.loop_start()
+        self._ready.get(timeout=PATIENCE)
+
+    def _on_connect(self, client: Client, *_: object) -> None:
+        if self._filters:
+            options = SubscribeOptions(qos=2, retainAsPublished=True)
+            client.subscribe([(topic_filter, options) for topic_filter in self._filters])
+        else:
+            self._ready.put(None)
+
+    def publish(
+        self, topic: str, payload: bytes, qos: int = 1, retain: bool = False, **named: Any
+    ) -> None:
+        """Publish a message and wait until the broker has it; `named` are its properties."""
+        properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        for name, value in named.items():
+            setattr(properties, name, value)
+        sent = self.client.publish(topic, payload, qos, retain, properties)
+        while self._published.get(timeout=PATIENCE) != sent.mid:
+            pass
+
+    def next(self) -> MQTTMessage:
+        return self.messages.get(timeout=PATIENCE)
+
+    def take(self, count: int) -> list[Received]:
+        """Return the next messages, sorted."""
+        every = [self.next() for _ in range(count)]
+        return sorted(Received(one.topic, bytes(one.payload), one.qos, one.retain) for one in every)
+
+    def take_until(self, last: bytes) -> list[bytes]:
+        """Return the payloads of the next messages up to the payload `last`."""
+        every = [b""]
+        while every[-1] != last:
+            every.append(bytes(self.next().payload))
+        return every[1:]
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+def bridge(name: str, port: int, topics: Iterable[str], **more: Any) -> str:
+    """Return a [[bridge]] table to a broker on 127.0.0.1."""
+    lines = [
+        "[[bridge]]",
+        f'name = "{name}"',
+        f'remote = "mqtt://127.0.0.1:{port}"',
+        f"topics = {json.dumps(list(topics))}",
+        *(f"{key} = {json.dumps(value)}" for key, value in more.items()),
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,95 @@
+"""Federated exchanges: messages of an upstream's exchange reach the exchange of the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.bridge.amqp import AmqpPair, take
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpPair]:
+    pair = AmqpPair(tmp_path_factory.mktemp("pair"))
+    yield pair
+    pair.close()
+
+
+def federate(pair: AmqpPair, exchange: str, kind: str, upstream: str, **value: Any) -> None:
+    """Declare an exchange at both brokers, and federate the local one."""
+    for client in (pair.near, pair.far):
+        client.exchange_declare(exchange, kind, durable=True)
+    given = {"uri": pair.remote_uri, "reconnect_delay": 0.2, **value}
+    pair.put(upstream, "federation-upstream", **given)
+    policy = {
+        "pattern": f"^{exchange}$",
+        "definition": {"federation-upstream": upstream},
+        "apply-to": "exchanges",
+    }
+    pair.local.request("PUT", f"policies/%2F/{upstream}", policy)
+    pair.local.wait_up(f"{upstream} -> {exchange}")
+
+
+def test_messages_of_the_upstream_reach_the_local_bindings(pair: AmqpPair) -> None:
+    federate(pair, "orders", "topic", "west")
+    pair.near.queue_declare("eu")
+    pair.near.queue_bind("eu", "orders", "eu.#")
+    pair.far.basic_publish("orders", "us.1", b"no")
+    pair.far.basic_publish("orders", "eu.1", b"yes")
+    [(key, body, properties)] = take(pair.near, "eu", 1)
+    assert (key, body) == ("eu.1", b"yes")
+    headers: Any = properties.headers
+    [hop] = headers["x-received-from"]
+    assert hop["exchange"] == "orders"
+    assert "guest" not in hop["uri"]
+    [link] = [
+        row for row in pair.local.request("GET", "federation-links") if row["upstream"] == "west"
+    ]
+    assert (link["status"], link["exchange"]) == ("running", "orders")
+
+
+def test_only_the_listed_binding_keys_are_copied(pair: AmqpPair) -> None:
+    federate(pair, "direct", "direct", "keys", bindings=["a", "b"])
+    pair.near.queue_declare("direct.to")
+    for key in ("a", "b", "c"):
+        pair.near.queue_bind("direct.to", "direct", key)
+        pair.far.basic_publish("direct", key, key.encode())
+    pair.far.basic_publish("direct", "a", b"last")
+    assert [body for _, body, _ in take(pair.near, "direct.to", 3)] == [b"a", b"b", b"last"]
+
+
+def test_a_message_passes_no_more_than_max_hops_links(pair: AmqpPair) -> None:
+    """Two brokers with links to each other: a message goes over, and does not come back."""
+    federate(pair, "both", "fanout", "there")
+    host, port = pair.local.amqp
+    value = {"uri": f"amqp://{host}:{port}", "reconnect-delay": 0.2}
+    pair.remote.request("PUT", "parameters/federation-upstream/%2F/back", {"value": value})
+    policy = {"pattern": "^both$", "definition": {"federation-upstream-set": "all"}}
+    pair.remote.request("PUT", "policies/%2F/back", {**policy, "apply-to": "exchanges"})
+    pair.remote.wait_up("back -> both")
+    for client, queue in ((pair.near, "near"), (pair.far, "far")):
+        client.queue_declare(queue)
+        client.queue_bind(queue, "both")
+    for number in range(10):
+        pair.far.basic_publish("both", "", b"far %d" % number)
+        pair.near.basic_publish("both", "", b"near %d" % number)
+    expected = sorted(b"%s %d" % (side, n) for side in (b"near", b"far") for n in range(10))
+    assert sorted(body for _, body, _ in take(pair.near, "near", 20)) == expected
+    assert sorted(body for _, body, _ in take(pair.far, "far", 20)) == expected
+    assert pair.local.wait("there -> both", lambda row: row["looped"] == 10)["sent"] == 10
+    assert pair.remote.wait("back -> both", lambda row: row["looped"] == 10)["sent"] == 10
+    for client, queue in ((pair.near, "near"), (pair.far, "far")):
+        assert client.queue_declare(queue, passive=True).method.message_count == 0
+
+
+def test_an_exchange_that_cannot_be_federated_is_listed_with_the_reason(pair: AmqpPair) -> None:
+    pair.near.exchange_declare("plain", "direct", durable=True)
+    pair.put("plain", "federation-upstream", uri=pair.remote_uri)
+    policy = {"pattern": "^plain$", "definition": {"federation-upstream": "plain"}}
+    pair.local.request("PUT", "policies/%2F/plain", {**policy, "apply-to": "exchanges"})
+    row = pair.local.wait("plain -> plain", lambda row: row["state"] == "invalid")
+    assert "'bindings' must list its routing keys" in row["error"]
+    pair.local.request("DELETE", "policies/%2F/plain")
+    pair.wait_gone("plain -> plain")

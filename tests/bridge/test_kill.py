@@ -1,0 +1,147 @@
+"""At least once: each confirmed message arrives, whichever of the three processes is killed.
+
+The test repeats: publish numbered messages, kill -9 a broker or the worker of the bridge at a
+random time. At the end, all messages that their broker has confirmed are at the other broker.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.bridge.running import PATIENCE, BridgingBroker, Recorder, bridge
+
+pytestmark = pytest.mark.long
+SEED = int(os.environ.get("TRELLIS_CRASH_SEED", "1"))
+
+
+class Numbers(threading.Thread):
+    """Publishes numbers with QoS 1, one after the other, until `stop`; keeps the confirmed ones."""
+
+    def __init__(self, port: int, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._recorder = Recorder(port, f"publisher-{topic[0]}")
+        self._topic = topic
+        self.stop = threading.Event()
+        self.reached: dict[int, threading.Event] = {}
+        self.confirmed = 0
+
+    def run(self) -> None:
+        while not self.stop.is_set():
+            number = self.confirmed
+            self._recorder.publish(self._topic, b"%d" % number)
+            self.confirmed += 1
+            if event := self.reached.get(number):
+                event.set()
+        self._recorder.close()
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many further numbers are confirmed."""
+        event = self.reached.setdefault(self.confirmed + count, threading.Event())
+        assert event.wait(PATIENCE)
+
+
+class KilledPair:
+    """Two brokers with data directories and fixed ports, of which any process may be killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.remote = BridgingBroker(folder / "r", "", "--data-dir", str(folder / "remote"))
+        self._remote_port = self.remote.mqtt.port
+        self._text = bridge(
+            "b", self._remote_port, ["out/# out 1", "in/# in 2"], window=20, reconnect_max=1
+        )
+        self.local = BridgingBroker(folder / "l", self._text, "--data-dir", str(folder / "local"))
+        self._local_port = self.local.mqtt.port
+        self.local.wait_up("b")
+
+    def kill(self, victim: str) -> None:
+        """Kill a process, and start a broker again; the worker is started again by its broker."""
+        if victim == "worker":
+            os.kill(self.local.worker(), signal.SIGKILL)
+            self.local.wait("b", lambda row: row["state"] != "up")
+        elif victim == "remote":
+            self.remote.kill()
+            self.remote = BridgingBroker(
+                self._folder / "r",
+                "",
+                *("--data-dir", str(self._folder / "remote"), "--mqtt-port"),
+                str(self._remote_port),
+            )
+        else:
+            self.local.kill()
+            self.local = BridgingBroker(
+                self._folder / "l",
+                self._text,
+                *("--data-dir", str(self._folder / "local"), "--mqtt-port"),
+                str(self._local_port),
+            )
+        self.local.wait_up("b")
+
+    def stop(self) -> None:
+        self.local.stop()
+        self.remote.stop()
+
+
+def missing(recorder: Recorder, confirmed: int) -> set[int]:
+    """Return the confirmed numbers that do not arrive."""
+    wanted = set(range(confirmed))
+    while wanted:
+        wanted.discard(int(recorder.next().payload))
+    return wanted
+
+
+@pytest.mark.parametrize("victim", ["worker", "remote", "local"])
+def test_no_confirmed_message_is_lost_when_a_process_is_killed(tmp_path: Path, victim: str) -> None:
+    pair, random = KilledPair(tmp_path), Random(SEED)
+    far = Recorder(pair.remote.mqtt.port, "far", "out/#")
+    near = Recorder(pair.local.mqtt.port, "near", "in/#")
+    outward = Numbers(pair.local.mqtt.port, "out/n")
+    inward = Numbers(pair.remote.mqtt.port, "in/n")
+    for publisher in (outward, inward):
+        publisher.start()
+    for _ in range(3):
+        outward.wait_for(random.randrange(5, 50))
+        inward.wait_for(random.randrange(5, 50))
+        pair.kill(victim)
+    for publisher in (outward, inward):
+        publisher.stop.set()
+        publisher.join()
+    assert not missing(far, outward.confirmed)
+    assert not missing(near, inward.confirmed)
+    for recorder in (far, near):
+        recorder.close()
+    pair.stop()
+
+
+def test_messages_wait_on_disk_while_the_remote_is_away(tmp_path: Path) -> None:
+    """The messages outlive a crash of the local broker, too, and arrive when the remote is back."""
+    pair = KilledPair(tmp_path)
+    far = Recorder(pair.remote.mqtt.port, "far", "out/#")
+    port = pair.remote.mqtt.port
+    pair.remote.kill()
+    row = pair.local.wait("b", lambda row: row["state"] == "connecting")
+    assert row["error"]
+    near = Recorder(pair.local.mqtt.port, "near")
+    for number in range(500):
+        near.publish("out/n", b"%d" % number)
+    near.publish("out/n", b"transient", 0)
+    pair.local.wait("b", lambda row: row["dropped"] == 1)
+    near.close()
+    assert pair.local.wait("b", lambda row: row["in_flight"] == 20)
+    pair.local.kill()
+    pair.remote = BridgingBroker(
+        tmp_path / "r",
+        "",
+        *("--data-dir", str(tmp_path / "remote"), "--mqtt-port", str(port)),
+    )
+    pair.local = BridgingBroker(tmp_path / "l", pair._text, "--data-dir", str(tmp_path / "local"))
+    pair.local.wait_up("b")
+    assert [int(far.next().payload) for _ in range(500)] == list(range(500))
+    far.close()
+    pair.stop()

@@ -1,0 +1,172 @@
+"""MQTT bridges between two brokers: topics, QoS, properties, retained messages, loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bridge.running import BridgingBroker, Received, Recorder, bridge
+
+TOPICS = ('s/# out 1 "" plant/', 'c/# in 2 "" plant/', "both/# both 1", "zero/# out 0")
+
+
+class Pair:
+    """Two brokers with a bridge, and a client at each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.remote = BridgingBroker(folder / "remote")
+        text = bridge("b", self.remote.mqtt.port, TOPICS)
+        self.local = BridgingBroker(folder / "local", text)
+        self.local.wait_up("b")
+        self.near = Recorder(self.local.mqtt.port, "near", "#")
+        self.far = Recorder(self.remote.mqtt.port, "far", "#")
+
+    def close(self) -> None:
+        self.near.close()
+        self.far.close()
+        self.local.stop()
+        self.remote.stop()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    pair = Pair(tmp_path_factory.mktemp("pair"))
+    yield pair
+    pair.close()
+
+
+@pytest.mark.parametrize(("sent", "copied"), [(0, 0), (1, 1), (2, 1)])
+def test_messages_go_out_with_the_prefix_of_the_remote(pair: Pair, sent: int, copied: int) -> None:
+    pair.near.publish("s/a/b", b"out", sent)
+    assert pair.far.take(1) == [Received("plant/s/a/b", b"out", copied, False)]
+    assert pair.near.take(1) == [Received("s/a/b", b"out", sent, False)]
+
+
+@pytest.mark.parametrize(("sent", "copied"), [(0, 0), (1, 1), (2, 1)])
+def test_messages_come_in_without_the_prefix(pair: Pair, sent: int, copied: int) -> None:
+    pair.far.publish("plant/c/x", b"in", sent)
+    assert pair.near.take(1) == [Received("c/x", b"in", copied, False)]
+    assert pair.far.take(1) == [Received("plant/c/x", b"in", sent, False)]
+
+
+def test_a_rule_of_qos_0_copies_with_qos_0(pair: Pair) -> None:
+    pair.near.publish("zero/z", b"z", 2)
+    assert pair.far.take(1) == [Received("zero/z", b"z", 0, False)]
+    pair.near.take(1)
+
+
+def test_a_rule_in_both_directions_does_not_send_messages_back(pair: Pair) -> None:
+    pair.near.publish("both/n", b"1")
+    pair.far.publish("both/f", b"2")
+    # The last message of each direction: an echo of an earlier message would arrive before it.
+    pair.near.publish("s/end", b"end")
+    pair.far.publish("plant/c/end", b"end")
+    assert sorted(pair.near.take_until(b"end")[:2]) == [b"1", b"2"]
+    far = pair.far.take(4)
+    assert [one.topic for one in far] == ["both/f", "both/n", "plant/c/end", "plant/s/end"]
+    assert pair.near.take(1)[0].payload == b"end"
+    assert pair.near.messages.empty()
+    assert pair.far.messages.empty()
+
+
+def test_topics_without_a_rule_are_not_copied(pair: Pair) -> None:
+    pair.near.publish("other", b"1")
+    pair.near.publish("s/end", b"end")
+    assert pair.far.take(1) == [Received("plant/s/end", b"end", 1, False)]
+    pair.near.take(2)
+
+
+def test_properties_and_payloads_are_copied(pair: Pair) -> None:
+    pair.near.publish(
+        "s/p",
+        b"\x00\xff",
+        ContentType="text/plain",
+        ResponseTopic="reply/to",
+        CorrelationData=b"\x01",
+        PayloadFormatIndicator=0,
+        MessageExpiryInterval=1_000,
+        UserProperty=[("a", "1"), ("a", "2")],
+    )
+    message = pair.far.next()
+    pair.near.take(1)
+    given: Any = message.properties
+    assert message.payload == b"\x00\xff"
+    assert (given.ContentType, given.ResponseTopic) == ("text/plain", "reply/to")
+    assert given.CorrelationData == b"\x01"
+    assert given.MessageExpiryInterval in (999, 1_000)
+    assert given.UserProperty[:2] == [("a", "1"), ("a", "2")]
+    assert [name for name, _ in given.UserProperty[2:]] == ["trellis-bridge"]
+
+
+def test_retained_messages_are_retained_and_removed_at_the_other_broker(pair: Pair) -> None:
+    pair.near.publish("s/kept", b"kept", retain=True)
+    assert pair.far.take(1)[0].retain
+    late = Recorder(pair.remote.mqtt.port, "late", "plant/s/kept")
+    assert late.take(1)[0].payload == b"kept"
+    pair.near.publish("s/kept", b"", retain=True)
+    assert late.take(1)[0].payload == b""
+    late.close()
+    later = Recorder(pair.remote.mqtt.port, "later", "plant/s/kept", "plant/s/end")
+    pair.near.publish("s/end", b"end")
+    assert later.take(1) == [Received("plant/s/end", b"end", 1, False)]
+    later.close()
+    pair.far.take_until(b"end")
+    pair.near.take_until(b"end")
+
+
+def test_the_list_and_the_metrics_count_the_copied_messages(pair: Pair) -> None:
+    before = pair.local.links()["b"]
+    for number in range(5):
+        pair.near.publish("s/n", b"%d" % number)
+    pair.far.publish("plant/c/n", b"in")
+    row = pair.local.wait(
+        "b",
+        lambda row: row["sent"] >= before["sent"] + 5 and row["received"] > before["received"],
+    )
+    assert (row["kind"], row["refused"], row["looped"], row["error"]) == ("mqtt", 0, 0, "")
+    assert row["in_flight"] == 0
+    pair.near.take(6)
+    pair.far.take(6)
+    listed = pair.local.trellis("list", "bridges", "--columns", "name,state")
+    assert listed.stdout.split() == ["name", "state", "b", "up"]
+
+
+def test_two_brokers_that_bridge_to_each_other_do_not_loop(tmp_path: Path) -> None:
+    """Both brokers have a bridge for the same topics in both directions.
+
+    Each bridge copies each message of a client, so the other broker gets it twice, and no more.
+    """
+    one = BridgingBroker(tmp_path / "one")
+    two = BridgingBroker(
+        tmp_path / "two", bridge("up", one.mqtt.port, ["# both 1"], client_id="two.up")
+    )
+    port = one.mqtt.port
+    one.stop()
+    one = BridgingBroker(
+        tmp_path / "one",
+        bridge("down", two.mqtt.port, ["# both 1"], client_id="one.down"),
+        *("--mqtt-port", str(port)),
+    )
+    one.wait_up("down")
+    two.wait_up("up")
+    near = Recorder(one.mqtt.port, "near", "#")
+    far = Recorder(two.mqtt.port, "far", "#")
+    for number in range(20):
+        near.publish("a", b"near %d" % number)
+        far.publish("a", b"far %d" % number)
+    for broker, name in ((one, "down"), (two, "up")):
+        row = broker.wait(name, lambda row: row["looped"] >= 40)
+        assert (row["sent"], row["received"], row["looped"]) == (20, 20, 40)
+    for recorder, own, other in ((near, b"near", b"far"), (far, b"far", b"near")):
+        numbers = range(20)
+        expected = [b"%s %d" % (own, number) for number in numbers]
+        expected += 2 * [b"%s %d" % (other, number) for number in numbers]
+        got = recorder.take(60)
+        assert sorted(one.payload for one in got) == sorted(expected)
+        assert recorder.messages.empty()
+        recorder.close()
+    one.stop()
+    two.stop()

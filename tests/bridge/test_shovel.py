@@ -1,0 +1,201 @@
+"""Shovels: from queues and exchanges to queues and exchanges of another broker."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+from collections.abc import Iterator
+from typing import Any
+
+import pika
+import pytest
+
+from tests.bridge.amqp import AmqpPair, take
+from tests.bridge.running import PATIENCE
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpPair]:
+    pair = AmqpPair(tmp_path_factory.mktemp("pair"))
+    yield pair
+    pair.close()
+
+
+def test_from_a_queue_to_a_queue(pair: AmqpPair) -> None:
+    pair.near.queue_declare("a", durable=True)
+    sent = pika.BasicProperties(
+        content_type="text/plain", delivery_mode=2, priority=3, headers={"n": 1, "list": [True]}
+    )
+    for number in range(200):
+        pair.near.basic_publish("", "a", b"%d" % number, sent)
+    pair.near.basic_publish("", "a", b"x" * 300_000)
+    pair.shovel(
+        "qq", src_uri="amqp://", src_queue="a", dest_uri=pair.remote_uri, dest_queue="qq.to"
+    )
+    got = take(pair.far, "qq.to", 201)
+    assert [body for _, body, _ in got[:200]] == [b"%d" % number for number in range(200)]
+    assert got[200][1] == b"x" * 300_000
+    properties = got[0][2]
+    assert properties.headers == {"n": 1, "list": [True]}
+    assert (properties.content_type, properties.priority) == ("text/plain", 3)
+    assert properties.message_id is None
+    pair.local.wait("qq", lambda row: row["sent"] == 201 and row["in_flight"] == 0)
+    assert pair.near.queue_declare("a", passive=True).method.message_count == 0
+
+
+def test_from_an_exchange_to_a_queue(pair: AmqpPair) -> None:
+    pair.near.queue_declare("eq.to", durable=True)
+    pair.shovel(
+        "eq",
+        src_uri=pair.remote_uri,
+        src_exchange="amq.topic",
+        src_exchange_key="x.#",
+        dest_uri="amqp://",
+        dest_queue="eq.to",
+    )
+    pair.far.basic_publish("amq.topic", "y.1", b"other")
+    pair.far.basic_publish("amq.topic", "x.1", b"copied")
+    assert [body for _, body, _ in take(pair.near, "eq.to", 1)] == [b"copied"]
+
+
+def test_from_a_queue_to_an_exchange_until_the_queue_is_empty(pair: AmqpPair) -> None:
+    pair.near.queue_declare("b")
+    pair.far.queue_declare("qe.to")
+    pair.far.queue_bind("qe.to", "amq.topic", "moved.#")
+    for number in range(3):
+        pair.near.basic_publish("", "b", b"%d" % number)
+    pair.put(
+        "qe",
+        src_uri="amqp://",
+        src_queue="b",
+        src_delete_after="queue-length",
+        dest_uri=[pair.remote_uri],
+        dest_exchange="amq.topic",
+        dest_exchange_key="moved.here",
+        dest_add_forward_headers=True,
+        dest_publish_properties={"delivery_mode": 2, "app_id": "shovel"},
+    )
+    got = take(pair.far, "qe.to", 3)
+    assert [(key, body) for key, body, _ in got] == [("moved.here", b"%d" % n) for n in range(3)]
+    properties = got[0][2]
+    assert (properties.delivery_mode, properties.app_id) == (2, "shovel")
+    headers: Any = properties.headers
+    assert [entry["shovel-name"] for entry in headers["x-shovelled"]] == ["qe"]
+    assert "guest" not in str(headers)
+    end = time.monotonic() + PATIENCE
+    while "'qe'" in str(pair.local.request("GET", "parameters/shovel/%2F")):
+        assert time.monotonic() < end, "the parameter was not deleted"
+    pair.wait_gone("qe")
+    assert "shovel_ended vhost=/ name=qe moved=3" in pair.local.log
+
+
+def test_a_shovel_without_a_destination_keeps_exchange_and_key(pair: AmqpPair) -> None:
+    pair.near.queue_declare("c")
+    pair.near.queue_bind("c", "amq.fanout")
+    pair.far.queue_declare("same.to")
+    pair.far.queue_bind("same.to", "amq.fanout")
+    pair.near.basic_publish("amq.fanout", "the.key", b"1")
+    pair.shovel("same", src_uri="amqp://", src_queue="c", dest_uri=pair.remote_uri)
+    assert [got[:2] for got in take(pair.far, "same.to", 1)] == [("the.key", b"1")]
+
+
+def test_a_deleted_shovel_stops_and_a_changed_one_starts_again(pair: AmqpPair) -> None:
+    pair.near.queue_declare("d", durable=True)
+    common = {"src_uri": "amqp://", "src_queue": "d", "dest_uri": pair.remote_uri}
+    pair.shovel("change", dest_queue="change.1", **common)
+    pair.near.basic_publish("", "d", b"1")
+    assert take(pair.far, "change.1", 1)[0][1] == b"1"
+    pair.put("change", dest_queue="change.2", **common)
+    pair.far.queue_declare("change.2", durable=True)
+    pair.near.basic_publish("", "d", b"2")
+    # The old shovel may have taken the message before it was stopped.
+    while True:
+        found = [pair.far.basic_get(f"change.{number}", auto_ack=True)[2] for number in (1, 2)]
+        if found[1] is not None:
+            break
+        if found[0] is not None:
+            pair.near.basic_publish("", "d", b"2")
+    pair.local.request("DELETE", "shovels/vhost/%2F/change")
+    pair.wait_gone("change")
+
+
+def test_a_destination_that_refuses_messages_gets_them_later(pair: AmqpPair) -> None:
+    """The queue is full, so its broker sends basic.nack; the messages stay at their source."""
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    pair.far.queue_declare("full.to", durable=True, arguments=full)
+    pair.near.queue_declare("f")
+    for number in range(3):
+        pair.near.basic_publish("", "f", b"%d" % number)
+    pair.put(
+        "full",
+        src_uri="amqp://",
+        src_queue="f",
+        dest_uri=pair.remote_uri,
+        dest_queue="full.to",
+        reconnect_delay=0.2,
+    )
+    row = pair.local.wait("full", lambda row: "basic.nack" in row["error"])
+    assert row["refused"] == 0
+    assert sorted(got[1] for got in take(pair.far, "full.to", 3)) == [b"0", b"1", b"2"]
+
+
+def test_a_rate_limits_the_messages_of_a_second(pair: AmqpPair) -> None:
+    pair.near.queue_declare("r")
+    for _ in range(100):
+        pair.near.basic_publish("", "r", b"r")
+    pair.shovel(
+        "rate",
+        src_uri="amqp://",
+        src_queue="r",
+        dest_uri=pair.remote_uri,
+        dest_queue="rate.to",
+        rate=20,
+    )
+    row = pair.local.wait("rate", lambda row: row["sent"] > 0)
+    assert row["in_flight"] > 0, "most messages wait for their turn"
+    pair.local.request("DELETE", "parameters/shovel/%2F/rate")
+    pair.wait_gone("rate")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"src_queue": "a"}, "'src-uri' must be an AMQP URI"),
+        ({"src_uri": "amqp://"}, "exactly one of 'src-queue' and 'src-exchange'"),
+        ({"src_uri": "http://u:secret@x", "src_queue": "a"}, "'src-uri' must be"),
+        ({"src_uri": "amqp://", "src_queue": "a", "colour": 1}, "unknown key 'colour'"),
+        ({"src_uri": "amqp://", "src_queue": "a", "src_protocol": "amqp10"}, "amqp091"),
+        ({"src_uri": "amqp://", "src_queue": "a", "rate": -1}, "'rate' must be"),
+    ],
+)
+def test_an_invalid_shovel_is_refused(pair: AmqpPair, value: Any, reason: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        pair.put("bad", **{"dest_uri": "amqp://", "dest_queue": "x", **value})
+    text = refused.value.read().decode()
+    assert refused.value.code == 400
+    assert reason in text
+    assert "secret" not in text
+
+
+def test_a_login_that_is_refused_is_shown(pair: AmqpPair) -> None:
+    wrong = pair.remote_uri.replace("guest:guest", "guest:wrong")
+    pair.put("login", src_uri=wrong, src_queue="a", dest_uri="amqp://", dest_queue="login.to")
+    row = pair.local.wait("login", lambda row: row["error"] not in ("", "not connected yet"))
+    assert row["state"] == "connecting"
+    assert "wrong" not in str(row)
+    [shown] = [row for row in pair.local.request("GET", "shovels/%2F") if row["name"] == "login"]
+    assert shown["state"] == "starting"
+    assert shown["src_queue"] == "a"
+    assert "guest" not in str(shown["src_uri"])
+    pair.local.request("DELETE", "parameters/shovel/%2F/login")
+    pair.wait_gone("login")
+
+
+def test_an_imported_shovel_that_is_invalid_is_listed_with_the_reason(pair: AmqpPair) -> None:
+    row = {"component": "shovel", "vhost": "/", "name": "odd", "value": {"src-uri": 7}}
+    pair.local.request("POST", "definitions", {"parameters": [row]})
+    state = pair.local.wait("odd", lambda row: row["state"] == "invalid")
+    assert "src-queue" in state["error"]
+    assert "bridge_down kind=shovel vhost=/ name=odd" in pair.local.log
+    pair.local.request("DELETE", "parameters/shovel/%2F/odd")
+    pair.wait_gone("odd")

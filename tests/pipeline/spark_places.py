@@ -1,0 +1,179 @@
+"""The Spark that the tests use. The environment variable TRELLIS_SPARK chooses it:
+
+local     (default) in the process of the tests and a JVM, `local[2]`
+cluster   a standalone master and two workers, each a process of its own
+connect   a server of Spark Connect, a process of its own; the tests are its client
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from pyspark_trellis import java
+from pyspark_trellis.session import start
+
+KIND: Final = os.environ.get("TRELLIS_SPARK", "local")
+#: The master's URL of a query that starts a server of Spark Connect of its own.
+OWN_SERVER: Final = "connect"
+ROOT: Final = Path(__file__).parents[2]
+HOME: Final = Path(pyspark.__file__).parent
+#: Maximum number of lines that a daemon prints before it is ready.
+_LINES: Final = 400
+#: Settings of a driver on loopback, and of small executors.
+LOOPBACK: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+}
+_PR_SET_PDEATHSIG: Final = 1
+_CLUSTERED: Final = "org.apache.spark.deploy"
+#: The log of a daemon goes to stderr, where its address is found.
+_LOGGING: Final = """rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1}: %m%n
+logger.deploy.name = org.apache.spark.deploy
+logger.deploy.level = info
+logger.connect.name = org.apache.spark.sql.connect.service
+logger.connect.level = info
+"""
+
+assert KIND in ("local", "cluster", "connect"), f"TRELLIS_SPARK={KIND}"
+
+
+def _end_with_parent() -> None:
+    """Make Linux kill this process if its parent ends, also if the parent is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextmanager
+def daemon(
+    command: Sequence[str | Path], until: str, scratch: Path, **environment: str
+) -> Iterator[re.Match[str]]:
+    """Run one of Spark's daemons. Yield the match of `until` in its output once it is ready, and
+    end the daemon after the block.
+    """
+    logging = scratch / "log4j2.properties"
+    logging.write_text(_LOGGING)
+    log = scratch / f"{len(list(scratch.iterdir()))}.log"
+    options = f"-Dlog4j2.configurationFile={logging.as_uri()} -XX:+UseSerialGC"
+    inherited = {key: os.environ[key] for key in os.environ if not key.startswith("SPARK_")}
+    inherited |= {
+        "JAVA_HOME": str(java.find()),
+        "JDK_JAVA_OPTIONS": options,
+        "SPARK_HOME": str(HOME),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),  # functions of the tests run in workers
+    }
+    process = subprocess.Popen(
+        list(map(str, command)),
+        preexec_fn=_end_with_parent,
+        env=inherited | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    with process, ExitStack() as stack:
+        stack.callback(process.kill)
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            found = re.search(until, line)
+            if found is not None:
+                break
+            assert len(lines) < _LINES, "".join(lines)
+        else:
+            raise AssertionError("".join(lines))
+        # What the daemon prints from now on is kept for an error, and does not fill the pipe.
+        with log.open("wb") as file:
+            keeper = subprocess.Popen(["cat"], stdin=process.stderr, stdout=file)
+        stack.callback(keeper.wait)
+        stack.callback(keeper.kill)
+        yield found
+
+
+@contextmanager
+def cluster(scratch: Path, **environment: str) -> Iterator[str]:
+    """Run a standalone master and two workers; yield the URL of the master.
+
+    The variables `environment` are those of the workers' Python.
+    """
+    program = HOME / "bin" / "spark-class"
+    place = ("--host", "127.0.0.1", "--webui-port", "0")
+    with ExitStack() as stack:
+
+        def running(kind: str, until: str, *words: str, **more: str) -> re.Match[str]:
+            command: list[str | Path] = [program, f"{_CLUSTERED}.{kind}", *place, *words]
+            return stack.enter_context(daemon(command, until, scratch, **more))
+
+        master = running("master.Master", r"(spark://127\.0\.0\.1:\d+)", "--port", "0")[1]
+        for number in range(2):
+            work = str(scratch / f"work{number}")
+            size = ("--cores", "2", "--memory", "2G", "--work-dir", work)
+            ready = "Successfully registered with master"
+            running("worker.Worker", ready, *size, master, **environment)
+        yield master
+
+
+@contextmanager
+def connect_server(scratch: Path) -> Iterator[str]:
+    """Run a server of Spark Connect; yield its URL."""
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.ui.enabled": "false",
+    }
+    words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    command = ["--master", "local[2]", "--class", server, *words, "spark-internal"]
+    until = r"server started at: \S*?:(\d+)"
+    program = HOME / "bin" / "spark-submit"
+    with daemon([program, *command], until, scratch, SPARK_DAEMON_MEMORY="1g") as found:
+        yield f"sc://127.0.0.1:{found[1]}"
+
+
+@contextmanager
+def place(scratch: Path, kind: str = KIND) -> Iterator[str]:
+    """Yield the URL of the master or server; start it if necessary."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    if kind == "local":
+        yield "local[2]"
+    elif kind == "cluster":
+        with cluster(scratch) as master:
+            yield master
+    else:
+        with connect_server(scratch) as url:
+            yield url
+
+
+def session(master: str, name: str, scratch: Path) -> SparkSession:
+    """Return a small session of a master or server."""
+    settings: dict[str, Any] = LOOPBACK if master.startswith("spark://") else {}
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    return start(master, name, small=True, scratch=scratch, settings=settings)

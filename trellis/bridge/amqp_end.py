@@ -1,0 +1,187 @@
+"""One of the two AMQP connections of a shovel: pika's callbacks as awaitable calls."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
+
+import pika
+from pika.adapters.asyncio_connection import AsyncioConnection
+from pika.exceptions import AMQPError
+
+from trellis.bridge.amqp_uri import AmqpUri, parse_uri
+from trellis.bridge.contract import LocalAmqp
+
+#: Seconds for a connection, and for the answer of a method.
+TIMEOUT: Final = 30.0
+
+
+class LinkLost(Exception):
+    """A connection or a channel of a link was closed, or could not be opened. It has a reason."""
+
+
+class ChannelClosed(LinkLost):
+    """The broker has closed the channel because a method failed; `code` is its reply code."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code} {text}")
+        self.code = code
+
+
+def _tls(uri: AmqpUri) -> pika.SSLOptions | None:
+    """Return the options of TLS. Raises OSError if a file cannot be read."""
+    if not uri.tls:
+        return None
+    context = ssl.create_default_context(cafile=uri.ca or None)
+    if not uri.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if uri.certificate:
+        context.load_cert_chain(uri.certificate, uri.key or None)
+    return pika.SSLOptions(context, uri.server_name or uri.host)
+
+
+def parameters_of(text: str, local: LocalAmqp, vhost: str, name: str) -> pika.ConnectionParameters:
+    """Return pika's parameters of a valid URI; `vhost` is that of a URI without one.
+
+    Raises OSError if a certificate file cannot be read.
+    """
+    uri = parse_uri(text)
+    user, password = ("guest", "guest") if uri.user is None else (uri.user, uri.password)
+    host, port = uri.host, uri.port
+    if not host:
+        host, port = local.host, local.port
+        if uri.user is None:
+            user, password = local.user, local.password
+    return pika.ConnectionParameters(
+        host=host,
+        port=port,
+        virtual_host=vhost if uri.vhost is None else uri.vhost,
+        credentials=pika.PlainCredentials(user, password),
+        heartbeat=uri.heartbeat,
+        ssl_options=_tls(uri) if uri.host else None,
+        client_properties={"connection_name": name, "product": "trellis bridge"},
+        socket_timeout=TIMEOUT,
+        stack_timeout=TIMEOUT,
+        connection_attempts=1,
+    )
+
+
+class AmqpEnd:
+    """A connection with one channel. `lost` is done when either is closed; its result says why."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._connection: Any = None
+        self.channel: Any = None
+        self.lost: asyncio.Future[LinkLost] = self._loop.create_future()
+
+    async def open(self, parameters: pika.ConnectionParameters) -> None:
+        """Connect, and open a channel. Raises LinkLost."""
+        opened: asyncio.Future[Any] = self._loop.create_future()
+
+        def on_error(_connection: object, error: object) -> None:
+            self._lose(LinkLost(_reason(error)))
+
+        self._connection = AsyncioConnection(
+            parameters,
+            on_open_callback=lambda _: _resolve(opened, None),
+            on_open_error_callback=on_error,
+            on_close_callback=on_error,
+            custom_ioloop=self._loop,
+        )
+        await self._wait(opened)
+        await self.open_channel()
+
+    async def open_channel(self) -> None:
+        """Open a channel, in place of one that the broker has closed. Raises LinkLost."""
+        opened: asyncio.Future[Any] = self._loop.create_future()
+        if self.lost.done() and self._connection.is_open:
+            self.lost = self._loop.create_future()
+        self._connection.channel(on_open_callback=lambda channel: _resolve(opened, channel))
+        self.channel = await self._wait(opened)
+        self.channel.add_on_close_callback(self._on_channel_closed)
+
+    def _on_channel_closed(self, _channel: object, error: Any) -> None:
+        code, text = getattr(error, "reply_code", 0), getattr(error, "reply_text", "")
+        self._lose(ChannelClosed(code, text) if code else LinkLost(_reason(error)))
+
+    def _lose(self, error: LinkLost) -> None:
+        if not self.lost.done():
+            self.lost.set_result(error)
+
+    async def _wait(self, answer: asyncio.Future[Any]) -> Any:
+        """Return the result of a future. Raises LinkLost if the link is lost before."""
+        done, _ = await asyncio.wait(
+            (answer, self.lost), timeout=TIMEOUT, return_when=asyncio.FIRST_COMPLETED
+        )
+        if answer in done:
+            return answer.result()
+        if self.lost in done:
+            raise self.lost.result()
+        raise LinkLost(f"the broker has not answered within {TIMEOUT:g} s")
+
+    async def call(self, method: Callable[..., Any], *positional: Any, **named: Any) -> Any:
+        """Call a method of the channel, and return the frame of its answer. Raises LinkLost."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        try:
+            method(
+                *positional,
+                callback=lambda frame: _resolve(answer, frame),
+                **named,
+            )
+        except AMQPError as error:
+            raise LinkLost(_reason(error)) from None
+        return await self._wait(answer)
+
+    async def declare_queue(self, name: str, arguments: dict[str, Any]) -> int:
+        """Declare a durable queue, unless it exists; return its number of messages.
+
+        Raises LinkLost.
+        """
+        try:
+            frame = await self.call(self.channel.queue_declare, name, passive=True)
+        except ChannelClosed as error:
+            if error.code != 404:
+                raise
+            await self.open_channel()
+            frame = await self.call(
+                self.channel.queue_declare, name, durable=True, arguments=arguments
+            )
+        return int(frame.method.message_count)
+
+    async def declare_exchange(self, name: str, kind: str) -> None:
+        """Declare a durable exchange, unless it exists. Raises LinkLost."""
+        try:
+            await self.call(self.channel.exchange_declare, name, passive=True)
+        except ChannelClosed as error:
+            if error.code != 404 or not kind:
+                raise
+            await self.open_channel()
+            await self.call(self.channel.exchange_declare, name, exchange_type=kind, durable=True)
+
+    def lose(self, reason: str) -> None:
+        """Give the connection up, for this reason."""
+        self._lose(LinkLost(reason))
+
+    def close(self) -> None:
+        """Close the connection, if it is open."""
+        if self._connection is not None and self._connection.is_open:
+            self._connection.close()
+
+
+def _resolve(answer: asyncio.Future[Any], result: object) -> None:
+    """Set the result of a future, unless its waiter has given up."""
+    if not answer.done():
+        answer.set_result(result)
+
+
+def _reason(error: object) -> str:
+    """Return the text of an error of pika, which may be a list of errors of each address."""
+    inner = getattr(error, "exceptions", None) or getattr(error, "args", ())
+    while inner and isinstance(inner[-1], Exception):
+        error = inner[-1]
+        inner = getattr(error, "exceptions", None) or error.args
+    return str(error) or type(error).__name__

@@ -1,0 +1,187 @@
+"""The messages between the broker and the bridges' worker: one JSON object per line.
+
+broker -> worker                           worker -> broker
+Configure  all links to run, at a start    WorkerReady  the worker serves messages
+           and after each change           LinkReport   the states of all links
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from trellis.settings.bridge import TopicRule
+
+#: Kinds of links.
+MQTT, SHOVEL, FEDERATION = "mqtt", "shovel", "federation"
+#: States of a link. UP: both ends are connected. CONNECTING: an end is not connected, and the link
+#: tries again. ENDED: a shovel has moved all messages that it was to move (src-delete-after).
+#: INVALID: the definition of the link cannot be used.
+UP, CONNECTING, ENDED, INVALID = "up", "connecting", "ended", "invalid"
+
+
+class MqttLogin(Struct, frozen=True):
+    """The login of a bridge at one of its two brokers.
+
+    `ca`, `certificate` and `key` are paths of PEM files, "" for the defaults of the system.
+    """
+
+    host: str
+    port: int
+    client_id: str
+    user: str = ""
+    password: str = ""
+    tls: bool = False
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+
+
+class MqttBridge(Struct, frozen=True):
+    """A bridge between the local broker and a remote MQTT broker; times are in seconds."""
+
+    name: str
+    local: MqttLogin
+    remote: MqttLogin
+    topics: tuple[TopicRule, ...]
+    window: int
+    max_hops: int
+    session_expiry: int
+    keep_alive: int
+    reconnect_max: int
+
+
+class AmqpSource(Struct, frozen=True):
+    """Where a shovel takes messages from.
+
+    `uris` are tried in turn. Messages come from `queue`. With an exchange and without a queue, the
+    shovel declares a queue of its own for the time of its connection; with both, it declares a
+    durable queue. The queue is bound to the exchange with `keys`. `arguments` and
+    `consumer_arguments` are JSON objects. An exchange that does not exist is declared with the type
+    `exchange_kind`, if there is one.
+    """
+
+    uris: tuple[str, ...]
+    queue: str
+    exchange: str
+    keys: tuple[str, ...]
+    arguments: str
+    consumer_arguments: str
+    exchange_kind: str = ""
+
+
+class AmqpTarget(Struct, frozen=True):
+    """Where a shovel publishes messages.
+
+    With a queue, it is the destination. Otherwise messages go to `exchange` with the routing key
+    `key`; None means the exchange and the routing key of the message. `arguments` and `properties`
+    (which replace those of the message) are JSON objects.
+    """
+
+    uris: tuple[str, ...]
+    queue: str
+    exchange: str | None
+    key: str | None
+    arguments: str
+    properties: str
+    forward_headers: bool = False
+    timestamp_header: bool = False
+
+
+class Shovel(Struct, frozen=True):
+    """A shovel, or a link of a federated exchange.
+
+    `prefetch` is the largest number of unacknowledged messages; `rate` the largest number of
+    messages per second, 0 without a limit. `delete_after` is the number of messages after which the
+    shovel ends, 0 for those that are in the queue at its start; None if it does not end. A message
+    that `max_hops` links have copied is not copied again; 0 without a limit.
+    """
+
+    kind: str
+    vhost: str
+    name: str
+    source: AmqpSource
+    target: AmqpTarget
+    prefetch: int
+    reconnect_delay: float
+    rate: float
+    delete_after: int | None
+    max_hops: int = 0
+
+
+class LocalAmqp(Struct, frozen=True):
+    """The listener of this broker, and the user, for URIs without a host."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+    node: str
+
+
+class Configure(Struct, tag=True):
+    """All links that the worker runs. Links that run and have not changed are left alone."""
+
+    bridges: list[MqttBridge]
+    shovels: list[Shovel]
+    local: LocalAmqp
+
+
+class WorkerReady(Struct, tag=True):
+    """The worker serves messages."""
+
+
+class LinkCounters(Struct):
+    """Counts of one link since the start of the worker.
+
+    `sent` and `received` are messages that were copied to and from the remote broker. `refused`
+    messages were refused by their destination. `dropped` messages had QoS 0 when their destination
+    was away or slow. `looped` messages had passed too many bridges. `reconnects` are connections
+    that were lost.
+    """
+
+    sent: int = 0
+    received: int = 0
+    refused: int = 0
+    dropped: int = 0
+    looped: int = 0
+    reconnects: int = 0
+
+
+class BridgeState(Struct):
+    """The state of one link.
+
+    `remote` is a URL without credentials. `in_flight` is the number of messages that the link has
+    taken and not acknowledged. `error` is the last problem, "" if there was none; `refusal` is the
+    reason of the last refused message.
+    """
+
+    kind: str
+    vhost: str
+    name: str
+    remote: str
+    state: str
+    error: str
+    refusal: str
+    in_flight: int
+    counters: LinkCounters
+
+
+class LinkReport(Struct, tag=True):
+    """The states of all links."""
+
+    links: list[BridgeState]
+
+
+ToWorker = Configure
+FromWorker = WorkerReady | LinkReport
+
+to_worker: Final = msgspec.json.Decoder(Configure)
+from_worker: Final = msgspec.json.Decoder(FromWorker)
+
+
+def line(message: ToWorker | FromWorker) -> bytes:
+    """Return a message as one line."""
+    return msgspec.json.encode(message) + b"\n"

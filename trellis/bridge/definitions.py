@@ -1,0 +1,61 @@
+"""Makes the definitions of links, which the worker gets, from the settings of the broker."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping
+
+from trellis.bridge.contract import LocalAmqp, MqttBridge, MqttLogin
+from trellis.settings import Settings
+from trellis.settings.bridge import BridgeSettings, parse_remote, parse_topic
+
+
+def local_address(address: str) -> tuple[str, int]:
+    """Return host and port for clients on this machine, of a listener's address HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    ip = ipaddress.ip_address(host)
+    if ip.is_unspecified:
+        host = "127.0.0.1" if ip.version == 4 else "::1"
+    return host, int(port)
+
+
+def mqtt_bridge(settings: BridgeSettings, addresses: Mapping[str, str]) -> MqttBridge:
+    """Return the definition of a bridge; `addresses` are those of the open listeners by name."""
+    remote = parse_remote(settings.remote)
+    host, port = local_address(addresses["mqtt"])
+    return MqttBridge(
+        name=settings.name,
+        local=MqttLogin(
+            host,
+            port,
+            f"bridge.{settings.name}",
+            settings.local_user,
+            settings.local_password,
+        ),
+        remote=MqttLogin(
+            remote.host,
+            remote.port,
+            settings.client_id or f"{socket.gethostname()}.{settings.name}",
+            settings.remote_user,
+            settings.remote_password,
+            remote.tls,
+            settings.ca,
+            settings.certificate,
+            settings.key,
+        ),
+        topics=tuple(parse_topic(text) for text in settings.topics),
+        window=settings.window,
+        max_hops=settings.max_hops,
+        session_expiry=settings.session_expiry,
+        keep_alive=settings.keep_alive,
+        reconnect_max=settings.reconnect_max,
+    )
+
+
+def local_amqp(settings: Settings, addresses: Mapping[str, str]) -> LocalAmqp:
+    """Return how shovels connect to this broker; the port is 0 if its listener amqp is off."""
+    host, port = local_address(addresses["amqp"]) if "amqp" in addresses else ("", 0)
+    user, password = settings.shovels.user, settings.shovels.password
+    return LocalAmqp(host, port, user, password, settings.node.name)

@@ -1,0 +1,218 @@
+"""One direction of an MQTT bridge: messages of one connection are published on the other one."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+from paho.mqtt.client import MQTTMessage
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from trellis.bridge.mqtt_end import IDENTIFIERS, MqttEnd, Publication
+from trellis.bridge.topic_map import TopicMap
+
+#: The user property with the client identifier of each bridge that has copied a message.
+HOP: Final = "trellis-bridge"
+#: Largest number of messages of QoS 0 that wait for the socket of the destination.
+TRANSIENT_MAX: Final = 1_000
+#: A message of QoS 0 is dropped if this number of packet identifiers was used since the oldest
+#: publication under way: both could get the same one, and one would settle the other.
+IDENTIFIERS_APART: Final = 60_000
+#: The properties of a message that a bridge copies unchanged.
+COPIED: Final = (
+    "PayloadFormatIndicator",
+    "MessageExpiryInterval",
+    "ContentType",
+    "ResponseTopic",
+    "CorrelationData",
+)
+
+
+class UnderWay(NamedTuple):
+    """A message that the source has not got its acknowledgement for.
+
+    `session` is the number of the source's session, and `identifier` the packet identifier of the
+    message there, which is 0 if the message came with QoS 0.
+    """
+
+    session: int
+    identifier: int
+    publication: Publication
+
+
+class Forwarding:
+    """Publishes each message of `source` on `destination`, and acknowledges it afterwards.
+
+    A message of QoS 1 is acknowledged at the source when the destination has accepted or refused
+    it. So the source keeps the message, and sends it again after a crash of any of the three
+    processes; the destination may get it twice. The source sends at most `window` messages that are
+    not acknowledged, so `_held` and `_published` are bounded.
+    """
+
+    def __init__(
+        self, source: MqttEnd, destination: MqttEnd, topics: TopicMap, mark: str, max_hops: int
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._topics = topics
+        self._mark = mark
+        self._max_hops = max_hops
+        #: Packet identifiers at the source of messages that are under way, and the number of the
+        #: source's session that they belong to.
+        self._waiting: set[int] = set()
+        self._session = 0
+        #: Messages of QoS 1 that wait until the destination can accept them.
+        self._held: deque[UnderWay] = deque()
+        #: Messages that the destination has not settled, by their packet identifiers there.
+        self._published: dict[int, UnderWay] = {}
+        self._last_identifier = 0
+        self._transient = 0
+        self.copied = 0
+        self.refused = 0
+        self.dropped = 0
+        self.looped = 0
+        #: The reason of the last refused message.
+        self.refusal = ""
+
+    @property
+    def in_flight(self) -> int:
+        """Number of messages that are under way."""
+        return len(self._held) + len(self._published)
+
+    # -- events of the source
+
+    def source_up(self, present: bool) -> None:
+        """Take note of a new connection of the source; `present` is False if its session is new.
+
+        In a new session, the packet identifiers of earlier messages belong to other messages.
+        """
+        if not present:
+            self._session += 1
+            self._waiting.clear()
+
+    def forward(self, message: MQTTMessage) -> None:
+        """Publish a message at the destination, at once or later."""
+        if message.qos and message.mid in self._waiting:
+            return  # Sent again by the source after a reconnect, while it is still under way.
+        identifier = message.mid if message.qos else 0
+        try:
+            publication = self._publication(message)
+        except ValueError as error:  # The topic is invalid UTF-8.
+            self._refuse(self._session, identifier, str(error))
+            return
+        if publication is None:
+            self._acknowledge(self._session, identifier)
+            return
+        entry = UnderWay(self._session, identifier, publication)
+        if identifier:
+            self._waiting.add(identifier)
+        if publication.qos:
+            self._held.append(entry)
+            self._publish_held()
+        elif self._must_drop():
+            self._drop(entry)
+        else:
+            self._publish(entry)
+
+    def _publication(self, message: MQTTMessage) -> Publication | None:
+        """Return the message for the destination; None if the bridge does not copy it."""
+        target = self._topics.destination(message.topic)
+        if target is None:
+            return None  # A filter of an earlier configuration, which the session still has.
+        topic, qos = target
+        given = message.properties
+        user = list(getattr(given, "UserProperty", ()))
+        hops = [value for name, value in user if name == HOP]
+        if self._mark in hops or len(hops) >= self._max_hops:
+            self.looped += 1
+            return None
+        properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        for name in COPIED:
+            if hasattr(given, name):
+                setattr(properties, name, getattr(given, name))
+        properties.UserProperty = [*user, (HOP, self._mark)]
+        qos = min(qos, self._destination.qos_max) if message.qos else 0
+        return Publication(topic, bytes(message.payload), qos, message.retain, properties)
+
+    def _must_drop(self) -> bool:
+        """True if a message of QoS 0 cannot be published now."""
+        if not self._destination.up or self._transient >= TRANSIENT_MAX:
+            return True
+        oldest = next(iter(self._published), self._last_identifier)
+        return (self._last_identifier - oldest) % IDENTIFIERS > IDENTIFIERS_APART
+
+    # -- events of the destination
+
+    def destination_up(self) -> None:
+        """Publish the messages that wait for the destination.
+
+        paho sends again the publications that the lost connection has left unacknowledged, all at
+        once: they are withdrawn first if the broker accepts fewer than before.
+        """
+        if len(self._published) > self._destination.capacity:
+            self._destination.take_back()
+            self._held.extendleft(reversed(self._published.values()))
+            self._published.clear()
+        self._publish_held()
+
+    def destination_down(self) -> None:
+        """Drop the messages of QoS 0 that waited for the lost connection."""
+        lost = {one: entry for one, entry in self._published.items() if not entry.publication.qos}
+        for identifier, entry in lost.items():
+            del self._published[identifier]
+            self._drop(entry)
+        self._transient = 0
+
+    def settled(self, identifier: int, refusal: str) -> None:
+        """Acknowledge the message whose publication the destination has accepted or refused."""
+        entry = self._published.pop(identifier, None)
+        if entry is None:
+            return
+        if not entry.publication.qos:
+            self._transient -= 1
+        if refusal:
+            self._refuse(entry.session, entry.identifier, refusal)
+        else:
+            self.copied += 1
+            self._acknowledge(entry.session, entry.identifier)
+        self._publish_held()
+
+    def _publish_held(self) -> None:
+        """Publish messages that wait, as many as the destination can accept."""
+        destination = self._destination
+        while (
+            self._held
+            and destination.up
+            and len(self._published) - self._transient < destination.capacity
+        ):
+            self._publish(self._held.popleft())
+
+    def _publish(self, entry: UnderWay) -> None:
+        try:
+            identifier = self._destination.publish(entry.publication)
+        except ValueError as error:
+            # Such as a message that is too large, or a topic above 65,535 bytes with its prefix.
+            self._refuse(entry.session, entry.identifier, str(error))
+            return
+        self._last_identifier = identifier
+        self._published[identifier] = entry
+        if not entry.publication.qos:
+            self._transient += 1
+
+    # -- the end of a message
+
+    def _refuse(self, session: int, identifier: int, reason: str) -> None:
+        self.refused += 1
+        self.refusal = reason
+        self._acknowledge(session, identifier)
+
+    def _drop(self, entry: UnderWay) -> None:
+        self.dropped += 1
+        self._acknowledge(entry.session, entry.identifier)
+
+    def _acknowledge(self, session: int, identifier: int) -> None:
+        """Acknowledge a message at the source, unless the source has lost the message's session."""
+        if identifier and session == self._session:
+            self._waiting.discard(identifier)
+            self._source.acknowledge(identifier)

@@ -1,0 +1,109 @@
+"""An MQTT bridge: two connections, and the messages that go from one to the other."""
+
+from __future__ import annotations
+
+import asyncio
+
+from paho.mqtt.client import MQTTMessage
+
+from trellis.bridge import contract
+from trellis.bridge.contract import BridgeState, LinkCounters, MqttBridge
+from trellis.bridge.forwarding import Forwarding
+from trellis.bridge.mqtt_end import Handler, MqttEnd
+from trellis.bridge.topic_map import TopicMap
+
+
+class EndHandler(Handler):
+    """Events of one connection: the source of one direction, and the destination of the other."""
+
+    def __init__(self, away: Forwarding, back: Forwarding) -> None:
+        self._away = away
+        self._back = back
+
+    def on_up(self, present: bool) -> None:
+        self._away.source_up(present)
+        self._back.destination_up()
+
+    def on_down(self) -> None:
+        self._back.destination_down()
+
+    def on_message(self, message: MQTTMessage) -> None:
+        self._away.forward(message)
+
+    def on_settled(self, identifier: int, refusal: str) -> None:
+        self._back.settled(identifier, refusal)
+
+
+class MqttLink:
+    """A running bridge between the local broker and a remote MQTT broker."""
+
+    def __init__(self, bridge: MqttBridge) -> None:
+        """Raises OSError or ValueError if a file of certificates or keys cannot be read."""
+        self._bridge = bridge
+        outward, inward = TopicMap(bridge.topics, True), TopicMap(bridge.topics, False)
+        self._local = MqttEnd(bridge, bridge.local, outward.filters)
+        self._remote = MqttEnd(bridge, bridge.remote, inward.filters)
+        mark = bridge.remote.client_id
+        self._outward = Forwarding(self._local, self._remote, outward, mark, bridge.max_hops)
+        self._inward = Forwarding(self._remote, self._local, inward, mark, bridge.max_hops)
+        self._local.handler = EndHandler(self._outward, self._inward)
+        self._remote.handler = EndHandler(self._inward, self._outward)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._tasks = [asyncio.create_task(end.run()) for end in (self._local, self._remote)]
+
+    def stop(self) -> None:
+        """Close the connections; both brokers keep the sessions."""
+        for task, end in zip(self._tasks, (self._local, self._remote), strict=True):
+            task.cancel()
+            end.stop()
+
+    @property
+    def state(self) -> BridgeState:
+        """The present state of the bridge."""
+        bridge, local, remote = self._bridge, self._local, self._remote
+        outward, inward = self._outward, self._inward
+        errors = [("this broker", local.error), ("the remote broker", remote.error)]
+        return BridgeState(
+            contract.MQTT,
+            "",
+            bridge.name,
+            f"mqtt{'s' if bridge.remote.tls else ''}://{bridge.remote.host}:{bridge.remote.port}",
+            contract.UP if local.up and remote.up else contract.CONNECTING,
+            "; ".join(f"{place}: {error}" for place, error in errors if error),
+            outward.refusal or inward.refusal,
+            outward.in_flight + inward.in_flight,
+            LinkCounters(
+                sent=outward.copied,
+                received=inward.copied,
+                refused=outward.refused + inward.refused,
+                dropped=outward.dropped + inward.dropped,
+                looped=outward.looped + inward.looped,
+                reconnects=local.lost + remote.lost,
+            ),
+        )
+
+
+class FailedLink:
+    """A link that cannot run, for example because a certificate's file is missing."""
+
+    def __init__(self, bridge: MqttBridge, error: str) -> None:
+        self.state = BridgeState(
+            contract.MQTT,
+            "",
+            bridge.name,
+            f"mqtt{'s' if bridge.remote.tls else ''}://{bridge.remote.host}:{bridge.remote.port}",
+            contract.CONNECTING,
+            error,
+            "",
+            0,
+            LinkCounters(),
+        )
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""

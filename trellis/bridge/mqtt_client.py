@@ -1,0 +1,105 @@
+"""A client of paho whose socket is served by asyncio's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
+
+from paho.mqtt.client import Client, MQTTv5
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from trellis.bridge.contract import MqttLogin
+
+#: Seconds between two checks of the keep-alive.
+CHECK_SECONDS: Final = 1.0
+
+
+class AsyncioClient:
+    """Connects a client of paho again and again, and runs its callbacks in the event loop.
+
+    paho connects with blocking calls, so a thread does this. The thread runs none of the callbacks
+    of the bridge.
+    """
+
+    def __init__(self, login: MqttLogin, keep_alive: int) -> None:
+        """Raises OSError or ValueError if a file of certificates or keys cannot be read."""
+        self._login = login
+        self._keep_alive = keep_alive
+        self._loop = asyncio.get_running_loop()
+        self._closed = asyncio.Event()
+        self.paho = client = Client(
+            CallbackAPIVersion.VERSION2, login.client_id, protocol=MQTTv5, manual_ack=True
+        )
+        if login.user:
+            client.username_pw_set(login.user, login.password)
+        if login.tls:
+            client.tls_set(login.ca or None, login.certificate or None, login.key or None)
+        client.max_inflight_messages_set(0)
+        client.on_socket_open = self._in_loop(self._on_open)
+        client.on_socket_close = self._on_close
+        client.on_socket_register_write = self._in_loop(self._on_register_write)
+        client.on_socket_unregister_write = self._in_loop(self._on_unregister_write)
+
+    def _in_loop(self, function: Callable[[socket.socket], None]) -> Callable[..., None]:
+        """Return a callback of paho that calls `function` with the socket in the event loop."""
+
+        def callback(_client: Client, _data: object, sock: Any) -> None:
+            self._loop.call_soon_threadsafe(function, sock)
+
+        return callback
+
+    def _on_open(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            self._loop.add_reader(sock, self._read, sock)
+
+    def _read(self, sock: Any) -> None:
+        self.paho.loop_read()
+        # A TLS socket may have decoded bytes for which its descriptor is not readable any more.
+        while isinstance(sock, ssl.SSLSocket) and sock.fileno() >= 0 and sock.pending():
+            self.paho.loop_read()
+
+    def _on_register_write(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            self._loop.add_writer(sock, self.paho.loop_write)
+
+    def _on_unregister_write(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0 and not self.paho.want_write():
+            self._loop.remove_writer(sock)
+
+    def _on_close(self, _client: Client, _data: object, sock: Any) -> None:
+        if sock.fileno() >= 0:
+            self._loop.remove_reader(sock)
+            self._loop.remove_writer(sock)
+        self._closed.set()
+
+    async def connect(self, session_expiry: int, receive_maximum: int) -> None:
+        """Open a connection and send CONNECT. Raises OSError or ValueError."""
+        properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = session_expiry
+        properties.ReceiveMaximum = receive_maximum
+        self._closed.clear()
+        await self._loop.run_in_executor(
+            None,
+            lambda: self.paho.connect(
+                self._login.host,
+                self._login.port,
+                self._keep_alive,
+                clean_start=False,
+                properties=properties,
+            ),
+        )
+
+    async def closed(self) -> None:
+        """Wait until the connection is closed; meanwhile, send pings."""
+        while not self._closed.is_set():
+            self.paho.loop_misc()
+            try:
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await self._closed.wait()
+            except TimeoutError:
+                continue

@@ -1,0 +1,195 @@
+"""One of the two MQTT connections of a bridge."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, NamedTuple
+
+from paho.mqtt.client import Client, ConnectFlags, MQTTMessage
+from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from trellis.bridge.contract import MqttBridge, MqttLogin
+from trellis.bridge.mqtt_client import AsyncioClient
+from trellis.bridge.topic_map import QOS_MAX
+
+#: Seconds before the first attempt to connect again.
+RETRY_MIN: Final = 1.0
+#: Bytes of a PUBLISH packet beside topic, properties and payload.
+PUBLISH_OVERHEAD: Final = 16
+#: Largest size of a packet in MQTT, and largest number of packet identifiers.
+PACKET_MAX: Final = 268_435_460
+IDENTIFIERS: Final = 65_535
+#: Retain Handling 1: retained messages are sent when the subscription is new, and not again after
+#: each reconnect (MQTT 5, section 3.8.3.1).
+RETAINED_ONCE: Final = SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
+
+
+class Publication(NamedTuple):
+    """A message for one broker."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: Any
+
+
+class Handler:
+    """The callbacks of a connection; each does nothing by default."""
+
+    def on_up(self, present: bool) -> None:
+        """The connection is made; `present` is False if the broker had no session."""
+
+    def on_down(self) -> None:
+        """The connection is lost."""
+
+    def on_message(self, message: MQTTMessage) -> None:
+        """A message has arrived. It must be acknowledged if its QoS is 1."""
+
+    def on_settled(self, identifier: int, refusal: str) -> None:
+        """The broker has accepted a publication, or refused it for this reason.
+
+        A publication of QoS 0 is accepted when it is written to the socket.
+        """
+
+
+class MqttEnd:
+    """A connection of a bridge to one broker, which is made again after each loss."""
+
+    def __init__(self, bridge: MqttBridge, login: MqttLogin, filters: dict[str, int]) -> None:
+        """Raises OSError or ValueError if a file of certificates or keys cannot be read."""
+        self._bridge = bridge
+        self._login = login
+        self._filters = filters
+        self.handler = Handler()
+        self.up = False
+        #: The last problem of this connection; "" while the connection works.
+        self.error = "not connected yet"
+        #: Number of connections that were lost.
+        self.lost = 0
+        #: The largest number of unacknowledged publications, and the largest QoS, that the broker
+        #: accepts.
+        self.capacity = 0
+        self.qos_max = QOS_MAX
+        self._retain_available = True
+        self._packet_max = PACKET_MAX
+        self._client = AsyncioClient(login, bridge.keep_alive)
+        paho = self._paho = self._client.paho
+        paho.on_connect = self._on_connect
+        paho.on_disconnect = self._on_disconnect
+        paho.on_subscribe = self._on_subscribe
+        paho.on_message = lambda _client, _data, message: self.handler.on_message(message)
+        paho.on_publish = lambda _client, _data, identifier, reason, _: self.handler.on_settled(
+            identifier, str(reason) if reason is not None and reason.is_failure else ""
+        )
+
+    async def run(self) -> None:
+        """Keep the connection, until the task is cancelled."""
+        bridge, delay = self._bridge, RETRY_MIN
+        while True:
+            lost = self.lost
+            try:
+                await self._client.connect(bridge.session_expiry, bridge.window)
+            except (OSError, ValueError) as error:
+                place = f"{self._login.host}:{self._login.port}"
+                self.error = f"cannot connect to {place}: {getattr(error, 'strerror', '') or error}"
+            else:
+                await self._client.closed()
+            if self.lost > lost:
+                delay = RETRY_MIN
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, bridge.reconnect_max)
+
+    def stop(self) -> None:
+        """Send DISCONNECT; the broker keeps the session."""
+        self._paho.disconnect()
+
+    def publish(self, message: Publication) -> int:
+        """Publish a message on the connection, which must be up; return its packet identifier.
+
+        Raises ValueError if the broker cannot accept the message.
+        """
+        size = len(message.topic.encode()) + len(message.payload) + PUBLISH_OVERHEAD
+        size += len(message.properties.pack())
+        if size > self._packet_max:
+            raise ValueError(f"the message has {size} bytes; the broker accepts {self._packet_max}")
+        while True:
+            info = self._paho.publish(
+                message.topic,
+                message.payload,
+                message.qos,
+                message.retain and self._retain_available,
+                message.properties,
+            )
+            if info.rc != MQTTErrorCode.MQTT_ERR_QUEUE_SIZE:
+                return info.mid
+            # The packet identifier is in use; paho takes the next one.
+
+    def take_back(self) -> None:
+        """Withdraw all unacknowledged publications, so that they are not sent again."""
+        self._paho.drop_out_messages()
+
+    def acknowledge(self, identifier: int) -> None:
+        """Send PUBACK for a received message of QoS 1, if the connection is up."""
+        if self.up:
+            self._paho.ack(identifier, 1)
+
+    def _on_connect(
+        self,
+        client: Client,
+        _data: object,
+        flags: ConnectFlags,
+        reason: ReasonCode,
+        properties: Any,
+    ) -> None:
+        if reason.is_failure:
+            self.error = f"the broker refused the login: {reason}"
+            return
+        self.capacity = min(self._bridge.window, getattr(properties, "ReceiveMaximum", IDENTIFIERS))
+        self.qos_max = getattr(properties, "MaximumQoS", QOS_MAX)
+        self._retain_available = bool(getattr(properties, "RetainAvailable", 1))
+        self._packet_max = getattr(properties, "MaximumPacketSize", PACKET_MAX)
+        self.up, self.error = True, ""
+        if self._filters:
+            client.subscribe(
+                [
+                    (
+                        topic_filter,
+                        SubscribeOptions(
+                            qos=qos,
+                            noLocal=True,
+                            retainAsPublished=True,
+                            retainHandling=RETAINED_ONCE,
+                        ),
+                    )
+                    for topic_filter, qos in self._filters.items()
+                ]
+            )
+        self.handler.on_up(bool(flags.session_present))
+
+    def _on_disconnect(
+        self, _client: Client, _data: object, _flags: object, reason: ReasonCode, _properties: Any
+    ) -> None:
+        if self.up:
+            self.up = False
+            self.lost += 1
+            self.error = f"the connection was lost: {reason}"
+            self.handler.on_down()
+
+    def _on_subscribe(
+        self,
+        _client: Client,
+        _data: object,
+        _identifier: int,
+        reasons: list[ReasonCode],
+        _properties: Any,
+    ) -> None:
+        refused = [
+            f"'{topic_filter}' ({reason})"
+            for topic_filter, reason in zip(self._filters, reasons, strict=False)
+            if reason.is_failure
+        ]
+        if refused:
+            self.error = f"the broker refused the subscription to {', '.join(refused)}"

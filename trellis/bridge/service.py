@@ -1,0 +1,227 @@
+"""The broker's end of the bridges: configures the worker, and keeps the states of the links."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Final
+
+import msgspec
+
+from broker.broker import Broker
+from trellis import logs
+from trellis.bridge import contract
+from trellis.bridge.amqp_uri import parse_uri
+from trellis.bridge.collecting import InvalidLink, find_links
+from trellis.bridge.contract import BridgeState, LinkCounters, LocalAmqp, MqttBridge, Shovel
+from trellis.worker_process import WorkerProcess
+
+#: The program of the worker.
+PROGRAM: Final = "trellis.bridge"
+
+#: Seconds between two searches for changed parameters and policies.
+WATCH_SECONDS: Final = 1.0
+
+#: The kind, the virtual host and the name of a link.
+LinkName = tuple[str, str, str]
+
+
+class KnownLink:
+    """A link of the broker: the last state that the worker has reported, and total counts."""
+
+    def __init__(self, state: BridgeState) -> None:
+        self.state = state
+        #: Counts of earlier workers.
+        self._earlier = LinkCounters()
+        #: Time of the last change between up and not up, in seconds since 1970.
+        self.since = time.time()
+
+    @property
+    def counters(self) -> LinkCounters:
+        """The counts since the start of the broker."""
+        earlier, present = (
+            msgspec.structs.asdict(counters) for counters in (self._earlier, self.state.counters)
+        )
+        return LinkCounters(**{name: earlier[name] + present[name] for name in earlier})
+
+    def worker_lost(self) -> None:
+        """Keep the counts of a worker that has ended, and note that the link is not connected."""
+        self._earlier = self.counters
+        if self.state.state == contract.UP:
+            self.since = time.time()
+        self.state = msgspec.structs.replace(
+            self.state,
+            state=contract.CONNECTING,
+            error="the process of the bridges has ended",
+            in_flight=0,
+            counters=LinkCounters(),
+        )
+
+
+class BridgeService:
+    """The links of a broker to other brokers, which a worker process runs.
+
+    The worker is started when there is the first link.
+    """
+
+    def __init__(self, broker: Broker, end_shovel: Callable[[str, str], None]) -> None:
+        """`end_shovel` deletes the parameter of a shovel that has moved all its messages.
+
+        Its arguments are the names of the virtual host and of the shovel.
+        """
+        self._broker = broker
+        self._end_shovel = end_shovel
+        self._links: dict[LinkName, KnownLink] = {}
+        self._bridges: list[MqttBridge] = []
+        self._local = LocalAmqp("", 0, "", "", "")
+        #: The definitions that the worker has got, and the names of their links.
+        self._sent = b""
+        self._running: set[LinkName] = set()
+        #: Shovels that have ended, and that the worker still has.
+        self._ended: set[LinkName] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self.worker: WorkerProcess | None = None
+
+    def start(self, bridges: Sequence[MqttBridge], local: LocalAmqp) -> None:
+        """Run the bridges, and all shovels and federation links that the broker has or will have.
+
+        Called in the event loop, when clients may connect. The port of `local` is 0 if the broker
+        has no listener for it.
+        """
+        self._bridges = list(bridges)
+        self._local = local
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._watching is not None:
+            self._watching.cancel()
+        if self.worker is not None:
+            self.worker.close()
+
+    def __iter__(self) -> Iterator[KnownLink]:
+        return iter(list(self._links.values()))
+
+    # -- definitions
+
+    async def _watch(self) -> None:
+        """Send the definitions of the links to the worker whenever they have changed."""
+        while True:
+            try:
+                self._configure(await find_links(self._broker, self._local.node))
+            except Exception as error:  # noqa: BLE001 - or changes would have no effect any more
+                logs.error("bridge_definitions_failed", error=repr(error), note="tried again")
+            await asyncio.sleep(WATCH_SECONDS)
+
+    def _configure(self, found: Sequence[Shovel | InvalidLink]) -> None:
+        shovels = []
+        ended, self._ended = self._ended, set()
+        running: set[LinkName] = {(contract.MQTT, "", bridge.name) for bridge in self._bridges}
+        wanted = set(running)
+        for link in found:
+            name = (link.kind, link.vhost, link.name)
+            if name in ended:
+                continue  # A new shovel with the old name begins after the end of the old one.
+            wanted.add(name)
+            problem = link.reason if isinstance(link, InvalidLink) else self._problem(link)
+            if problem:
+                self.add(invalid_state(link.kind, link.vhost, link.name, problem))
+            elif isinstance(link, Shovel):
+                shovels.append(link)
+                running.add(name)
+        self._running = running
+        for name in [name for name in self._links if name not in wanted]:
+            del self._links[name]
+        text = contract.line(contract.Configure(self._bridges, shovels, self._local))
+        if text == self._sent or not (self._bridges or shovels or self._sent):
+            return
+        self._sent = text
+        if self.worker is None:
+            self.worker = WorkerProcess(PROGRAM, self._sent, self._on_line, self._on_lost)
+        else:
+            self.worker.send(text)
+
+    def _problem(self, shovel: Shovel) -> str:
+        """Return the reason why this broker cannot run a shovel; "" if it can."""
+        if find_spec("pika") is None:
+            return "pika is not installed; pip install 'trellis-broker[bridge]'"
+        if not self._local.port and not all(
+            parse_uri(uri).host for uri in (*shovel.source.uris, *shovel.target.uris)
+        ):
+            return "a URI without a host means this broker, whose listener amqp is off"
+        return ""
+
+    # -- messages of the worker
+
+    def _on_line(self, text: bytes) -> None:
+        message = contract.from_worker.decode(text)
+        if isinstance(message, contract.LinkReport):
+            for state in message.links:
+                self._on_state(state)
+        elif self.worker is not None:
+            self.worker.ready = True
+            self.worker.send(self._sent)  # It may have changed since the start of the worker.
+
+    def _on_state(self, state: BridgeState) -> None:
+        if (state.kind, state.vhost, state.name) not in self._running:
+            return  # The worker has not heard yet that this link was removed.
+        self.add(state)
+        if state.state == contract.ENDED:
+            logs.info("shovel_ended", vhost=state.vhost, name=state.name, moved=state.counters.sent)
+            self._ended.add((state.kind, state.vhost, state.name))
+            self._end_shovel(state.vhost, state.name)
+
+    def _on_lost(self, reason: str, delay: float) -> None:
+        for link in self._links.values():
+            link.worker_lost()
+        logs.warning(
+            "bridge_worker_lost",
+            reason=reason,
+            note=f"messages wait at their source; next start in {delay:g} s",
+        )
+
+    def add(self, state: BridgeState) -> None:
+        """Keep the state of a link, and log what has changed."""
+        name = (state.kind, state.vhost, state.name)
+        link = self._links.get(name)
+        if link is None:
+            link = self._links[name] = KnownLink(msgspec.structs.replace(state, error="", state=""))
+        before, link.state = link.state, state
+        if before.state != state.state:
+            link.since = time.time()
+        _log_changes(before, state)
+
+
+def invalid_state(kind: str, vhost: str, name: str, reason: str) -> BridgeState:
+    """Return the state of a link that cannot run."""
+    return BridgeState(kind, vhost, name, "", contract.INVALID, reason, "", 0, LinkCounters())
+
+
+def _log_changes(before: BridgeState, state: BridgeState) -> None:
+    """Log that a link is up or down, has a new problem, or that messages were refused."""
+    names = {"kind": state.kind, "vhost": state.vhost, "name": state.name}
+    if before.state != state.state and state.state == contract.UP:
+        logs.info("bridge_up", **names, remote=state.remote)
+    if state.error and state.error != before.error and state.state == contract.UP:
+        logs.warning(
+            "bridge_problem", **names, reason=state.error, note="the other topics are copied"
+        )
+    elif state.error and state.error != before.error:
+        logs.warning(
+            "bridge_down",
+            **names,
+            remote=state.remote,
+            reason=state.error,
+            note="messages wait at their source",
+        )
+    refused = state.counters.refused - before.counters.refused
+    if refused > 0:
+        logs.warning(
+            "bridge_refused",
+            **names,
+            messages=refused,
+            reason=state.refusal,
+            note="the destination did not accept these messages; they are not sent again",
+        )

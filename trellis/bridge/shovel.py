@@ -1,0 +1,308 @@
+"""A shovel: takes messages from a queue of one AMQP broker, and publishes them at another."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pika
+from pika.exceptions import AMQPError
+
+from trellis.bridge import contract
+from trellis.bridge.amqp_end import AmqpEnd, LinkLost, parameters_of
+from trellis.bridge.contract import BridgeState, LinkCounters, LocalAmqp, Shovel
+from trellis.bridge.shovel_definition import shown_uri
+
+#: The headers with the links that have copied a message: RabbitMQ's names.
+HOPS: Final = "x-received-from"
+SHOVELLED: Final = "x-shovelled"
+TIMESTAMP: Final = "x-shovelled-timestamp"
+
+
+class SourceMessage(NamedTuple):
+    """A message of the source that is not acknowledged."""
+
+    tag: int
+    exchange: str
+    key: str
+    properties: pika.BasicProperties
+    body: bytes
+
+
+class ShovelLink:
+    """A running shovel, or a link of a federated exchange.
+
+    A message is acknowledged at the source when the destination has confirmed it. At most
+    `prefetch` messages are unacknowledged.
+    """
+
+    def __init__(self, shovel: Shovel, local: LocalAmqp) -> None:
+        self._shovel = shovel
+        self._local = local
+        self._counters = LinkCounters()
+        self._state = contract.CONNECTING
+        self._error = "not connected yet"
+        self._refusal = ""
+        self._task: asyncio.Task[None] | None = None
+        self._source = self._target = AmqpEnd()
+        #: Messages that wait for their turn, because of `rate`.
+        self._held: deque[SourceMessage] = deque()
+        #: SourceMessage tags at the source, by the number of the publication at the destination.
+        self._published: dict[int, int] = {}
+        self._number = 0
+        #: Number of messages that may still be taken and moved; None without a limit.
+        self._to_take: int | None = None
+        self._to_move: int | None = None
+        self._finished = asyncio.Event()
+        self._next_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._task = asyncio.create_task(self._run())
+
+    def stop(self) -> None:
+        """Close the connections; unacknowledged messages return to their queue."""
+        if self._task is not None:
+            self._task.cancel()
+        self._close()
+
+    @property
+    def state(self) -> BridgeState:
+        """The present state of the shovel."""
+        shovel = self._shovel
+        return BridgeState(
+            shovel.kind,
+            shovel.vhost,
+            shovel.name,
+            f"{shown_uri(shovel.source.uris)} -> {shown_uri(shovel.target.uris)}",
+            self._state,
+            self._error,
+            self._refusal,
+            len(self._held) + len(self._published),
+            self._counters,
+        )
+
+    # -- connections
+
+    async def _run(self) -> None:
+        """Move messages over one pair of connections after the other, until all are moved."""
+        shovel = self._shovel
+        for source, target in zip(
+            itertools.cycle(shovel.source.uris), itertools.cycle(shovel.target.uris), strict=False
+        ):
+            try:
+                await self._move(source, target)
+            except (LinkLost, OSError, AMQPError) as error:
+                self._error = str(error)
+            except Exception as error:  # noqa: BLE001 - or the link would end for good
+                self._error = f"{type(error).__name__}: {error}"
+            if self._state == contract.UP:
+                self._counters.reconnects += 1
+            self._close()
+            if self._finished.is_set():
+                self._state, self._error = contract.ENDED, ""
+                return
+            self._state = contract.CONNECTING
+            await asyncio.sleep(shovel.reconnect_delay)
+
+    def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._source.close()
+        self._target.close()
+        self._held.clear()
+        self._published.clear()
+
+    async def _move(self, source_uri: str, target_uri: str) -> None:
+        """Connect to both brokers, and move messages until a connection is lost.
+
+        Raises LinkLost, OSError.
+        """
+        shovel, local = self._shovel, self._local
+        label = f"{shovel.kind} {shovel.name}"
+        source, target = self._source, self._target = AmqpEnd(), AmqpEnd()
+        self._number = 0
+        await target.open(parameters_of(target_uri, local, shovel.vhost, label))
+        if shovel.target.queue:
+            await target.declare_queue(
+                shovel.target.queue, msgspec.json.decode(shovel.target.arguments)
+            )
+        await target.call(target.channel.confirm_delivery, self._on_confirm)
+        await source.open(parameters_of(source_uri, local, shovel.vhost, label))
+        queue = await self._prepare_source()
+        if self._finished.is_set():
+            return
+        await source.call(source.channel.basic_qos, prefetch_count=shovel.prefetch)
+        source.channel.add_on_cancel_callback(lambda _: self._source.lose("queue deleted"))
+        self._state, self._error = contract.UP, ""
+        await source.call(
+            source.channel.basic_consume,
+            queue,
+            self._on_delivery,
+            arguments=msgspec.json.decode(shovel.source.consumer_arguments),
+        )
+        finished = asyncio.create_task(self._finished.wait())
+        try:
+            await asyncio.wait(
+                (source.lost, target.lost, finished), return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            finished.cancel()
+        for end, place in ((source, "source"), (target, "destination")):
+            if end.lost.done():
+                raise LinkLost(f"{place}: {end.lost.result()}")
+
+    async def _prepare_source(self) -> str:
+        """Declare and bind the queue of the source; return its name. Raises LinkLost."""
+        definition, end = self._shovel.source, self._source
+        arguments = msgspec.json.decode(definition.arguments)
+        if not definition.exchange:
+            length = await end.declare_queue(definition.queue, arguments)
+            self._limit(length)
+            return definition.queue
+        await end.declare_exchange(definition.exchange, definition.exchange_kind)
+        if definition.queue:
+            name = definition.queue
+            await end.declare_queue(name, arguments)
+        else:
+            frame = await end.call(
+                end.channel.queue_declare, "", exclusive=True, arguments=arguments
+            )
+            name = frame.method.queue
+        for key in definition.keys:
+            await end.call(end.channel.queue_bind, name, definition.exchange, key)
+        self._limit(None)
+        return name
+
+    def _limit(self, length: int | None) -> None:
+        """Set the number of messages to move; `length` is that of the queue, if it is known."""
+        if self._to_move is None:
+            wanted = self._shovel.delete_after
+            self._to_move = length if wanted == 0 else wanted
+        self._to_take = self._to_move
+        if self._to_move == 0:
+            self._finished.set()
+
+    # -- messages
+
+    def _on_delivery(
+        self, _channel: object, method: Any, properties: pika.BasicProperties, body: bytes
+    ) -> None:
+        if self._to_take is not None:
+            if self._to_take == 0:
+                return  # It returns to its queue when the connection is closed.
+            self._to_take -= 1
+        self._held.append(
+            SourceMessage(
+                method.delivery_tag, method.exchange, method.routing_key, properties, body
+            )
+        )
+        self._publish_held()
+
+    def _publish_held(self) -> None:
+        """Publish the messages that wait, as fast as `rate` allows."""
+        rate = self._shovel.rate
+        while self._held and self._timer is None:
+            now = time.monotonic()
+            if rate and self._next_at > now:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(self._next_at - now, self._on_timer)
+                return
+            self._next_at = max(now, self._next_at) + (1 / rate if rate else 0)
+            self._publish(self._held.popleft())
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._publish_held()
+
+    def _publish(self, message: SourceMessage) -> None:
+        target, properties = self._shovel.target, message.properties
+        if self._shovel.max_hops and not self._add_hop(properties):
+            self._counters.looped += 1
+            self._settle(message.tag)
+            return
+        for name, value in msgspec.json.decode(target.properties).items():
+            setattr(properties, name, value)
+        self._add_headers(properties)
+        if target.queue:
+            exchange, key = "", target.queue
+        else:
+            exchange = message.exchange if target.exchange is None else target.exchange
+            key = message.key if target.key is None else target.key
+        try:
+            self._target.channel.basic_publish(exchange, key, message.body, properties)
+        except (AMQPError, ValueError, TypeError, AssertionError) as error:
+            # The channel is closed, or the properties cannot be encoded.
+            if self._target.channel.is_open:
+                self._refuse(message.tag, f"{type(error).__name__}: {error}")
+            return
+        self._number += 1
+        self._published[self._number] = message.tag
+
+    def _add_hop(self, properties: pika.BasicProperties) -> bool:
+        """Add this link to the links that have copied a message; False if there are too many."""
+        headers = dict(properties.headers or {})
+        hops = headers.get(HOPS) or []
+        if not isinstance(hops, list) or len(hops) >= self._shovel.max_hops:
+            return False
+        hop = {
+            "uri": shown_uri(self._shovel.source.uris),
+            "exchange": self._shovel.source.exchange,
+            "redelivered": False,
+            "node": self._local.node,
+        }
+        properties.headers = {**headers, HOPS: [hop, *hops]}
+        return True
+
+    def _add_headers(self, properties: pika.BasicProperties) -> None:
+        shovel = self._shovel
+        headers = dict(properties.headers or {})
+        if shovel.target.forward_headers:
+            passed = headers.get(SHOVELLED)
+            entry = {
+                "shovelled-by": self._local.node,
+                "shovel-type": "dynamic",
+                "shovel-name": shovel.name,
+                "shovel-vhost": shovel.vhost,
+                "src-uri": shown_uri(shovel.source.uris),
+                "dest-uri": shown_uri(shovel.target.uris),
+            }
+            headers[SHOVELLED] = [entry, *(passed if isinstance(passed, list) else [])]
+        if shovel.target.timestamp_header:
+            headers[TIMESTAMP] = int(time.time())
+        if shovel.target.forward_headers or shovel.target.timestamp_header:
+            properties.headers = headers
+
+    def _on_confirm(self, frame: Any) -> None:
+        method = frame.method
+        if method.NAME == "Basic.Nack":
+            # The message stays at its source; the next attempt is after `reconnect-delay`.
+            self._target.lose("a message was not confirmed (basic.nack)")
+            return
+        tag = method.delivery_tag
+        done = [one for one in self._published if one <= tag] if method.multiple else [tag]
+        for number in done:
+            delivery = self._published.pop(number, None)
+            if delivery is not None:
+                self._counters.sent += 1
+                self._settle(delivery)
+
+    def _refuse(self, tag: int, reason: str) -> None:
+        self._counters.refused += 1
+        self._refusal = reason
+        self._settle(tag)
+
+    def _settle(self, tag: int) -> None:
+        """Acknowledge a message at the source."""
+        if self._source.channel.is_open:
+            self._source.channel.basic_ack(tag)
+        if self._to_move is not None:
+            self._to_move -= 1
+            if self._to_move == 0:
+                self._finished.set()

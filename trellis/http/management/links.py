@@ -1,0 +1,121 @@
+"""Shovels and federation links, with the fields of RabbitMQ's plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from trellis.bridge import contract
+from trellis.bridge.collecting import UPSTREAM
+from trellis.bridge.service import KnownLink
+from trellis.bridge.shovel_definition import federation_of, shovel_of
+from trellis.http.management.answers import (
+    Call,
+    Empty,
+    Listing,
+    Row,
+    bad_request,
+    iterate,
+    not_found,
+)
+
+#: RabbitMQ's words for the states of a link.
+SHOVEL_STATES: Final = {
+    contract.UP: "running",
+    contract.CONNECTING: "starting",
+    contract.ENDED: "terminated",
+    contract.INVALID: "terminated",
+}
+LINK_STATES: Final = {**SHOVEL_STATES, contract.INVALID: "error"}
+
+
+def _time(link: KnownLink) -> str:
+    return datetime.fromtimestamp(link.since, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _links(call: Call, kind: str) -> Iterator[KnownLink]:
+    """Yield the links of a kind in the virtual hosts of the path, or in all the user may see."""
+    names = {vhost.name for vhost in call.path_vhosts}
+    for link in call.node.bridges:
+        if link.state.kind == kind and link.state.vhost in names:
+            yield link
+
+
+def _shovel(call: Call, link: KnownLink) -> Row:
+    state = link.state
+    source, _, target = state.remote.partition(" -> ")
+    row: Row = {
+        "node": call.node.settings.node.name,
+        "timestamp": _time(link),
+        "name": state.name,
+        "vhost": state.vhost,
+        "type": "dynamic",
+        "state": SHOVEL_STATES[state.state],
+        "src_uri": source,
+        "src_protocol": "amqp091",
+        "dest_uri": target,
+        "dest_protocol": "amqp091",
+    }
+    value = call.broker.vhosts[state.vhost].parameters.values.get((contract.SHOVEL, state.name))
+    if isinstance(value, dict):
+        for end in ("src", "dest"):
+            for part in ("queue", "exchange", "exchange-key"):
+                if isinstance(text := value.get(f"{end}-{part}"), str):
+                    row[f"{end}_{part.replace('-', '_')}"] = text
+    if state.error:
+        row["reason"] = state.error
+    return row
+
+
+async def shovels(call: Call) -> Listing:
+    """List the shovels, of one virtual host if the path names it."""
+    return Listing(iterate(_shovel(call, link) for link in _links(call, contract.SHOVEL)))
+
+
+async def delete_shovel(call: Call) -> Empty:
+    """Delete the shovel that the path names."""
+    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
+    if (contract.SHOVEL, name) not in vhost.parameters.values:
+        raise not_found(f"no shovel '{name}' in vhost '{vhost.name}'")
+    await call.make_durable(lambda ticket: vhost.parameters.clear(contract.SHOVEL, name, ticket))
+    return Empty()
+
+
+def _federation_link(call: Call, link: KnownLink) -> Row:
+    state = link.state
+    upstream, _, exchange = state.name.partition(" -> ")
+    row: Row = {
+        "node": call.node.settings.node.name,
+        "vhost": state.vhost,
+        "type": "exchange",
+        "exchange": exchange,
+        "upstream": upstream,
+        "upstream_exchange": exchange,
+        "uri": state.remote.partition(" -> ")[0],
+        "status": LINK_STATES[state.state],
+        "timestamp": _time(link),
+    }
+    if state.error:
+        row["error"] = state.error
+    return row
+
+
+async def federation_links(call: Call) -> Listing:
+    """List the links of federated exchanges, of one virtual host if the path names it."""
+    found = _links(call, contract.FEDERATION)
+    return Listing(iterate(_federation_link(call, link) for link in found))
+
+
+def check_parameter(component: str, vhost: str, name: str, value: object) -> None:
+    """Refuse a parameter that defines a shovel or an upstream, and is invalid.
+
+    Raises ApiRefusal.
+    """
+    try:
+        if component == contract.SHOVEL:
+            shovel_of(vhost, name, value)
+        elif component == UPSTREAM:
+            federation_of(vhost, name, value, "name", "topic", "name")
+    except ValueError as error:
+        raise bad_request(f"invalid {component} '{name}' in vhost '{vhost}': {error}") from None

@@ -1,0 +1,70 @@
+"""Topic rules of users: list, set and delete them. The order of a user's rules matters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from trellis.auth.settings_users import SettingsIdentity
+from trellis.http.management.answers import Call, Empty, Listing, Row, bad_request, iterate
+from trellis.http.management.permissions import changeable_user, user_of_path
+from trellis.http.management.roles import role_grants
+
+
+def _rules(call: Call) -> Iterator[Row]:
+    for account in call.node.accounts.settings_accounts.values():
+        if isinstance(account.identity, SettingsIdentity):
+            for vhost, rights in account.identity.rights.items():
+                if rights.rules:
+                    yield _rule_row(account.identity.name, vhost, rights.rules)
+    for user in list(call.broker.users.by_name.values()):
+        for vhost, rules in list(user.rules.items()):
+            yield _rule_row(user.name, vhost, rules)
+        for vhost, grant in role_grants(call, user):
+            if grant.rules:
+                yield _rule_row(user.name, vhost, grant.rules) | {"role": user.role_name}
+
+
+def _rule_row(user: str, vhost: str, rules: Iterable[str]) -> Row:
+    return {"user": user, "vhost": vhost, "rules": list(rules)}
+
+
+async def rules(call: Call) -> Listing:
+    """List the topic rules of all users in all virtual hosts."""
+    return Listing(iterate(_rules(call)))
+
+
+async def rules_of(call: Call) -> Row:
+    """Return the topic rules of the user in the virtual host that the path names."""
+    vhost, name = user_of_path(call)
+    account = call.node.accounts.settings_accounts.get(name)
+    if account is not None and isinstance(account.identity, SettingsIdentity):
+        rights = account.identity.rights.get(vhost.name)
+        if rights is not None and rights.rules:
+            return _rule_row(name, vhost.name, rights.rules)
+    stored = call.broker.users.by_name.get(name)
+    return _rule_row(name, vhost.name, () if stored is None else stored.rules.get(vhost.name, ()))
+
+
+async def put_rules(call: Call) -> Empty:
+    """Replace the topic rules of the user in the virtual host that the path names."""
+    vhost, user = changeable_user(call)
+    given: Any = call.body().get("rules")
+    if not isinstance(given, list) or not all(isinstance(rule, str) for rule in given):
+        raise bad_request(
+            "'rules' is not a list of texts such as 'allow publish sensors/{username}/#'"
+        )
+    fresh = vhost.name not in user.rules
+    await call.make_durable(
+        lambda ticket: call.broker.users.set_rules(vhost.name, user.name, given, ticket)
+    )
+    return Empty(fresh)
+
+
+async def delete_rules(call: Call) -> Empty:
+    """Delete the topic rules of the user in the virtual host that the path names."""
+    vhost, user = changeable_user(call)
+    await call.make_durable(
+        lambda ticket: call.broker.users.set_rules(vhost.name, user.name, [], ticket)
+    )
+    return Empty()

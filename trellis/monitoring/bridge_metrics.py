@@ -1,0 +1,62 @@
+"""The metrics of the links to other brokers: bridges, shovels and federation links."""
+
+from __future__ import annotations
+
+from trellis.bridge import contract
+from trellis.bridge.service import BridgeService
+from trellis.monitoring.page import MetricsPage
+
+
+def add_bridges(page: MetricsPage, bridges: BridgeService) -> None:
+    """Add to the page the metrics of each link."""
+    for link in bridges:
+        state, counters = link.state, link.counters
+        labels = {"kind": state.kind, "vhost": state.vhost, "link": state.name}
+        page.listed(
+            "trellis_bridge_up",
+            "gauge",
+            "1 while both ends of the link are connected.",
+            state.state == contract.UP,
+            labels,
+        )
+        for direction, count in (("out", counters.sent), ("in", counters.received)):
+            page.listed(
+                "trellis_bridge_messages",
+                "counter",
+                "Total number of messages that the link has copied, by direction: out to the "
+                "remote broker, in from it. A shovel copies in one direction, out.",
+                count,
+                {**labels, "direction": direction},
+            )
+        for name, text, number in (
+            (
+                "refused_messages",
+                "Total number of messages that their destination refused, so that they are lost.",
+                counters.refused,
+            ),
+            (
+                "dropped_messages",
+                "Total number of dropped messages of QoS 0: their destination was away or slow.",
+                counters.dropped,
+            ),
+            (
+                "looped_messages",
+                "Total number of messages that too many links had copied already.",
+                counters.looped,
+            ),
+            ("reconnects", "Total number of connections of the link lost.", counters.reconnects),
+        ):
+            page.listed(f"trellis_bridge_{name}", "counter", text, number, labels)
+        page.listed(
+            "trellis_bridge_in_flight_messages",
+            "gauge",
+            "Number of messages that the link has taken, and that their destination has not "
+            "accepted yet.",
+            state.in_flight,
+            labels,
+        )
+    page.counter(
+        "trellis_bridge_workers_lost",
+        "Total number of worker processes of the bridges that ended unexpectedly.",
+        0 if bridges.worker is None else bridges.worker.lost,
+    )

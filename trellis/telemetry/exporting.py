@@ -1,0 +1,92 @@
+"""Sends spans with OpenTelemetry's exporter. The only module that imports OpenTelemetry."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags, TraceState
+from opentelemetry.trace.status import Status, StatusCode
+
+from trellis.telemetry.assembly import FinishedSpan
+from trellis.telemetry.contract import OpenExport
+
+#: The service name if neither the settings nor the environment name one.
+SERVICE: Final = "trellis"
+#: Longest reason of a failure, in characters.
+_REASON_MAX: Final = 300
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+
+
+class _LastWarning(logging.Handler):
+    """Keeps the last warning of OpenTelemetry, which gives the reason of a failed request."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the text of the warning."""
+        self.text = record.getMessage()[:_REASON_MAX]
+
+
+class CollectorClient:
+    """The connection to a collector.
+
+    The environment variables of OpenTelemetry's exporter apply: endpoint, headers, timeout,
+    compression, certificates, and attributes of the resource.
+    """
+
+    def __init__(self, opened: OpenExport) -> None:
+        attributes = {"service.instance.id": opened.instance, "service.version": opened.version}
+        if opened.service:
+            attributes["service.name"] = opened.service
+        resource = Resource.create(attributes)
+        if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
+            resource = resource.merge(Resource({"service.name": SERVICE}))
+        self._resource = resource
+        self._scope = InstrumentationScope(SERVICE, opened.version)
+        self._exporter = OTLPSpanExporter(
+            endpoint=opened.endpoint or None, headers=opened.headers or None
+        )
+        self._warning = _LastWarning()
+        logger = logging.getLogger("opentelemetry")
+        logger.addHandler(self._warning)
+        logger.propagate = False
+
+    def export(self, spans: list[FinishedSpan]) -> str:
+        """Send spans; return "", or the reason why that failed."""
+        self._warning.text = ""
+        try:
+            result = self._exporter.export([self._readable(span) for span in spans])
+        except Exception as error:  # noqa: BLE001 - the broker logs it; the spans are sent again
+            return f"{type(error).__name__}: {error}"[:_REASON_MAX]
+        if result is SpanExportResult.SUCCESS:
+            return ""
+        return self._warning.text or "the collector did not accept the spans"
+
+    def _readable(self, span: FinishedSpan) -> ReadableSpan:
+        state = TraceState.from_header([span.state]) if span.state else TraceState()
+        trace_id = int(span.trace_id, 16)
+
+        def context(span_id: str, remote: bool) -> SpanContext:
+            return SpanContext(trace_id, int(span_id, 16), remote, _SAMPLED, state)
+
+        return ReadableSpan(
+            name=span.name,
+            context=context(span.span_id, False),
+            parent=context(span.parent_id, span.remote) if span.parent_id else None,
+            resource=self._resource,
+            attributes=span.attributes,
+            links=[Link(context(span.link, True))] if span.link else [],
+            kind=SpanKind[span.kind],
+            status=Status(StatusCode.ERROR, span.error) if span.error else Status(),
+            start_time=span.start,
+            end_time=span.end,
+            instrumentation_scope=self._scope,
+        )

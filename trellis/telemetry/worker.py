@@ -1,0 +1,72 @@
+"""The worker of the telemetry: a process that makes spans of steps, and sends them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from typing import Final
+
+from trellis.telemetry import contract
+from trellis.telemetry.assembly import FinishedSpan, SpanAssembler
+from trellis.telemetry.exporting import CollectorClient
+from trellis.telemetry.span_queue import SpanQueue
+
+#: The priority of the process is lowered by this number, so that the broker goes first.
+NICE: Final = 5
+#: Seconds in which the last spans are sent after the broker has closed its end.
+END_SECONDS: Final = 0.5
+
+
+class TelemetryWorker:
+    """Makes spans of the steps that come over a socket, until the broker closes its end."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lines = connection.makefile("rb")
+        opened = contract.to_worker.decode(self._lines.readline())
+        assert isinstance(opened, contract.OpenExport)
+        self._assembler = SpanAssembler()
+        self._queue: SpanQueue[FinishedSpan] = SpanQueue(
+            CollectorClient(opened).export, self._report
+        )
+        self._sending = threading.Lock()
+
+    def run(self) -> None:
+        """Serve the broker until it closes its end; then send the spans that wait."""
+        self._queue.start()
+        self._send(contract.ExporterReady())
+        for text in self._lines:
+            message = contract.to_worker.decode(text)
+            if isinstance(message, contract.Steps):
+                self._queue.add(self._assembler.add(message.steps))
+                self._report()
+        self._queue.end(END_SECONDS)
+
+    def _report(self) -> None:
+        """Tell the broker what became of the spans."""
+        counts = self._queue.take_counts()
+        self._send(
+            contract.SpanProgress(
+                counts.exported,
+                counts.dropped_full,
+                counts.dropped_refused,
+                counts.failures,
+                self._queue.waiting,
+                self._queue.reason,
+            )
+        )
+
+    def _send(self, message: contract.FromWorker) -> None:
+        try:
+            with self._sending:
+                self._connection.sendall(contract.line(message))
+        except OSError:
+            pass  # The broker has ended, and reads no more.
+
+
+def main(descriptor: int) -> None:
+    """Run the worker, whose broker is at the other end of the socket with this descriptor."""
+    os.nice(NICE)
+    TelemetryWorker(socket.socket(fileno=descriptor)).run()
+    os._exit(0)  # A request to a collector that does not answer must not delay the end.
