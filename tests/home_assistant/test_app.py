@@ -230,23 +230,20 @@ def test_ports_with_tls_are_open_if_the_certificate_exists(tmp_path: Path) -> No
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
 
 
-def others_may_read(path: Path) -> bool:
-    """True if every user of the machine may enter the directory `path`."""
+def others_may_enter(path: Path) -> bool:
+    """True if every user may enter the directory `path` and its parent directories."""
     return all(one.stat().st_mode & stat.S_IXOTH for one in (path, *path.parents))
 
 
 def python_of_all_users() -> str:
-    """Return a Python that every user may run, with the version of the Python that runs the tests.
-
-    Skip the test if there is none.
-    """
+    """Return a Python that every user may run, of the tests' version; skip the test without one."""
     found = shutil.which("python3", path="/usr/bin:/usr/local/bin") or ""
     code = "import sys; print(*sys.version_info[:2])"
-    if not found or not others_may_read(Path(found).resolve().parent):
-        pytest.skip("no Python that each user may run")
+    if not found or not others_may_enter(Path(found).resolve().parent):
+        pytest.skip("there is no Python that every user may run")
     version = subprocess.run([found, "-c", code], capture_output=True, text=True, check=True).stdout
     if version.split() != [str(number) for number in sys.version_info[:2]]:
-        pytest.skip(f"{found} has another version than the Python of the tests")
+        pytest.skip(f"{found} and the Python of the tests have different versions")
     return found
 
 
@@ -258,8 +255,8 @@ def test_broker_runs_as_an_unprivileged_user() -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         directory = Path(name)
         directory.chmod(0o755)
-        if not others_may_read(directory) or not others_may_read(ROOT):
-            pytest.skip(f"the user 10001 may not read {directory} or {ROOT}")
+        if not others_may_enter(directory) or not others_may_enter(ROOT):
+            pytest.skip(f"the user 10001 may not enter {directory} or {ROOT}")
         certificate = Authority(directory / "authority").sign("localhost")
         (directory / "ssl").mkdir()
         for file in ("fullchain.pem", "privkey.pem"):

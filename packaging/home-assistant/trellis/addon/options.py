@@ -25,7 +25,7 @@ ENCRYPTED: Final = ("amqps", "mqtts", "wss")
 
 
 class OptionsError(Exception):
-    """An error in the options; the text names the option and the remedy."""
+    """The options cannot be used. The text names the option and the remedy."""
 
 
 class AppLogin(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 
 class SupervisorRefusal(Exception):
-    """The Supervisor refused a request; another attempt would be refused, too."""
+    """The Supervisor refused a request, and would refuse another attempt, too."""
 
 
 class Supervisor:
