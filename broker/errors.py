@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class BrokerError(Exception):
-    """Base class of the core's errors. The text names the object, and why the request failed."""
+    """The core refuses a request. The text names the object and the reason."""
 
 
 class NotFound(BrokerError):

@@ -114,18 +114,18 @@ def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
 
 
 def _agree(run: list[str], other: list[str], one: str) -> bool:
-    """True if `other` begins with the words of `run`.
+    """True if the words of `run` equal the words of `other` at the same places.
 
-    `one` is the wildcard for one word. In `run`, this wildcard stands for any word of `other`, even
-    for a wildcard.
+    If the lists have different lengths, only the words of the shorter list are compared. `one` is
+    the wildcard for one word. In `run`, it equals every word of `other`, even a wildcard.
     """
     return all(word in (one, there) for word, there in zip(run, other, strict=False))
 
 
 def _starts(b: _Runs) -> list[int]:
-    """Return the index of the first word of each run, in the shortest topic that `b` matches.
+    """Return, for each run of `b`, its position in the shortest topic that `b` matches.
 
-    A run is a part of a pattern without ``#``.
+    A run is a part of a pattern between its ``#`` wildcards. Positions are counted in words.
     """
     starts = [0]
     for run, gap in zip(b.runs, b.gaps, strict=False):
@@ -134,12 +134,12 @@ def _starts(b: _Runs) -> list[int]:
 
 
 def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, one: str) -> int:
-    """Search for the words of `run` in the runs of `b`, the parts of a pattern between its ``#``.
+    """Search for the words of `run` in the runs of `b` (the parts between its ``#`` wildcards).
 
     Return the position after the last word of the first occurrence, or -1 if there is none.
     Positions are counted in words; ``starts[n]`` is the position where ``b.runs[n]`` begins. The
-    search begins at the position `at`, which is in the run number `reached` or behind it. A
-    wildcard `one` in `run` stands for any word.
+    search begins at the position `at`, which is in the run ``b.runs[reached]`` or in the gap after
+    this run. A wildcard `one` in `run` stands for any word.
     """
     masks: dict[str, int] = {}
     any_word = 0
@@ -229,8 +229,8 @@ class Coverage:
 def _sample(runs: _Runs, grammar: Grammar) -> str:
     """Return a topic that a parsed pattern matches.
 
-    The topic has the literal words of the pattern. Each wildcard for one word becomes the word
-    _FRESH, which no pattern contains. Each ``#`` (or several in a row) becomes one further _FRESH.
+    The topic has the literal words of the pattern. In place of each wildcard for one word, and of
+    each ``#`` (or several in a row), it has the word _FRESH, which no pattern contains.
     """
     words: list[str] = []
     for place, run in enumerate(runs.runs):

@@ -22,9 +22,10 @@ _SWAPPED: Final = str.maketrans("/.", "./")
 
 
 class InvalidPattern(ValueError):
-    """An error: a pattern violates a rule of its grammar.
+    """A pattern violates a rule of its grammar.
 
-    `position` is the index, from 0, of the word that breaks `rule`; 0 for a rule on the whole text.
+    `position` is the index, from 0, of the word that violates `rule`; 0 if the rule is about the
+    whole pattern.
     """
 
     def __init__(self, pattern: str, position: int, rule: str) -> None:
@@ -35,9 +36,10 @@ class InvalidPattern(ValueError):
 
 
 class InvalidTopic(ValueError):
-    """An error: a topic violates a rule of its grammar, so no message may be published to it.
+    """A topic violates a rule of its grammar, so no message may be published to it.
 
-    `position` is the index, from 0, of the word that breaks `rule`; 0 for a rule on the whole text.
+    `position` is the index, from 0, of the word that violates `rule`; 0 if the rule is about the
+    whole topic.
     """
 
     def __init__(self, topic: str, position: int, rule: str) -> None:

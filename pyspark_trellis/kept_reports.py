@@ -1,5 +1,5 @@
-"""`trellis report`: keeps a report of each period in a directory, and shows what has changed since
-the report before.
+"""`trellis report`: keeps a report of each period in a directory, and shows the changes since the
+previous report.
 
     DIRECTORY/report-20260302T120000Z.json     the report whose period ends at this time
 
@@ -71,10 +71,10 @@ class KeptReport:
 
 @dataclass(frozen=True)
 class ReportChanges:
-    """The differences between a report and the report before it.
+    """The differences between a report and `before`, the report before it.
 
-    `new` has the findings that only the later report has, `gone` those that only the earlier one
-    has. Both map each of KINDS to a list of findings. `before` is the earlier report.
+    `new` has the findings that only the later report has, `gone` the findings that only the earlier
+    report has. Both map each of KINDS to a list of findings.
     """
 
     before: KeptReport
@@ -92,7 +92,7 @@ class KeptReports:
     def before(self, until: datetime | None) -> KeptReport | None:
         """Return the latest report whose period ends before `until`; None if there is none.
 
-        If `until` is None, return the latest report of all. Raises PipelineError.
+        If `until` is None, return the latest of all reports. Raises PipelineError.
         """
         for path in reversed(self._files()):
             report = _read(path)
@@ -101,7 +101,8 @@ class KeptReports:
         return None
 
     def add(self, report: KeptReport) -> Path:
-        """Write a report, and remove the oldest reports above the maximum. Return the file.
+        """Write a report, and return the path of its file. Remove the oldest reports above the
+        maximum.
 
         Raises PipelineError.
         """
@@ -125,10 +126,10 @@ def _read(path: Path) -> KeptReport:
     try:
         document = json.loads(path.read_bytes())
         if document.pop("format") != _FORMAT:
-            raise ValueError("it is from another version of Trellis")
+            raise ValueError("the report has the format of another version of Trellis")
         report = KeptReport(**document)
         if report.ends_at.tzinfo is None or set(report.findings) != set(KINDS):
-            raise ValueError("it is from another version of Trellis")
+            raise ValueError("the report has the format of another version of Trellis")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(
             f"the kept report {path} cannot be read ({error}): move it away to start anew"
@@ -227,9 +228,9 @@ def _since(before: datetime, now: datetime) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make one report; with --every, make a report whenever one is due, until Ctrl-C.
+    """Make one report. With --every, make a report whenever one is due, until Ctrl-C.
 
-    Raises PipelineError; with --every, only for an error of the first report.
+    Raises PipelineError. With --every, errors after the first report are printed instead.
     """
     reports = KeptReports(arguments.directory, arguments.most)
     if arguments.every is None:

@@ -1,11 +1,11 @@
-"""Divides time into periods, in each of which the same bindings exist, and the messages of a topic
-by these periods.
+"""Divides time into periods in which the bindings stay the same, and divides the messages of a
+topic by these periods.
 
     bind 12:00:10 ... unbind 12:31:05     the binding existed in the minutes 12:00 to 12:31
     bind 12:50:00 ...                     and again from 12:50 on
 
-A binding counts for the whole minutes in which it existed for a moment, because messages are
-counted by minutes.
+A binding counts for each minute in which it existed for a moment, because messages are counted by
+minutes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ALWAYS: Final = -(1 << 62)
 class Existence:
     """The times at which a binding or a name existed.
 
-    `facts` are its fields. `changes` are times in microseconds: it began to exist at the first one,
-    ceased at the second one, began again at the third one, and so on.
+    `facts` are the fields of the binding or name. `changes` are times in microseconds: the binding
+    began to exist at the first time, ceased at the second, began again at the third, and so on.
     """
 
     facts: dict[str, Any]
@@ -38,16 +38,16 @@ class Existence:
 
     @property
     def exists(self) -> bool:
-        """True if it exists at the end of the stream."""
+        """True if the binding or name exists at the end of the stream."""
         return len(self.changes) % 2 == 1
 
     def set(self, exists: bool, at: int) -> None:
-        """Note that it exists, or does not exist, from a time on."""
+        """Record that the binding or name exists, or does not exist, from the time `at` on."""
         if exists != self.exists:
             self.changes.append(at)
 
     def minutes(self) -> list[int]:
-        """Return `changes` rounded to minutes: the beginnings down, the ends up."""
+        """Return `changes` rounded to minutes: beginnings are rounded down, ends up."""
         found: list[int] = []
         for number, at in enumerate(self.changes):
             ends = number % 2
@@ -62,8 +62,10 @@ class Existence:
 
 
 class Periods:
-    """The times at which a binding or a name changed, rounded to minutes. Between two of them, the
-    bindings are always the same: this is a period. Periods are numbered from 0 on.
+    """The periods between the times at which a binding or a name began or ceased to exist.
+
+    The times are rounded to minutes. Within a period, the bindings and names stay the same. Periods
+    are numbered from 0 on.
     """
 
     def __init__(self, existences: Iterable[Existence] = ()) -> None:
@@ -80,8 +82,11 @@ class Periods:
         return found
 
     def lives(self, existences: Sequence[Existence]) -> tuple[int, ...]:
-        """Return the numbers of the periods at which at least one of the bindings begins to exist,
-        and all cease to exist, alternately.
+        """Return the numbers of the periods in which the existence of the bindings changes.
+
+        The bindings count as one: it exists while at least one of them exists. It begins to exist
+        in the first of these periods (period 0 if it always existed), ceases in the second, begins
+        again in the third, and so on. Changes that cancel out within a period are left out.
         """
         steps = sorted(
             (0 if at == ALWAYS else bisect_right(self.begins, at), -1 if number % 2 else 1)
@@ -102,9 +107,9 @@ class Periods:
 
 @dataclass(frozen=True)
 class RowSplits:
-    """A division of the messages of each topic, so that each part has the same destinations.
+    """A division of the messages of each topic into parts, each with the same destinations.
 
-    Messages of different `periods` are counted apart, and the messages of each of the `users`.
+    Messages of different `periods` are counted apart. So are the messages of each of the `users`.
     """
 
     periods: Periods = field(default_factory=Periods)

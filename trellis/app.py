@@ -305,9 +305,8 @@ class App:
             asyncio.create_task(node.topic_collector.run()),
         ]
         for task in tasks:
-            task.add_done_callback(
-                lambda _: self._stop.set()
-            )  # The tasks end only by an error, which stops the broker.
+            # These tasks end only by an error, which stops the broker.
+            task.add_done_callback(lambda _: self._stop.set())
         node.settings_in_force = SettingsInForce(self._loaded)
         reloading = self.reloading = SettingsReload(node, self._read, http.reload)
         try:
@@ -373,7 +372,8 @@ class App:
     async def _leave_cluster(self, switching: Switching) -> None:
         """Hand the log over to a standby, and end the process; return if no standby can take over.
 
-        Everything is written, and another node serves the clients, so there is nothing to close.
+        The process ends without closing anything: after the handover its entries are durable, and
+        the standby serves the clients.
         """
         try:
             name = await switching.hand_over()

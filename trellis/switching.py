@@ -5,7 +5,7 @@
     hand over  this node claims the log in the name of the standby (broker/replication/owner.py)
     end        all connections are aborted, and the process ends
 
-If the node cannot drain in time, it goes on as the active node.
+If the store cannot drain in time, the node stays the active one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from trellis.server.store_writer import DurableStoreWriter
 if TYPE_CHECKING:
     from trellis.cluster.membership import Membership
 
-#: Seconds in which the store must have written all batches, and seconds between two checks whether
-#: it has.
+#: Longest time in seconds for the store to write all batches, and seconds between two checks.
 DRAIN_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.001
 #: Seconds between the answer to the operator and the end of the process.
@@ -42,8 +41,8 @@ class Switching:
     async def switch(self, wanted: str) -> str:
         """Hand the log over to the standby `wanted`, and end this process soon after.
 
-        "" chooses a standby. Return the name of the standby. Raises ReplicationError if the log
-        could not be handed over, and this node goes on as the active one.
+        If `wanted` is "", choose a standby. Return the name of the standby. Raises ReplicationError
+        if the log could not be handed over; this node then stays the active one.
         """
         name = await self.hand_over(wanted)
         reason = f"the log was handed over to node '{name}'"
@@ -53,9 +52,9 @@ class Switching:
     async def hand_over(self, wanted: str = "") -> str:
         """Hand the log over to the standby `wanted`; the caller must then end the process.
 
-        "" chooses a standby. Return the name of the standby. After the call, the store must not be
-        written any more. Raises ReplicationError if the log could not be handed over, and this node
-        goes on as the active one.
+        If `wanted` is "", choose a standby. Return the name of the standby. After the call, the
+        store must not be written any more. Raises ReplicationError if the log could not be handed
+        over; this node then stays the active one.
         """
         if self._begun:
             raise ReplicationError("a switch is under way already")

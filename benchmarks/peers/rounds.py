@@ -30,7 +30,7 @@ CALIBRATIONS = 3
 
 
 class WrongPeerAnswer(Exception):
-    """A broker's answer is wrong: messages lost, repeated, reordered or changed."""
+    """A broker lost, repeated, reordered or changed a message."""
 
 
 class Load(Protocol):

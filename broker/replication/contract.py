@@ -53,8 +53,9 @@ class Fenced(ReplicationError):
 
 
 class ReplicaDiverged(ReplicationError):
-    """The data directory differs from the replicated log: seed the node (`trellis cluster
-    seed`).
+    """The data directory differs from the replicated log.
+
+    The remedy is to seed the node (`trellis cluster seed`).
     """
 
 

@@ -34,7 +34,7 @@ class LogGap(ReplicationError):
 
 
 class ForeignLog(ReplicationError):
-    """The log belongs to a broker of another name."""
+    """The log belongs to a broker with another name."""
 
 
 class Judge:

@@ -54,11 +54,11 @@ DIGEST_SIZE: Final = 32
 
 
 class ReplicationError(Exception):
-    """A broker cannot go on in its cluster. The text says why, and what to do."""
+    """A node cannot continue in its cluster. The text names the reason and a remedy."""
 
 
 class ForeignRecord(ReplicationError):
-    """A record of the log was written by another program, or by a newer version of Trellis."""
+    """The log has a record that another program, or a newer version of Trellis, wrote."""
 
 
 @dataclass(frozen=True, slots=True)

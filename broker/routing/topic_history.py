@@ -7,15 +7,15 @@ bindings (binding_trial.py).
                                                                                     --add, --remove`
 
 The history is divided into slots of SLOT_SECONDS. It keeps the last SLOTS slots, so it covers the
-last 60 to 70 minutes. A slot has at most TOPICS_MAX topics, those that came first; messages of
-further topics are counted together, as `left_out`. Each Route counts its messages anyway, and the
-history adds up these counts. So the history does no work for a single message.
+last 60 to 70 minutes. A slot has the first TOPICS_MAX topics of its period; messages of further
+topics are counted together, as `left_out`. Each Route counts its messages anyway, and the history
+adds up these counts. So the history does no work for a single message.
 
-Of topics that pass an exchange which looks at headers, the history has samples of the headers, too
+For topics that pass an exchange which looks at headers, the history also has samples of the headers
 (header_samples.py).
 
 Messages that are published to a queue by its name (through the default exchange) are counted apart,
-by queue. They say what is lost if the queue is deleted.
+by queue. These counts show which messages are lost if the queue is deleted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class HistorySlot:
         self.began = began
         #: Numbers of messages by (virtual host, exchange), then by routing key.
         self.published: dict[tuple[str, str], KeyCounts] = {}
-        #: The messages of them that reached no queue and no session.
+        #: Numbers of those messages that reached no queue and no session, by the same keys.
         self.unroutable: dict[tuple[str, str], KeyCounts] = {}
         #: Number of topics in both dicts.
         self.topics: i64 = 0
@@ -70,9 +70,9 @@ class HistorySlot:
 
 
 class TopicHistory:
-    """The topics of the last hour, with their numbers of messages.
+    """The topics of the last hour, each with its number of messages.
 
-    `slots` are the periods in ascending order; new messages are counted in the last one.
+    `slots` has the oldest slot first; new messages are counted in the last slot.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,10 @@ class TopicHistory:
 
     @property
     def queues(self) -> int:
-        """The sum of the numbers of queues, of all slots, that publishers named as destination."""
+        """The number of queues to which messages were published by the name of the queue.
+
+        A queue counts once in each slot that has it.
+        """
         return sum(int(slot.queues) for slot in self.slots)
 
     def advance(self, wall: float) -> None:
@@ -124,7 +127,7 @@ class TopicHistory:
         counts[queue] = known + int(messages)
 
     def offer(self, vhost: str, exchange: str, key: str, properties: Properties) -> None:
-        """Sample the headers of a published message, if its topic has few samples, or by chance."""
+        """Keep a message's headers as a sample if its topic has few samples, else at random."""
         self.slots[-1].samples.offer((vhost, exchange, key), properties)
 
     def add_unroutable(self, vhost: str, exchange: str, key: str, messages: i64) -> None:
@@ -183,11 +186,11 @@ def _add(
     key: str,
     messages: i64,
 ) -> bool:
-    """Count messages of a topic in a slot.
+    """Count messages of a topic in a slot. Return False if they cannot be counted there.
 
     `places` are the counts of the slot: `published` or `unroutable`. `place` is the virtual host
-    and the exchange. Return False, and count nothing, if the slot has TOPICS_MAX topics, or if the
-    routing key is longer than KEY_MAX.
+    and the exchange. Messages of a new topic are not counted if the slot has TOPICS_MAX topics, or
+    if the routing key is longer than KEY_MAX.
     """
     keys = places.get(place)
     known = 0 if keys is None else keys.get(key, 0)

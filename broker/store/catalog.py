@@ -87,18 +87,18 @@ _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 class CatalogError(StoreError):
-    """A failure of the catalog. The text names the file and a remedy."""
+    """An operation on the catalog failed. The text names the file and a remedy."""
 
 
 class CatalogUnwritten(CatalogError):
-    """A failed write: another process holds a lock, or no file descriptor is left.
+    """A write to the catalog failed, and can be repeated.
 
-    The write can be repeated.
+    Another process holds a lock, no file descriptor is left, or the disk is full (CatalogFull).
     """
 
 
 class CatalogFull(CatalogUnwritten):
-    """A failed write, because the disk is full. The write can be repeated."""
+    """A write to the catalog failed because the disk is full. The write can be repeated."""
 
 
 class Catalog:

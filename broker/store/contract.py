@@ -58,9 +58,9 @@ FETCH_BYTES: Final[i64] = 256 << 10
 
 
 def bounded(messages: Iterator[Message | None]) -> list[Message | None]:
-    """Return the first messages: those whose contents together have about FETCH_BYTES bytes.
+    """Return the first messages, until their contents together have at least FETCH_BYTES bytes.
 
-    The last message of the result is the one that reaches FETCH_BYTES, or the last of `messages`.
+    Return all messages if their contents are smaller.
     """
     found: list[Message | None] = []
     size: i64 = 0
@@ -74,7 +74,7 @@ def bounded(messages: Iterator[Message | None]) -> list[Message | None]:
 
 
 class Waiter:
-    """A sender of replies that have to wait until entries are durable."""
+    """A sender of replies that must wait until entries of the store are durable."""
 
     def settled(self) -> None:
         """Send the replies whose tickets are settled.
@@ -96,9 +96,10 @@ class SettledCallback(Waiter):
 
 @mypyc_attr(acyclic=True)
 class Ticket:
-    """A count of the appends that one reply of a waiter still waits for.
+    """A counter for one reply, such as a publisher confirm, that must wait for durable entries.
 
-    The ticket is settled when all its appends are durable: `outstanding` is 0.
+    `outstanding` is the number of appends to the store that are not durable yet. At 0 the ticket is
+    settled, and the store calls `waiter.settled`, which sends the reply.
     """
 
     __slots__ = ("outstanding", "waiter")
@@ -109,7 +110,9 @@ class Ticket:
 
 
 class WriteBatch:
-    """The entries appended between two calls of `take`, and the tickets that wait for them."""
+    """The entries appended between two calls of `Store.take`, and the tickets that wait for
+    them.
+    """
 
     def __init__(self, tickets: list[Ticket], last: i64) -> None:
         self.tickets = tickets

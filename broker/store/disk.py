@@ -29,7 +29,7 @@ _WRITE_MAX: Final[i64] = 1 << 26
 
 
 class StoreError(Exception):
-    """A failure of the store. The text names the file and a remedy."""
+    """An operation of the store failed. The text names the file and a remedy."""
 
 
 class DirectoryLocked(StoreError):
@@ -41,11 +41,11 @@ class OutOfDescriptors(StoreError):
 
 
 class Poisoned(StoreError):
-    """The store is stopped: after a failed sync or truncation, the disk's content is unknown."""
+    """The store is stopped, because a sync or truncation failed: the disk's content is unknown."""
 
 
 class WriteFailed(StoreError):
-    """A write failed and left nothing behind, so it can be repeated. `errno` has the reason."""
+    """A write failed, and can be repeated: it left no bytes behind. `errno` has the reason."""
 
     def __init__(self, text: str, errno: int) -> None:
         super().__init__(text)
@@ -53,11 +53,11 @@ class WriteFailed(StoreError):
 
 
 class DamagedStore(StoreError):
-    """Data on the disk is damaged: it differs from the data that was written."""
+    """Data on the disk is damaged: the bytes differ from the bytes that were written."""
 
 
 class TooNew(StoreError):
-    """Data on the disk has a format that only a later version of Trellis reads."""
+    """Data on the disk has a format that only a later version of Trellis can read."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

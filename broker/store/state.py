@@ -1,4 +1,7 @@
-"""The durable state: the part of the broker's state that survives a crash, changed by entries."""
+"""The durable state: the part of the broker's state that survives a crash.
+
+Each entry of the store makes one change of the durable state.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +50,11 @@ class State:
 
     def __init__(self) -> None:
         self.messages: dict[int, StoredMessage] = {}
-        #: (queue, position) of QoS 2 messages whose PUBREC came and whose PUBCOMP has not.
+        #: (queue, position) of QoS 2 messages for which the subscriber has sent PUBREC, and not yet
+        #: PUBCOMP.
         self.pubrec_received: set[tuple[int, int]] = set()
-        #: Session -> packet identifiers of its QoS 2 publications without PUBREL yet.
+        #: Session -> packet identifiers of the QoS 2 messages that its client has published without
+        #: a PUBREL so far.
         self.held_packet_ids: dict[int, set[int]] = {}
         #: (virtual host, kind, name) -> definition.
         self.definitions: dict[tuple[str, str, str], dict[str, object]] = {}
@@ -70,7 +75,7 @@ class State:
         self._removing: list[dict[tuple[str, str, str], None]] = []
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
-        """Apply an entry. Settling a message that is settled or unknown changes nothing."""
+        """Apply an entry. The settlement of a settled or unknown message changes nothing."""
         if isinstance(entry, MessageStored):
             self.messages[position] = StoredMessage(entry.vhost, entry.message, list(entry.queues))
         elif isinstance(entry, MessageSettled):

@@ -31,7 +31,7 @@ class RowsUnavailable(Exception):
 
 
 class RowsPending(Exception):
-    """Rows must be fetched from the archive first. The stream is read again once they are there."""
+    """The rows must be fetched from the archive first. The stream is read again after that."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -30,7 +30,7 @@ KINDS: Final = ("all", "any", "all-with-x", "any-with-x")
 
 
 class InvalidCriteria(ValueError):
-    """An error: the arguments of a binding have an unknown `x-match`."""
+    """The arguments of a binding have an unknown `x-match`."""
 
 
 class Criteria:

@@ -49,9 +49,9 @@ _CODES: Final[dict[type[BrokerError], int]] = {
 
 
 class AmqpError(Exception):
-    """An error for a client, with its reply code and text.
+    """A method of the client fails. The client gets the reply code `code` and the text `text`.
 
-    A `hard` error closes the connection, any other error the channel.
+    If `hard` is True, the error closes the connection, else the channel.
     """
 
     def __init__(self, code: int, explanation: str) -> None:

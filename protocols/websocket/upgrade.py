@@ -57,10 +57,10 @@ class OriginPolicy:
 
 
 class UpgradeRefused(Exception):
-    """An error: the upgrade from HTTP to WebSocket is refused.
+    """The upgrade from HTTP to WebSocket is refused.
 
-    The response to the client has the HTTP `status` and the error's text. `reason`, one of REASONS,
-    is counted in the metrics.
+    The response to the client has the HTTP `status` and the error's text. Metrics count the refusal
+    under `reason`, which is one of REASONS.
     """
 
     def __init__(self, reason: str, status: int, text: str) -> None:

@@ -32,7 +32,7 @@ FAST = Timing(silence=1.0, lease=0.7, beat=0.15)
 
 
 class Stopped(Exception):
-    """Raised to end the thread of a node when the test ends."""
+    """The test ends, so the thread of a node must end."""
 
 
 class Node(threading.Thread):

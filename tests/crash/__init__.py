@@ -3,9 +3,9 @@
 After each start, all confirmed messages and definitions must exist.
 
     wire        connections of the clients
-    ledger      what was sent, confirmed and received; the checks
+    ledger      the messages that were sent, confirmed and received; the checks
     publishers, workers, sessions, streams, changes    the clients, each with a ledger
-    storm       lives of a broker on one data directory
-    relay, exchanges, paho_lives    QoS 2 of paho-mqtt with all packets recorded; the checks
+    storm       a broker that is started and killed again and again on one data directory
+    relay, exchanges, paho_kills    QoS 2 of paho-mqtt with all packets recorded; the checks
     damage      a directory for the tests of damaged and missing files
 """

@@ -40,11 +40,11 @@ class Feed:
         self.confirmed: set[int] = set()
         #: Number of a message -> how often the message was sent again.
         self.again: dict[int, int] = {}
-        #: First number published in each life of the broker.
-        self.lives: list[int] = []
+        #: For each start of the broker: the number of the first message published after it.
+        self.starts: list[int] = []
 
     def begin(self) -> None:
-        self.lives.append(len(self.queues))
+        self.starts.append(len(self.queues))
 
     def next(self, size: int, *queues: str) -> bytes:
         """Return the body of the next message."""
@@ -52,9 +52,11 @@ class Feed:
         return body_of(self.name, len(self.queues) - 1, size)
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return (first, last + 1) of the message numbers published in each life of the broker."""
-        ends = [*self.lives[1:], len(self.queues)]
-        return list(zip(self.lives, ends, strict=True))
+        """Return, for each start of the broker, the range (first, last + 1) of message numbers
+        published after it.
+        """
+        ends = [*self.starts[1:], len(self.queues)]
+        return list(zip(self.starts, ends, strict=True))
 
     def meant_for(self, queue: str, start: int, end: int) -> list[int]:
         return [number for number in range(start, end) if queue in self.queues[number]]

@@ -43,9 +43,9 @@ FLAGS: Final = (
 DESCRIPTORS: Final = 128
 #: Events that a broker with shortages may log as errors.
 SHORTAGES: Final = ("store_blocked", "checkpoint_failed")
-#: The maximum number of messages that are confirmed in a life.
+#: The maximum number of messages that are confirmed between a start and the next kill.
 WORK: Final = 1_000
-#: When the broker is killed: while it works, while it writes a checkpoint, while it recovers.
+#: Kinds of kills: while the broker works, while it writes a checkpoint, while it recovers.
 AT_WORK, IN_CHECKPOINT, IN_RECOVERY = "at work", "in checkpoint", "in recovery"
 #: Queues and the arguments with which they are declared.
 QUEUES: Final[dict[str, dict[str, Any]]] = {
@@ -99,7 +99,7 @@ class Broker:
 
     @classmethod
     async def start(cls, directory: Path, log: Path, scarce: int = 0) -> Broker:
-        """Start a broker; `scarce` is the seed of random shortages of file descriptors; 0: none."""
+        """Start a broker. `scarce` is the seed of random shortages of descriptors; 0 for none."""
         line = command("--data-dir", str(directory), *FLAGS)
         if scarce:
             # Replace `-m trellis serve` in the command (words 1 to 3) by the broker with shortages.
@@ -160,10 +160,7 @@ class Broker:
 
 
 class Storm:
-    """A storm: a broker is started and killed again and again while clients use it.
-
-    A Storm has all clients, and the data directory of the broker.
-    """
+    """A data directory on which a broker is started and killed again and again, and its clients."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.random = Random(seed)
@@ -219,12 +216,12 @@ class Storm:
             *self.changing,
         ]
 
-    # -- lives
+    # -- starts and kills
 
     async def start(self, last: bool = False) -> Broker:
         self._lives += 1
-        # Every second life has shortages. The last life ends with a clean stop, so everything is
-        # written.
+        # Every second broker process has shortages. The last one has none, because its clean stop
+        # must write everything.
         scarce = self._lives if self._lives % 2 == 0 and not last else 0
         return await Broker.start(self.directory, self._logs / f"life-{self._lives}.log", scarce)
 

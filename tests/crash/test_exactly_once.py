@@ -12,38 +12,38 @@ import paho.mqtt.client as paho
 import pytest
 
 from tests.crash.exchanges import Exchanges
-from tests.crash.paho_lives import MESSAGES, PUBLISHER, SUBSCRIBER, CarefulClient, Lives
+from tests.crash.paho_kills import MESSAGES, PUBLISHER, SUBSCRIBER, CarefulClient, RepeatedKills
 from tests.crash.relay import PUBCOMP, PUBLISH, PUBREC, PUBREL, Recorded
 
-#: The number of times that a broker is killed; TRELLIS_CRASH_LIVES changes it.
-LIVES = 10
+#: Number of times that a broker is killed; TRELLIS_CRASH_LIVES overrides it.
+KILLS = 10
 
 
-def run(directory: Path, level: int, patient: bool, kind: type[paho.Client]) -> Lives:
-    """Kill a broker repeatedly, check each message, and return the completed run.
+def run(directory: Path, level: int, patient: bool, kind: type[paho.Client]) -> RepeatedKills:
+    """Kill a broker repeatedly, check each message, and return the completed scenario.
 
-    An error has a note with the seed and with the path of a file with all packets.
+    An error gets a note with the seed, and with the path of a file that has all packets.
     """
     # paho waits with select(), which accepts only file descriptors below 1,024. The logs that
     # earlier tests damaged stay open until their objects are collected.
     gc.collect()
     seed = int(os.environ.get("TRELLIS_CRASH_SEED") or Random().randrange(1 << 32))
-    lives = Lives(directory / "data", seed, level, patient, kind)
+    scenario = RepeatedKills(directory / "data", seed, level, patient, kind)
     try:
-        asyncio.run(lives.run(int(os.environ.get("TRELLIS_CRASH_LIVES") or LIVES)))
-        exchanges = lives.exchanges
+        asyncio.run(scenario.run(int(os.environ.get("TRELLIS_CRASH_LIVES") or KILLS)))
+        exchanges = scenario.exchanges
         assert exchanges.broker_faults == [], "\n".join(exchanges.broker_faults)
-        assert lives.received.keys() == set(lives.bodies)
-        for body, count in lives.received.items():
+        assert scenario.received.keys() == set(scenario.bodies)
+        for body, count in scenario.received.items():
             assert count == exchanges.delivered[body] <= exchanges.published[body], body[:40]
     except Exception as error:
-        lives.write_record(directory / "packets.txt")
+        scenario.write_record(directory / "packets.txt")
         error.add_note(
             f"seed {seed}; all packets are in {directory / 'packets.txt'}; "
             f"repeat with TRELLIS_CRASH_SEED={seed}"
         )
         raise
-    return lives
+    return scenario
 
 
 @pytest.mark.long
@@ -51,9 +51,9 @@ def run(directory: Path, level: int, patient: bool, kind: type[paho.Client]) -> 
 def test_each_message_arrives_once_however_often_the_broker_is_killed(
     level: int, tmp_path: Path
 ) -> None:
-    lives = run(tmp_path, level, False, CarefulClient)
-    assert lives.exchanges.publisher_faults == []
-    assert len(lives.bodies) > MESSAGES and set(lives.received.values()) == {1}
+    scenario = run(tmp_path, level, False, CarefulClient)
+    assert scenario.exchanges.publisher_faults == []
+    assert len(scenario.bodies) > MESSAGES and set(scenario.received.values()) == {1}
 
 
 @pytest.mark.long
@@ -67,10 +67,10 @@ def test_only_a_publisher_that_publishes_again_causes_a_repetition(
     Only such messages may arrive twice. With `patient`, the relay keeps new connections waiting
     while the broker is down; otherwise it refuses them.
     """
-    lives = run(tmp_path, level, patient, paho.Client)
-    repeated = {body for body, count in lives.exchanges.published.items() if count > 1}
-    assert {body for body, count in lives.received.items() if count > 1} <= repeated
-    assert bool(repeated) <= bool(lives.exchanges.publisher_faults)
+    scenario = run(tmp_path, level, patient, paho.Client)
+    repeated = {body for body, count in scenario.exchanges.published.items() if count > 1}
+    assert {body for body, count in scenario.received.items() if count > 1} <= repeated
+    assert bool(repeated) <= bool(scenario.exchanges.publisher_faults)
 
 
 # -- the verdict

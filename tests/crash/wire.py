@@ -22,7 +22,7 @@ GLANCE: Final = 0.001
 
 
 class Refused(AssertionError):
-    """An error: the broker closed a connection or channel that had broken no rule."""
+    """The broker closed a connection or channel whose client had violated no rule."""
 
 
 class Confirmed(NamedTuple):

@@ -41,7 +41,7 @@ STATUS = "homeassistant/status"
 
 
 class Client:
-    """A client of MQTT 5. Its messages are in a queue: topic, payload, retain flag."""
+    """A client of MQTT 5, with a queue of its messages: topic, payload, retain flag."""
 
     def __init__(self, name: str, will: bool = False) -> None:
         self.paho = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5)
@@ -116,7 +116,7 @@ def clients(*made: Client) -> Iterator[None]:
 
 
 def test_home_assistant_finds_and_uses_the_broker(tmp_path: Path) -> None:
-    """From the discovery to birth, retained discovery topics and will, over MQTT 5."""
+    """Use the broker as Home Assistant does: discovery, retained messages, birth message, will."""
     supervisor = SupervisorServer()
     login = {"username": "sensor", "password": 'a "password" with \\ and ü'}
     options = {**OPTIONS, "logins": [login]}
@@ -230,20 +230,20 @@ def test_ports_with_tls_are_open_if_the_certificate_exists(tmp_path: Path) -> No
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
 
 
-def others_may_read(path: Path) -> bool:
-    """True if each user may enter the directory `path`."""
+def others_may_enter(path: Path) -> bool:
+    """True if every user may enter the directory `path` and its parent directories."""
     return all(one.stat().st_mode & stat.S_IXOTH for one in (path, *path.parents))
 
 
 def python_of_all_users() -> str:
-    """Return a Python like that of the tests which each user may run; skip the test without one."""
+    """Return a Python that every user may run, of the tests' version; skip the test without one."""
     found = shutil.which("python3", path="/usr/bin:/usr/local/bin") or ""
     code = "import sys; print(*sys.version_info[:2])"
-    if not found or not others_may_read(Path(found).resolve().parent):
-        pytest.skip("no Python that each user may run")
+    if not found or not others_may_enter(Path(found).resolve().parent):
+        pytest.skip("there is no Python that every user may run")
     version = subprocess.run([found, "-c", code], capture_output=True, text=True, check=True).stdout
     if version.split() != [str(number) for number in sys.version_info[:2]]:
-        pytest.skip(f"{found} has another version than the Python of the tests")
+        pytest.skip(f"{found} and the Python of the tests have different versions")
     return found
 
 
@@ -255,8 +255,8 @@ def test_broker_runs_as_an_unprivileged_user() -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         directory = Path(name)
         directory.chmod(0o755)
-        if not others_may_read(directory) or not others_may_read(ROOT):
-            pytest.skip(f"the user 10001 may not read {directory} or {ROOT}")
+        if not others_may_enter(directory) or not others_may_enter(ROOT):
+            pytest.skip(f"the user 10001 may not enter {directory} or {ROOT}")
         certificate = Authority(directory / "authority").sign("localhost")
         (directory / "ssl").mkdir()
         for file in ("fullchain.pem", "privkey.pem"):
@@ -283,7 +283,7 @@ def test_settings_of_the_user_override_those_of_the_app(tmp_path: Path) -> None:
 def test_a_supervisor_that_is_away_is_asked_again(tmp_path: Path) -> None:
     supervisor = SupervisorServer(502)
     with running(tmp_path, OPTIONS, supervisor.url) as app:
-        app.line("trellis app: no answer of the Supervisor")
+        app.line("trellis app: a request to the Supervisor failed")
         assert app.line("trellis app: Home Assistant can find the broker")
         paths = [supervisor.next()[1] for _ in range(3)]
         assert paths == ["/discovery", "/discovery", "/services/mqtt"]
@@ -300,7 +300,7 @@ def test_another_broker_that_provides_the_service_is_reported(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"logins": [{"username": "homeassistant", "password": "p"}]}, "take another"),
+        ({"logins": [{"username": "homeassistant", "password": "p"}]}, "choose another name"),
         ({"logins": [{"username": "a", "password": "p"}] * 2}, "'a' occurs twice"),
         ({"logins": [{"username": "a", "password": ""}]}, "needs a user name and a password"),
         ({"logins": [{"username": "a"}]}, "cannot read the options"),
@@ -321,7 +321,7 @@ def test_options_that_cannot_be_used_are_refused(
 
 
 def test_build_makes_a_folder_from_which_the_image_can_install(tmp_path: Path) -> None:
-    """The first command of docs/home-assistant.md, and the step of the Dockerfile that uses it."""
+    """Run the first command of docs/home-assistant.md; install its wheel as the Dockerfile does."""
     page = (ROOT / "docs" / "home-assistant.md").read_text()
     [command] = re.findall(r"^    (packaging/\S+) /path/to/addons/trellis$", page, re.MULTILINE)
     target = tmp_path / "addons" / "trellis"

@@ -9,4 +9,4 @@ PATIENCE: Final = 20.0
 
 
 class LoginRefused(Exception):
-    """An error: the library reported, in its own words, a wrong user name or password."""
+    """The client library reported, in its own words, a wrong user name or password."""

@@ -17,7 +17,7 @@ _SCRIPT: Final = Path(__file__).parents[1] / "node" / "serve.js"
 
 
 class NodeError(Exception):
-    """An error that a client in the Node process raised.
+    """A client in the Node process raised an error.
 
     `code` is the code of the JavaScript error, or None if that error has no code.
     """

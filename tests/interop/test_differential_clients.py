@@ -1,8 +1,8 @@
-"""Comparison of what single AMQP and MQTT clients get from Trellis, RabbitMQ and Mosquitto.
+"""Comparison of the answers of Trellis to one client with those of RabbitMQ and Mosquitto.
 
-Each case sends bytes that clients of RabbitMQ or Mosquitto send, and compares the answers. Levels
-of MQTT above 5 are not compared: Trellis refuses them with a CONNACK of level 5, Mosquitto 2.0
-with a CONNACK of level 4.
+Each case sends the same bytes to Trellis and to RabbitMQ (AMQP) or Mosquitto (MQTT), and compares
+the answers. Levels of MQTT above 5 are not compared: Trellis refuses them with a CONNACK of level
+5, Mosquitto 2.0 with a CONNACK of level 4.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ class RawAmqp:
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
-        self._said: list[Any] = []
         self._input = b""
         self._socket.sendall(b"AMQP\0\0\x09\1")
         self.until("Connection.Start")
         capabilities: Any = {"consumer_cancel_notify": True}
-        self.say(spec.Connection.StartOk({"capabilities": capabilities}, response="\0guest\0guest"))
+        self.send_methods(
+            spec.Connection.StartOk({"capabilities": capabilities}, response="\0guest\0guest")
+        )
         self.until("Connection.Tune")
-        self.say(spec.Connection.TuneOk(2047, FRAME_MAX, 0), spec.Connection.Open())
+        self.send_methods(spec.Connection.TuneOk(2047, FRAME_MAX, 0), spec.Connection.Open())
         self.until("Connection.OpenOk")
         self.call(spec.Channel.Open())
 
-    def say(self, *methods: Any, channel: int = 0) -> None:
+    def send_methods(self, *methods: Any, channel: int = 0) -> None:
+        """Send AMQP methods on a channel; channel 0 is the connection."""
         self._socket.sendall(b"".join(marshal(channel, one) for one in methods))
 
     def send(self, data: bytes) -> None:
@@ -59,7 +61,7 @@ class RawAmqp:
 
         Return all received methods, with the size of each body frame between them.
         """
-        heard: list[Any] = []
+        received: list[Any] = []
         while True:
             while len(self._input) >= 8:
                 size = int.from_bytes(self._input[3:7], "big") + 8
@@ -67,25 +69,26 @@ class RawAmqp:
                     break
                 [one], self._input = split(self._input[:size]), self._input[size:]
                 if one.kind == METHOD:
-                    heard.append(decode(one.data))
-                    if heard[-1].name in (*names, "Channel.Close", "Connection.Close"):
-                        return heard
+                    received.append(decode(one.data))
+                    if received[-1].name in (*names, "Channel.Close", "Connection.Close"):
+                        return received
                 elif one.kind == BODY:
-                    heard.append(len(one.payload))
+                    received.append(len(one.payload))
             data = self._socket.recv(1 << 20)
             assert data, "the broker has closed the socket"
             self._input += data
 
     def call(self, method: Any) -> Any:
         """Send a method on channel 1, and return the broker's reply."""
-        self.say(method, channel=1)
+        self.send_methods(method, channel=1)
         return self.until(f"{method.name}Ok")[-1]
 
     def close(self) -> None:
         self._socket.close()
 
 
-def told(method: Any) -> tuple[Any, ...]:
+def summary(method: Any) -> tuple[Any, ...]:
+    """Return the name, the reply code and the queue of a method; 0 and "" if it has none."""
     return method.name, getattr(method, "reply_code", 0), getattr(method, "queue", "")
 
 
@@ -118,7 +121,7 @@ def test_line_breaks_in_names(broker: BrokerProcess, rabbitmq: RabbitMq) -> None
         answers.append([])
         for method in NAMES:
             client = RawAmqp(port)
-            answers[-1].append(told(client.call(method)))
+            answers[-1].append(summary(client.call(method)))
             client.close()
     assert answers[0] == answers[1]
 
@@ -132,9 +135,9 @@ def test_delete_ok_comes_before_the_cancel_of_an_own_consumer(
         client = RawAmqp(port)
         client.call(Q.Declare(queue="own", durable=durable))
         client.call(B.Consume(queue="own", consumer_tag="t"))
-        client.say(Q.Delete(queue="own"), channel=1)
-        heard = client.until("Basic.Cancel")
-        assert [one.name for one in heard] == ["Queue.DeleteOk", "Basic.Cancel"]
+        client.send_methods(Q.Delete(queue="own"), channel=1)
+        received = client.until("Basic.Cancel")
+        assert [one.name for one in received] == ["Queue.DeleteOk", "Basic.Cancel"]
         client.close()
 
 
@@ -151,12 +154,13 @@ def test_sizes_of_payloads(broker: BrokerProcess, rabbitmq: RabbitMq, size: int)
         if size > FRAME_MAX:
             answers.append(client.until("Connection.Close")[-1].reply_code)
         else:
-            client.say(B.Qos(), channel=1)
-            heard = client.until("Basic.QosOk")
-            while len([one for one in heard if isinstance(one, int)]) < 1 + (size > FRAME_MAX - 8):
-                client.say(B.Qos(), channel=1)
-                heard += client.until("Basic.QosOk")
-            answers.append([one for one in heard if isinstance(one, int)])
+            client.send_methods(B.Qos(), channel=1)
+            received = client.until("Basic.QosOk")
+            frames = 1 + (size > FRAME_MAX - 8)
+            while len([one for one in received if isinstance(one, int)]) < frames:
+                client.send_methods(B.Qos(), channel=1)
+                received += client.until("Basic.QosOk")
+            answers.append([one for one in received if isinstance(one, int)])
         client.close()
     assert answers[0] == answers[1]
 
@@ -254,25 +258,26 @@ def limited(size: int) -> bytes:
     return bytes([0x10, len(rest)]) + rest
 
 
-def answers(port: int, first: bytes, *said: bytes) -> bytes:
-    """Send the packet `first`, and after a CONNACK the packets `said` and a PINGREQ.
+def answers(port: int, first: bytes, *packets: bytes) -> bytes:
+    """Send the packet `first`. If the reply is a CONNACK, send `packets` and a PINGREQ.
 
-    Return all replies up to the PINGRESP, or b"" if the connection was closed.
+    Return all replies up to the PINGRESP, or b"" if the broker closed the connection. Without
+    `packets`, send no PINGREQ, and return the reply to `first`.
     """
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
         client.sendall(first)
         try:
-            heard = client.recv(1_000)
-            if heard[:1] == b"\x20" and said:
-                client.sendall(b"".join(said) + b"\xc0\0")
-                while not heard.endswith(b"\xd0\0"):
+            replies = client.recv(1_000)
+            if replies[:1] == b"\x20" and packets:
+                client.sendall(b"".join(packets) + b"\xc0\0")
+                while not replies.endswith(b"\xd0\0"):
                     more = client.recv(1_000)
                     if not more:
                         return b""
-                    heard += more
+                    replies += more
         except ConnectionError:
             return b""
-    return heard
+    return replies
 
 
 SUBSCRIBE = b"\x06\0\1" + text("a") + b"\0"

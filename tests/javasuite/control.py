@@ -57,7 +57,7 @@ sys.exit(code)
 
 
 class Refused(Exception):
-    """A control command that failed."""
+    """A control command failed."""
 
 
 class Control:

@@ -17,7 +17,7 @@ from tests.store.simulated import SimulatedDisk
 
 
 class Killed(BaseException):
-    """Raised at the operation at which a simulated process is killed."""
+    """The simulated process is killed at this operation."""
 
 
 def kill_at(disk: SimulatedDisk, operation: int) -> None:

@@ -91,7 +91,7 @@ def test_the_rows_that_the_log_knows_of_survive(seed: int) -> None:
 
 
 class ProcessEnd(BaseException):
-    """Raised in a disk operation to end the simulated process there."""
+    """The simulated process ends at this disk operation."""
 
 
 def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:

@@ -26,7 +26,10 @@ ATTEMPTS: Final = 2
 
 
 class ArchiveAway(Exception):
-    """The archive cannot be reached, or refuses: the text has the reason. A later try may work."""
+    """The archive cannot be reached, or refuses a request. The text has the reason.
+
+    A later attempt may succeed.
+    """
 
 
 class FileMissing(Exception):

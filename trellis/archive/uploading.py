@@ -31,7 +31,7 @@ _COMPARED: Final = ("offset", "published_at", "topic", "size")
 
 
 class UnfitRows(Exception):
-    """A segment is damaged, or the archive has other rows at its offsets."""
+    """A segment is damaged, or the archive has other rows at the offsets of the segment."""
 
 
 class Written(NamedTuple):

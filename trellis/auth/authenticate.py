@@ -1,18 +1,18 @@
-"""Authentication by user name and password, with hashing in threads so the event loop never waits.
+"""Authentication by user name and password. Threads hash passwords, so the event loop never waits.
 
 Passwords are hashed with argon2id (24 ms and 19 MiB each). The first line that applies decides how
 a login is handled:
 
-    verified within `auth.remember` seconds (keyed digest) ---------> verdict at once
-    the same credentials are being checked already -----------------> share that verdict
-    other logins of the address are checked (login_throttle.py) ----> waits for its turn
-    too many failures before (login_throttle.py) -------------------> throttled: checked later
-    room in the queue ----------------------------------------------> a thread hashes: verdict later
-    queue full -----------------------------------------------------> busy
+    the credentials were verified in the last `auth.remember` s ----> verdict at once
+    the same credentials are being checked already -----------------> the same verdict, later
+    too many logins of its address are checked (login_throttle.py) -> waits for its turn
+    too many logins failed before (login_throttle.py) --------------> throttled: checked later
+    fewer than `auth.queue` credentials are being checked ----------> a thread hashes: verdict later
+    otherwise ------------------------------------------------------> busy
 
-The logins of one address stand in a line. If too many logins wait for their turn, the newest login
-of the longest line is answered as busy, so that one address does not keep the users at other
-addresses out.
+The logins of one address wait in a line. If too many logins wait in all lines, the newest login of
+the longest line is answered as busy, so that one address does not keep the users at other addresses
+out.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ VerdictCallback = Callable[[Verdict], None]
 class Accounts(Authenticator):
     """The authenticator that checks user names and passwords.
 
-    `anonymous` is the identity of clients without a user name, None if they are refused. With
-    `anonymous_remote`, such clients may connect from any address, else from loopback only.
+    `anonymous` is the identity of clients without a user name; None if such clients are refused.
+    They may connect from any address if `anonymous_remote` is True, else from loopback only.
     `threads` is the number of threads that hash passwords. At most `queue` different credentials
     wait for these threads. Verified credentials are remembered for `remember` seconds.
     """
@@ -177,7 +177,7 @@ class Accounts(Authenticator):
         self.submit(login)
 
     def submit(self, login: PendingLogin) -> None:
-        """Check a login when its turn has come; its `answer` gets the verdict, now or later."""
+        """Check a login when its turn comes. Its `answer` gets the verdict, now or later."""
         if login.digest in self._checking:
             self._checking[login.digest].append(login)
             return
@@ -195,7 +195,7 @@ class Accounts(Authenticator):
         return ScramConversation.begin(self, credentials) if method == METHOD else None
 
     def _line(self, credentials: Credentials) -> LoginLine:
-        """Return the logins of the same client address (on loopback: of the same user name)."""
+        """Return the login line of a client's address (on loopback: of its user name)."""
         key = credentials.address, (credentials.user or "")[:MAX_NAME] if credentials.local else ""
         line = self._lines.get(key)
         if line is None:
@@ -223,7 +223,11 @@ class Accounts(Authenticator):
         return True
 
     def _begin(self, login: PendingLogin, line: LoginLine) -> None:
-        """Check a login of `line` whose turn has come, after a wait if earlier logins failed."""
+        """Check a login whose turn in its login line has come.
+
+        The check begins at once, or after a wait if earlier logins with this user name or address
+        failed. If too many logins wait or are checked, the login is answered as busy.
+        """
         loop = asyncio.get_running_loop()
         credentials = login.credentials
         seconds = self.login_throttle.wait(
@@ -245,7 +249,7 @@ class Accounts(Authenticator):
             self._leave(line)
 
     def _leave(self, line: LoginLine) -> None:
-        """Count one login of a client address as checked, and begin the next logins of its line."""
+        """End one check of a login line, and begin the checks of its next logins."""
         line.running -= 1
         now = asyncio.get_running_loop().time()
         places = self.login_throttle.places(line, now)
@@ -261,7 +265,10 @@ class Accounts(Authenticator):
         self._deliver(expired)
 
     def _check(self, login: PendingLogin) -> bool:
-        """Begin or share a check of the login's password; False if the login is refused as busy."""
+        """Begin a check of the login's password, or share one with equal credentials.
+
+        Return False if too many credentials are being checked: the login is answered as busy.
+        """
         digest = login.digest
         if digest in self._checking:
             self._checking[digest].append(login)
@@ -294,10 +301,10 @@ class Accounts(Authenticator):
         return users if rank > stored_rank else stored
 
     def _accept(self) -> None:
-        """Prepare the accounts for logins.
+        """Prepare the users of the settings for logins.
 
-        Read the rules about client identifiers of all users in the settings. Give these users the
-        permissions that the broker stores for them.
+        Collect their rules about client identifiers. Connect each identity with this object, so
+        that the user also gets the permissions that the broker stores.
         """
         self._reservations = Reservations()
         for name, account in self._accounts.items():
@@ -309,8 +316,8 @@ class Accounts(Authenticator):
     def find_account(self, name: str, proven: bool) -> Account | None:
         """Return the account of a user name, or None.
 
-        `proven` is True if the client has proved its identity by a certificate: only then does a
-        user without a password have an account.
+        `proven` is True if a certificate has proved the client's identity. Without that, a stored
+        user that has no password counts as unknown.
         """
         stored = {} if self.users is None or name in self._accounts else self.users.by_name
         user = stored.get(name)

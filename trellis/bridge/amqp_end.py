@@ -19,7 +19,7 @@ TIMEOUT: Final = 30.0
 
 
 class LinkLost(Exception):
-    """A connection or a channel of a link was closed, or could not be opened. It has a reason."""
+    """The connection or channel of a link was closed, or not opened. The text has the reason."""
 
 
 class ChannelClosed(LinkLost):

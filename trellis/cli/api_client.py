@@ -33,7 +33,7 @@ class RequestRefused(msgspec.Struct):
 
 
 class ApiRefused(CommandError):
-    """A request that the HTTP API refused with a reason, and the HTTP status of its answer."""
+    """The HTTP API refused a request. `status` is the HTTP status; the text has the reason."""
 
     def __init__(self, problem: str, status: int) -> None:
         super().__init__(problem)

@@ -1,7 +1,7 @@
-"""`trellis route`: where a message would go, and why; and expectations about routes as tests.
+"""`trellis route`: prints where a message would go and why, or checks expectations about routes.
 
-The question goes to a running broker (`GET /api/route`), or with --definitions to a broker in
-memory that has imported a definitions file.
+A running broker answers (`GET /api/route`), or with --definitions a broker in memory that has
+imported a definitions file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIMIT: Final = 1_000
 
 
 class RouteSource(Protocol):
-    """The interface of an object that tells where a message would go, and why."""
+    """The interface of an object that answers where a message would go, and why."""
 
     def ask(self, vhost: str, question: RouteQuestion, limit: int = 0) -> dict[str, Any]:
         """Return the route of the message that a question describes. Raises CommandError.
@@ -103,13 +103,14 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--definitions",
         metavar="FILE",
-        help="ask no running broker: import this definitions file into a broker in memory",
+        help="import this definitions file into a broker in memory, instead of asking a running "
+        "broker",
     )
     command.add_argument(
         "--expect",
         metavar="FILE",
-        help="check the expectations of this file (TOML or JSON), a line for each; the exit code "
-        "is 1 if one fails",
+        help="check the expectations in this file (TOML or JSON), and print each result in a line; "
+        "the exit code is 1 if an expectation is not met",
     )
     route_trial.add_arguments(command)
     command.add_argument(
@@ -162,7 +163,7 @@ def _source(arguments: argparse.Namespace) -> RouteSource:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raise CommandError unless the arguments name exactly one message or file."""
+    """Raise CommandError unless the arguments name exactly one message, file or trial."""
     named = [
         arguments.exchange is not None,
         arguments.mqtt is not None,

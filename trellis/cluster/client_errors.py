@@ -1,4 +1,4 @@
-"""Errors of Kafka's client library as one line of text."""
+"""Errors of the replicated log on Kafka, and errors of Kafka's library as one line of text."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ _DEFAULT_ADVICE: Final = "check that the nodes in cluster.servers run and can be
 
 
 class TopicAbsent(LogUnreachable):
-    """An error: the topic of the log does not exist."""
+    """The topic of the log does not exist."""
 
 
 class GroupAbsent(LogUnreachable):
-    """An error: Kafka has no consumer group of this name.
+    """Kafka has no consumer group of this name.
 
-    A node's group exists only after the node has reported an offset.
+    The group of a node exists only after the node has reported an offset.
     """
 
 
 class TopicReplaced(ReplicationError):
-    """An error: the topic that this node followed was replaced by another topic of its name."""
+    """The topic that this node followed was replaced by another topic of the same name."""
 
 
 class LogBehind(LogUnreachable):
-    """An error: the log ends before the offset to read, as the partition's leader reports it.
+    """The log ends before the offset to read, according to the leader of the partition.
 
     The caller may retry, because a new leader may report an old end of the log for a moment.
     """
 
 
 class LogShorter(ReplicationError):
-    """An error: the log lost records, or its topic was created again.
+    """The log lost records, or its topic was created again.
 
-    Raised if the log ends before the offset to read, and still does after several seconds. A change
-    of the partition's leader explains this only for a moment (LogBehind).
+    The log has ended before the offset to read for several seconds. A change of the partition's
+    leader would explain this only for a moment (LogBehind).
     """
 
 
 class LogHole(ReplicationError):
-    """An error: the log lacks records. The topic was compacted, or other programs write to it."""
+    """The log lacks records: its topic was compacted, or other programs write to it."""
 
 
 #: Errors of the library that have a class of their own, because callers handle them differently.

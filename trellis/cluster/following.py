@@ -31,7 +31,7 @@ CLOCK_STEP: Final = 250
 
 
 class FollowingStopped(Exception):
-    """Raised in the thread of a standby when the broker stops."""
+    """The standby stops, so its thread must end."""
 
 
 def _ignore_lost(line: str) -> None:

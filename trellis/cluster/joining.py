@@ -1,4 +1,4 @@
-"""The membership of a node whose replicated log is on Kafka, from the settings."""
+"""Builds the Membership of a node in a cluster whose replicated log is on Kafka."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from trellis.settings import Settings
 
 
 def membership_from_settings(settings: Settings) -> Membership:
-    """Return the membership of this node in the cluster that the section [cluster] names."""
+    """Return the membership of this node in the cluster of the settings section [cluster].
+
+    The membership connects to Kafka when it opens the log.
+    """
     cluster = settings.cluster
 
     def open_log() -> tuple[ReplicatedLog, int]:

@@ -24,7 +24,7 @@ _TRANSLATED: Final = (
 
 
 class PrivateAddress(OSError):
-    """An error: the name of a service resolves to addresses that are not public."""
+    """The name of a service resolves to addresses that are not public."""
 
 
 def is_public(address: Address) -> bool:

@@ -25,11 +25,11 @@ _HEARTBEAT: Final = 20
 
 
 class BrokerLost(ConnectionError):
-    """An error: the connection or the channel was closed."""
+    """The connection or the channel to the broker was closed."""
 
 
 class MessageRefused(Exception):
-    """An error: the broker did not accept a message, with the reason.
+    """The broker did not accept a message. The text has the reason.
 
     `unroutable` is True if no queue takes the message.
     """

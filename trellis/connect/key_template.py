@@ -15,7 +15,7 @@ _PART: Final = re.compile(r"\{([^{}]*)\}")
 
 
 class TemplateError(ValueError):
-    """An error in a template, in words for its author."""
+    """A template has an error. The text is for the author of the template."""
 
 
 class KeyTemplate:

@@ -20,7 +20,7 @@ SETTLED_SECONDS: Final = 10.0
 
 
 class LinkStopped(Exception):
-    """An error after which the link does not connect again."""
+    """The link stops, and does not connect again."""
 
 
 class ConnectorLink(ABC):

@@ -205,7 +205,7 @@ def new_secret() -> str:
 
 
 class _Wrong(Exception):
-    """An error in the settings: the arguments are the key and the problem."""
+    """The settings have an error. The arguments are the key and the problem."""
 
 
 def _check(settings: ConnectSettings) -> None:

@@ -1,9 +1,9 @@
 """The messages of a queue or a stream, in the order of delivery, and their acknowledgement.
 
-A queue gets an acknowledgement for each message. A stream forgets nothing, so the position of the
-link is stored in the broker: the offset up to which all rows are done is the only message of the
-durable queue `trellis.connect.LINK.offset`. An exclusive queue, `trellis.connect.LINK.lock`, makes
-sure that only one process reads the stream for this link.
+A queue gets an acknowledgement for each message. A stream keeps its rows, so the link stores its
+position in the broker: the durable queue `trellis.connect.LINK.offset` has one message, the offset
+up to which all rows are settled. The exclusive queue `trellis.connect.LINK.lock` makes sure that
+only one process reads the stream for this link.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ STORE_SECONDS: Final = 1.0
 
 
 class LinkSource:
-    """The consumer of a link. At most `prefetch` messages are delivered and not settled."""
+    """The consumer of a link. At most `prefetch` delivered messages are not settled yet."""
 
     def __init__(
         self, session: BrokerSession, section: SourceSection, prefetch: int, status: LinkStatus
     ) -> None:
         self.section: Final = section
         self.messages: Final[asyncio.Queue[BrokerMessage]] = asyncio.Queue()
-        #: Set while no message is under way.
+        #: Set while every delivered message is settled.
         self.idle: Final = asyncio.Event()
         self.idle.set()
-        #: Held while a dead letter is published: the library tells returned messages apart by their
-        #: message_id, which publishers choose.
+        #: Held while a dead letter is published, because the library assigns a returned message to
+        #: its publication by message_id, and publishers may choose equal ones.
         self._dead_lettering: Final = asyncio.Lock()
         self._session: Final = session
         self._prefetch: Final = prefetch
@@ -48,7 +48,7 @@ class LinkSource:
         self._consumer: tuple[AbstractQueue, str] | None = None
 
     async def start(self) -> None:
-        """Begin to consume. Raises an error of `amqp.ERRORS`."""
+        """Begin to consume. Raises one of the errors `amqp.ERRORS`."""
         channel = self._session.channel
         await self._session.declared(self.section.dead_letter)
         await channel.set_qos(self._prefetch, timeout=TIMEOUT)
@@ -74,7 +74,7 @@ class LinkSource:
         self._settled(message)
 
     async def settle_in_order(self, messages: list[BrokerMessage], tags: Progress) -> None:
-        """Acknowledge messages together: one acknowledgement for all before the first open one.
+        """Settle messages, with one acknowledgement for all before the first unsettled message.
 
         `tags` has the delivery tags of all messages of the channel.
         """
@@ -89,7 +89,7 @@ class LinkSource:
     async def dead_letter(self, message: BrokerMessage, reason: str, attempts: int) -> None:
         """Publish a message to the dead letter queue, and wait for the confirm.
 
-        Raises MessageRefused if the queue does not take it.
+        Raises MessageRefused if the queue does not accept the message.
         """
         letter = message.dead_letter(self.section.name, reason, attempts)
         async with self._dead_lettering:
@@ -103,7 +103,7 @@ class LinkSource:
             await self._store()
 
     async def stop(self) -> None:
-        """Stop the deliveries; messages under way may still be settled."""
+        """Stop the deliveries. Messages that were delivered may still be settled."""
         if self._consumer is not None:
             queue, tag = self._consumer
             self._consumer = None
@@ -141,7 +141,10 @@ class LinkSource:
 
 
 class StoredOffset:
-    """The offset of a stream in the broker. `stored` is None if there is none yet."""
+    """The offset up to which a link has settled the rows of a stream, stored in the broker.
+
+    `stored` is the offset; None if the broker has none yet.
+    """
 
     def __init__(self, session: BrokerSession, link: str) -> None:
         self._session: Final = session
@@ -149,9 +152,9 @@ class StoredOffset:
         self.stored: int | None = None
 
     async def open(self) -> None:
-        """Lock the link, and read the offset.
+        """Declare the exclusive queue that reserves the link for this process; read the offset.
 
-        Raises ChannelLockedResource (405) while another process has the lock.
+        Raises ChannelLockedResource (405) while another process has the exclusive queue.
         """
         channel = self._session.channel
         await channel.declare_queue(f"{self._name}.lock", exclusive=True, timeout=TIMEOUT)

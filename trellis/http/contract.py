@@ -258,7 +258,7 @@ _HEAD: Final = 4
 
 
 class ContractError(Exception):
-    """An invalid frame between broker and gateway: too large, or not a valid message."""
+    """A frame between broker and gateway is too large, or is not a valid message."""
 
 
 def encode_other(value: object) -> object:

@@ -11,7 +11,7 @@ SINGLE_HEADERS: Final = frozenset((b"authorization", b"host", b"origin", b"sec-f
 
 
 class AmbiguousHead(ValueError):
-    """An ambiguous request: two programs could read it differently. The text names the header."""
+    """Two programs could read the request differently. The text names the ambiguous header."""
 
 
 def header_table(fields: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -1,11 +1,11 @@
 """Slices: the work of all API calls gets at most SLICE_SECONDS in one turn of the event loop.
 
-After SLICES slices, this work rests for REST_SECONDS. Otherwise a large number of API calls would
-use a whole processor, and the operating system would schedule other processes before the broker
-when a message arrives.
+After SLICES slices, the work of all calls rests for REST_SECONDS. Otherwise many API calls would
+use a whole processor, and when a message arrives, the operating system would run other processes
+before the broker.
 
-A single call after a pause needs fewer rests: the time without API calls counts as rest that was
-taken in advance, for up to BURST slices.
+A time without API calls counts as rest that was taken in advance, for up to BURST slices. So a
+single call after such a time needs fewer rests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RestBudget:
         self.slices = min(BURST, self.slices + int(seconds / REST_SECONDS) * SLICES)
 
     def spend(self) -> bool:
-        """Count a slice. Return True if a rest is due, which must follow then."""
+        """Count a slice. Return True if a rest must follow it."""
         self.slices -= 1
         if self.slices > 0:
             return False
@@ -44,18 +44,18 @@ class RestBudget:
 
 
 class Slices:
-    """The queue of calls with work: in each turn of the event loop, one call gets a slice."""
+    """The queue of API calls that wait for a slice; each turn of the event loop serves one call."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._budget = RestBudget()
         #: Number of slices so far.
         self.taken = 0
-        #: When the last slice ended, in seconds of the monotonic clock.
+        #: The time at which the last slice ended, in seconds of the monotonic clock.
         self._ended = 0.0
 
     async def begin(self) -> float:
-        """Wait for the next slice, and return when it ends, in seconds of the monotonic clock."""
+        """Wait for the next slice. Return the time at which it ends, on the monotonic clock."""
         idle = not self._turn.locked()
         await self._turn.acquire()
         self.taken += 1
@@ -74,7 +74,7 @@ class Slices:
 
 
 class Slice:
-    """A context manager for the work of one call, which gets one slice of time after another.
+    """A context manager for the work of one API call, which is done in slices of time.
 
     The call must await `pause` whenever `over` is True.
     """

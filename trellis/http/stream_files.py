@@ -28,7 +28,7 @@ ARCHIVED: Final = "archived-"
 
 
 class StreamRefusal(Exception):
-    """The refusal of a request for a stream: the HTTP status and the reason."""
+    """A request for a stream is refused, with an HTTP status and a reason."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

@@ -247,7 +247,7 @@ def _revocations(file: str) -> list[float]:
 
 
 class _Encrypted(Exception):
-    """Raised in place of a password prompt: the private key is encrypted with a password."""
+    """The private key is encrypted with a password. Raised instead of a prompt for the password."""
 
 
 def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> None:

@@ -12,9 +12,10 @@ SHOWN = 60
 
 
 class SettingsError(Exception):
-    """An error in the settings, in one line.
+    """The settings have an error. The text is one line.
 
-    Its parts are the place (file, environment variable or flag), the key and the problem.
+    The arguments are its parts: the place (file, environment variable or flag), the key and the
+    problem.
     """
 
     def __init__(self, *parts: str) -> None:

@@ -49,9 +49,9 @@ FAILURE: Final = 0x80
 
 
 class MalformedPacket(Exception):
-    """An error: the client broke the protocol, so its connection is closed [MQTT-4.8.0-1].
+    """The client violated the protocol, so its connection is closed [MQTT-4.8.0-1].
 
-    `reason` is counted in the metrics; `code` is the reason code for a client of level 5.
+    Metrics count the error under `reason`. `code` is the reason code for a client of level 5.
     """
 
     def __init__(self, text: str, reason: str = "protocol_error", code: int = MALFORMED) -> None:

@@ -1,4 +1,7 @@
-"""Runs rounds of one kind of fault: settle, cause the fault, settle again."""
+"""Runs rounds of one kind of fault.
+
+In each round, the cluster works, the fault happens, and the cluster must work again.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,17 @@ from tests.cluster.rounds.kinds import KINDS
 from tests.cluster.rounds.record import Figures
 from tests.cluster.rounds.world import World
 
-#: Seconds before a fault.
+#: Shortest and longest time in seconds between the start of a round and its fault.
 BEFORE = (0.1, 1.0)
-#: Number of rounds that may fail to cause their fault, for each round.
+#: Largest number of attempts for each wanted round: an attempt may fail to cause its fault.
 TRIES = 3
 
 
 def run(kind: str, rounds: int, seed: int) -> Figures:
     """Run `rounds` rounds of a kind of fault, and return their figures.
 
-    Raises GaveUp if no node serves clients after a fault. The logs of the node processes then stay
-    in a temporary directory.
+    Raises GaveUp if the cluster does not work again after a fault. The logs of the node processes
+    then stay in a temporary directory.
     """
     chance = random.Random(seed)
     directory = Path(tempfile.mkdtemp(prefix=f"trellis-rounds-{kind}-"))
@@ -32,11 +35,11 @@ def run(kind: str, rounds: int, seed: int) -> Figures:
         tries = 0
         while figures.rounds < rounds and tries < TRIES * rounds:
             tries += 1
-            world.settle()
+            world.wait_until_ready()
             began = time.monotonic()
             world.pause(chance.uniform(*BEFORE))
             happened = KINDS[kind].fault(world, chance)
-            world.settle()
+            world.wait_until_ready()
             if happened:
                 figures.rounds += 1
                 figures.gaps.append(round(_longest_gap(world, began), 2))

@@ -30,8 +30,9 @@ from trellis.settings.cluster import ClusterSettings
 
 #: Silence, lease and beat of the nodes in seconds.
 TIMES = (1.5, 1.0, 0.2)
-#: Seconds after which a round is given up.
+#: Longest wait, in seconds, for a state of the cluster.
 PATIENCE = 90.0
+#: Seconds between two checks of the state.
 LOOK_SECONDS = 0.02
 
 
@@ -110,21 +111,21 @@ class RoundNode:
         return text.rpartition(")")[2].split()[0] == "T"
 
     def stop_at(self, point: str) -> None:
-        """Let the process stop itself at a point of its work (node.py)."""
+        """Make the process stop itself (SIGSTOP) at a point of its work (node.py)."""
         written = self._control / "point.new"
         written.write_text(point)
         os.replace(written, self._control / "point")
 
     def forget_point(self) -> None:
-        """Let the process not stop itself any more."""
+        """Cancel `stop_at`."""
         (self._control / "point").unlink(missing_ok=True)
 
     def fill_disk(self) -> None:
-        """Let the disk of this node be full."""
+        """Make the disk of this node full."""
         (self._control / "full").touch()
 
     def resume_disk(self) -> None:
-        """Let the disk of this node have space again."""
+        """Give the disk of this node space again."""
         (self._control / "full").unlink(missing_ok=True)
 
     def metric(self, name: str) -> float:
@@ -230,16 +231,16 @@ class World:
                 raise GaveUp(f"{states}, {len(self.checker.confirmed)} confirmed")
             self.pause(LOOK_SECONDS)
 
-    def settle(self) -> None:
-        """Start ended nodes again; wait until one is active, another follows, and confirms come."""
+    def wait_until_ready(self) -> None:
+        """Start ended nodes again. Wait for an active node, a standby, and 10 confirms."""
 
-        def is_settled() -> bool:
+        def is_ready() -> bool:
             for name in ("one", "two"):
                 if self.nodes[name].has_ended:
                     self.start(name)
             return self.active() is not None and self.standby() is not None
 
-        self.wait_for(is_settled)
+        self.wait_for(is_ready)
         self.progress(10)
 
     def progress(self, confirms: int) -> None:
@@ -251,7 +252,7 @@ class World:
 
     def finish(self) -> None:
         """Stop the clients, and consume all messages that are left in the queue."""
-        self.settle()
+        self.wait_until_ready()
         self.exactly.pause()
         for session in self.sessions:
             session.stop()

@@ -1,6 +1,6 @@
-"""Nodes with the real directory and one deliberate design mistake each.
+"""Nodes with the real replica directory, each with one deliberate design mistake.
 
-The simulation's checks must find each mistake.
+The checks of the simulation must find each mistake.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def with_replica(wrong_type: type[ReplicaDirectory]) -> type[Node]:
 
 
 class HalfKept(ReplicaDirectory):
-    """Wrong on purpose: half a batch in the local log is taken for the whole batch.
+    """Wrong on purpose: if the local log has half of a batch, the batch counts as written.
 
     So the other half is never written.
     """
@@ -57,7 +57,8 @@ class MarkedWithEnd(ReplicaDirectory):
 class SurvivorsBegunEarly(ReplicaDirectory):
     """Wrong on purpose: a log that was ahead of its catalog is not scanned again.
 
-    So its survivors (live records) lack messages of queues that the catalog did not have yet.
+    So its survivors (live records) lack the messages of queues that were not in the catalog during
+    the first scan.
     """
 
     @property
@@ -66,7 +67,7 @@ class SurvivorsBegunEarly(ReplicaDirectory):
 
     @_uncounted.setter
     def _uncounted(self, value: bool) -> None:
-        """Do nothing, so that this wrong directory forgets that it must scan its log again."""
+        """Ignore the value. A correct directory stores here that it must scan its log again."""
 
 
 class SurvivorsLate(ReplicaDirectory):
@@ -101,7 +102,7 @@ class DiskFirst(wrong.DiskFirst, RealNode):
 
 
 class ResumedWithinBatch(RealNode):
-    """Wrong on purpose: the state is stored after each read, even between two chunks of a batch."""
+    """Wrong on purpose: a follower stores its state even between two chunks of a batch."""
 
     follower_type = wrong.ResumedWithinBatch.follower_type
 
@@ -119,10 +120,7 @@ class OwnSalt(RealNode):
 
 
 class WritingStart(RealNode):
-    """Wrong on purpose: a start settles the oldest message too early.
-
-    The node has not read the whole replicated log yet.
-    """
+    """Wrong on purpose: a start settles the oldest message before it has read the whole log."""
 
     def opened(self) -> None:
         replica, state = self.directory.replica, self.directory.state

@@ -25,7 +25,7 @@ from trellis.server.recovery import codecs
 
 
 class Crash(BaseException):
-    """Raised where the simulated process crashes. The broker must not catch this exception."""
+    """The simulated process crashes here. The broker must not catch this exception."""
 
 
 class Faults:

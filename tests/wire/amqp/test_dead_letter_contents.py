@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.clients import World, mqtt_publish
-from tests.wire.amqp.buried import B, Q, buried, got
+from tests.wire.amqp.dead_lettering import B, Q, dead_lettering, got
 from tests.wire.amqp.speech import (
     body,
     content,
@@ -21,7 +21,7 @@ from tests.wire.amqp.speech import (
 @pytest.mark.parametrize("size", [0, 1, 5_000, 300_000])
 def test_a_letter_has_the_body_it_was_sent_with(size: int) -> None:
     client = World().amqp(frame_max=4096)
-    client.queue("graves", "amq.fanout")
+    client.queue("dead_letters", "amq.fanout")
     client.queue("q", x_max_length=0, x_dead_letter_exchange="amq.fanout")
     client.connection.receive_data(
         publish("", "q")
@@ -29,7 +29,7 @@ def test_a_letter_has_the_body_it_was_sent_with(size: int) -> None:
         + b"".join(body(b"x" * min(1_000, size - at)) for at in range(0, size, 1_000))
     )
     client.read()
-    frames = client.send(B.Get(queue="graves"))
+    frames = client.send(B.Get(queue="dead_letters"))
     assert [one.body for one in deliveries(frames)] == [b"x" * size]
     assert all(len(one) <= 4_088 for one in client.bodies(frames))
 
@@ -83,9 +83,9 @@ EVERY = (
 
 
 def test_a_letter_keeps_every_property_and_header_as_it_was_written() -> None:
-    client = buried(x_max_length=0)
+    client = dead_lettering(x_max_length=0)
     client.connection.receive_data(publish("", "q") + content(b"x", EVERY))
-    [_, head, _] = got(client, "graves")
+    [_, head, _] = got(client, "dead_letters")
     assert head.payload[12:14] == b"\xfe\xfc"  # All property flags but that of expiration.
     rest = head.payload[14:]
     before = short("text/plain") + short("utf-8")
@@ -162,11 +162,11 @@ def test_a_letter_keeps_every_property_and_header_as_it_was_written() -> None:
     ],
 )
 def test_invalid_properties_are_left_out_of_dead_letters(odd: bytes) -> None:
-    client = buried()
+    client = dead_lettering()
     client.connection.receive_data(publish("", "q") + content(b"x", odd))
     assert [frame.kind for frame in got(client, "q", no_ack=False)] == [1, 2, 3]
     client.send(B.Reject(1, requeue=False))
-    [_, head, last] = got(client, "graves")
+    [_, head, last] = got(client, "dead_letters")
     assert last.payload == b"x"
     first = head.payload[head.payload.index(short("x-death") + b"A") + 13 :]
     assert (
@@ -183,10 +183,10 @@ def test_invalid_properties_are_left_out_of_dead_letters(odd: bytes) -> None:
 
 
 def test_a_message_from_mqtt_may_become_a_letter() -> None:
-    client = buried(x_max_length=0)
+    client = dead_lettering(x_max_length=0)
     client.send(Q.Bind(queue="q", exchange="amq.topic", routing_key="a.b"))
     client.world.mqtt("m").send(mqtt_publish("a/b", b"x", 1, 1))
-    frames = client.send(B.Get(queue="graves"))
+    frames = client.send(B.Get(queue="dead_letters"))
     assert [(one.exchange, one.key, one.body) for one in deliveries(frames)] == [
         ("amq.fanout", "a.b", b"x")
     ]

@@ -10,7 +10,7 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import Amqp, World, publication
-from tests.wire.amqp.buried import B, Q, X, buried, got, numbered
+from tests.wire.amqp.dead_lettering import B, Q, X, dead_lettering, got, numbered
 from tests.wire.amqp.speech import (
     deliveries,
     header,
@@ -23,7 +23,7 @@ from tests.wire.amqp.speech import (
 )
 
 
-def deaths(client: Amqp, queue: str = "graves") -> Any:
+def deaths(client: Amqp, queue: str = "dead_letters") -> Any:
     return properties(client.send(B.Get(queue=queue, no_ack=True))).headers["x-death"]
 
 
@@ -40,7 +40,7 @@ def deaths(client: Amqp, queue: str = "graves") -> Any:
     ],
 )
 def test_a_dead_letter_tells_why_where_and_when_it_died(reason: str, arguments: Any) -> None:
-    client = buried(**arguments)
+    client = dead_lettering(**arguments)
     client.send(Q.Bind(queue="q", exchange="amq.direct", routing_key="k"))
     client.publish("amq.direct", "k", b"x")
     if reason == "expired":
@@ -53,7 +53,7 @@ def test_a_dead_letter_tells_why_where_and_when_it_died(reason: str, arguments: 
                 "rejected by nack": B.Nack(1, requeue=False),
             }.get(reason, B.Nack(1, multiple=True, requeue=False))
         )
-    [ok, *_] = frames = client.send(B.Get(queue="graves"))
+    [ok, *_] = frames = client.send(B.Get(queue="dead_letters"))
     assert (ok.exchange, ok.routing_key, ok.redelivered) == ("amq.fanout", "k", False)
     [death] = properties(frames).headers["x-death"]
     when = datetime.fromtimestamp(int(client.world.broker.agenda.wall), UTC)
@@ -72,9 +72,9 @@ def test_a_dead_letter_tells_why_where_and_when_it_died(reason: str, arguments: 
 
 
 def test_x_death_is_written_in_the_types_that_clients_cast_to() -> None:
-    client = buried(x_max_length=0)
+    client = dead_lettering(x_max_length=0)
     client.publish("", "q", b"x")
-    [_, head, _] = got(client, "graves")
+    [_, head, _] = got(client, "dead_letters")
     wall = int(client.world.broker.agenda.wall)
     death = (
         short("count")
@@ -115,17 +115,17 @@ def test_x_death_is_written_in_the_types_that_clients_cast_to() -> None:
     ],
 )
 def test_a_dead_letter_keeps_its_key_unless_the_queue_has_another(arguments: Any, key: str) -> None:
-    client = buried(x_max_length=0, **arguments)
+    client = dead_lettering(x_max_length=0, **arguments)
     client.publish("", "q", b"x")
-    assert client.send(B.Get(queue="graves"))[0].routing_key == key
+    assert client.send(B.Get(queue="dead_letters"))[0].routing_key == key
 
 
 def test_a_dead_letter_loses_its_expiration_and_remembers_it() -> None:
-    client = buried()
+    client = dead_lettering()
     client.publish("", "q", b"x", expiration="10", message_id="m")
     client.world.sleep(10)
     client.world.sleep(1_000)
-    given = properties(client.send(B.Get(queue="graves")))
+    given = properties(client.send(B.Get(queue="dead_letters")))
     assert (given.expiration, given.message_id) == (None, "m")
     assert given.headers["x-death"][0]["original-expiration"] == "10"
 
@@ -195,41 +195,41 @@ def test_a_letter_goes_through_exchange_bindings_alternates_and_headers() -> Non
             exchange="dead", exchange_type="direct", arguments={"alternate-exchange": "amq.headers"}
         )
     )
-    client.queue("graves")
-    client.send(Q.Bind(queue="graves", exchange="amq.headers", arguments={"v": 1}))
+    client.queue("dead_letters")
+    client.send(Q.Bind(queue="dead_letters", exchange="amq.headers", arguments={"v": 1}))
     client.queue("q", x_max_length=0, x_dead_letter_exchange="dead")
     client.publish("", "q", b"no", headers={"v": 2})
     client.publish("", "q", b"yes", headers={"v": 1})
-    assert read(client, "graves") == [b"yes"]
+    assert read(client, "dead_letters") == [b"yes"]
 
 
 def test_an_internal_exchange_takes_dead_letters() -> None:
     client = World().amqp()
     client.send(X.Declare(exchange="dead", exchange_type="fanout", internal=True))
-    client.queue("graves", "dead")
+    client.queue("dead_letters", "dead")
     client.queue("q", x_max_length=0, x_dead_letter_exchange="dead")
     client.publish("", "q", b"x")
-    assert read(client, "graves") == [b"x"]
+    assert read(client, "dead_letters") == [b"x"]
 
 
 def test_purged_and_deleted_messages_are_not_dead_lettered() -> None:
-    client = buried()
+    client = dead_lettering()
     numbered(client, "q", 3)
     client.send(B.Get(queue="q"), Q.Purge(queue="q"), Q.Delete(queue="q"))
-    assert client.world.queue("graves").depth == 0 and client.world.copies() == {"purged": 3}
+    assert client.world.queue("dead_letters").depth == 0 and client.world.copies() == {"purged": 3}
 
 
 def test_refused_publications_are_dead_lettered_only_with_reject_publish_dlx() -> None:
-    client = buried(x_max_length=1, x_overflow="reject-publish-dlx")
+    client = dead_lettering(x_max_length=1, x_overflow="reject-publish-dlx")
     client.send(spec.Confirm.Select())
     assert names(client.publish("", "q", b"1") + client.publish("", "q", b"2")) == [
         "Basic.Ack",
         "Basic.Nack",
     ]
-    assert (read(client, "q"), read(client, "graves")) == ([b"1"], [b"2"])
-    client = buried(x_max_length=1, x_overflow="reject-publish")
+    assert (read(client, "q"), read(client, "dead_letters")) == ([b"1"], [b"2"])
+    client = dead_lettering(x_max_length=1, x_overflow="reject-publish")
     numbered(client, "q", 2)
-    assert (read(client, "q"), read(client, "graves")) == ([b"0"], [])
+    assert (read(client, "q"), read(client, "dead_letters")) == ([b"0"], [])
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -238,26 +238,28 @@ def test_a_persistent_message_stays_so_as_a_letter_however_it_came_in(
     mode: int | None, whole: bool
 ) -> None:
     client = World().amqp()
-    client.queue("graves", durable=True)
-    client.queue("q", x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
+    client.queue("dead_letters", durable=True)
+    client.queue(
+        "q", x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="dead_letters"
+    )
     data = publication("", "q", b"x", delivery_mode=mode)
     for piece in [data] if whole else [data[:-2], data[-2:]]:
         client.connection.receive_data(piece)
     client.read()
     assert len(client.world.store.state.messages) == (mode == 2)
-    client.send(B.Get(queue="graves", no_ack=True))
+    client.send(B.Get(queue="dead_letters", no_ack=True))
     assert not client.world.store.state.messages
 
 
 def test_a_persistent_letter_leaves_the_store_of_the_queue_it_died_in() -> None:
     client = World().amqp()
-    client.queue("graves", "amq.fanout")
+    client.queue("dead_letters", "amq.fanout")
     client.queue("q", durable=True, x_dead_letter_exchange="amq.fanout")
     client.publish("", "q", b"x", delivery_mode=2)
     client.send(B.Get(queue="q"))
     assert len(client.world.store.state.messages) == 1
     client.send(B.Reject(1, requeue=False))
-    assert not client.world.store.state.messages and client.world.queue("graves").depth == 1
+    assert not client.world.store.state.messages and client.world.queue("dead_letters").depth == 1
 
 
 def test_two_readers_on_different_channels_get_the_same_letter() -> None:
@@ -296,16 +298,16 @@ def test_death_headers_of_a_publisher_are_no_history() -> None:
 
     RabbitMQ 4 does so too; RabbitMQ 3 added to their counts.
     """
-    client = buried(x_max_length=0)
+    client = dead_lettering(x_max_length=0)
     forged = {
-        "x-death": [{"queue": "q", "reason": "maxlen", "count": 7}, {"queue": "graves"}],
+        "x-death": [{"queue": "q", "reason": "maxlen", "count": 7}, {"queue": "dead_letters"}],
         "x-first-death-queue": "forged",
         "x-first-death-reason": "forged",
         "x-first-death-exchange": "forged",
         "kept": 1,
     }
     client.publish("", "q", b"x", headers=forged)
-    headers = properties(client.send(B.Get(queue="graves", no_ack=True))).headers
+    headers = properties(client.send(B.Get(queue="dead_letters", no_ack=True))).headers
     [death] = headers["x-death"]
     assert (death["queue"], death["reason"], death["count"]) == ("q", "maxlen", 1)
     assert [headers[f"x-first-death-{what}"] for what in ("queue", "reason")] == ["q", "maxlen"]
@@ -313,9 +315,11 @@ def test_death_headers_of_a_publisher_are_no_history() -> None:
 
 
 def test_a_publisher_cannot_make_a_dead_letter_seem_to_go_round() -> None:
-    client = buried(x_max_length=0)
-    client.publish("", "q", b"x", headers={"x-death": [{"queue": "graves", "reason": "expired"}]})
-    assert client.world.queue("graves").depth == 1
+    client = dead_lettering(x_max_length=0)
+    client.publish(
+        "", "q", b"x", headers={"x-death": [{"queue": "dead_letters", "reason": "expired"}]}
+    )
+    assert client.world.queue("dead_letters").depth == 1
     client.world.fates()
 
 

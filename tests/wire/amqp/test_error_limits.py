@@ -1,4 +1,8 @@
-"""Tests of methods that are nearly an error, repeat an earlier method, or exceed a limit."""
+"""Tests of methods without effect, of limits, and of channels that end.
+
+A method without effect (its object does not exist, or it repeats an earlier method) gets its usual
+reply. Messages, queues and exchanges above a limit are refused.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +55,9 @@ def test_a_channel_that_its_client_closed_may_be_opened_again_and_begins_anew() 
     assert refusal(client.send(Q.Purge(queue=""), channel=2)).text == NO_LAST
 
 
-#: Methods that have no effect, because their object does not exist, with the name of the reply that
-#: the client gets nevertheless.
-FINE: list[tuple[Any, str]] = [
+#: Methods that have no effect, each with the name of the reply that the client gets nevertheless;
+#: the name is "" for methods that get no reply.
+WITHOUT_EFFECT: list[tuple[Any, str]] = [
     (Q.Delete(queue="nope"), "Queue.DeleteOk"),
     (Q.Delete(queue="nope", if_unused=True, if_empty=True), "Queue.DeleteOk"),
     (X.Delete(exchange="nope"), "Exchange.DeleteOk"),
@@ -84,7 +88,7 @@ FINE: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("provocation", "answer"), FINE)
+@pytest.mark.parametrize(("provocation", "answer"), WITHOUT_EFFECT)
 def test_repeated_request_is_no_error(provocation: Any, answer: str) -> None:
     client = prepared()
     client.connection.receive_data(data(provocation, 2) * 2)

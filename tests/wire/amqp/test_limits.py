@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.clients import World
-from tests.wire.amqp.buried import B, numbered
+from tests.wire.amqp.dead_lettering import B, numbered
 from tests.wire.amqp.speech import deliveries, names, properties, read
 
 # -- time

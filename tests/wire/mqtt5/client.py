@@ -1,5 +1,7 @@
-"""MQTT 5 clients of the broker's real front end. They read and write packets with the package
-mqtt5, not with the broker's codec."""
+"""MQTT 5 clients of the broker's real front end.
+
+They read and write packets with the package mqtt5, not with the broker's codec.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def members(enum: Any) -> list[Any]:
 
 
 def read(data: bytes) -> list[Any]:
-    """Return the packets that the broker wrote into the data, decoded."""
+    """Return the packets in these bytes of the broker, decoded."""
     found = []
     for one in packets(data):
         parsed, size = mqtt5.read(one)  # type: ignore[arg-type]  # it takes any buffer
@@ -90,8 +92,7 @@ def raw_connect(
 
 
 class Client5:
-    """An MQTT 5 client that has sent a CONNECT; `greeting` has the packets that the broker sent
-    then."""
+    """An MQTT 5 client that has sent a CONNECT; `greeting` has the packets of the answer."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class Client5:
         return self.greeting[0]
 
     def send(self, *some: Any) -> list[Any]:
-        """Send packets, or bytes, as one chunk, and return the packets of the output."""
+        """Send packets, or bytes, as one chunk, and return the packets that the broker has sent."""
         self.connection.receive_data(
             b"".join(one if isinstance(one, bytes) else one.write() for one in some)
         )
@@ -134,7 +135,10 @@ class Client5:
         return read(self.read_bytes())
 
     def publications(self) -> list[Any]:
-        """Return the publications of the output, which has no other packets."""
+        """Return the PUBLISH packets that the broker has sent since the last read.
+
+        Fail if it has sent another packet.
+        """
         found = self.read()
         assert all(isinstance(one, mqtt5.PublishPacket) for one in found), found
         return found
@@ -145,7 +149,7 @@ class Client5:
     def subscribe(
         self, *wishes: mqtt5.TopicFilter, identifier: int | None = None, packet_id: int = 1
     ) -> list[Any]:
-        """Subscribe; return the list of reason codes, then the other packets of the output."""
+        """Subscribe. Return a list of the reason codes, then the other packets from the broker."""
         rest = self.send(mqtt5.SubscribePacket(packet_id, list(wishes), subscription_id=identifier))
         # Publications may come before the SUBACK (section 3.8.4).
         [answer] = [one for one in rest if isinstance(one, mqtt5.SubAckPacket)]
@@ -165,7 +169,9 @@ class Client5:
 
 
 def farewell(client: Client5, data: bytes) -> tuple[int, str]:
-    """Send data; return the reason code of the DISCONNECT and the reason in the metrics."""
+    """Send data that the broker answers with a DISCONNECT. Return its reason code, and the reason
+    for which the broker closed the connection.
+    """
     last = client.send(data)[-1]
     assert isinstance(last, mqtt5.DisconnectPacket)
     return int(last.reason_code), client.closed

@@ -1,10 +1,10 @@
-"""The reason why a token is refused."""
+"""Errors for refused tokens."""
 
 from __future__ import annotations
 
 
 class TokenRefused(ValueError):
-    """A token is refused. `part` names the claim or the header field that decided."""
+    """The token is refused. `part` names the claim or the header field that is the reason."""
 
     def __init__(self, part: str, reason: str) -> None:
         super().__init__(reason)
@@ -12,14 +12,14 @@ class TokenRefused(ValueError):
 
 
 class UnknownKey(TokenRefused):
-    """No known key has the key ID of the token: the provider may have new keys."""
+    """No known key has the key ID of the token. The provider may have new keys."""
 
     def __init__(self, reason: str) -> None:
         super().__init__("kid", reason)
 
 
 class KeysUnavailable(TokenRefused):
-    """There are no keys yet, or only keys that are too old, because the provider is away."""
+    """No keys are known, or only keys that are too old, because the provider does not answer."""
 
     def __init__(self, reason: str) -> None:
         super().__init__("kid", reason)

@@ -32,7 +32,7 @@ class MatchAnswers(NamedTuple):
 
 
 class WrongMatch(Exception):
-    """Raised when the answers of a matcher differ from the expected answers."""
+    """The answers of a matcher differ from the expected answers."""
 
 
 def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> MatchAnswers:

@@ -44,14 +44,14 @@ class Contender:
 
 
 class ContenderFailed(Exception):
-    """Raised when a contender's process ended, or its answer is not a JSON object.
+    """The process of a contender ended, or its answer is not a JSON object.
 
     A contender is an algorithm or a peer that the bench measures.
     """
 
 
 class Slow(Exception):
-    """Raised when a contender (an algorithm or a peer) gave no answer within the permitted time."""
+    """A contender (an algorithm or a peer) gave no answer within the permitted time."""
 
 
 def ours(interpreted: Sequence[str] = ()) -> list[Contender]:

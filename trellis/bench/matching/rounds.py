@@ -62,7 +62,7 @@ class RoundPlan:
 
 
 class Disagreement(Exception):
-    """Raised when `naive` and `trie` give different answers: the expected answers are unknown."""
+    """The algorithms `naive` and `trie` give different answers, so one of them is wrong."""
 
 
 def measure(

@@ -30,7 +30,7 @@ DocumentPart = tuple[str, str, list[bytes]]
 
 
 class Disconnected(Exception):
-    """Raised when the client closes the connection before its request is complete."""
+    """The client closed the connection before its request was complete."""
 
 
 class BodyReader:

@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class ApiRefusal(Exception):
-    """A refused request: the HTTP status, RabbitMQ's name of the error, and the reason."""
+    """The request is refused, with an HTTP status, RabbitMQ's name of the error, and a reason."""
 
     def __init__(self, status: int, error: str, reason: str) -> None:
         super().__init__(reason)

@@ -85,7 +85,7 @@ class StreamCursor:
         """
         stream = self._stream
         try:
-            page = read_result(lambda: stream.pages.page_with(offset))
+            page = read_result(stream.local.name, lambda: stream.pages.page_with(offset))
         finally:
             if not stream.readers:
                 stream.pages.clear()

@@ -19,7 +19,7 @@ from trellis.http.stream_files import SegmentRange
 
 Result = TypeVar("Result")
 
-#: Number of files in the archive that are asked for at once.
+#: Largest number of files in one answer of the archive.
 FILES: Final = 500
 
 _ERRORS: Final = {403: "not_authorised", 410: "gone", 416: "range_not_satisfiable"}
@@ -31,7 +31,7 @@ async def list_streams(call: Call) -> Listing:
 
 
 async def show_archive(call: Call) -> Row:
-    """Return the state of the archive: what waits, what was uploaded, and the last error."""
+    """Return the state of the archive: waiting and uploaded segments, fetches, the last error."""
     archive = call.node.archive
     if archive is None:
         raise not_found("the setting stream.archive names no archive")
@@ -80,10 +80,11 @@ async def list_segments(call: Call) -> Listing:
 async def _all_segments(
     local: LocalSegments, rows: ArchivedRows, service: ArchiveService, at: int, files: list[FileRow]
 ) -> AsyncIterator[Row | asyncio.Event]:
-    """Yield the segments of a stream from the offset `at` on; `files` are the first in the archive.
+    """Yield the segments of a stream from the offset `at` on, those in the archive first.
 
-    Yield an event when more files are asked for, to be awaited outside a slice. Retention may
-    remove segments from the disk meanwhile, which are then in the archive. Raises ApiRefusal.
+    `files` are the first files of the archive. When further files are requested, yield an event:
+    the caller waits for it outside a slice. Meanwhile retention may remove segments from the disk,
+    which are then in the archive. Raises ApiRefusal.
     """
     while files and files[0].first < local.first_offset:
         for file in files:
@@ -134,22 +135,23 @@ async def fetch_rows(call: Call, local: LocalSegments, offset: int, count: int) 
 
 
 async def archived_result(call: Call, local: LocalSegments, read: Callable[[], Result]) -> Result:
-    """Call a function that reads a stream, again after each RowsPending; return its result.
+    """Call a function that reads a stream, and return its result.
 
-    Do not await it within a slice, because it may wait for seconds. Raises ApiRefusal if the rows
-    cannot be read.
+    After RowsPending, wait until the archive has delivered the rows, and call the function again.
+    Do not await this coroutine within a slice, because it may wait for seconds. Raises ApiRefusal
+    if the rows cannot be read.
     """
     service, rows = call.node.archive, local.archived
     if service is None or rows is None:
-        return read_result(read)
+        return read_result(local.name, read)
     try:
         return await service.retried(rows, lambda: _converted(read))
     except ArchiveUnavailable as error:
         raise ApiRefusal(503, "busy", f"{error}; try again later") from None
 
 
-def read_result(read: Callable[[], Result]) -> Result:
-    """Call a function that reads a stream, and return its result.
+def read_result(stream: str, read: Callable[[], Result]) -> Result:
+    """Call a function that reads the stream of this name, and return its result.
 
     Raises ApiRefusal if the rows cannot be read now.
     """
@@ -157,7 +159,9 @@ def read_result(read: Callable[[], Result]) -> Result:
         return _converted(read)
     except RowsPending:
         raise ApiRefusal(
-            503, "busy", "rows from the archive have left the cache again; try again later"
+            503,
+            "busy",
+            f"rows of the stream '{stream}' are not in the cache of the archive; try again later",
         ) from None
 
 

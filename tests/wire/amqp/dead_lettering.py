@@ -1,5 +1,4 @@
-"""Helpers for the tests of queue limits: queues that dead-letter messages, and numbered
-messages."""
+"""Helpers for the tests of dead letters and of queue limits."""
 
 from __future__ import annotations
 
@@ -14,14 +13,16 @@ Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 
 
 def got(client: Amqp, queue: str, no_ack: bool = True) -> list[Frame]:
-    """Run a turn, which delivers dead letters; then send basic.get, and return the frames of the
-    reply."""
+    """Run a turn of the broker, which routes dead letters. Then send basic.get, and return the
+    frames of the reply.
+    """
     client.world.turn()
     client.connection.receive_data(marshal(1, B.Get(queue=queue, no_ack=no_ack)))
     return split(client.read_bytes())
 
 
 def numbered(client: Amqp, queue: str, count: int, first: int = 0, **given: Any) -> None:
+    """Publish `count` messages to a queue. Their bodies are numbers, from `first` on."""
     client.connection.receive_data(
         b"".join(
             publication("", queue, b"%d" % number, **given)
@@ -31,10 +32,12 @@ def numbered(client: Amqp, queue: str, count: int, first: int = 0, **given: Any)
     client.read()
 
 
-def buried(**arguments: Any) -> Amqp:
-    """Return a client with a queue `q` with these arguments, whose dead letters go to the queue
-    `graves`."""
+def dead_lettering(**arguments: Any) -> Amqp:
+    """Return a client with a queue `q` that has these arguments.
+
+    Dead letters of `q` go to the queue `dead_letters`.
+    """
     client = World().amqp()
-    client.queue("graves", "amq.fanout")
+    client.queue("dead_letters", "amq.fanout")
     client.queue("q", x_dead_letter_exchange="amq.fanout", **arguments)
     return client

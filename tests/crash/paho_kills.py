@@ -3,7 +3,7 @@
     publisher --> Relay --> broker --> Relay --> subscriber      one relay, kill -9 at any packet
 
 Both sessions are persistent. The Relay is a network proxy (tests/crash/relay.py). It records all
-packets, which shows whether a client or the broker repeats a message.
+packets, so the test can tell whether a client or the broker repeats a message.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tests.crash.wire import PATIENCE, until
 PUBLISHER, SUBSCRIBER, TOPIC = "publisher", "subscriber", "crash/two"
 #: Maximum number of messages of the publisher that are not acknowledged.
 OUTSTANDING: Final = 40
-#: Minimum number of messages of a run. The run kills the broker more often if it has published
-#: fewer, because a kill at the first packet of a life leaves no time to publish.
+#: Minimum number of messages of a run. A kill soon after a start leaves little time to publish, so
+#: a run with too few messages kills the broker more often.
 MESSAGES: Final = 100
 #: Moments of a kill: True if the client sends the packet, the client, and the kind of the packet.
 MOMENTS: Final = [
@@ -50,8 +50,8 @@ _LOGGER.setLevel(logging.DEBUG)
 class CarefulClient(paho.Client):
     """A paho client that remembers its PUBRELs however often it fails to connect.
 
-    paho 2.2 forgets that it has sent a PUBREL when it attempts to connect again after an attempt
-    without CONNACK. Then it sends the PUBLISH again, which [MQTT-4.3.3-6] forbids.
+    If an attempt to connect gets no CONNACK, paho 2.2 forgets at the next attempt that it has sent
+    a PUBREL. Then it sends the PUBLISH again, which [MQTT-4.3.3-6] forbids.
     """
 
     def _messages_reconnect_reset_out(self) -> None:
@@ -66,10 +66,9 @@ class CarefulClient(paho.Client):
             message.state = MessageState.MQTT_MS_RESEND_PUBREL
 
 
-class Lives:
-    """A broker that is killed repeatedly on one data directory, and its two clients.
-
-    A Lives also has the record of all packets of the clients.
+class RepeatedKills:
+    """A broker that is killed repeatedly, with its data directory, its two clients and their
+    packets.
     """
 
     def __init__(
@@ -97,8 +96,8 @@ class Lives:
         #: Number of records that `exchanges` has taken.
         self._taken = 0
 
-    async def run(self, lives: int) -> None:
-        """Kill the broker `lives` times or more, then wait until all QoS handshakes have ended."""
+    async def run(self, kills: int) -> None:
+        """Kill the broker `kills` times or more, then wait until all QoS handshakes have ended."""
         await self.relay.start()
         clients: list[paho.Client] = []
         try:
@@ -115,11 +114,11 @@ class Lives:
             clients.append(self._client(PUBLISHER, self._kind))
             clients[1].on_publish = self._on_publish
             clients[1].loop_start()
-            lived = 0
-            while lived < lives or len(self.bodies) <= MESSAGES:
-                lived += 1
+            killed = 0
+            while killed < kills or len(self.bodies) <= MESSAGES:
+                killed += 1
                 await self._start_broker()
-                await self._live(clients[1])
+                await self._publish_until_kill(clients[1])
             await self._start_broker()
             self._open()
             await self._finish()
@@ -175,9 +174,11 @@ class Lives:
         self.relay.upstream = 0
         await asyncio.to_thread(self._broker.stop)
 
-    async def _live(self, publisher: paho.Client) -> None:
-        """Publish until a packet of a random kind passes the network proxy; kill the broker at that
-        packet."""
+    async def _publish_until_kill(self, publisher: paho.Client) -> None:
+        """Publish until a packet of a random kind passes the network proxy; then kill the broker.
+
+        At random, the proxy drops that packet or forwards it.
+        """
         random, broker = self._random, self._broker
         assert broker is not None
         moment, left = random.choice(MOMENTS), random.choice((1, 1, 2, 20, 100, 400))
@@ -209,7 +210,7 @@ class Lives:
         self._judge()
 
     def _publish(self, publisher: paho.Client) -> None:
-        """Publish as many messages as the publisher may have unacknowledged."""
+        """Publish a random number of messages, with at most OUTSTANDING unacknowledged messages."""
         outstanding = len(self.bodies) - self._completed
         for _ in range(self._random.randint(0, OUTSTANDING - outstanding)):
             body = body_of(PUBLISHER, len(self.bodies), self._random.choice(SIZES))
