@@ -91,25 +91,26 @@ class ListFiles(Struct, tag=True):
 
 
 class Remove(Struct, tag=True):
-    """The path of a segment in the cache that is no longer needed."""
+    """An order to delete a cached segment, by its path."""
 
     path: str
 
 
 class Forget(Struct, tag=True):
-    """The number of a stream that was deleted."""
+    """An order to forget a stream that was deleted, by its number."""
 
     stream_number: int
 
 
 class Ready(Struct, tag=True):
-    """The worker has opened the archive, and serves messages."""
+    """A report that the worker has opened the archive, and accepts requests."""
 
 
 class Uploaded(Struct, tag=True):
-    """The rows of a segment are in the archive, whose first offset of the stream is `first`.
+    """A report that the archive has all rows of a segment.
 
-    `files` files with `size` bytes were written; none if an earlier upload had written them.
+    `first` is the first offset of the stream in the archive. The upload wrote `files` files with
+    `size` bytes in total; both are 0 if an earlier upload had written the rows.
     """
 
     number: int
@@ -119,10 +120,10 @@ class Uploaded(Struct, tag=True):
 
 
 class Fetched(Struct, tag=True):
-    """The rows from offset `base` on are in the segment file at `path`, with `size` bytes.
+    """A report that a file of the archive was fetched, and is now the segment at `path`.
 
-    `index` is the content of the segment's index; `archived` is the size of the file in the
-    archive, in bytes.
+    The segment has the rows from offset `base` on, and `size` bytes. `index` is the content of its
+    index; `archived` is the size of the file in the archive, in bytes.
     """
 
     number: int

@@ -38,7 +38,8 @@ class LdapAuthPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt ships no ty
     async def authenticate(self, *, session: Session) -> bool | None:
         """Return True if the LDAP server accepts the name and the password, else False.
 
-        Return None for a client without a user name. Raises ldap.LDAPError if the server is away.
+        Return None for a client without a user name. Raises ldap.LDAPError if the server is
+        unreachable.
         """
         if session.username is None:
             return None

@@ -336,9 +336,9 @@ class _Eager(Directory):
 
 
 class EarlyCheckpoint(Node):
-    """Wrong on purpose: a checkpoint is made too early.
+    """Wrong on purpose: a node makes a checkpoint before the catalog is up to date.
 
-    The catalog does not have the state after the last entry of the local log yet.
+    At that time, the catalog lacks the changes of the last batch in the local log.
     """
 
     directory_type = _Eager
@@ -347,7 +347,7 @@ class EarlyCheckpoint(Node):
 class WritingStart(Node):
     """Wrong on purpose: a start writes to the local log too early.
 
-    The node has not read the whole replicated log yet.
+    The right start reads the whole replicated log before it writes.
     """
 
     def opened(self) -> None:
