@@ -322,7 +322,7 @@ class Connection(Outlet):
             self.limit_block()
 
     def limit_block(self) -> None:
-        """Begin the time limit of a client that an alarm has blocked in the middle of a message."""
+        """Start the time limit of a client that an alarm blocks in the middle of a message."""
         if self._limited != self.times_blocked:
             self._limited = self.times_blocked
             self.agenda.at(
@@ -331,9 +331,11 @@ class Connection(Outlet):
             )
 
     def review_incomplete(self) -> None:
-        """Block the client if it holds a large part of a message at the start of an alarm.
+        """Block the client if it has sent a large part of a message before an alarm began.
 
-        Such a client may send nothing more, so its memory would keep the alarm on for ever.
+        Without this review, `limit_incomplete` runs only when the client sends more. A client that
+        never sends the rest of its message would not be blocked, so no time limit would free the
+        memory of the message, which could keep the memory alarm on for ever.
         """
         if not self.behind:
             self.limit_incomplete(self._input_size)

@@ -118,6 +118,6 @@ def _reauthorize(connection: Connection) -> None:
 
 
 def _review_incomplete(connection: Connection) -> None:
-    """Block a connection that holds a large part of a message while an alarm is on."""
+    """Block a client that has sent a large part of a message before an alarm began."""
     if not connection.finished:
         connection.review_incomplete()

@@ -9,7 +9,7 @@ from mypy_extensions import i64
 from broker.agenda import Agenda, Task
 from broker.alarms import Alarms
 
-#: Size of the incomplete messages of a client above which an alarm blocks the client, in bytes.
+#: An alarm blocks a client whose incomplete messages have more than this number of bytes.
 INCOMPLETE_MAX: Final[i64] = 64 << 10
 #: Time for which the memory alarm may block a client with incomplete messages, in ms. Then the
 #: broker closes the connection, to free the memory.

@@ -179,10 +179,11 @@ def moment(text: str | None) -> datetime | None:
 def _topologies(
     arguments: argparse.Namespace, until: datetime | None
 ) -> tuple[list[JournalStream], list[TopologyState], str]:
-    """Return the streams `$topology` and their states, those of the journal's virtual host first;
-    without any, the lists are empty, and the text is the reason.
+    """Return the `$topology` streams, the state of each, and a reason.
 
-    Raises PipelineError if the arguments name a stream that cannot be read.
+    The stream of the journal's virtual host comes first. If no such stream is found, both lists are
+    empty, and the reason says why; otherwise the reason is "". Raises PipelineError if the
+    arguments name a stream that cannot be read.
     """
     try:
         streams, reason = _named_streams(arguments)
@@ -201,10 +202,11 @@ def _topologies(
 
 
 def _named_streams(arguments: argparse.Namespace) -> tuple[list[JournalStream], str]:
-    """Return the streams `$topology`, that of the journal's virtual host first; without any, the
-    list is empty, and the text is the reason.
+    """Return the `$topology` streams, and a reason.
 
-    Every virtual host with a journal has such a stream. Raises PipelineError.
+    Every virtual host with a journal has such a stream; that of the journal's own virtual host
+    comes first. If the arguments lead to no such stream, the list is empty, and the reason says
+    why; otherwise the reason is "". Raises PipelineError.
     """
     named, journal = arguments.topology, arguments.journal
     if named == NONE:
@@ -237,9 +239,10 @@ def _remote(place: str) -> bool:
 
 
 def _remote_streams(place: str, arguments: argparse.Namespace) -> list[JournalStream]:
-    """Return the topology streams of the broker with this URL: first that of the virtual host which
-    --stream (VHOST/QUEUE) names, else of /, then those of the other virtual hosts that the user may
-    read.
+    """Return the `$topology` streams of the broker with this URL that the user may read.
+
+    The stream of the virtual host in --stream (VHOST/QUEUE) comes first; without a VHOST, the
+    stream of the virtual host `/`.
     """
     login = credentials_of(arguments)
     vhost = (arguments.stream or "").rpartition("/")[0]

@@ -139,8 +139,10 @@ class FilePiece(Piece):
 
 
 class JournalStream:
-    """A stream, in a directory or remote. Its segments are the same for both, so that only the
-    methods that read them differ.
+    """A stream whose segments are read from a directory (Directory) or over HTTP (Remote).
+
+    The subclasses differ only in the methods that find and read segments, because the segments have
+    the same format in both places.
     """
 
     #: The name of the stream for users: QUEUE in the vhost /, else VHOST/QUEUE.
@@ -215,11 +217,11 @@ class JournalStream:
         return pieces
 
     def end_within(self, low: int, high: int, size: int) -> int:
-        """Return an offset up to `high`, so that the batches of the rows from `low` on have at most
-        `size` bytes.
+        """Return the end of a range of rows that begins at `low`, ends at `high` or before, and
+        whose batches have at most `size` bytes.
 
-        Rows of at least one batch, or of some batches that the index combines, are before the
-        offset. Raises PipelineError.
+        The range has at least one batch, or one group of batches that the index combines, even if
+        that is larger. Raises PipelineError.
         """
         used = 0
         for span in self.spans():

@@ -108,12 +108,12 @@ def _both(known: frozenset[str] | None, values: Iterable[str]) -> frozenset[str]
 
 
 class PushFilters:
-    """The method `pushFilters` of a reader, for Spark's setting as the only switch.
+    """The callable that `JournalReader.pushFilters` returns while the option `pushdown` is on.
 
-    Spark refuses a reader that has an own `pushFilters` unless
-    spark.sql.python.filterPushdown.enabled is true. Spark recognises such a method by its
-    `__func__`. This object has that of the base class, so that Spark calls it if the setting is
-    true, and does not refuse the reader otherwise.
+    Spark refuses a reader whose class overrides `pushFilters` if
+    spark.sql.python.filterPushdown.enabled is false. Spark detects an override by the `__func__` of
+    the method. This object has the `__func__` of the base class, so Spark sees no override: it
+    calls the object if the setting is true, and reads without pushdown if the setting is false.
     """
 
     def __init__(self, conditions: PushedConditions, selected: SelectedRows) -> None:

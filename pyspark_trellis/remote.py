@@ -190,7 +190,7 @@ class RemotePiece(Piece):
 
 
 class Remote(JournalStream):
-    """A stream of a running broker."""
+    """A stream of a running broker, read over HTTP."""
 
     def __init__(self, broker: RemoteBroker, vhost: str, queue: str) -> None:
         self._broker: Final = broker

@@ -219,7 +219,7 @@ def _headers_of(text: str | None) -> dict[str, Any]:
         )
     except ValueError as error:
         raise PipelineError(
-            f"column 'headers' must hold JSON objects, but a row has no JSON: {error}"
+            f"column 'headers' must hold JSON objects, but a row has text that is not JSON: {error}"
         ) from None
     if not isinstance(headers, dict):
         raise PipelineError(
@@ -231,7 +231,7 @@ def _headers_of(text: str | None) -> dict[str, Any]:
 def _no_fraction(text: str) -> NoReturn:
     raise PipelineError(
         f"column 'headers' has the number {text} in a row, but the sink can send only whole "
-        "numbers: make it a text"
+        "numbers: write the number as a JSON string"
     )
 
 
@@ -248,8 +248,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         for name in ("txnAppId", "txnVersion"):
             if name.lower() in self._sink.options:
                 raise PipelineError(
-                    f"{name} is for df.write only: a streaming query has the identity of its "
-                    "checkpoint"
+                    f"remove the option {name}, which is for df.write only: the checkpoint "
+                    "identifies a streaming query"
                 )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -107,7 +107,7 @@ class JournalReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:
-        """Keep the conditions that the source applies; return those that Spark must apply."""
+        """The method that Spark calls to push conditions down into this reader."""
         if not self._pushed:
             return super().pushFilters
         return PushFilters(self._conditions, self._rows.selected)

@@ -10,16 +10,15 @@ from typing import Final
 
 import trellis
 
-#: Seconds in which a program must end after its connection to the broker was closed; then it is
-#: killed.
+#: Seconds that `wait_or_kill` waits for the end of a program before it kills the program.
 END_SECONDS: Final = 5.0
 
 
 def start_program(module: str, descriptors: list[int]) -> subprocess.Popen[bytes]:
-    """Start `python -m module`, which inherits these file descriptors. Raises OSError.
+    """Start `python -m MODULE`, which inherits the file descriptors. Raises OSError.
 
-    The numbers of the descriptors are the program's arguments, in the same order. The program gets
-    the environment of the broker without the broker's settings.
+    The arguments of the program are the numbers of the descriptors, in the same order. The program
+    gets the broker's environment variables except those of settings (TRELLIS_...).
     """
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")

@@ -1,4 +1,4 @@
-"""A trial of changed bindings: which queues would have got more or fewer messages of the last hour.
+"""A trial of changed bindings: the messages of the last hour that queues would gain or lose.
 
     topics of the last hour --each routed twice--> destinations with the present bindings
     (topic_history.py)                         `-> destinations with the changed bindings
@@ -6,8 +6,9 @@
                                                           v
                                             gains and losses by destination
 
-A changed binding is one that an operator may want to add or to remove. A trial may also delete
-queues and exchanges, with their bindings. Nothing in the broker changes (changed_bindings.py).
+A changed binding is a binding that an operator may want to add or to remove. A trial may also
+delete queues and exchanges, with their bindings. Nothing in the broker changes
+(changed_bindings.py).
 
 The destinations of a message through a headers exchange, or through an exchange that hashes a
 header, depend on more than the routing key. The messages of such a topic are divided among the
@@ -35,12 +36,12 @@ from broker.routing.topic_history import HistorySum
 
 #: Largest number of changed bindings in one trial.
 CHANGES_MAX: Final = 100
-#: Largest number of destinations whose gains and losses are reported, each with at most
-#: TOPICS_SHOWN topics, those with most messages.
+#: Largest number of reported gains and losses, one for each destination and direction. Each has the
+#: TOPICS_SHOWN topics with most messages.
 DESTINATIONS_MAX: Final = 500
 TOPICS_SHOWN: Final = 20
-#: Largest number of bindings that all walks of one trial follow. A trial that needs more ends, and
-#: its answer says so.
+#: Largest number of bindings that all walks of one trial follow. A trial that would need more ends
+#: early, and its answer says so.
 BINDINGS_MAX: Final = 2_000_000
 
 _NO_PROPERTIES: Final[Properties] = {}
@@ -66,7 +67,8 @@ class TopicEffect:
 class DestinationEffect:
     """The topics and messages that one destination gains or loses by the changed bindings.
 
-    `gains` is True for gains, False for losses. A destination may have one object for each.
+    `gains` is True for gains, False for losses. A destination that gains some topics and loses
+    others has two objects.
     """
 
     def __init__(self, destination: Destination, gains: bool) -> None:
@@ -110,12 +112,12 @@ class _Walk:
 
 
 class _TopicOutcome:
-    """The effects of the changed bindings on the messages of one topic, in numbers of messages."""
+    """The numbers of messages of one topic that the changed bindings affect."""
 
     def __init__(self) -> None:
-        #: By destination, and True for gains or False for losses.
+        #: Gains and losses, by destination and True for a gain or False for a loss.
         self.effects: dict[tuple[Destination, bool], int] = {}
-        #: By the changes that match the messages.
+        #: Numbers of messages that a changed binding matches, by change.
         self.matched: dict[BindingChange, int] = {}
         self.newly_unroutable = self.newly_routed = 0
 
@@ -156,18 +158,18 @@ class BindingTrial:
         #: Number of topics that pass an exchange that looks at headers, and that were tried as
         #: messages without headers, because the history has no sample of their headers.
         self.by_headers = 0
-        #: Number of topics whose messages were estimated, because the history has the headers of
-        #: some of their messages only.
+        #: Number of topics whose numbers of messages are estimates, because the history has the
+        #: headers of only some of their messages.
         self.estimated = 0
-        #: Numbers of messages that reach no destination only with, or only without, the changes.
+        #: Numbers of messages that reach a destination only without, and only with, the changes.
         self.newly_unroutable = self.newly_routed = 0
         self._followed = 0
 
     @property
     def complete(self) -> bool:
-        """True if all topics were routed; False if the trial was ended, because it took too long.
+        """True if all topics were routed; False if the trial ended early.
 
-        A trial ends after it has followed BINDINGS_MAX bindings.
+        A trial ends early if it has followed BINDINGS_MAX bindings.
         """
         return self.topics == self.topics_known
 
@@ -297,7 +299,7 @@ class BindingTrial:
                     ahead.append(alternate)
 
     def _is_deleted(self, walk: _Walk, target: Destination) -> bool:
-        """True if the trial deletes a queue or an exchange, and the walk is with the changes."""
+        """True if the trial deletes `target`, and the walk is the one with the changes."""
         if target not in self._bindings.deleted:
             return False
         walk.changes = True
@@ -306,8 +308,8 @@ class BindingTrial:
     def _target_of(self, walk: _Walk, binding: Binding) -> Destination | None:
         """Return the real destination of a binding that matches.
 
-        Return None if the trial removes the binding (and the walk is with the changes), or if the
-        binding is a subscription whose user may not read the topic.
+        Return None if the trial removes the binding and the walk is the one with the changes, or if
+        the binding is a subscription whose user may not read the topic.
         """
         target = binding.destination
         change = self._bindings.added.get(binding) or self._bindings.removed.get(binding)
@@ -323,7 +325,9 @@ class BindingTrial:
 
 
 def _compare(before: _Walk, after: _Walk, messages: int, outcome: _TopicOutcome) -> Iterator[None]:
-    """Add the differences of two walks to `outcome`, for a number of messages.
+    """Add the differences between the destinations of two walks to `outcome`.
+
+    `messages` is the number of messages for which the walks stand.
 
     Each `next` on the iterator does one bounded step of the work.
     """

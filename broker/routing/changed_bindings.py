@@ -1,9 +1,10 @@
-"""The bindings of a virtual host as a trial sees them, with and without changes (binding_trial.py).
+"""The bindings of a virtual host with and without the changes of a trial (binding_trial.py).
 
-The bindings to add are in exchanges of the trial's own, which no client can see. Most exchange
-types decide about each binding alone. So with the changes, the matching bindings are those of the
-real exchange, without the bindings to remove, and those of the trial's exchange. A hash exchange
-chooses among its bindings. So the trial copies a hash exchange whose bindings change.
+The trial keeps the added bindings in its own exchanges, which no client can see. In most exchange
+types, a binding matches a message or not, whatever other bindings there are. Then the bindings that
+match with the changes are those of the real exchange, without the removed bindings, and those of
+the trial's exchange. A hash exchange chooses one of its bindings, so the trial makes a changed copy
+of a hash exchange.
 
 Nothing in the broker changes.
 """
@@ -35,8 +36,8 @@ from matching.bucket import members
 
 #: The exchanges that choose one of their bindings by a hash.
 _HASHES: Final = (ConsistentHashExchange, ModulusHashExchange)
-#: The exchanges of which each binding may get a message, whatever its key and headers are. A random
-#: exchange chooses one of them; a deduplicating exchange drops repeated messages.
+#: The exchange types in which each binding may get each message, whatever its key and headers are.
+#: A random exchange chooses one of its bindings; a deduplicating exchange drops repeated messages.
 _WHOLE: Final = (RandomExchange, RecentHistoryExchange, DeduplicationExchange)
 
 
@@ -47,7 +48,7 @@ class BindingChange:
         self.added = added
         self.exchange = exchange
         self.binding = binding
-        #: Numbers of topics and messages of the last hour that match the binding.
+        #: Numbers of topics and messages of the last hour that the binding matches.
         self.topics = 0
         self.messages = 0
 
@@ -81,7 +82,7 @@ class ChangedBindings:
         #: The changed copies of hash exchanges, by name. `prepare` fills them.
         self._copies: dict[str, Exchange] = {}
         self._changed = {change.exchange.name for change in changes}
-        #: The work of all lookups in hash and headers exchanges, in steps of a search.
+        #: The work of all lookups in exchanges that look at headers, in steps of a search.
         self.steps = 0
         for change in changes:
             self._take(change)
@@ -125,7 +126,7 @@ class ChangedBindings:
         return exchange.name in self._changed
 
     def prepare(self) -> Iterator[None]:
-        """Copy the hash exchanges with changed bindings; each `next` does one step of the work."""
+        """Make the changed copies of hash exchanges; each `next` does one step of the work."""
         for name in self._changed:
             exchange = self._scope.exchanges.get(name)
             rules = None if exchange is None else _rules_of(exchange)
@@ -156,8 +157,9 @@ class ChangedBindings:
     ) -> Iterator[None]:
         """Append to `found` the bindings of an exchange that match a message.
 
-        If `changed` is True, `found` has the added bindings, too. It has removed bindings in both
-        cases, except those of hash exchanges. Each `next` does one bounded step of the work.
+        If `changed` is True, `found` has the added bindings, too. `found` may have bindings that
+        the trial removes, which the caller skips; only the changed copies of hash exchanges lack
+        them. Each `next` does one bounded step of the work.
         """
         rules = _rules_of(source)
         copy = self._copies.get(source.name) if changed else None
@@ -191,20 +193,23 @@ def needs_message(exchange: Exchange) -> bool:
 def _rules_of(exchange: Exchange) -> Exchange:
     """Return the exchange whose type decides which bindings match.
 
-    A delayed exchange decides, in the end, as its inner exchange.
+    For a delayed exchange, that is its inner exchange.
     """
     return exchange.inner if isinstance(exchange, DelayedExchange) else exchange
 
 
 def _empty_copy(rules: Exchange) -> Exchange:
-    """Return a new exchange without bindings that matches bindings as `rules` does."""
+    """Return an exchange without bindings that matches messages by the same rules as `rules`."""
     if isinstance(rules, _WHOLE):
         return FanoutExchange(rules.name, rules.options)
     return type(rules)(rules.name, rules.options)
 
 
 def _add(exchange: Exchange, binding: Binding) -> None:
-    """Add a binding to an exchange of the trial, unless it has it; its destination is unaware."""
+    """Add a binding to an exchange of the trial, unless it has an equal one.
+
+    The destination of the binding does not change.
+    """
     mine = exchange.bindings.setdefault(binding.destination, {})
     if binding.identity not in mine:
         mine[binding.identity] = binding

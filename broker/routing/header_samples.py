@@ -1,13 +1,14 @@
 """Samples of the headers of published messages, for trials of changed bindings.
 
-The destinations of a message through a headers exchange depend on its headers, which the topic
-history cannot keep for each message. So the history keeps a random sample of the messages of each
-topic that passes such an exchange. A topic here is a virtual host, an exchange and a routing key.
+A headers exchange chooses the destinations of a message by its headers, which the topic history
+cannot keep for each message. So for each topic that passes such an exchange, the history keeps the
+headers of a random sample of the messages. A topic here is a virtual host, an exchange and a
+routing key.
 
     message --Planner.follow--> HeaderSamples.offer --> MessageSamples    up to SAMPLES_PER_TOPIC
 
 If a topic has few messages, the sample has all of them. Otherwise it is a reservoir sample: each
-message was chosen with the same probability. The numbers of the messages to keep are drawn in
+message is in the sample with the same probability. The numbers of the messages to keep are drawn in
 advance (K.-H. Li: Reservoir-sampling algorithms of time complexity O(n(1+log(N/n))), 1994), so most
 messages cost a comparison of two numbers.
 """
@@ -28,8 +29,8 @@ SAMPLES_PER_TOPIC: Final[i64] = 200
 SAMPLES_MAX: Final[i64] = 2_000
 #: Largest size of the sampled headers of a message, in bytes. Larger headers are not sampled.
 SAMPLE_BYTES: Final[i64] = 1_024
-#: Estimated size of a header whose value is a number, and of the name of a header besides its
-#: characters, in bytes.
+#: Estimated size in bytes of a header's value that is a number, and of the memory for a header
+#: besides the characters of its name and its value.
 _VALUE_BYTES: Final[i64] = 16
 #: The properties that an exchange may look at, apart from headers (consistent_hash.py).
 _PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
@@ -41,7 +42,7 @@ Topic = tuple[str, str, str]
 class MessageSamples:
     """A random sample of the messages of one topic.
 
-    `kept` are the sampled properties, `seen` is the number of messages from which they were chosen.
+    `kept` are the properties of the sampled messages, `seen` is the number of all messages.
     """
 
     __slots__ = ("_chance", "_draws", "_next", "_seed", "kept", "seen")
@@ -51,29 +52,29 @@ class MessageSamples:
         self.seen: i64 = 0
         self._seed: i64 = seed
         self._draws: i64 = 0
-        #: The number of the next message to keep, from 1; 0 while each message is kept.
+        #: The number of the next message to keep, counted from 1; 0 while each message is kept.
         self._next: i64 = 0
         #: The largest of the random numbers that the kept messages would have, if each message had
         #: one and the messages with the smallest were kept.
         self._chance = 1.0
 
     def wants(self) -> bool:
-        """Count a message; return True if it is to be kept."""
+        """Count a message; return True if the sample is to keep it."""
         self.seen += 1
         return self._next == 0 or self.seen == self._next
 
     def keep(self, properties: Properties, may_grow: bool) -> bool:
         """Keep the properties of the message that was counted last.
 
-        If `may_grow` is False, they replace those of a message drawn by chance. Return True if the
-        sample has grown.
+        If `may_grow` is False, they replace the properties of a random message of the sample.
+        Return True if the sample has grown.
         """
         if self._next == 0 and may_grow:
             self.kept.append(properties)
             return True
         if self._next == 0:
-            # The first message beyond the size of the sample: it is kept with the probability that
-            # it would have had if the numbers had been drawn when the sample became full.
+            # The first message for which the sample has no room. Draw the number that would have
+            # been drawn when the sample became full, and keep the message if it has this number.
             self._draw(self.seen - 1)
             if self._next != self.seen:
                 return False
@@ -105,7 +106,7 @@ class HeaderSamples:
         self.count: i64 = 0
 
     def offer(self, topic: Topic, properties: Properties) -> None:
-        """Count a message of a topic, and keep its headers if it is chosen."""
+        """Count a message of a topic, and keep its headers if the sample chooses it."""
         known = self.by_topic.get(topic)
         if known is None:
             if self.count >= SAMPLES_MAX:
@@ -139,9 +140,9 @@ class WeightedSamples:
     def shares(self, messages: int) -> list[tuple[Properties, int]]:
         """Divide `messages`, the messages of the topic, among the samples.
 
-        Return pairs of sampled properties and the number of messages for which they stand. The
-        numbers are in proportion to the messages that each sample was chosen from, and their sum is
-        `messages`.
+        Return pairs of sampled properties and the number of messages for which they stand. The sum
+        of the numbers is `messages`. Each slot gets a part in proportion to its messages, which its
+        samples share equally.
         """
         seen = sum(int(part.seen) for part in self._parts)
         shares: list[tuple[Properties, int]] = []
@@ -158,9 +159,9 @@ class WeightedSamples:
 
 
 def _sample_of(properties: Properties) -> Properties | None:
-    """Return the properties of a message that exchanges may look at.
+    """Return those properties of a message at which exchanges may look.
 
-    Return None if they are too large to be kept, or if a header is a list or a table.
+    Return None if they are larger than SAMPLE_BYTES, or if a header is a list or a table.
     """
     found: Properties = {}
     size: i64 = 0

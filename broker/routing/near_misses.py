@@ -185,7 +185,7 @@ class NearMissSearch:
     def _add_row(
         self, exchange: Exchange, row: FieldsRow[Binding], difference: NearDifference
     ) -> Iterator[None]:
-        """Add near misses for the bindings with equal arguments, up to NEAR_MISSES_MAX."""
+        """Add near misses for the bindings of a row, which have equal arguments."""
         for number, binding in enumerate(members(row.bucket), 1):
             target = binding.destination
             if target not in self._reached and not target.dead:

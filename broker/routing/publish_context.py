@@ -213,7 +213,7 @@ class PublishContext:
     def collect(self, routes: list[Route]) -> None:
         """Add the publications that these routes counted to the counters of the front end.
 
-        Add those of the last route that was not worth caching, too.
+        Also add those of the last route that was not cached.
         """
         for route in routes:
             self._collect(route)
@@ -227,8 +227,8 @@ class IngressCounters:
     """
 
     def __init__(self) -> None:
-        #: Number of messages that clients published. The counters that contexts share have only
-        #: the messages of contexts that were removed.
+        #: Number of messages that clients published. In the counters that contexts share, it counts
+        #: removed contexts only; `PublishContexts.collected` adds the messages of the others.
         self.received = 0
         #: Numbers of messages by fate, in the order of MESSAGE_FATES.
         self.fates = [0] * len(MESSAGE_FATES)
@@ -302,7 +302,7 @@ class PublishContexts:
         return counters
 
     def join(self, context: PublishContext) -> None:
-        """Increment the use count of the context: a connection or a waiting will needs it."""
+        """Increment the use count of the context: a connection or an unpublished will needs it."""
         context.users += 1
         self.users += 1
         name = context.identity.name
@@ -349,7 +349,7 @@ class PublishContexts:
             context.evict(name)
 
     def collect_steps(self, most: int) -> Iterator[None]:
-        """Add the counts of all cached routes to the counters, and to those of the exchanges.
+        """Add the counts of all cached routes to the counters of front ends and of exchanges.
 
         Each `next` on the iterator collects up to `most` routes. A context may have as many routes
         as `limits.routes` permits. The lists of contexts and of their routes are taken when the
@@ -371,8 +371,8 @@ class PublishContexts:
     def ingress_counters(self) -> dict[str, IngressCounters]:
         """Return the counts of received messages, by the name of the receiving front end.
 
-        The counts are complete. To collect them takes time in proportion to the number of routes:
-        a caller that must not stall the event loop calls `collect_steps`, then `collected`.
+        The counts are complete. Collecting them takes time in proportion to the number of routes. A
+        caller that must not stall the event loop uses `collect_steps` and then `collected`.
         """
         for _ in self.collect_steps(1_000_000):
             pass

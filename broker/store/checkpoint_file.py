@@ -34,9 +34,10 @@ SYNC_SIZE: Final[i64] = 32 << 20
 
 
 class CheckpointFile:
-    """The file of a checkpoint of the positions up to `last`.
+    """A checkpoint file while it is written; it covers the positions of the log up to `last`.
 
-    `file` has the counts of the records that were written.
+    The records go to the file `temporary`, which `finish` renames. `file` describes the finished
+    file: its path, and the counts and the index of the records.
     """
 
     def __init__(self, log: SegmentLog, last: i64) -> None:
@@ -154,7 +155,7 @@ class CheckpointFile:
         self._synced = self._written
 
     def finish(self) -> None:
-        """Write the closing record, and give the file its name, durably."""
+        """Write the closing record, sync the file, and rename it to its final name, durably."""
         file, log = self.file, self._log
         self._out.write(
             closing_record(

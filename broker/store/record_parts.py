@@ -99,14 +99,20 @@ def wrapped_annotation(annotation: i64) -> i64:
 
 
 def write_numbers(out: BytesWriter, queue: i64, position: i64) -> bytes:
-    """Write the number of a queue and a position, and return b"": the payload has no more parts."""
+    """Write a payload that consists of the number of a queue and a position.
+
+    Return b"", the last part of the payload, as `Recorder._write_payload` does.
+    """
     write_i64_be(out, queue)
     write_i64_be(out, position)
     return b""
 
 
 def write_packet_id(out: BytesWriter, session: i64, packet_id: i64) -> bytes:
-    """Write a session's number and a packet identifier, and return b"": the payload ends here."""
+    """Write a payload that consists of the number of a session and a packet identifier.
+
+    Return b"", the last part of the payload, as `Recorder._write_payload` does.
+    """
     write_i64_be(out, session)
     write_u16(out, packet_id)
     return b""

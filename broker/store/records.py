@@ -254,7 +254,11 @@ class Recorder:
                 records.keyed.append((position, entry))
 
     def _write_payload(self, out: BytesWriter, entry: StoreEntry) -> bytes:
-        """Write the payload of an entry except its last part, and return that part."""
+        """Write the payload of an entry except its last part; return the last part.
+
+        The last part is the content of the entry's message, or the name of a producer. It is b"" if
+        the whole payload was written.
+        """
         if isinstance(entry, MessageStored):
             return self._write_stored(
                 out, entry.vhost, entry.message, entry.queues, entry.annotations

@@ -379,7 +379,7 @@ class PendingRows(StreamIntake):
 
 
 class StreamBatchWrite(StreamWrite):
-    """The rows of a stream in one batch of the store. Once they are durable, readers are served."""
+    """The rows of a stream in one batch of the store. Once durable, they go to the readers."""
 
     def __init__(self, queue: StreamQueue, portion: RowsWrite) -> None:
         self._queue = queue
@@ -415,7 +415,10 @@ class RetentionCheck(Task):
 
 
 class ArchiveChange(Task):
-    """Tells a stream that a segment was uploaded, or that rows were fetched or cannot be."""
+    """Tells a stream that its archived rows changed.
+
+    A segment was uploaded, or a request for archived rows succeeded, failed or was dropped.
+    """
 
     def __init__(self, queue: StreamQueue) -> None:
         self._queue = queue

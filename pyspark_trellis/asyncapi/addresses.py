@@ -2,7 +2,8 @@
 
     sensors.17.temperature, sensors.18.temperature -> sensors.{sensor}.temperature
 
-A level is a word of a topic in AMQP notation. At each level below the same words, in this order:
+A level is a word of a topic in AMQP notation. Topics whose earlier levels are equal, or belong to
+the same parameter, are compared at the next level, by these rules in this order:
 
 1. Identifiers become a parameter: a UUID, a hexadecimal number of 8 or more digits, the name of a
    queue that the broker made, and two or more words that differ in decimal digits only (`lamp1`
@@ -20,14 +21,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-#: Levels of a topic that are examined; the further levels become one parameter.
+#: Levels of a topic that are examined. The last of them and all further levels are one parameter.
 LEVELS_MAX: Final = 32
-#: Names of queues of a virtual host that stay apart.
+#: Largest number of queue names of a virtual host that stay separate addresses.
 QUEUES_MAX: Final = 1_000
 #: Largest number of values of a parameter that are shown as examples, and their largest length.
 EXAMPLES: Final = 3
 EXAMPLE_LENGTH: Final = 100
-#: Marks a parameter among the words of a template; no word of a topic is None.
+#: A word of a pattern; None stands for a parameter.
 Word = str | None
 
 _IDENTIFIER: Final = re.compile(
@@ -43,7 +44,7 @@ _UNNAMED: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of an address: its name, its number of observed values, and some of them."""
+    """A parameter of an address: its name, the number of its observed values, and examples."""
 
     name: str
     values: int
@@ -52,7 +53,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Template:
-    """An address: the words, of which a Parameter stands for all values of its level.
+    """An address: words, and a Parameter for each level that has many values.
 
     `more` is True if the last parameter stands for several levels.
     """
@@ -68,7 +69,7 @@ class Template:
     def address(self, separator: str) -> str:
         """Return the address, with the words in AMQP notation joined by `separator`.
 
-        With the separator "/", the dots and slashes inside words are exchanged, too.
+        With the separator "/", slashes inside words become dots, as in MQTT notation.
         """
         texts = [
             f"{{{word.name}}}"
@@ -84,7 +85,7 @@ class Template:
 def templates(topics: Sequence[str], most: int) -> list[Template]:
     """Return the address of each topic; topics with equal addresses get the same object.
 
-    `most` is the largest number of words of a level that stay apart.
+    A level with more than `most` different words becomes a parameter.
     """
     return _templates([topic.split(".") for topic in topics], most, "")
 
@@ -120,7 +121,7 @@ def _templates(split: list[list[str]], most: int, name: str) -> list[Template]:
 
 
 def pattern_template(key: str) -> Template:
-    """Return the address of a binding key in AMQP notation: each wildcard is a parameter."""
+    """Return the address of a binding key in AMQP notation: wildcards become parameters."""
     words = key.split(".")[:LEVELS_MAX]
     pattern: tuple[Word, ...] = tuple(
         None if word in ("*", "#") or "{" in word or "}" in word else word for word in words
@@ -181,7 +182,8 @@ def _names(pattern: tuple[Word, ...], usual: str) -> dict[int, str]:
     """Return the names of the parameters of a pattern, by level.
 
     A parameter has the name of the word before it, without a plural s: `sensors.*` has {sensor}.
-    `usual` is the name of a parameter without such a word; "" if the level is its name.
+    `usual` is the name of a parameter without such a word. If it is "", the parameter is named
+    after its level, such as {level2}.
     """
     names: dict[int, str] = {}
     for at, word in enumerate(pattern):

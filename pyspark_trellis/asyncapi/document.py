@@ -1,12 +1,12 @@
-"""Makes the AsyncAPI document of observations and bindings.
+"""Makes the AsyncAPI document from observations and bindings.
 
     channel            address of an exchange (AMQP routing key, MQTT topic), or a queue
     operation `send`   observed publishers of a channel
     operation `receive`  consumers of a queue, or MQTT subscriptions to a channel
 
-The same topic is a routing key for AMQP clients and an MQTT topic for MQTT clients. Each notation
-is a channel of its own, with its own servers, if clients of the protocol publish or subscribe
-there; both channels refer to the same messages.
+The same topic is a routing key for AMQP clients and an MQTT topic for MQTT clients. If clients of
+both protocols publish or subscribe, the topic has two channels, one in each notation with its own
+servers. Both channels refer to the same messages.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from pyspark_trellis.asyncapi.rendering import (
 )
 from pyspark_trellis.definitions import BoundQueue, DefinitionsFile
 
-#: Names of publishers and topic filters that a description shows.
+#: Largest number of publishers, or of topic filters, that a description names.
 _SHOWN: Final = 10
-#: The types of exchanges that the binding of AMQP knows.
+#: The exchange types that AsyncAPI's AMQP binding permits.
 _TYPES: Final = ("topic", "direct", "fanout", "headers")
 _SEPARATORS: Final = {"amqp": ".", "mqtt": "/"}
 
 
 class DocumentOptions(NamedTuple):
-    """The choices of the user: title and version of the document, servers, examples."""
+    """The user's options: title and version of the document, its servers, and examples or not."""
 
     title: str
     version: str
@@ -55,13 +55,13 @@ def document(
     options: DocumentOptions,
     sources: Sequence[str],
 ) -> Document:
-    """Return the AsyncAPI document. `sources` are lines about the origin of the bindings."""
+    """Return the AsyncAPI document; `sources` are lines that say where the bindings are from."""
     found = Receivers([], []) if definitions is None else receivers(observed.addresses, definitions)
     return _Writer(observed, definitions, found, options).document(sources)
 
 
 class _Writer:
-    """Writes one document."""
+    """A writer of one AsyncAPI document."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Writer:
     # -- messages
 
     def _messages_of(self, address: ObservedAddress) -> dict[str, Document]:
-        """Add the messages of an address to the components; return references by short name."""
+        """Add the messages of an address to `components`; return references by short name."""
         short = Names()
         found: dict[str, Document] = {}
         text = address.template.address(".")
@@ -337,7 +337,10 @@ class _Writer:
 
 
 def _delivery(protocol: str, qos: set[int]) -> Document | None:
-    """Return the binding of an operation whose messages all have one quality of service."""
+    """Return the QoS or delivery mode of an operation as AsyncAPI's binding.
+
+    Return None if its messages differ.
+    """
     if len(qos) != 1:
         return None
     [level] = qos
@@ -347,6 +350,6 @@ def _delivery(protocol: str, qos: set[int]) -> Document | None:
 
 
 def _some(texts: list[str]) -> str:
-    """Return some of the texts in one line."""
+    """Return the first _SHOWN texts in one line, and the number of the others."""
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return ", ".join(texts[:_SHOWN]) + more

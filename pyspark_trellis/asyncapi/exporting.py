@@ -1,4 +1,4 @@
-"""Runs `trellis asyncapi`: reads a journal and bindings, and writes the AsyncAPI document."""
+"""Runs the export of `trellis asyncapi`: reads a journal and bindings, writes the document."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.journal = None
         if arguments.definitions is None:
             raise PipelineError(
-                "--journal none has no messages to read: name the bindings with --definitions"
+                "--journal none reads no messages, so --definitions must name the bindings"
             )
     else:
         journal = JournalRange(
@@ -67,7 +67,7 @@ def _micros(time: float | None) -> int | None:
 
 
 def _as_json(form: str | None, output: Path | None) -> bool:
-    """Return True for JSON, False for YAML; the suffix of the file decides without --format."""
+    """True if the format is JSON; without --format, the suffix of the file decides."""
     if form is None:
         return output is not None and output.suffix == ".json"
     return form == "json"
@@ -81,7 +81,7 @@ def _text(found: Document, as_json: bool) -> str:
         import yaml
     except ImportError:
         raise PipelineError(
-            "YAML needs PyYAML, which is not installed here: pip install "
+            "cannot write YAML: PyYAML is not installed. Run pip install "
             "'trellis-broker[asyncapi]', or write JSON with --format json"
         ) from None
     text: str = yaml.dump(
@@ -91,7 +91,7 @@ def _text(found: Document, as_json: bool) -> str:
 
 
 def _dumper(yaml: object) -> type:
-    """Return a dumper without anchors, which some readers of AsyncAPI do not know."""
+    """Return a YAML dumper that writes no anchors, because some AsyncAPI tools cannot read them."""
     base: type = yaml.SafeDumper  # type: ignore[attr-defined]
     return type("_PlainDumper", (base,), {"ignore_aliases": lambda self, data: True})
 

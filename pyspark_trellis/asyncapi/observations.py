@@ -1,7 +1,7 @@
-"""Reads from a journal what was published: topics, protocols, publishers, content types, samples.
+"""Reads the published messages of a journal: topics, publishers, content types and samples.
 
 The journal is read twice. The first pass counts the messages of each combination of topic,
-protocol, publisher, content type and type; the second pass takes a sample of the bodies and
+protocol, publisher, QoS, content type and type; the second pass takes a sample of the bodies and
 headers of each message of the document. The samples are spread evenly over the journal.
 """
 
@@ -20,17 +20,17 @@ from pyspark_trellis.asyncapi.schemas import InferredSchema, NotJson, SchemaBudg
 from pyspark_trellis.columns import projection
 from pyspark_trellis.rows import SelectedRows
 
-#: Combinations of topic, protocol, publisher, content type and type in memory; with more, the
-#: rarest are left out.
+#: Combinations of topic, protocol, publisher, QoS, content type and type in memory; if there are
+#: more, only the more frequent half of this number is kept.
 COMBINATIONS_MAX: Final = 500_000
 #: Addresses of the document; with more, those with the fewest messages are left out.
 ADDRESSES_MAX: Final = 1_000
-#: Messages (content types and types) of an address.
+#: Largest number of messages (content types and types) of an address.
 MESSAGES_MAX: Final = 20
 #: Sampled bodies of a message, and the largest body in bytes that is sampled.
 SAMPLES: Final = 200
 BODY_MAX: Final = 64 << 10
-#: Publishers of an address whose names are kept.
+#: Largest number of publishers of an address and protocol whose names are kept.
 PUBLISHERS_MAX: Final = 10
 
 _KEYS: Final = (
@@ -65,7 +65,7 @@ class ObservedMessage:
 
     @classmethod
     def of(cls, content_type: str, kind: str, budget: SchemaBudget) -> ObservedMessage:
-        """Return a message of which nothing was counted yet; `budget` is that of the document."""
+        """Return a message without counts and samples; `budget` is the document's budget."""
         other = content_type and "json" not in content_type.lower()
         body = None if other else InferredSchema(budget)
         return cls(content_type, kind, body, InferredSchema(budget))
@@ -138,7 +138,7 @@ def family(protocol: str) -> str:
 def observe(journal: JournalRange, most: int) -> Observations:
     """Return the observations of a journal. Raises PipelineError.
 
-    `most` is the largest number of words of a level that stay apart (`addresses`).
+    A level with more than `most` different words becomes a parameter (addresses.py).
     """
     low, high = journal.bounds()
     counted, left_out = _counted(journal, low, high)
@@ -156,8 +156,9 @@ def observe(journal: JournalRange, most: int) -> Observations:
 
 
 def _counted(journal: JournalRange, low: int, high: int) -> tuple[list[dict[str, Any]], int]:
-    """Return the combinations with their numbers of messages, most frequent first, and the number
-    of messages of those left out.
+    """Return the combinations with their numbers of messages, the most frequent first.
+
+    The second value is the number of messages whose combinations were left out.
     """
     selected = SelectedRows(projection(("published_at", *_KEYS)), journal.options)
     total: pa.Table | None = None
@@ -177,7 +178,7 @@ def _counted(journal: JournalRange, low: int, high: int) -> tuple[list[dict[str,
 
 
 def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Join small batches, so that each sum is of many rows."""
+    """Group small batches, so that each sum is over many rows."""
     group: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -228,7 +229,7 @@ def _addresses(
 
 
 def _sample(journal: JournalRange, low: int, high: int, addresses: list[ObservedAddress]) -> None:
-    """Pass every n-th message to its address, so that each message has about SAMPLES samples."""
+    """Sample every n-th row of each message of the document: about SAMPLES rows of a message."""
     owners: dict[tuple[str, str, str], ObservedAddress] = {
         (each.vhost, each.exchange, topic): each for each in addresses for topic in each.topics
     }

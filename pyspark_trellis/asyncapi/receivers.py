@@ -1,7 +1,7 @@
 """Finds the queues and the MQTT subscriptions to which observed topics go, by the bindings.
 
-`trellis audit` has the same rules (`routing`): a topic that reaches a headers exchange, or another
-exchange that routes by more than the topic, goes to destinations that are not known.
+The rules are those of `trellis audit` (routing.py). If a topic reaches a headers exchange, or
+another exchange that routes by more than the topic, its destinations behind it are unknown.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pyspark_trellis.asyncapi.observations import ObservedAddress
 from pyspark_trellis.definitions import BY_NAME, SESSION, BoundQueue, DefinitionsFile
 from pyspark_trellis.routing import BatchRouter, Rows
 
-#: Topics that are routed at once; each may go to every queue and session.
+#: Number of topics that are routed at once. It limits the memory: a topic may reach all queues.
 _TOGETHER: Final = 500
-#: Bindings without an observed topic that become addresses.
+#: Largest number of bindings without an observed topic that become addresses.
 SILENT_MAX: Final = 1_000
 
 
@@ -44,7 +44,7 @@ class Receivers:
 
 
 def receivers(addresses: Sequence[ObservedAddress], definitions: DefinitionsFile) -> Receivers:
-    """Return the receivers of the addresses, in their order, and the bindings without a topic."""
+    """Return the receivers of each address, in order, and the bindings that match no topic."""
     found = [AddressReceivers() for _ in addresses]
     used: set[int] = set()
     groups: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
@@ -93,6 +93,9 @@ def _route(
 
 
 def _pairs(numbers: Rows, found: tuple[Rows, Rows]) -> list[tuple[int, int]]:
-    """Return each pair of an address and a destination once; `found` has the rows of topics."""
+    """Return the different pairs of an address and a destination.
+
+    `found` has the row of a topic and the number of its destination for each match.
+    """
     rows, others = found
     return sorted(set(zip(numbers[rows].tolist(), others.tolist(), strict=True)))

@@ -19,7 +19,7 @@ Document = dict[str, Any]
 _UNNAMED: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 #: Largest length of a name in the document.
 _NAME_MAX: Final = 100
-#: The versions of the specifications of bindings.
+#: The versions of AsyncAPI's binding specifications.
 AMQP_BINDING: Final = "0.3.0"
 MQTT_BINDING: Final = "0.2.0"
 WS_BINDING: Final = "0.1.0"
@@ -35,7 +35,7 @@ class Server(NamedTuple):
 
 
 class Names:
-    """Makes names that are valid in the document, each one once."""
+    """The names in use in one part of the document, which must be valid and unique."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
@@ -53,16 +53,16 @@ class Names:
 
 
 def reference(*path: str) -> Document:
-    """Return a reference to a part of the document."""
+    """Return a reference to the part of the document with this path."""
     return {"$ref": "#/" + "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)}
 
 
 def servers_part(
     servers: list[Server], vhosts: list[str], versions: Mapping[str, str]
 ) -> tuple[Document, dict[tuple[str, str], list[Document]]]:
-    """Return the part `servers`, and the references to them by vhost and family of protocols.
+    """Return the part `servers`, and references to its servers by vhost and family of protocols.
 
-    An AMQP server has the virtual host as its path, so there is one for each virtual host.
+    An AMQP server has the virtual host as its path, so each virtual host has its own AMQP server.
     `versions` has the version of each protocol.
     """
     part: Document = {}
@@ -100,7 +100,7 @@ def security_part() -> Document:
 
 
 def parameters_part(template: Template, separator: str, examples: bool) -> Document:
-    """Return the parameters of an address; with `examples`, some observed values as well."""
+    """Return the parameters of an address, with observed values if `examples` is True."""
     part: Document = {}
     for parameter in template.parameters:
         last = template.more and parameter is template.parameters[-1]
@@ -118,7 +118,7 @@ def parameters_part(template: Template, separator: str, examples: bool) -> Docum
 
 
 def message_part(message: ObservedMessage, name: str) -> Document:
-    """Return a message of the document."""
+    """Return a message as a part of the document."""
     part: Document = {"name": message.kind or name}
     if message.content_type:
         part["contentType"] = message.content_type

@@ -1,8 +1,8 @@
-"""Infers a JSON Schema from observed JSON values, of which no value is kept.
+"""Infers a JSON Schema from observed JSON values. The schema contains none of the values.
 
 A schema names the types of the values, the properties of objects, and which of the properties
 every object has. Strings that are all times or all UUIDs have a format. The memory of a schema
-is bounded by the constants of this module, whatever the values are.
+is limited by the constants of this module.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from typing import Any, Final
 
 #: Levels of objects and lists that a schema describes; deeper values are not described.
 DEPTH_MAX: Final = 16
-#: Properties of an object: with more, the object is taken as a map from any key to one schema.
+#: Largest number of properties of an object. An object with more properties is described as a map,
+#: with one schema for all values.
 PROPERTIES_MAX: Final = 100
-#: Schemas inside one schema, and inside all schemas of a document; further properties are not
-#: described.
+#: Largest number of schemas inside one schema, and inside all schemas of a document. Beyond it, new
+#: properties and the items of new lists are not described.
 SCHEMAS_MAX: Final = 2_000
 ALL_SCHEMAS_MAX: Final = 200_000
-#: Items of a list that are examined.
+#: Number of items at the beginning of a list that are examined.
 ITEMS_MAX: Final = 20
-#: The name of a property that is not described: readers of a schema take it for a reference.
+#: Name of a property that is not described, because readers of a schema take it for a reference.
 REFERENCE: Final = "$ref"
-#: Characters of a property's name; a longer name is not described.
+#: Largest length of a property's name in characters. Properties with longer names are not
+#: described.
 NAME_MAX: Final = 200
 
 _FORMATS: Final[tuple[tuple[str, Callable[[str], object]], ...]] = (
@@ -49,7 +51,7 @@ def decoded(data: bytes | str) -> Any:
 
 
 class SchemaBudget:
-    """The number of schemas that may still be made, for several instances of InferredSchema."""
+    """The number of schemas that several instances of InferredSchema together may still make."""
 
     def __init__(self, room: int = ALL_SCHEMAS_MAX) -> None:
         self.room = room
@@ -124,17 +126,17 @@ class _Node:
         self._formats: set[str] | None = None
 
     def see_text(self, text: str) -> None:
-        """Keep the formats that this string has, too."""
+        """Remove the formats that this string does not have."""
         if self._formats is None:
             self._formats = {name for name, _ in _FORMATS}
         if self._formats:
             self._formats &= {name for name, fits in _FORMATS if fits(text)}
 
     def merged(self) -> _Node:
-        """Return one node for the values of all properties, and forget the properties.
+        """Return one node for the values of all properties, and remove the properties.
 
-        The node has the types of the values; the parts of objects and lists are described anew by
-        the values that follow.
+        The node has the types of the values so far. Only later values describe the parts of objects
+        and lists.
         """
         node = _Node()
         node._formats = set()

@@ -1,4 +1,7 @@
-"""The view Routing tries a binding of a headers exchange, with the headers of the last hour."""
+"""Tests of the web page's view "Routing": the trial of a binding of a headers exchange.
+
+The trial uses the headers of the messages of the last hour.
+"""
 
 from __future__ import annotations
 

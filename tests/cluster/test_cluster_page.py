@@ -84,7 +84,7 @@ def test_the_page_says_that_the_log_does_not_answer_and_recovers(
         open_node(page)
         server.moves.clear()
         page.do(
-            "wait", selector="#notice", text="No news: the replicated log of this node's cluster"
+            "wait", selector="#notice", text="No new figures: the replicated log of this node's"
         )
         page.check("cluster-log-away", 1280)
         server.moves.set()

@@ -19,13 +19,13 @@ from tests.broker import ROOT, environment
 
 APP: Final = ROOT / "packaging" / "home-assistant" / "trellis"
 TOKEN: Final = "token-of-the-app"
-#: Seconds after which a test gives up waiting.
+#: Seconds after which a waiting test fails.
 PATIENCE: Final = 60.0
 LISTENERS: Final = ("amqp", "amqps", "mqtt", "mqtts", "ws", "wss", "http", "metrics")
 
 
 class SupervisorServer(ThreadingHTTPServer):
-    """An HTTP server that checks the token, keeps each request, and answers as the Supervisor."""
+    """An HTTP server that answers as the Supervisor. It checks the token and keeps requests."""
 
     def __init__(self, *statuses: int) -> None:
         """Start the server; it answers the first requests with `statuses`, and others with 200."""
@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         status = self.server.statuses.pop(0) if self.server.statuses else 200
         if self.headers["Authorization"] != f"Bearer {TOKEN}":
             status = 401
-        # Before the answer, so that the requests have the order in which they were made.
+        # The request is kept before the answer is sent, so that the order of requests is known.
         self.server.requests.put((self.command, self.path, json.loads(text) if text else None))
         answer: dict[str, Any] = {"result": "ok", "data": {}}
         if status != 200:

@@ -41,7 +41,7 @@ STATUS = "homeassistant/status"
 
 
 class Client:
-    """A client of MQTT 5. Its messages are in a queue: topic, payload, retain flag."""
+    """A client of MQTT 5, with a queue of its messages: topic, payload, retain flag."""
 
     def __init__(self, name: str, will: bool = False) -> None:
         self.paho = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5)
@@ -116,7 +116,7 @@ def clients(*made: Client) -> Iterator[None]:
 
 
 def test_home_assistant_finds_and_uses_the_broker(tmp_path: Path) -> None:
-    """From the discovery to birth, retained discovery topics and will, over MQTT 5."""
+    """Use the broker as Home Assistant does: discovery, retained messages, birth message, will."""
     supervisor = SupervisorServer()
     login = {"username": "sensor", "password": 'a "password" with \\ and ü'}
     options = {**OPTIONS, "logins": [login]}
@@ -283,7 +283,7 @@ def test_settings_of_the_user_override_those_of_the_app(tmp_path: Path) -> None:
 def test_a_supervisor_that_is_away_is_asked_again(tmp_path: Path) -> None:
     supervisor = SupervisorServer(502)
     with running(tmp_path, OPTIONS, supervisor.url) as app:
-        app.line("trellis app: no answer of the Supervisor")
+        app.line("trellis app: a request to the Supervisor failed")
         assert app.line("trellis app: Home Assistant can find the broker")
         paths = [supervisor.next()[1] for _ in range(3)]
         assert paths == ["/discovery", "/discovery", "/services/mqtt"]
@@ -300,7 +300,7 @@ def test_another_broker_that_provides_the_service_is_reported(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"logins": [{"username": "homeassistant", "password": "p"}]}, "take another"),
+        ({"logins": [{"username": "homeassistant", "password": "p"}]}, "choose another name"),
         ({"logins": [{"username": "a", "password": "p"}] * 2}, "'a' occurs twice"),
         ({"logins": [{"username": "a", "password": ""}]}, "needs a user name and a password"),
         ({"logins": [{"username": "a"}]}, "cannot read the options"),
@@ -321,7 +321,7 @@ def test_options_that_cannot_be_used_are_refused(
 
 
 def test_build_makes_a_folder_from_which_the_image_can_install(tmp_path: Path) -> None:
-    """The first command of docs/home-assistant.md, and the step of the Dockerfile that uses it."""
+    """Run the first command of docs/home-assistant.md; install its wheel as the Dockerfile does."""
     page = (ROOT / "docs" / "home-assistant.md").read_text()
     [command] = re.findall(r"^    (packaging/\S+) /path/to/addons/trellis$", page, re.MULTILINE)
     target = tmp_path / "addons" / "trellis"

@@ -1,4 +1,4 @@
-"""The files of the app fit the rules of Home Assistant, and the project."""
+"""The files of the app obey the rules of Home Assistant, and agree with the project."""
 
 from __future__ import annotations
 
@@ -139,7 +139,10 @@ def test_version_is_that_of_the_broker() -> None:
 
 
 def test_image_has_a_base_image_of_its_own() -> None:
-    """Since 2026.4 the Supervisor names no base image, and warns about the file build.yaml."""
+    """The Dockerfile names its base image, because the Supervisor names none since 2026.4.
+
+    The Supervisor warns about a file build.yaml.
+    """
     dockerfile = (APP / "Dockerfile").read_text()
     assert "BUILD_FROM" not in dockerfile
     assert not list(APP.glob("build.*"))

@@ -1,4 +1,4 @@
-"""Pods of the rendered chart, run as processes: with their files, variables and arguments."""
+"""Runs the pods of the rendered chart as processes, with their files, variables and arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.broker import environment
 from tests.cluster.nodes import NodeProcess
 from trellis.settings import Settings, load_with_sources
 
-#: Contents of Secrets that exist before the release: the name of the Secret -> key -> bytes.
+#: Contents of Secrets that exist before the release: name of the Secret -> key -> bytes.
 Secrets = Mapping[str, Mapping[str, bytes]]
 
 
@@ -85,9 +85,9 @@ class Release:
 
 
 class Pod:
-    """A pod of a release: its files are in a directory, which is the root of all paths."""
+    """A pod of a release, whose files are in a directory in the place of the root directory."""
 
-    #: Directories of the container that the pod's directory has.
+    #: Directories of the container that are below the pod's directory.
     MOVED: Final = ("/etc/trellis", "/var/lib/trellis")
 
     def __init__(self, release: Release, directory: Path, number: int = 0) -> None:

@@ -1,7 +1,7 @@
 """Helm and kubeconform, built by Go, and the schemas of Kubernetes and of the Prometheus operator.
 
-The schemas come from the modules of both projects: Go's module proxy serves them, and Go compares
-them with its database of checksums.
+The schemas come from the Go modules of both projects. Go downloads the modules from its module
+proxy, and compares them with its database of checksums.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXAMPLES: Final = CHART.parent / "examples"
 #: Modules whose schemas the rendered objects must fit.
 KUBERNETES: Final = "k8s.io/kubernetes@v1.36.3"
 OPERATOR: Final = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
-#: The kinds of Kubernetes that the chart renders, and the package of each in the API's description.
+#: The kinds of Kubernetes objects that the chart renders, and the API package of each kind.
 KINDS: Final = {
     "ConfigMap": "core.v1",
     "Job": "batch.v1",
@@ -61,7 +61,7 @@ def program(name: str, package: str) -> str:
 def helm(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run helm with these arguments, and return its result."""
     path = program("helm", "helm.sh/helm/v3/cmd/helm")
-    # A helm that Go builds believes that Kubernetes is 1.20, unless the version is given.
+    # Helm built by `go build` assumes Kubernetes 1.20 unless the version is given.
     command = [path, *map(str, words), "--kube-version", KUBERNETES.partition("@")[2]]
     return subprocess.run(command, capture_output=True, text=True, timeout=RUNNING, check=False)
 
@@ -77,7 +77,7 @@ def render(*words: str | Path) -> str:
 
 
 def check(manifests: str) -> str:
-    """Compare rendered objects with the schemas; return what kubeconform says about errors."""
+    """Compare rendered objects with the schemas; return the errors that kubeconform prints."""
     path = program("kubeconform", "github.com/yannh/kubeconform/cmd/kubeconform")
     location = f"{schemas()}/{{{{.ResourceKind}}}}.json"
     command = [path, "-strict", "-summary", "-schema-location", location]
@@ -134,7 +134,8 @@ def _of_operator() -> Iterator[tuple[str, Any]]:
 def _strict(schema: Any) -> Any:
     """Return a copy of a schema that refuses unknown properties, as the API server does.
 
-    Also, a string of the kind int-or-string may be an integer, which JSON Schema has to be told.
+    A field of the format int-or-string may be a string or an integer; JSON Schema does not know
+    this format.
     """
     if isinstance(schema, list):
         return [_strict(one) for one in schema]

@@ -1,4 +1,4 @@
-"""The files of packaging/helm agree with the project; these tests need no program of Kubernetes."""
+"""The files of packaging/helm agree with the project. These tests need neither Helm nor Go."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA: Final[dict[str, Any]] = json.loads((CHART / "values.schema.json").read_t
 
 
 def merged(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Return values in which those of `more` override others, as Helm does it."""
+    """Return `values` overridden by those of `more`, merged as Helm merges values files."""
     result = dict(values)
     for name, value in more.items():
         both = isinstance(value, dict) and isinstance(result.get(name), dict)

@@ -72,7 +72,7 @@ def test_objects_fit_the_schemas_of_kubernetes(words: tuple[str, ...]) -> None:
 
 
 def test_a_misspelt_field_does_not_fit() -> None:
-    """The schemas must be strict; otherwise the test before this one shows nothing."""
+    """The schemas are strict: without this, the test before this one would prove nothing."""
     manifests = render(*PASSWORD)
     assert "readOnlyRootFilesystem" in manifests
     assert "readOnlyRoot'" in check(manifests.replace("readOnlyRootFilesystem", "readOnlyRoot"))
@@ -245,7 +245,7 @@ def test_a_node_serves_with_the_rendered_settings(tmp_path: Path) -> None:
 
 
 def test_only_the_active_node_of_a_cluster_is_ready(tmp_path: Path) -> None:
-    """The probes of the active node and of a standby, before and after the active node's end."""
+    """Check the probes of the active node and of a standby, then those of the new active node."""
     kafka = Kfake()
     try:
         servers = kafka.servers.replace(",", r"\,")
@@ -284,7 +284,7 @@ def test_only_the_active_node_of_a_cluster_is_ready(tmp_path: Path) -> None:
 
 
 def documented() -> list[list[str]]:
-    """Return the words of each complete command `helm install` of docs/kubernetes.md."""
+    """Return the words of each command `helm install` in docs/kubernetes.md."""
     text = (ROOT / "docs" / "kubernetes.md").read_text()
     lines = re.findall(r"^    helm (install .*)$", text, re.MULTILINE)
     return [shlex.split(line) for line in lines]

@@ -390,7 +390,7 @@ def test_rare_topics_and_further_messages_are_left_out_and_counted(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--journal", "none"), "name the bindings with --definitions"),
+        (("--journal", "none"), "--definitions must name the bindings"),
         (("--journal", "J", "--server", "http://h"), "expected PROTOCOL://HOST:PORT"),
         (("--journal", "J", "--output", "/nowhere/a.yaml"), "there is no directory /nowhere"),
         (("--journal", "J", "--format", "xml"), "yaml, json"),

@@ -91,9 +91,10 @@ class Author:
     # -- writing records
 
     def append(self, event: str, record: LogRecord, counts: bool = False) -> None:
-        """Append a record, and `event` as its description.
+        """Append a record to the log, and `event` to the descriptions of its records.
 
-        `counts` is True if the author means the record to count.
+        `counts` is True if readers should accept the record as valid. The author's own state of the
+        log then includes the record.
         """
         offset = self.offset
         self.log.records.append((offset, record))
@@ -122,7 +123,7 @@ class Author:
         return Claim(CLAIM, epoch, self.nonce(), self.wall(), seen, state, digest)
 
     def win(self, event: str, claim: Claim) -> None:
-        """Append a claim that should count, and make its writer the owner of the log."""
+        """Append a claim that readers should accept; its writer becomes the owner of the log."""
         first = self.state.epoch == 0
         self.append(event, claim, counts=True)
         self.owners.append((claim.epoch, claim.nonce))

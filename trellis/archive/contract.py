@@ -91,26 +91,26 @@ class ListFiles(Struct, tag=True):
 
 
 class Remove(Struct, tag=True):
-    """An order to delete a cached segment, by its path."""
+    """A request to delete the segment file at `path` from the cache. It gets no answer."""
 
     path: str
 
 
 class Forget(Struct, tag=True):
-    """An order to forget a stream that was deleted, by its number."""
+    """A request to drop the upload progress of a stream that was deleted. It gets no answer."""
 
     stream_number: int
 
 
 class Ready(Struct, tag=True):
-    """A report that the worker has opened the archive, and accepts requests."""
+    """The notice that the worker has opened the archive, and serves messages."""
 
 
 class Uploaded(Struct, tag=True):
-    """A report that the archive has all rows of a segment.
+    """The answer to an Upload: the archive has the rows of the segment.
 
     `first` is the first offset of the stream in the archive. The upload wrote `files` files with
-    `size` bytes in total; both are 0 if an earlier upload had written the rows.
+    `size` bytes in total; none if an earlier upload had written them.
     """
 
     number: int
@@ -120,10 +120,10 @@ class Uploaded(Struct, tag=True):
 
 
 class Fetched(Struct, tag=True):
-    """A report that a file of the archive was fetched, and is now the segment at `path`.
+    """The answer to a FetchFile: a segment file in the cache, at `path`, with `size` bytes.
 
-    The segment has the rows from offset `base` on, and `size` bytes. `index` is the content of its
-    index; `archived` is the size of the file in the archive, in bytes.
+    The segment has the rows from offset `base` on. `index` is the content of the segment's index;
+    `archived` is the size of the file in the archive, in bytes.
     """
 
     number: int
@@ -135,7 +135,7 @@ class Fetched(Struct, tag=True):
 
 
 class Found(Struct, tag=True):
-    """An offset; -1 if there is none."""
+    """The answer to a FindTime or FindFirst: an offset, or -1 if no file has such a row."""
 
     number: int
     offset: int

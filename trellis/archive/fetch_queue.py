@@ -1,7 +1,8 @@
-"""The fetches and searches that readers of streams need: those that the worker has, and the rest.
+"""The queue of requests to the archive's worker: fetches and searches for readers of streams.
 
-A reader that waits asks again whenever the archived rows of its stream change. So a request can be
-dropped if the stream is told later that its rows changed: only readers that still wait ask again.
+A waiting reader repeats its request each time its stream reports a change of the archived rows. So
+the queue may drop a request, if the stream reports a change later: then only the readers that still
+wait repeat it.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Final, NamedTuple
 from broker.stream.archived import ArchivedRows
 from broker.stream.segments import Segment
 
-#: Largest number of requests that the worker gets at once; further requests wait.
+#: Largest number of requests that the worker has at the same time; further requests wait.
 SENT_MAX: Final = 4
-#: Largest number of requests. A stream whose reader needs more is told later to ask again.
+#: Largest number of requests in the queue. Further requests are dropped.
 WANTED_MAX: Final = 1_000
 
 
 class Wanted(NamedTuple):
-    """A request of a stream: `kind` is "fetch", "time" or "first"; `value` an offset or a time."""
+    """A request of a stream. `kind` is "fetch", "time" or "first", `value` an offset or a time."""
 
     rows: ArchivedRows
     kind: str
@@ -27,7 +28,7 @@ class Wanted(NamedTuple):
 
 
 class FetchQueue:
-    """The requests without an answer. Two equal requests are one."""
+    """The requests without an answer, each of them once: those sent to the worker, and the rest."""
 
     def __init__(self) -> None:
         self._wanted: set[Wanted] = set()
@@ -39,7 +40,7 @@ class FetchQueue:
         return len(self._wanted)
 
     def add(self, wanted: Wanted) -> None:
-        """Add a request, unless the queue has it or is full."""
+        """Add a request unless the queue has it already; drop the request if the queue is full."""
         if wanted in self._wanted:
             return
         if len(self._wanted) >= WANTED_MAX:
@@ -55,7 +56,7 @@ class FetchQueue:
         return self._unsent.popleft()
 
     def put_back(self, wanted: Wanted) -> None:
-        """Let a request that was sent be sent again, before the others."""
+        """Put a request that was sent back into the queue, before all others."""
         self._unsent.appendleft(wanted)
 
     def finish(self, wanted: Wanted) -> None:
@@ -63,7 +64,7 @@ class FetchQueue:
         self._wanted.discard(wanted)
 
     def finish_fetched(self, rows: ArchivedRows, segment: Segment) -> None:
-        """Remove the requests for other rows of a segment that was fetched."""
+        """Remove the unsent fetches of rows in a segment that another request has fetched."""
         for wanted in list(self._unsent):
             if (
                 wanted.rows is rows
@@ -74,9 +75,9 @@ class FetchQueue:
                 self._wanted.discard(wanted)
 
     def drop_stale(self) -> None:
-        """Drop all requests that were not sent, except the first one, which tries the archive.
+        """Drop all unsent requests, except the first one, which shows if the archive answers again.
 
-        Called after a time without an archive: many readers of these requests may have gone.
+        Called after a time without an archive: many readers may no longer wait.
         """
         while len(self._unsent) > 1:
             wanted = self._unsent.pop()
@@ -84,7 +85,11 @@ class FetchQueue:
             self._dropped.add(wanted.rows)
 
     def take_dropped(self) -> set[ArchivedRows]:
-        """Return the streams with dropped requests if no request waits now; else an empty set."""
+        """Return and clear the streams with dropped requests, once all requests are sent.
+
+        The caller reports a change of their rows, so that waiting readers repeat their requests.
+        Return an empty set while there are unsent requests.
+        """
         if self._unsent:
             return set()
         dropped, self._dropped = self._dropped, set()

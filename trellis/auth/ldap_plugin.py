@@ -1,13 +1,15 @@
 """A plugin for logins with LDAP, through the interface of amqtt's plugins.
 
-The plugin has the options of amqtt's own plugin (amqtt.contrib.ldap.UserAuthLdapPlugin), which
-keeps one connection to the LDAP server, and refuses every login once this connection is lost.
-amqtt's plugin also puts the user name into the search as it is, so that the name `*` finds all
-users, and tries an empty password, which some LDAP servers take as an anonymous login. This plugin
+The plugin has the options of amqtt's own plugin (amqtt.contrib.ldap.UserAuthLdapPlugin), and
+replaces it, because amqtt's plugin has three faults. It keeps one connection to the LDAP server,
+and refuses every login once this connection is lost. It does not escape the user name in the
+search, so the name `*` finds all users. It tries an empty password, which some LDAP servers take as
+an anonymous login. In contrast, this plugin
 
     - connects for each login, in a thread, with a time limit;
     - escapes the user name (RFC 4515, section 3);
-    - refuses an empty password (RFC 4513, section 5.1.2), and a name that several entries have.
+    - refuses an empty password (RFC 4513, section 5.1.2), and a user name that several entries
+      have.
 
 Name it in the settings by its class: `trellis.auth.ldap_plugin.LdapAuthPlugin`.
 """
@@ -23,23 +25,25 @@ from amqtt.plugins.base import BaseAuthPlugin
 from amqtt.session import Session
 from ldap.filter import escape_filter_chars
 
-#: Seconds that each answer of the LDAP server may take. A login needs three answers.
+#: Seconds that each answer of the LDAP server may take. A login has three requests: the login of
+#: the plugin, the search, and the login of the user.
 ANSWER_SECONDS: Final = 2.0
-#: The attribute that stands for none (RFC 4511, section 4.5.1.8): only names of entries are read.
+#: The list of attributes that requests none (RFC 4511, section 4.5.1.8): the search needs only the
+#: names of entries.
 _NO_ATTRIBUTES: Final = ("1.1",)
 
 
 class LdapAuthPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt ships no types
     """A plugin that accepts users whose name and password the LDAP server accepts.
 
-    It has no opinion about clients without a user name.
+    The plugin leaves the decision about clients without a user name to other plugins.
     """
 
     async def authenticate(self, *, session: Session) -> bool | None:
         """Return True if the LDAP server accepts the name and the password, else False.
 
-        Return None for a client without a user name. Raises ldap.LDAPError if the server is
-        unreachable.
+        Return None for a client without a user name. Raises ldap.LDAPError if the LDAP server does
+        not answer, or refuses the search.
         """
         if session.username is None:
             return None
@@ -66,7 +70,7 @@ class LdapAuthPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt ships no ty
         return True
 
     def _bound(self, entry: str, password: str) -> Any:
-        """Return a connection that is logged in as an entry. Raises ldap.LDAPError."""
+        """Return a new connection to the LDAP server, logged in as `entry`. Raises LDAPError."""
         connection = ldap.initialize(self.config.server)
         connection.protocol_version = ldap.VERSION3
         connection.set_option(ldap.OPT_NETWORK_TIMEOUT, ANSWER_SECONDS)
@@ -84,6 +88,7 @@ class LdapAuthPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt ships no ty
         base_dn: str
         #: Attribute that holds the user name, such as uid.
         user_attribute: str
-        #: Entry and password with which the plugin searches; the entry needs no right to write.
+        #: Entry and password with which the plugin logs in to search. The entry needs no right to
+        #: write.
         bind_dn: str
         bind_password: str

@@ -32,23 +32,23 @@ from trellis.settings.scram_hash import SCRAM_PREFIX, parse_scram
 METHOD: Final = "SCRAM-SHA-256"
 #: Largest message of a client in bytes.
 MAX_MESSAGE: Final = 2_048
-#: Key from which the salts of unknown users are derived: the same salt for each name, as for a user
-#: that exists.
+#: Key from which the salts of unknown users are derived, so that an unknown name gets the same salt
+#: in each attempt, as an existing user does.
 _SECRET: Final = secrets.token_bytes(32)
 
 
 class ScramAccounts(Protocol):
-    """The accounts that a conversation needs (`Accounts`)."""
+    """The part of the class Accounts that a conversation uses."""
 
     def find_account(self, name: str, proven: bool) -> Account | None:
         """Return the account of a user name, or None."""
 
     def submit(self, login: PendingLogin) -> None:
-        """Check a login when its turn has come."""
+        """Queue a login, and check it when its turn has come."""
 
 
 class ScramConversation(AuthConversation):
-    """The exchange of one client that logs in, or proves its identity again."""
+    """The SCRAM exchange of a client that logs in or re-authenticates."""
 
     def __init__(self, accounts: ScramAccounts, credentials: Credentials, mechanism: Any) -> None:
         self._accounts = accounts
@@ -127,19 +127,19 @@ class ScramConversation(AuthConversation):
         return self._account is not None
 
     def _keys_of(self, user: str) -> tuple[bytes, bytes, bytes, int]:
-        """Return salt, stored key, server key and iterations of a user, for scramp."""
+        """Return salt, stored key, server key and iterations of a user; called by scramp."""
         self._user = user
         account = self._accounts.find_account(user, False)
         given = self._credentials
         if given.user not in (None, user):
-            self._details = f"CONNECT names the user '{given.user}', and SCRAM another one"
+            self._details = f"CONNECT names the user '{given.user}', but SCRAM '{user}'"
         elif account is None:
             self._details = f"no user is named '{user}'"
         elif account.loopback_only and not given.local:
             self._details = "this user may log in from loopback only"
         elif not account.password_hash.startswith(SCRAM_PREFIX):
             self._details = (
-                "the hash of the user's password is not for SCRAM; make one with "
+                "the user's password hash is not for SCRAM; make a new hash with "
                 "`trellis hash-password --scram`"
             )
         else:

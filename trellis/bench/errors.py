@@ -4,15 +4,18 @@ from __future__ import annotations
 
 
 class BenchError(Exception):
-    """A workload failed. Other workloads can still run."""
+    """The failure of one workload. Other workloads can still run."""
 
 
 class Unreachable(BenchError):
-    """No workload can run: no broker answers, the login is refused, or --pid names no process."""
+    """A failure of all workloads.
+
+    No broker answers, the broker refuses the login, or --pid names no process.
+    """
 
 
 class WrongAnswer(BenchError):
-    """The broker lost, changed, repeated or reordered a message or a confirm."""
+    """A fault of the broker: it lost, changed, repeated or reordered a message or a confirm."""
 
     def __init__(self, where: str, subject: str, expected: object, got: object) -> None:
         super().__init__(f"wrong answer at {where}: {subject}: expected {expected}, got {got}")

@@ -12,7 +12,7 @@ from trellis.bridge.contract import BridgeState, LocalAmqp, MqttBridge, Shovel
 
 #: Seconds between two reports of the states that have changed.
 REPORT_SECONDS: Final = 0.5
-#: The priority of the process is lowered by this number, so that the broker goes first.
+#: The priority of the process is lowered by this number, so that the broker runs first.
 NICE: Final = 5
 #: Largest size in bytes of a message of the broker.
 LINE_MAX: Final = 64 << 20
@@ -72,7 +72,7 @@ class BridgeWorker:
 
 
 def _link(definition: MqttBridge | Shovel, local: LocalAmqp) -> RunningLink:
-    # A worker without shovels needs no client of AMQP, and one without bridges none of MQTT.
+    # A worker without shovels needs no AMQP client, and a worker without bridges no MQTT client.
     if isinstance(definition, Shovel):
         from trellis.bridge.shovel import ShovelLink
 
@@ -95,7 +95,8 @@ async def _serve(descriptor: int) -> None:
 def main(descriptor: int) -> None:
     """Run the worker, which talks to the broker over the socket with this file descriptor.
 
-    At its end, the connections of its links are cut: the brokers send again what is unacknowledged.
+    The end of the process cuts the connections of its links, so the brokers deliver unacknowledged
+    messages again.
     """
     os.nice(NICE)
     try:

@@ -22,9 +22,9 @@ from trellis.cli.history_arguments import (
 from trellis.cli.parsing import Commands, add_command, load_settings, number
 from trellis.settings import Settings
 
-#: The module that makes the document.
+#: The module of pyspark_trellis that exports the document.
 _EXPORTING: Final = "pyspark_trellis.asyncapi.exporting"
-#: The listeners that the document names, and their protocols.
+#: The listeners that the document names; the names are also those of the protocols.
 _LISTENERS: Final = ("amqp", "amqps", "mqtt", "mqtts", "ws", "wss")
 
 
@@ -61,7 +61,7 @@ def add(commands: Commands) -> None:
         type=number(int, 0),
         default=20,
         metavar="N",
-        help="a level of topics with more than N different words becomes a parameter [20]",
+        help="make a level of topics with more than N different words a parameter [20]",
     )
     command.add_argument(
         "--server",
@@ -76,10 +76,10 @@ def add(commands: Commands) -> None:
         "--no-examples",
         dest="examples",
         action="store_false",
-        help="write no observed words of topics as examples of parameters",
+        help="show no observed words of topics as examples of parameters",
     )
     group = command.add_argument_group(
-        "history", "Published messages: a journal; the word none reads no journal."
+        "history", "The journal with the published messages; the word none stands for no journal."
     )
     add_journal(group, required=False, default=OWN_JOURNAL)
     add_times(group)
@@ -98,9 +98,9 @@ def asyncapi(arguments: argparse.Namespace) -> int:
 
 
 def _own_servers(settings: Settings, url: str | None) -> list[str]:
-    """Return the URLs of the enabled listeners of the settings.
+    """Return the URLs of the listeners that the settings enable.
 
-    The host is that of `url`, the broker's HTTP API, if it is given.
+    If `url`, the URL of the broker's HTTP API, is given, all URLs have its host.
     """
     found = []
     for name in _LISTENERS:

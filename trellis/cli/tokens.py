@@ -1,4 +1,4 @@
-"""`trellis auth check-token`: who a JSON Web Token is, what it may do, or why it is refused."""
+"""`trellis auth check-token`: the user and permissions of a JSON Web Token, or its refusal."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def add(commands: Commands) -> None:
         group,
         "check-token",
         check_token,
-        "show the user and the permissions of a JSON Web Token, or the claim for which the broker "
+        "show the user and the permissions of a JSON Web Token, or the reason for which the broker "
         "refuses it",
         "FILE [--json] [--config FILE]... [FLAG VALUE]...",
         group="auth",
-        more="The command reads the settings of the broker, and fetches the keys of the provider, "
-        "as the broker does. It needs no running broker.",
+        more="The command reads the settings and fetches the keys of the provider, as the broker "
+        "does. It needs no running broker.",
     )
-    command.add_argument("file", metavar="FILE", help="file of the token; - is standard input")
+    command.add_argument("file", metavar="FILE", help="file with the token; - is standard input")
     command.add_argument("--json", action="store_true", help="print the result as a JSON object")
     add_settings(command, "jwt")
 
@@ -79,7 +79,7 @@ def check_token(arguments: argparse.Namespace) -> int:
 
 
 def _read(name: str) -> bytes:
-    """Return the token in a file, without surrounding spaces and the word Bearer."""
+    """Return the token in a file, without spaces around it and without the word Bearer."""
     try:
         if name == "-":
             text = sys.stdin.buffer.read(4 * MAX_TOKEN)
@@ -97,7 +97,7 @@ def _keys(settings: Jwt) -> list[Key]:
     try:
         return KeyFetcher(settings).fetch()
     except FetchError as error:
-        raise CommandError(f"the keys cannot be fetched: {error}") from None
+        raise CommandError(f"cannot fetch the keys: {error}") from None
 
 
 def _described(identity: TokenIdentity, verifier: TokenVerifier, token: bytes) -> dict[str, Any]:

@@ -63,10 +63,10 @@ Ports = tuple[int, int]
 
 
 class KafkaProgram:
-    """Java, Kafka's files, and a directory for an archive of the classes that Kafka loads.
+    """The command that starts a Kafka node: Java, Kafka's files, and the JVM's class archive.
 
-    The archive makes the start of the JVM three times as fast. The first node that is stopped
-    cleanly writes the archive.
+    The class archive has the classes that Kafka loads, and makes the start of the JVM three times
+    as fast. The first node that ends without being killed writes the archive into `cache`.
     """
 
     def __init__(self, java: str, class_path: str, cache: Path) -> None:
@@ -156,7 +156,10 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int, output: Path) ->
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Stop a Kafka node cleanly: the node may then write the archive of its classes."""
+    """Stop a Kafka node; kill its process if it does not end within _PATIENCE (in seconds).
+
+    The JVM writes its class archive (see KafkaProgram) only if the node is not killed.
+    """
     process.terminate()
     try:
         process.wait(_PATIENCE)

@@ -1,4 +1,4 @@
-"""Counts of published messages, collected from the cached routes of publishers in slices."""
+"""Collects the counts of published messages from the cached routes of publishers, in slices."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ async def collect_counts(vhosts: Iterable[VirtualHost]) -> None:
 def collected(vhosts: Iterable[VirtualHost]) -> list[dict[str, IngressCounters]]:
     """Return the counts of received messages by virtual host, then by front end.
 
-    They lack the publications that cached routes counted since `collect_counts`.
+    The fates and copies lack the publications that cached routes counted after `collect_counts`.
     """
     return [vhost.contexts.collected() for vhost in vhosts]

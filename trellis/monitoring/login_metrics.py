@@ -1,4 +1,4 @@
-"""The metrics of logins: passwords that are hashed, logins that wait, tokens and their keys."""
+"""The metrics of logins: hashed passwords, waiting logins, tokens and the keys of tokens."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def add_logins(page: MetricsPage, node: BrokerNode) -> None:
 
 
 def _add_tokens(page: MetricsPage, tokens: TokenAuthenticator) -> None:
-    """Add to the page the metrics of tokens, and of the keys that a provider publishes."""
+    """Add to the page the metrics of tokens and of their keys."""
     page.counter(
         "trellis_tokens_accepted", "Total number of tokens that were accepted.", tokens.accepted
     )

@@ -22,8 +22,8 @@ def parse_scram(password_hash: str) -> tuple[int, bytes, bytes, bytes]:
     low, high = ITERATIONS
     if not low <= iterations <= high:
         raise ValueError(
-            f"the SCRAM hash has {iterations} iterations, must be {low} to {high}; "
-            f"set a new password for the user"
+            f"the SCRAM hash has {iterations} iterations (must be {low} to {high}); "
+            "set a new password for the user"
         )
     try:
         salt, stored_key, server_key = (
@@ -34,7 +34,8 @@ def parse_scram(password_hash: str) -> tuple[int, bytes, bytes, bytes]:
     low, high = SALT_SIZES
     if not low <= len(salt) <= high or not len(stored_key) == len(server_key) == 32:
         raise ValueError(
-            f"the salt of the SCRAM hash has {len(salt)} bytes and its keys {len(stored_key)} and "
-            f"{len(server_key)} bytes, instead of {low} to {high}, and 32"
+            f"the salt of the SCRAM hash has {len(salt)} bytes (must be {low} to {high}), "
+            f"the StoredKey {len(stored_key)} and the ServerKey {len(server_key)} bytes "
+            "(must be 32 each); set a new password for the user"
         )
     return iterations, salt, stored_key, server_key

@@ -64,7 +64,7 @@ class HeadersExchange(Exchange):
         return self._matcher.searches(_headers(properties), found)
 
     def rows(self) -> list[FieldsRow[Binding]]:
-        """Return the bindings, those with equal arguments in one row, in the order of their age."""
+        """Return the bindings in rows, the oldest row first. A row has all with equal arguments."""
         return self._matcher.rows()
 
     def match(self, key: str, properties: Properties) -> list[Binding]:

@@ -49,9 +49,10 @@ FAILURE: Final = 0x80
 
 
 class MalformedPacket(Exception):
-    """The client violated the protocol, so its connection is closed [MQTT-4.8.0-1].
+    """A violation of the protocol by a client, which ends its connection [MQTT-4.8.0-1].
 
-    Metrics count the error under `reason`. `code` is the reason code for a client of level 5.
+    Metrics count the error under `reason`. `code` is the reason code that the broker sends to a
+    client of MQTT 5.
     """
 
     def __init__(self, text: str, reason: str = "protocol_error", code: int = MALFORMED) -> None:

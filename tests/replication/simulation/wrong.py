@@ -1,4 +1,4 @@
-"""Nodes with one deliberate design mistake each. The simulation's checks must find each mistake.
+"""Wrong nodes: each has one deliberate design mistake, which the simulation's checks must find.
 
 The owner is the node whose claim of the replicated log is in force. Its lease is the time after
 its last acknowledged record in which it may act.
@@ -44,7 +44,7 @@ class _Owner(LogOwner):
 
 
 class UncomparedOffset(Node):
-    """Wrong on purpose: the owner does not compare the offset of its record with the expected one.
+    """A wrong node: the owner does not compare the offset of its record with the expected one.
 
     So it does not notice the records of other nodes in between.
     """
@@ -59,7 +59,7 @@ class UncomparedOffset(Node):
 
 
 class LeaseFromAnswer(Node):
-    """Wrong on purpose: the owner's lease begins too late.
+    """A wrong node: the owner's lease begins too late.
 
     It begins when the answer to a record arrives, and not when the record was sent.
     """
@@ -75,7 +75,7 @@ class LeaseFromAnswer(Node):
 
 
 class LeaseOnceATurn(Node):
-    """Wrong on purpose: the owner tests its lease too rarely.
+    """A wrong node: the owner tests its lease too rarely.
 
     It tests the lease at the beginning of a turn of the event loop, and not before each flush.
     """
@@ -89,7 +89,7 @@ class LeaseOnceATurn(Node):
 
 
 class DiskFirst(Node):
-    """Wrong on purpose: the owner writes a batch to its directory before the log has the batch."""
+    """A wrong node: the owner writes a batch to its directory before the log has the batch."""
 
     def ship(self, owner: LogOwner, entries: list[Entry]) -> Steps[ReceivedBatch]:
         state, payload = owner.judge.state, self.encode(entries)
@@ -103,7 +103,7 @@ class DiskFirst(Node):
 
 
 class ShippedAgain(Node):
-    """Wrong on purpose: after its disk was full, the owner appends a batch a second time."""
+    """A wrong node: after its disk was full, the owner appends a batch a second time."""
 
     def write_locally(self, owner: LogOwner, batch: ReceivedBatch) -> Steps[None]:
         while True:
@@ -116,7 +116,7 @@ class ShippedAgain(Node):
 
 
 class OwnSalt(Node):
-    """Wrong on purpose: each node chooses a salt for its segment log itself.
+    """A wrong node: each node chooses a salt for its segment log itself.
 
     In a correct design, all nodes use the salt in the first claim of the replicated log. So they
     write the same bytes to their segment logs.
@@ -145,7 +145,7 @@ class _EarlyClaim(Standby):
 
 
 class ClaimWithoutReading(Node):
-    """Wrong on purpose: a standby owns the log as soon as its claim is appended.
+    """A wrong node: a standby owns the log as soon as its claim is appended.
 
     It does not read the records up to its claim, one of which may make the claim void.
     """
@@ -172,7 +172,7 @@ class _Unanswered(Standby):
 
 
 class SilenceWithoutAnswers(Node):
-    """Wrong on purpose: a standby mistakes a log that does not answer for an owner that is silent.
+    """A wrong node: a standby mistakes a log that does not answer for an owner that is silent.
 
     It also sends no call (an empty record that tests if the log commits) before it takes over.
     """
@@ -195,7 +195,7 @@ def judged_by(wrong: type[Judge]) -> type[Node]:
 
 
 class UnseenJudge(Judge):
-    """Wrong on purpose: a claim wins although its writer had not read all records that count.
+    """A wrong judge: a claim wins although its writer had not read all records that count.
 
     These records have offsets above the claim's `seen`.
     """
@@ -205,7 +205,7 @@ class UnseenJudge(Judge):
 
 
 class CredulousJudge(Judge):
-    """Wrong on purpose: batches of earlier owners count, although a later claim is in force."""
+    """A wrong judge: batches of earlier owners count, although a later claim is in force."""
 
     def judge(self, offset: int, record: LogRecord) -> bool:
         if isinstance(record, BatchChunk) and record.epoch < self.state.epoch:
@@ -214,7 +214,7 @@ class CredulousJudge(Judge):
 
 
 class GaplessJudge(Judge):
-    """Wrong on purpose: a reader ignores a record of an unknown higher epoch, and does not stop."""
+    """A wrong judge: a reader ignores a record of an unknown higher epoch, and does not stop."""
 
     def judge(self, offset: int, record: LogRecord) -> bool:
         limit = self.state.epoch + isinstance(record, Claim)
@@ -222,7 +222,7 @@ class GaplessJudge(Judge):
 
 
 class LowWatermark(Node):
-    """Wrong on purpose: a node that lacks trimmed records goes on instead of ending.
+    """A wrong node: if it lacks trimmed records, it goes on instead of ending.
 
     It begins at the low watermark (the first offset after the trim) with an empty state.
     """
@@ -266,7 +266,7 @@ def _readable(payload: bytes) -> list[Any]:
 
 
 class HalfBatchKept(Node):
-    """Wrong on purpose: a claim does not make an incomplete batch void.
+    """A wrong node: a claim does not make an incomplete batch void.
 
     The chunks of the batch that have arrived are applied.
     """
@@ -282,7 +282,7 @@ class _MiddleOfBatch(Follower):
 
 
 class ResumedWithinBatch(Node):
-    """Wrong on purpose: the state is stored after each read, even between two chunks of a batch.
+    """A wrong node: the state is stored after each read, even between two chunks of a batch.
 
     So a node that starts again resumes in the middle of a batch.
     """
@@ -296,7 +296,7 @@ class _Uncut(Directory):
 
 
 class HalfLocalBatchKept(Node):
-    """Wrong on purpose: a start keeps entries of a batch that may not be applied completely.
+    """A wrong node: a start keeps entries of a batch that may not be applied completely.
 
     The right start removes these entries from the local log.
     """
@@ -319,7 +319,7 @@ class _MarkedWithEnd(Directory):
 
 
 class CatalogMarkedWithEnd(Node):
-    """Wrong on purpose: the catalog's position is the end of the local log.
+    """A wrong node: the catalog's position is the end of the local log.
 
     The right position is the end of the last applied batch. With the wrong one, all batches in the
     local log count as applied, although the catalog may lack the definitions of the last one.
@@ -336,18 +336,18 @@ class _Eager(Directory):
 
 
 class EarlyCheckpoint(Node):
-    """Wrong on purpose: a node makes a checkpoint before the catalog is up to date.
+    """A wrong node: it makes a checkpoint too early.
 
-    At that time, the catalog lacks the changes of the last batch in the local log.
+    At that time, the catalog does not have the state after the last entry of the local log.
     """
 
     directory_type = _Eager
 
 
 class WritingStart(Node):
-    """Wrong on purpose: a start writes to the local log too early.
+    """A wrong node: at its start, it writes to the local log too early.
 
-    The right start reads the whole replicated log before it writes.
+    At that time, the node has not read the whole replicated log.
     """
 
     def opened(self) -> None:
@@ -359,7 +359,7 @@ class WritingStart(Node):
 
 
 class TrimBeforeMark(Node):
-    """Wrong on purpose: the log is trimmed to the last offset that all nodes have read.
+    """A wrong node: the log is trimmed to the last offset that all nodes have read.
 
     The right offset is that of a mark: a record with the whole state, where a reader may begin.
     """
@@ -373,7 +373,7 @@ class TrimBeforeMark(Node):
 
 
 class TrimBehindListed(Node):
-    """Wrong on purpose: the log is trimmed although a listed node has not read that far.
+    """A wrong node: the log is trimmed although a listed node has not read that far.
 
     It is trimmed to the newest mark: a record with the whole state, where a reader may begin.
     """
@@ -385,7 +385,7 @@ class TrimBehindListed(Node):
 
 
 class NeverHandsOver(Node):
-    """Wrong on purpose: an owner keeps serving clients after it was fenced.
+    """A wrong node: an owner keeps serving clients after it was fenced.
 
     Another node may own the log by then.
     """
@@ -406,7 +406,7 @@ class _ActsAtOnce(Standby):
 
 
 class ActsBeforeItsFirstRecord(Node):
-    """Wrong on purpose: a successor acts as soon as it reads the claim in its name.
+    """A wrong node: a successor acts as soon as it reads the claim in its name.
 
     That claim may be old, so the successor must first append a record of its own.
     """
@@ -415,7 +415,7 @@ class ActsBeforeItsFirstRecord(Node):
 
 
 class ActsAfterHandover(Node):
-    """Wrong on purpose: a node continues to act as the owner after it has handed the log over."""
+    """A wrong node: it continues to act as the owner after it has handed the log over."""
 
     def hand_over(self, owner: LogOwner) -> Steps[None]:
         yield from owner.hand_over(self.successor, "successor")
@@ -426,7 +426,7 @@ class ActsAfterHandover(Node):
 
 
 class HandsOverTooEarly(Node):
-    """Wrong on purpose: an owner that is about to hand the log over confirms messages too early.
+    """A wrong node: an owner that is about to hand the log over confirms messages too early.
 
     It confirms the messages of its last batch, which the log does not have yet.
     """

@@ -29,7 +29,7 @@ def members(enum: Any) -> list[Any]:
 
 
 def read(data: bytes) -> list[Any]:
-    """Return the packets in these bytes of the broker, decoded."""
+    """Return the decoded packets in these bytes, which the broker has sent."""
     found = []
     for one in packets(data):
         parsed, size = mqtt5.read(one)  # type: ignore[arg-type]  # it takes any buffer
@@ -168,9 +168,10 @@ class Client5:
         return self.connection.reason if self.connection.finished else ""
 
 
-def farewell(client: Client5, data: bytes) -> tuple[int, str]:
-    """Send data that the broker answers with a DISCONNECT. Return its reason code, and the reason
-    for which the broker closed the connection.
+def disconnect_of(client: Client5, data: bytes) -> tuple[int, str]:
+    """Send data that the broker answers with a DISCONNECT.
+
+    Return the reason code of the DISCONNECT, and the reason for which the connection was closed.
     """
     last = client.send(data)[-1]
     assert isinstance(last, mqtt5.DisconnectPacket)

@@ -10,7 +10,7 @@ import pytest
 
 from broker.access.identity import AuthConversation, AuthStep, Credentials, Identity, Verdict
 from tests.clients import Guests, World
-from tests.wire.mqtt5.client import Client5, farewell, members, publish, wish
+from tests.wire.mqtt5.client import Client5, disconnect_of, members, publish, wish
 
 CODES = {int(code): code for code in members(mqtt5.AuthReasonCode)}
 CONTINUE, AGAIN = CODES[0x18], CODES[0x19]
@@ -180,7 +180,7 @@ def test_a_client_that_fails_to_reauthenticate_is_disconnected() -> None:  # [MQ
     world, _ = riddling()
     client = login(world)
     client.send(auth(b"", AGAIN))
-    assert farewell(client, auth(b"43")) == (0x87, "login_refused")
+    assert disconnect_of(client, auth(b"43")) == (0x87, "login_refused")
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,9 @@ def test_a_client_that_fails_to_reauthenticate_is_disconnected() -> None:  # [MQ
 )
 def test_auth_out_of_place(data: bytes) -> None:
     world, _ = riddling()
-    assert farewell(login(world), data) == (0x82, "protocol_error")
+    assert disconnect_of(login(world), data) == (0x82, "protocol_error")
 
 
 def test_auth_without_a_method_in_the_connect() -> None:  # [MQTT-4.12.0-6], [MQTT-4.12.0-7]
     for data in (auth(b"", AGAIN), auth(b"42")):
-        assert farewell(Client5(World()), data) == (0x82, "protocol_error")
+        assert disconnect_of(Client5(World()), data) == (0x82, "protocol_error")

@@ -10,7 +10,7 @@ import pytest
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, connect_packet, mqtt_publish, packet, text
 from tests.wire.mqtt.client import ACCEPTED, Client, subscribe
-from tests.wire.mqtt5.client import Client5, farewell, publish, raw_connect, wish
+from tests.wire.mqtt5.client import Client5, disconnect_of, publish, raw_connect, wish
 
 
 def options(**changes: Any) -> MqttOptions:
@@ -211,7 +211,7 @@ def test_malformed_connects_are_answered_with_their_reason(data: bytes, code: in
 
 
 def test_a_second_connect_is_a_protocol_error() -> None:  # [MQTT-3.1.0-2], [MQTT-3.2.0-2]
-    assert farewell(Client5(World()), raw_connect()) == (0x82, "protocol_error")
+    assert disconnect_of(Client5(World()), raw_connect()) == (0x82, "protocol_error")
 
 
 def test_a_newer_connection_takes_the_session_over_and_the_older_one_is_told() -> (
@@ -363,7 +363,7 @@ def test_the_session_expiry_may_change_at_the_end(
 def test_a_session_that_ends_with_its_connection_cannot_be_kept_at_the_end() -> (
     None
 ):  # [MQTT-3.14.2-2]
-    assert farewell(
+    assert disconnect_of(
         Client5(World()), mqtt5.DisconnectPacket(session_expiry_interval=1).write()
     ) == (0x82, "protocol_error")
 

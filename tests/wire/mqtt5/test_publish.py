@@ -10,7 +10,7 @@ from pamqp import commands as spec
 
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.client import Client, connect, subscribe
-from tests.wire.mqtt5.client import Client5, farewell, publish, wish
+from tests.wire.mqtt5.client import Client5, disconnect_of, publish, wish
 from tests.wire.mqtt5.test_connect import options
 
 EVERYTHING: dict[str, Any] = {
@@ -125,9 +125,9 @@ def test_the_topic_alias_of_a_client_stands_for_its_topic() -> None:  # [MQTT-3.
         ("third", b"7"),
     ]
     assert got[-1].content_type == "x"
-    assert farewell(other, publish("", b"x", topic_alias=1)) == (0x82, "protocol_error")
+    assert disconnect_of(other, publish("", b"x", topic_alias=1)) == (0x82, "protocol_error")
     writer.send(mqtt5.DisconnectPacket())
-    assert farewell(Client5(world, "w"), publish("", b"x", topic_alias=1)) == (
+    assert disconnect_of(Client5(world, "w"), publish("", b"x", topic_alias=1)) == (
         0x82,
         "protocol_error",
     )
@@ -136,7 +136,7 @@ def test_the_topic_alias_of_a_client_stands_for_its_topic() -> None:  # [MQTT-3.
 @pytest.mark.parametrize("alias", [0, 17, 65_535])
 def test_a_topic_alias_out_of_range(alias: int) -> None:  # [MQTT-3.3.2-8], [MQTT-3.3.2-9]
     data = packet(0x30, text("a") + b"\x03\x23" + alias.to_bytes(2, "big"))
-    assert farewell(Client5(World()), data) == (0x94, "protocol_error")
+    assert disconnect_of(Client5(World()), data) == (0x94, "protocol_error")
 
 
 def test_the_broker_uses_as_many_aliases_as_its_client_knows() -> (
@@ -224,7 +224,7 @@ def test_more_unreleased_publications_than_the_broker_takes() -> None:  # [MQTT-
         mqtt5.PubRelPacket(2), publish("a", b"x", 2, 1, duplicate=True), publish("a", b"x", 2, 4)
     )
     assert client.closed == ""
-    assert farewell(client, publish("a", b"x", 2, 5)) == (0x93, "receive_maximum")
+    assert disconnect_of(client, publish("a", b"x", 2, 5)) == (0x93, "receive_maximum")
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -265,7 +265,7 @@ def test_a_packet_larger_than_the_broker_takes() -> None:  # [MQTT-3.2.2-15]
     assert len(whole) == 100
     client.send(whole)
     assert reader.bodies() == [bytes(94)]
-    assert farewell(client, publish("a", bytes(95))) == (0x95, "too_large")
+    assert disconnect_of(client, publish("a", bytes(95))) == (0x95, "too_large")
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -356,7 +356,7 @@ def test_the_acknowledgement_of_another_qos_is_a_protocol_error(qos: int, kind: 
     reader.subscribe(wish("a", qos))
     Client5(world, "w").send(publish("a", b"x", qos))
     [got] = reader.publications()
-    assert farewell(reader, bytes([kind, 2]) + got.packet_id.to_bytes(2, "big")) == (
+    assert disconnect_of(reader, bytes([kind, 2]) + got.packet_id.to_bytes(2, "big")) == (
         0x82,
         "protocol_error",
     )

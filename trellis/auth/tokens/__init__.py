@@ -2,9 +2,9 @@
 
 scopes.py         permissions written as in RabbitMQ, such as `read:%2F/orders`
 identity.py       the user of a token, with the user's permissions in each virtual host
-claims.py         claims -> user name, virtual hosts, tags, role, scopes and topic rules
+claims.py         claims -> user name, virtual hosts, tags, roles, scopes and topic rules
 keys.py           public keys: PEM, JWKS (RFC 7517)
-verifier.py       header, signature and times of a token
+verifier.py       the checks of a token: header, signature, times, issuer, audience
 fetching.py       documents of a provider over HTTP: discovery and JWKS
 provider.py       the cached keys of a provider, and when they are fetched again
 authenticator.py  logins with a token

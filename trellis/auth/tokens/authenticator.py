@@ -32,7 +32,7 @@ from trellis.settings.tokens import Jwt
 
 #: Name of the authentication method in MQTT 5.
 METHOD: Final = "JWT"
-#: Largest number of characters of a reason, and of a user name in it.
+#: Largest number of characters of a refusal's reason, and of the user name in its details.
 REASON_MAX: Final = 240
 USER_MAX: Final = 60
 
@@ -42,9 +42,9 @@ Answer = Callable[[Verdict], None]
 
 
 class Tokens:
-    """The verifier of tokens and its keys, as the settings name them. Raises SettingsError.
+    """The verifier of tokens and its source of keys, by the settings. Raises SettingsError.
 
-    Can be made in any thread. Keys of a provider are fetched after `source.start`.
+    An instance can be created in any thread. Keys of a provider are fetched after `source.start`.
     """
 
     def __init__(self, settings: Jwt) -> None:
@@ -76,21 +76,21 @@ class TokenAuthenticator(Authenticator):
     def __init__(self, settings: Jwt, others: Authenticator) -> None:
         self.tokens = Tokens(settings)
         self._others = others
-        #: Returns the role of the broker with a name.
+        #: A function that returns the broker's role with a given name, or None.
         self.find_role: Callable[[str], Role | None] = no_role
         #: Number of accepted tokens.
         self.accepted = 0
-        #: Number of refused tokens by the claim or header field that decided.
+        #: Number of refused tokens, by the claim or header field that decided.
         self.refused: dict[str, int] = {}
 
     def start(self) -> None:
-        """Begin to fetch the keys of a provider, on the event loop that runs now."""
+        """Begin to fetch the keys of a provider; called on the broker's event loop."""
         self.tokens.source.start()
 
     def use(self, tokens: Tokens) -> None:
-        """Verify tokens with new keys and claims from now on, after a reload.
+        """Verify tokens by the settings of `tokens` from now on, after a reload.
 
-        Keys that were fetched from the same provider stay, until they are fetched again.
+        If the provider is the same, its fetched keys are used until they are fetched again.
         """
         former, self.tokens = self.tokens, tokens
         old, new = former.source, tokens.source
@@ -123,7 +123,7 @@ class TokenAuthenticator(Authenticator):
         answer(verdict)
 
     def _judge_finally(self, token: bytes, credentials: Credentials, answer: Answer) -> None:
-        """Verify a token with the keys that have been fetched for it."""
+        """Verify a token again after the fetch of keys for which its login waited."""
         try:
             verdict = self._accept(token, credentials)
         except TokenRefused as refusal:
@@ -139,7 +139,7 @@ class TokenAuthenticator(Authenticator):
         return Verdict(identity)
 
     def _refuse(self, token: bytes, refusal: TokenRefused) -> Verdict:
-        """Count a refused token, and return the verdict, whose details name the claimed user."""
+        """Count a refused token, and return its verdict, whose details name the claimed user."""
         self.refused[refusal.part] = self.refused.get(refusal.part, 0) + 1
         reason = f"invalid token: {str(refusal)[:REASON_MAX]}"
         user = self.tokens.user_of(token)
@@ -193,5 +193,5 @@ def token_of(credentials: Credentials) -> bytes:
 
 
 def _provider(settings: Jwt) -> tuple[object, ...]:
-    """Return the settings that name a provider of keys."""
+    """Return the settings that decide from which provider the keys are fetched."""
     return settings.jwks_url, settings.discovery, settings.issuer

@@ -1,4 +1,4 @@
-"""Claims of a token -> user name, virtual hosts, tags, roles, scopes and topic rules.
+"""Converts claims of a token to user name, virtual hosts, tags, roles, scopes and topic rules.
 
 The settings of the section [jwt] name the claims. The name of a claim may be a path with dots, such
 as `realm_access.roles` of Keycloak. In scopes and topic rules, `${CLAIM}` stands for the value of a
@@ -67,7 +67,7 @@ def claim(claims: Claims, path: str) -> Any:
 
 
 def words(value: Any) -> list[str]:
-    """Return the words of a claim: a text with words separated by spaces, or a list of texts."""
+    """Return the words of a claim, which is a text of words with spaces, or a list of texts."""
     if isinstance(value, str):
         return value.split()
     if isinstance(value, list):
@@ -76,12 +76,12 @@ def words(value: Any) -> list[str]:
 
 
 def names(value: Any) -> list[str]:
-    """Return the names of a claim: one text, which may have spaces, or a list of texts."""
+    """Return the names in a claim, which is one name that may have spaces, or a list of names."""
     return [value] if isinstance(value, str) and value else words(value) if value else []
 
 
 class ClaimMapping:
-    """The mapping of claims to a user and its permissions, as the settings declare it."""
+    """The conversion of claims to a user and the user's permissions, by the section [jwt]."""
 
     def __init__(self, settings: Jwt) -> None:
         self._settings = settings
@@ -95,7 +95,9 @@ class ClaimMapping:
         path = self._settings.user
         user = claim(claims, path)
         if not isinstance(user, str) or not user:
-            raise TokenRefused(path, f"the claim '{path}' names no user")
+            raise TokenRefused(
+                path, f"the claim '{path}' has no user name: it is missing, empty or not a text"
+            )
         fault = fault_of(user)
         if fault:
             raise TokenRefused(path, f"the claim '{path}' is not a valid user name: {fault}")
@@ -128,7 +130,10 @@ class ClaimMapping:
         return TokenGrants(scopes, tags, hosts, rules, roles[:MAX_ROLES])
 
     def unused(self, claims: Claims) -> list[str]:
-        """Return the words of the claims of scopes that grant nothing here, for `check-token`."""
+        """Return the words of the scope claims that grant nothing in this broker.
+
+        `trellis auth check-token` prints them.
+        """
         return [
             word
             for word in self._granted_words(claims)
@@ -136,7 +141,7 @@ class ClaimMapping:
         ]
 
     def _scopes(self, claims: Claims) -> tuple[list[Scope], list[str]]:
-        """Return the scopes and the tags that a token and the setting `jwt.grants` give."""
+        """Return the scopes and tags of a token, together with those of `jwt.grants`."""
         scopes: list[Scope] = []
         tags: list[str] = []
         for word in self._granted_words(claims):
@@ -149,9 +154,10 @@ class ClaimMapping:
         return scopes[:MAX_SCOPES], tags[:MAX_TAGS]
 
     def _granted_words(self, claims: Claims) -> list[str]:
-        """Return the scopes of a token as text: without the prefix, and with aliases replaced.
+        """Return the scopes of `jwt.grants` and of a token as text.
 
-        At most MAX_SCOPES words of the token are read.
+        The scopes have no prefix, and aliases are replaced. At most MAX_SCOPES words of the token
+        are read.
         """
         prefix = self._settings.prefix
         found = list(self._settings.grants)
@@ -169,9 +175,10 @@ class ClaimMapping:
         return word[len("tag:") :] if word.startswith("tag:") else ""
 
     def _scope(self, word: str, claims: Claims) -> Scope | None:
-        """Return the scope that a word grants; None if the word is for another application.
+        """Return the scope that a word grants.
 
-        None also if a placeholder has no usable value.
+        Return None if the word is not a scope of the broker, or if a placeholder in it has no
+        usable value.
         """
         verb, colon, rest = word.partition(":")
         parts = rest.split("/") if colon else []
@@ -200,7 +207,7 @@ class ClaimMapping:
         given = list(self._settings.topic_rules)
         given += [] if value is None else _rules_of(value, path)
         if len(given) > RULES_MAX:
-            raise TokenRefused(path, f"there are {len(given)} rules; the limit is {RULES_MAX}")
+            raise TokenRefused(path, f"{len(given)} topic rules apply; the limit is {RULES_MAX}")
         found: list[str] = []
         for text in given:
             if is_reservation(text):
@@ -218,9 +225,10 @@ class ClaimMapping:
 def _expanded(
     text: str, claims: Claims, forbidden: frozenset[str], escaped: bool = False
 ) -> str | None:
-    """Replace the placeholders in a text; None if a value is missing, or has a forbidden character.
+    """Return a text with the values of claims in the place of its placeholders.
 
-    If `escaped`, the values are written so that a Glob takes them literally.
+    Return None if a value is missing, or has a forbidden character. If `escaped` is True, the
+    values are percent-encoded, so that `*` in a value is no wildcard of a Glob.
     """
     result, end = "", 0
     for found in _PLACEHOLDER.finditer(text):

@@ -1,8 +1,8 @@
 """Documents of an OpenID provider over HTTP: its discovery document and its JWKS.
 
-A fetch has a bound in time and in size, follows no redirects, and verifies the provider's
-certificate. It runs in a thread of its own, with an event loop of its own, so that the broker's
-event loop neither waits nor parses.
+A fetch is limited in time and in size, follows no redirects, and verifies the provider's
+certificate. It runs in its own thread, with its own event loop, so that the broker's event loop
+neither waits for a provider nor parses its documents.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from trellis.auth.tokens.keys import Key, parse_provider_keys
 from trellis.settings import SettingsError
 from trellis.settings.tokens import Jwt, url_fault
 
-#: Seconds that a fetch may take: discovery and JWKS together. Less than the limit of a handshake,
-#: so that a client that waits for the keys gets an answer.
+#: Seconds that a fetch may take: discovery and JWKS together. The time is shorter than the limit of
+#: a handshake, so that a client whose login waits for the keys gets an answer.
 FETCH_SECONDS: Final = 5.0
 #: Largest document of a provider, in bytes.
 MAX_DOCUMENT: Final = 128 << 10
@@ -37,7 +37,7 @@ class FetchError(Exception):
 
 
 class KeyFetcher:
-    """Fetches the keys of the provider that the settings name. Raises SettingsError."""
+    """Fetches the keys of a provider. Raises SettingsError if jwt.ca cannot be read."""
 
     def __init__(self, settings: Jwt) -> None:
         self._issuer = settings.issuer
@@ -53,7 +53,7 @@ class KeyFetcher:
                 ) from None
 
     def fetch(self) -> list[Key]:
-        """Return the keys of the provider. Takes up to FETCH_SECONDS. Raises FetchError."""
+        """Fetch and return the provider's keys, in up to FETCH_SECONDS. Raises FetchError."""
         try:
             return asyncio.run(self._fetch_in_time())
         except TimeoutError:
@@ -89,7 +89,7 @@ class KeyFetcher:
         return jwks_url
 
     async def _get(self, url: str) -> bytes:
-        """Return the body of a URL. Raises FetchError."""
+        """Fetch a URL and return the body of the answer. Raises FetchError."""
         try:
             return await self._answer(url)
         except ssl.SSLError as error:
@@ -132,7 +132,10 @@ class KeyFetcher:
 
 
 async def _body(url: str, reader: asyncio.StreamReader, connection: h11.Connection) -> bytes:
-    """Return the body of the answer 200. Raises FetchError, h11.RemoteProtocolError."""
+    """Return the body of an answer with status 200.
+
+    Raises FetchError for another status or a body that is too large, and h11.RemoteProtocolError.
+    """
     body = bytearray()
     while True:
         event = connection.next_event()

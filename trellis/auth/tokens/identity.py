@@ -1,8 +1,8 @@
 """The user of a token, with the user's permissions in each virtual host.
 
-In a virtual host, the first line that applies decides:
+In a virtual host, the first line whose grants the token has decides:
 
-    scopes, and topic rules ----> an action needs the permission of both
+    scopes and topic rules -----> an action needs the permission of both
     scopes ---------------------> the scopes decide
     topic rules ----------------> the topics of the rules, in the exchange amq.topic alone
     a role of the broker -------> the permissions and rules of the role
@@ -23,16 +23,16 @@ from broker.access.rules import UserPermissions
 from broker.errors import PreconditionFailed
 from trellis.auth.tokens.scopes import Scope, ScopedIdentity
 
-#: Permissions (configure, write, read) of a user who has topic rules and no scopes: MQTT needs no
-#: more.
+#: Patterns (configure, write, read) for a user with topic rules and no scopes: only the exchange
+#: amq.topic, which is enough for MQTT.
 TOPICS_ONLY: Final = ("", "^amq\\.topic$", "^amq\\.topic$")
 
 
 class TokenGrants:
     """The permissions that a token gives to its user.
 
-    `vhosts` are the virtual hosts of the topic rules and of the role. The first of `roles` that is
-    the name of a role of the broker counts.
+    `vhosts` are the virtual hosts of the topic rules and of the role. Of `roles`, the first name
+    that a role of the broker has applies.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TokenGrants:
 
 
 def no_role(name: str) -> Role | None:
-    """Return None: there are no roles. The roles of a broker are known once it has started."""
+    """Return None, as if the broker had no roles; used until the broker has started."""
     return None
 
 
@@ -72,7 +72,7 @@ class TokenIdentity(Identity):
         self.tags = list(grants.tags)
         self.administrator = "administrator" in grants.tags
         self.expires = expires
-        #: Returns the role of the broker with a name.
+        #: A function that returns the broker's role with a given name, or None.
         self.find_role: Callable[[str], Role | None] = no_role
         self._scoped: dict[str, ScopedIdentity | None] = {}
         self._ruled: dict[str, UserPermissions | None] = {}
@@ -95,14 +95,14 @@ class TokenIdentity(Identity):
         return None if by_role is None else by_role.identity(client_id)
 
     def _scopes_in(self, vhost: str) -> ScopedIdentity | None:
-        """Return the identity with the scopes for a virtual host; None if no scope names it."""
+        """Return the identity with the scopes that match a virtual host; None without a match."""
         if vhost not in self._scoped:
             scopes = [scope for scope in self.grants.scopes if scope.vhost.matches(vhost)]
             self._scoped[vhost] = ScopedIdentity(self.name, scopes) if scopes else None
         return self._scoped[vhost]
 
     def _rules_in(self, vhost: str) -> UserPermissions | None:
-        """Return the permissions by topic rules in a virtual host; None if the token has none."""
+        """Return the permissions by topic rules in a virtual host; None if there are none."""
         if not self.grants.rules or vhost not in self.grants.vhosts:
             return None
         if vhost not in self._ruled:
@@ -129,7 +129,7 @@ class TokenIdentity(Identity):
 
 
 class RuledScopesIdentity(Identity):
-    """A user whose actions need the permission of the scopes and of the topic rules."""
+    """A user of a token who may do only what the scopes and the topic rules both permit."""
 
     def __init__(self, scoped: ScopedIdentity, ruled: Identity) -> None:
         super().__init__(scoped.name, "^$", "^$", "^$")

@@ -19,7 +19,7 @@ from trellis.settings import SettingsError
 MAX_KEYS: Final = 64
 #: Smallest and largest RSA key in bits. A larger key would make each check of a token slow.
 RSA_BITS: Final = (2048, 8192)
-#: Key types (`kty`) that a provider may publish: no shared secrets (`oct`), which are not public.
+#: Key types (`kty`) that are read from a provider: not `oct`, a shared secret, which is not public.
 _PUBLIC: Final = ("RSA", "EC", "OKP")
 
 #: A key: an RSAKey, ECKey, OKPKey or OctKey of joserfc.
@@ -57,8 +57,8 @@ def parse_provider_keys(text: bytes) -> list[Key]:
     Raises ValueError if there are none. Keys that cannot verify tokens here are skipped: keys for
     encryption, shared secrets, keys of unknown types, and RSA keys outside RSA_BITS.
     """
-    # json.loads would keep the interpreter's lock twice as long, if a document has as many objects
-    # as it can: the event loop waits meanwhile.
+    # For a document with very many small objects, json.loads holds the interpreter's lock twice as
+    # long, and the event loop waits for the lock.
     document = msgspec.json.decode(text)
     rows = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(rows, list):

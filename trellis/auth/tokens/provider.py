@@ -1,4 +1,4 @@
-"""The keys that verify tokens now: from a file, or cached from an OpenID provider.
+"""The sources of the keys that verify tokens: a file, or an OpenID provider, whose keys are cached.
 
     at the start, and every `refresh` seconds -----> fetch
     a token with an unknown key ID ----------------> fetch, unless the last fetch began less than
@@ -7,8 +7,7 @@
                                                      then after twice as long each time
     the keys are older than `keep` seconds --------> no token is accepted
 
-There is at most one fetch at a time, in a thread. Tokens that need its result wait for it, up to
-WAITING_MAX of them.
+There is at most one fetch at a time, in a thread. Up to WAITING_MAX logins wait for its result.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PER_TURN: Final = 5
 
 
 class KeySource:
-    """The keys that verify tokens, and the way to newer ones."""
+    """A source of the keys that verify tokens."""
 
     def keys(self) -> Sequence[Key]:
         """Return the keys that may be used now."""
@@ -40,20 +39,20 @@ class KeySource:
     def request(self, then: Callable[[], None]) -> bool:
         """Fetch the keys again, because a token needs a key that is not known.
 
-        `then` is called when the fetch has ended, in a later turn. Return False if there is no
-        fetch to wait for; `then` is not called.
+        Call `then` after the end of the fetch, in a later turn of the event loop. If there is no
+        fetch for which a login can wait, return False, and never call `then`.
         """
         return False
 
     def start(self) -> None:
-        """Begin to fetch keys, on the event loop that runs now."""
+        """Begin to fetch keys; called on the broker's event loop."""
 
     def close(self) -> None:
         """Fetch no more keys."""
 
 
 class FileKeys(KeySource):
-    """The keys of a file, which is read again at SIGHUP. Raises SettingsError."""
+    """The keys of a file. Raises SettingsError. After SIGHUP, a new instance reads the file."""
 
     def __init__(self, name: str) -> None:
         self._keys = read_key_file(name)
@@ -125,7 +124,7 @@ class ProviderKeys(KeySource):
         return 0.0 if self._loop is None else self._loop.time()
 
     def _begin(self) -> None:
-        """Begin a fetch in a thread, which does not keep the process from ending."""
+        """Begin a fetch in a daemon thread, so that the broker can end during the fetch."""
         if self._timer is not None:
             self._timer.cancel()
         self._fetching = True
@@ -133,7 +132,7 @@ class ProviderKeys(KeySource):
         threading.Thread(target=self._run, name="trellis-keys", daemon=True).start()
 
     def _run(self) -> None:
-        """Fetch the keys, in the thread."""
+        """Fetch the keys, and pass them to the event loop. Runs in the thread."""
         keys: list[Key] = []
         problem = ""
         try:

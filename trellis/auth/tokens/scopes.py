@@ -1,7 +1,9 @@
 """Scopes of tokens: permissions written as in RabbitMQ.
 
-read:VHOST/NAME/ROUTING-KEY    also write: and configure:   `*` matches any text, `%2F` is `/`
-                               without the third part: every routing key
+    read:VHOST/NAME/KEY    permission to read the queue or exchange NAME with the routing key KEY
+    read:VHOST/NAME        the same for every routing key
+
+The other permissions are `write` and `configure`. `*` matches any text, and `%2F` stands for `/`.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from urllib.parse import unquote
 from broker.access.identity import READ_ALL, READ_NONE, Identity
 from broker.errors import AccessRefused
 
-#: Largest number of `#` in a binding key. A binding key with more `#` is refused before the
-#: scopes are examined.
+#: Largest number of `#` in a binding key by which a user may read. Binding keys with more `#` are
+#: refused without a look at the scopes.
 MAX_WILDCARDS: Final = 3
 _VERBS: Final = ("configure", "write", "read")
 
@@ -55,7 +57,7 @@ class Glob:
 
 
 class Scope:
-    """A parsed scope of a token: VERB:VHOST/NAME[/KEY]. Raises ValueError for any other text."""
+    """A scope of a token, parsed from VERB:VHOST/NAME[/KEY]. Raises ValueError for other texts."""
 
     __slots__ = ("key", "name", "text", "verb", "vhost")
 
@@ -73,7 +75,7 @@ class Scope:
 
 
 class ScopedIdentity(Identity):
-    """The user of a token in one virtual host, with the scopes that apply there."""
+    """The user of a token in one virtual host, with the scopes that match this virtual host."""
 
     def __init__(self, name: str, scopes: Sequence[Scope]) -> None:
         super().__init__(name, "^$", "^$", "^$")
@@ -104,9 +106,9 @@ class ScopedIdentity(Identity):
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         """Return READ_ALL if the token's scopes allow to read by a binding key, else READ_NONE.
 
-        Scopes are compared with the binding key as text. A `#` in the key also matches zero words.
-        So the scopes must allow the key, and each shorter key without one or more of its `#`. The
-        shorter keys are not checked if a scope names exactly this binding key.
+        Scopes are compared with the binding key as text. A `#` in the key also matches zero words,
+        so the scopes must allow the key and each shorter key without one or more of its `#`. A
+        scope that is equal to the binding key allows the key without this check.
         """
         words = key.split(".")
         gaps = words.count("#")

@@ -2,11 +2,11 @@
 
 The checks, in their order:
 
-    size, form, `crit`, `cty` ---> nothing is decoded that the broker does not understand
-    `alg` -----------------------> is one of the setting `jwt.algorithms`; never `none`
-    `kid` -----------------------> names the key; the key must be of the kind that `alg` needs
-    signature -------------------> by joserfc
-    `exp`, `nbf`, `iss`, `aud` --> with the tolerance `jwt.leeway`
+    size, form, `crit`, `cty` ---> the broker understands the form of the token
+    `alg` -----------------------> is one of `jwt.algorithms`; never `none`
+    `kid` -----------------------> selects the key, whose type must be that of `alg`
+    signature -------------------> checked by joserfc
+    `exp`, `nbf`, `iss`, `aud` --> times have the tolerance `jwt.leeway`
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from trellis.settings.tokens import Jwt
 MAX_TOKEN: Final = 16 << 10
 #: Latest time at which a token may expire, in seconds since 1970: the end of the year 9999.
 MAX_EXPIRES: Final = 253_402_300_799
-#: Largest number of keys that are tried for a token that names no key.
+#: Largest number of keys that are tried for one token, such as a token without a key ID (`kid`).
 MAX_TRIED: Final = 8
 #: The key type (`kty`) that each family of algorithms needs.
 _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP", "HS": "oct"}
-#: Longest part of a text of a token in a reason, in characters.
+#: Number of characters of a token's value that a reason shows.
 _SHOWN: Final = 80
 
 
@@ -58,7 +58,7 @@ class TokenVerifier:
             from joserfc.jws import JWSRegistry
         except ImportError:
             raise SettingsError(
-                "jwt.keys: tokens need a package that is not installed: "
+                "jwt: tokens need the package joserfc, which is not installed: "
                 "pip install 'trellis-broker[jwt]'"
             ) from None
         self._decode: Any = jwt.decode
@@ -89,7 +89,7 @@ class TokenVerifier:
         parts = token.split(b".")
         if len(parts) == 5:
             raise TokenRefused(
-                "token", "the token is encrypted (JWE); the broker reads signed ones"
+                "token", "the token is encrypted (JWE); the broker accepts signed tokens only"
             )
         if len(parts) != 3:
             raise TokenRefused("token", "the token does not have three parts separated by dots")
@@ -126,7 +126,7 @@ class TokenVerifier:
             if not isinstance(claims, dict):
                 break
             return claims
-        raise TokenRefused("signature", "the signature is not valid for any key of the token's kid")
+        raise TokenRefused("signature", f"the signature is not valid (keys tried: {tried})")
 
     def _candidates(self, header: dict[str, Any], keys: Sequence[Key]) -> list[Key]:
         """Return the keys that may have signed a token with this header. Raises TokenRefused."""
@@ -140,14 +140,14 @@ class TokenVerifier:
         fitting = [key for key in named if key.key_type == kind and _permits(key, algorithm)]
         if not fitting:
             raise TokenRefused(
-                "alg", f"the key that the token names is not a key for the algorithm {algorithm}"
+                "alg", f"no key that the token's header selects fits the algorithm {algorithm}"
             )
         return fitting
 
     def _check(self, claims: dict[str, Any]) -> float:
         """Check times, issuer and audience; return when the token expires, in seconds since 1970.
 
-        The tolerance for clocks is a part of the result. Raises TokenRefused.
+        The result includes the tolerance `jwt.leeway`. Raises TokenRefused.
         """
         settings, now = self._settings, time.time()
         expires, begins = _time(claims, "exp"), _time(claims, "nbf")
@@ -178,14 +178,14 @@ def decode_part(part: bytes, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError, binascii.Error):
         decoded = None
     if not isinstance(decoded, dict):
-        raise TokenRefused("token", f"the {name} of the token are not a JSON object in base64url")
+        raise TokenRefused("token", f"the {name} of the token must be a JSON object in base64url")
     return decoded
 
 
 def unverified_claims(token: bytes) -> dict[str, Any]:
-    """Return the claims of a token without a check of its signature; empty if it has none.
+    """Return the claims of a token without a check of its signature; {} if they are unreadable.
 
-    For texts that explain a refusal, never for a decision.
+    They may explain a refusal in a text, but never decide about a permission.
     """
     parts = token.split(b".") if len(token) <= MAX_TOKEN else []
     try:
@@ -201,7 +201,7 @@ def _permits(key: Key, algorithm: str) -> bool:
 
 
 def _time(claims: dict[str, Any], name: str) -> float | None:
-    """Return a claim that is a time, in seconds since 1970; None if it is missing.
+    """Return the time in a claim, in seconds since 1970; None if the claim is missing.
 
     Raises TokenRefused.
     """

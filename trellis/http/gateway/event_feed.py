@@ -132,7 +132,7 @@ class EventFeed:
 
 
 def _trouble(reason: str) -> bytes:
-    """Return the event that says why the broker gives no state, such as a lost lease."""
+    """Return the event `trouble`, with the reason why the broker's state is not available."""
     return b"event: trouble\ndata: " + encode({"reason": reason}) + b"\n\n"
 
 

@@ -1,5 +1,6 @@
-"""The program of the app for Home Assistant.
+"""The program of the app for Home Assistant, which starts the broker.
 
-Read in this order: options (the options of the app become settings of the broker), supervisor (Home
-Assistant learns the address of the broker), __main__ (both together, and the broker's process).
+options      makes settings of the broker from the options of the app
+supervisor   tells Home Assistant and other apps the address of the broker
+__main__     uses both, and runs the broker as a child process
 """

@@ -24,7 +24,7 @@ from addon.options import (
 )
 from addon.supervisor import Supervisor
 
-#: Variables that the broker does not get: tokens of the Supervisor's API.
+#: Environment variables that the broker does not get: tokens of the Supervisor's API.
 SECRETS = ("SUPERVISOR_TOKEN", "HASSIO_TOKEN")
 
 
@@ -65,7 +65,11 @@ def _arguments() -> argparse.Namespace:
 
 
 def _start(folders: Folders, user: int | None) -> subprocess.Popen[str]:
-    """Start the broker, as another user if one is given; this user gets its files first."""
+    """Start the broker.
+
+    If `user` is given, make this user the owner of the broker's files first, and run the broker as
+    this user and group.
+    """
     directory = folders.data / "trellis"
     directory.mkdir(mode=0o700, exist_ok=True)
     if user is not None:
@@ -85,7 +89,7 @@ def _start(folders: Folders, user: int | None) -> subprocess.Popen[str]:
 
 
 def _announce(output: IO[str], supervisor: Supervisor, passwords: dict[str, str]) -> None:
-    """Print the lines of the broker; when it is ready, tell the Supervisor how to reach it."""
+    """Print the output of the broker; announce the broker to the Supervisor when it is ready."""
     for line in output:
         print(line, end="", flush=True)
         if line.startswith("ready "):

@@ -1,7 +1,7 @@
-"""The options of the app, and the settings of the broker that follow from them.
+"""Makes the settings of the broker from the options of the app.
 
-Home Assistant writes the options to /data/options.json, and checks them against the schema in
-config.yaml before.
+Home Assistant checks the options against the schema in config.yaml, and writes them to
+/data/options.json.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import msgspec
 
 from trellis.auth.passwords import HASHER
 
-#: The user of Home Assistant, and the user of other apps.
+#: The user names with which Home Assistant and other apps log in to the broker.
 SYSTEM_USERS: Final = ("homeassistant", "addons")
-#: The listeners with and without TLS. Home Assistant decides which of their ports are reachable.
+#: The listeners without TLS, and those with TLS. Home Assistant opens their ports or not.
 PLAIN: Final = ("amqp", "mqtt", "ws", "http")
 ENCRYPTED: Final = ("amqps", "mqtts", "wss")
 
@@ -29,7 +29,7 @@ class OptionsError(Exception):
 
 
 class AppLogin(msgspec.Struct, frozen=True):
-    """A user of the broker."""
+    """A user of the broker, as an option or made by the app."""
 
     username: str
     password: str
@@ -55,14 +55,14 @@ class Folders(msgspec.Struct, frozen=True):
     data: Path
     #: The certificates of Home Assistant.
     ssl: Path
-    #: The settings for this run, and copies of the certificates that the broker can read.
+    #: The settings that the app makes at each start, and copies of the certificates for the broker.
     run: Path
     #: The folder of the app in which the user may place trellis.toml.
     config: Path
 
     @property
     def settings(self) -> tuple[Path, ...]:
-        """The settings files: those that the options give, and the user's file if it exists."""
+        """The settings files: the app's file, and trellis.toml of the user if it exists."""
         own = self.config / "trellis.toml"
         return (self.run / "broker.toml", *((own,) if own.exists() else ()))
 
@@ -77,7 +77,7 @@ def read_options(file: Path) -> Options:
     for login in options.logins:
         if login.username in SYSTEM_USERS:
             raise OptionsError(
-                f"logins: '{login.username}' is the name of a user that the app makes; take another"
+                f"logins: '{login.username}' is reserved for the app; choose another name"
             )
         if names.count(login.username) > 1:
             raise OptionsError(f"logins: '{login.username}' occurs twice; remove one login")
@@ -87,9 +87,9 @@ def read_options(file: Path) -> Options:
 
 
 def system_passwords(file: Path) -> dict[str, str]:
-    """Return the passwords of the system users: those in the file, or new ones, which are stored.
+    """Return the passwords of SYSTEM_USERS in a file; make and store those that are missing.
 
-    The file can be read by root only.
+    Only root can read the file.
     """
     try:
         stored = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
@@ -119,10 +119,11 @@ def write_settings(options: Options, passwords: Mapping[str, str], folders: Fold
 
 
 def _copy_certificates(options: Options, folders: Folders) -> dict[str, Path]:
-    """Copy the certificates to the folder of this run; return the paths by the setting's name.
+    """Copy the certificates to the folder `run`; return the paths of the copies by setting.
 
-    Return {} if the certificate does not exist: then no port has TLS. The broker does not run as
-    root, and only root can read the folder of the certificates.
+    The broker needs copies, because it does not run as root, and only root can read the folder of
+    the certificates. Return {} if the certificate does not exist: then no port has TLS. Raises
+    OptionsError.
     """
     names = {"certificate": options.certfile, "key": options.keyfile}
     if options.require_certificate:
@@ -165,9 +166,9 @@ def _listeners(options: Options, tls: Mapping[str, Path]) -> Iterator[str]:
 
 def _rest(options: Options, tls: Mapping[str, Path], folders: Folders) -> Iterator[str]:
     yield f"[data]\ndir = {_quoted(str(folders.data / 'trellis'))}"
-    # The machine has little memory, and other programs need it.
+    # Home Assistant often runs on a machine with little memory, which other programs need, too.
     yield "[limits]\nmemory = 0.25"
-    # The reserve on the disk has twice this size.
+    # The broker reserves twice this size on the disk.
     yield "[store]\nsegment = 16_777_216"
     yield "[auth]\nguest = false"
     yield f"[log]\nlevel = {_quoted(options.log_level)}\n"
@@ -183,5 +184,5 @@ def _user(login: AppLogin) -> str:
 
 
 def _quoted(value: str | bool) -> str:
-    """Return a text or a truth value as TOML: JSON's notation, which escapes control characters."""
+    """Return a text or a truth value as TOML, in JSON's notation; escape DEL, too."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,8 +1,8 @@
-"""Requests to the Supervisor of Home Assistant: it tells Home Assistant and other apps the broker.
+"""Announces the broker to the Supervisor, for Home Assistant and for other apps.
 
-POST /discovery       Home Assistant offers to configure its integration MQTT
-POST /services/mqtt   other apps, such as Zigbee2MQTT, get the address and a login
-DELETE /services/mqtt another broker may provide the service
+POST /discovery         Home Assistant offers to configure its integration MQTT
+POST /services/mqtt     other apps, such as Zigbee2MQTT, can get the address and a login
+DELETE /services/mqtt   another app may provide the service
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 PORT: Final = 1883
 #: Seconds that a request may take.
 TIMEOUT: Final = 10.0
-#: Seconds between two attempts: the first pause, which doubles up to the longest pause.
+#: Seconds between two attempts: the first and the longest pause. Each pause doubles the one before.
 PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 
@@ -36,25 +36,25 @@ class Supervisor:
         self._ended = threading.Event()
 
     def announce(self, passwords: Mapping[str, str]) -> None:
-        """Tell Home Assistant and the Supervisor how to reach the broker, and print the results.
+        """Announce the broker for Home Assistant and for other apps, and print the results.
 
         Repeat a request that fails until it succeeds, is refused, or `end` is called.
         """
         broker = {"host": socket.gethostname(), "port": PORT, "ssl": False}
         home = {**broker, **_login("homeassistant", passwords), "protocol": "5"}
-        # The Supervisor's schema of the service does not know the protocol 5, so the service names
-        # none: the clients of the other apps choose the protocol.
+        # The Supervisor's schema of the service refuses the protocol "5", so the service has no
+        # protocol: the other apps choose a version of MQTT.
         service = {**broker, **_login("addons", passwords)}
         discovery = {"service": "mqtt", "config": home}
         self._insist("Home Assistant", "/discovery", discovery)
         self._insist("other apps", "/services/mqtt", service)
 
     def withdraw(self) -> None:
-        """Say that this app no longer provides the service; failures do not matter then."""
+        """Tell the Supervisor that this app no longer provides the service; print a failure."""
         try:
             self._request("DELETE", "/services/mqtt")
         except (OSError, SupervisorRefusal) as error:
-            print(f"trellis app: the service was not withdrawn: {error}", flush=True)
+            print(f"trellis app: cannot withdraw the MQTT service: {error}", flush=True)
 
     def end(self) -> None:
         """End the attempts of `announce`, which runs in another thread."""
@@ -70,7 +70,7 @@ class Supervisor:
                 return
             except OSError as error:
                 print(
-                    f"trellis app: no answer of the Supervisor ({error}), trying again in "
+                    f"trellis app: a request to the Supervisor failed ({error}); next attempt in "
                     f"{pause:g} s",
                     flush=True,
                 )
@@ -81,7 +81,10 @@ class Supervisor:
                 return
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> None:
-        """Make a request. Raises SupervisorRefusal for status 4xx, OSError for other failures."""
+        """Send a request to the Supervisor.
+
+        Raises SupervisorRefusal for a status below 500, and OSError for all other failures.
+        """
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, headers, method=method)
@@ -100,7 +103,7 @@ def _login(user: str, passwords: Mapping[str, str]) -> dict[str, str]:
 
 
 def _message(body: bytes) -> str:
-    """Return the message in the answer of the Supervisor, or the answer itself."""
+    """Return the message in an error answer of the Supervisor, or the beginning of the answer."""
     try:
         return str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):

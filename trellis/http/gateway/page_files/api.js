@@ -1,6 +1,6 @@
 // Requests to the HTTP API, with the session's cookie.
 
-// `elsewhere` is the page of the active node of the cluster, if this node is a standby.
+// A request that the broker has refused. `elsewhere` is the URL of the active node's page, if this node is a standby.
 export class Refused extends Error {
   constructor(status, reason, elsewhere = '') { super(reason); this.status = status; this.elsewhere = elsewhere; }
 }
@@ -19,7 +19,7 @@ export async function ask(method, path, body) {
   let value = null;
   try { value = text ? JSON.parse(text) : null; } catch { /* The answer is not JSON: the error shows the status instead. */ }
   if (!response.ok) {
-    // A standby answers with a text, and with the URL at the active node if it knows one.
+    // A standby answers with plain text, and with the header Location if it knows the address of the active node.
     const active = response.headers.get('Location'), plain = response.headers.get('Content-Type')?.startsWith('text/plain') ? text.trim() : '';
     throw new Refused(response.status, value?.reason ?? (plain || `status ${response.status}`), active ? `${new URL(active).origin}/` : '');
   }

@@ -3,7 +3,7 @@
 export const samples = [];
 const KEPT = 300;
 const listeners = new Set();
-// Milliseconds until the page asks again for events that the broker, or a standby in its place, has refused.
+// Milliseconds until the page opens the event stream again, after the broker or a standby has refused it.
 const AGAIN = 3000;
 export const SILENT = 'The broker does not answer. The page tries again.';
 let source = null, again = 0;
@@ -27,7 +27,7 @@ export function start(onTrouble, onEnd) {
     for (const tell of [...listeners]) tell(sample);
   };
   source.addEventListener('ended', onEnd);
-  source.addEventListener('trouble', (event) => onTrouble(`No news: ${JSON.parse(event.data).reason}. The page tries again.`));
+  source.addEventListener('trouble', (event) => onTrouble(`No new figures: ${JSON.parse(event.data).reason}. The page tries again.`));
   source.onerror = () => {
     if (source.readyState !== EventSource.CLOSED) { onTrouble(SILENT); return; }
     again = setTimeout(() => start(onTrouble, onEnd), AGAIN);

@@ -6,9 +6,9 @@ const messages = (count) => `${number(count)} message${count === 1 ? '' : 's'}`;
 const topics = (count) => `${number(count)} topic${count === 1 ? '' : 's'}`;
 const named = (row) => `“${row.routing_key}” of ${row.source} to ${row.destination_type} ${row.destination}${Object.entries(row.arguments ?? {}).map(([name, value]) => ` ${name}=${value}`).join('')}`;
 const json = (text) => { try { return JSON.parse(text); } catch { return text; } };
-// The words of the command line for arguments. Text that is JSON, such as the text "3", stands in quotes.
+// Returns the words of the command line for arguments. A text that would be read as JSON, such as "3", gets quotes.
 const words = (given) => Object.entries(given).map(([name, value]) => `${name}=${typeof value === 'string' && json(value) === value ? value : JSON.stringify(value)}`);
-// Returns the arguments in a text such as "x-match=any, kind=order": JSON values have JSON's type, as in the command line.
+// Returns the arguments in a text such as "x-match=any, kind=order". As in the command line, a value that is JSON has JSON's type.
 const pairs = (text) => Object.fromEntries(text.split(',').map((part) => part.trim()).filter(Boolean).map((part) => {
   const at = part.indexOf('=');
   return at < 0 ? [part, ''] : [part.slice(0, at), json(part.slice(at + 1))];
