@@ -6,12 +6,13 @@ length; each ``*`` beside it makes the gap at least one word longer. Inside a ru
 fixed.
 
     a.*.#.b.*.c.#.*      runs  [a] [b * c] []     gaps  >= 1, >= 1
-    anchored             the first run to the beginning, the last to the end (both may be empty)
 
-Pattern `a` covers pattern `b` if the runs of `a` occur in the runs of `b`, in order, and if their
-distances there are at least the gaps of `a`. The distances are measured with b's gaps as short as
-possible. No run of `a` may cross a gap of `b`, because that gap may be arbitrarily long. Placing
-each run as far left as possible is optimal, so one pass over `b` suffices.
+The first run must be at the beginning of a topic, and the last run at its end. Both may be empty.
+
+Pattern `a` covers pattern `b` if three conditions hold. Each run of `a` occurs inside a run of `b`,
+because a gap of `b` may be arbitrarily long. The runs of `a` occur in their order. Between two of
+them, `b` has at least as many words as the gap of `a` needs; here each gap of `b` counts with its
+least length. Placing each run as far left as possible is optimal, so one pass over `b` suffices.
 
 Only a wildcard of `a` accepts a wildcard of `b`. The set of words is unlimited, so a wildcard of
 `b` may match a word that no pattern names.

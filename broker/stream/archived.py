@@ -23,7 +23,10 @@ _REMEMBERED_MAX: Final = 64
 
 
 class RowsUnavailable(Exception):
-    """Rows were removed by retention, or are lost. `next_offset` is the next offset with a row."""
+    """The requested rows were removed by retention, or are lost.
+
+    `next_offset` is the offset of the next row that can be read.
+    """
 
     def __init__(self, text: str, first: i64) -> None:
         super().__init__(text)
@@ -31,7 +34,10 @@ class RowsUnavailable(Exception):
 
 
 class RowsPending(Exception):
-    """The rows must be fetched from the archive first. The stream is read again after that."""
+    """The requested rows must first be fetched from the archive.
+
+    The caller then reads the stream again.
+    """
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

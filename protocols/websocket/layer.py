@@ -206,7 +206,9 @@ class WebSocketLayer(Layer):
             self.speaks = True
 
     def send(self, parts: list[bytes]) -> list[bytes]:
-        """Return the parts as the payload of one binary frame, with the layer's own output.
+        """Return the bytes to write: the parts as one binary frame, and waiting control frames.
+
+        The layer's reply (the upgrade response or a PONG) comes first, its CLOSE frame last.
 
         Hot path.
         """

@@ -1,4 +1,4 @@
-"""Tests of the store writer: which clients wait for the disk, stops, and failed disks."""
+"""Tests of the store writer: clients that wait for the disk, stops of the broker, failed disks."""
 
 from __future__ import annotations
 

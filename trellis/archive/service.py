@@ -1,7 +1,7 @@
 """The broker's end of the archive: decides what to upload and what to fetch, and counts.
 
 One segment at a time is uploaded, in the order in which the segments became full. While the archive
-is away, the upload and the fetches are tried again at growing intervals; readers wait.
+is unreachable, the upload and the fetches are tried again at growing intervals; readers wait.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from trellis.archive.names import stream_path
 from trellis.archive.progress import read_progress
 from trellis.worker_process import WorkerProcess
 
-#: Seconds between two attempts while the archive is away: doubled from the first to the last.
+#: Seconds between two attempts while the archive is unreachable: RETRY_MIN at first, then doubled
+#: up to RETRY_MAX.
 RETRY_MIN: Final = 1.0
 RETRY_MAX: Final = 30.0
-#: Shortest time in seconds between two log lines about an archive that is away.
+#: Shortest time in seconds between two log lines about an unreachable archive.
 LOG_INTERVAL: Final = 60.0
 
 Result = TypeVar("Result")
@@ -60,7 +61,7 @@ class ArchiveService(ArchiveBackend):
         directory.mkdir(mode=0o700, exist_ok=True)
         self.url = opening.url
         self.counters = Counters()
-        #: True unless the last attempt failed because the archive is away.
+        #: True unless the last attempt failed because the archive is unreachable.
         self.up = True
         self._opening = opening
         self.backlog = backlog
@@ -377,7 +378,7 @@ class ArchiveService(ArchiveBackend):
         self._send_fetches()
 
     def _wait(self, request: contract.Request, rows: ArchivedRows, reason: str) -> None:
-        """Try everything again later, because the archive is away."""
+        """Try everything again later, because the archive is unreachable."""
         if isinstance(request, contract.ListFiles):
             self._open[request.number] = request, rows
         elif not isinstance(request, contract.Upload):

@@ -42,7 +42,7 @@ class Written(NamedTuple):
 
 
 class Uploader:
-    """Uploads segments; `directory` is for files that are not complete yet."""
+    """The writer of segments to the archive; `directory` is for files that are not complete yet."""
 
     def __init__(
         self, storage: ArchiveStorage, directory: Path, file_bytes: int = FILE_BYTES
@@ -52,10 +52,10 @@ class Uploader:
         self._partial = directory / "upload.parquet"
 
     def upload(self, wanted: Upload, listing: StreamListing) -> Written:
-        """Make sure that the archive has the rows of a segment.
+        """Write the rows of a segment that the archive lacks; compare the rows that it has.
 
-        Raises ArchiveAway; UnfitRows if this cannot succeed later either; FileNotFoundError if the
-        segment was removed.
+        Raises ArchiveAway if a later attempt may succeed, UnfitRows if every later attempt would
+        fail too, and FileNotFoundError if the segment was removed.
         """
         source = SegmentRows(wanted)
         low, files, size = wanted.base, 0, 0

@@ -61,9 +61,9 @@ class KnownLink:
 
 
 class BridgeService:
-    """The links of a broker to other brokers, which a worker process runs.
+    """The links between this broker and other brokers; a worker process runs them.
 
-    The worker is started when there is the first link.
+    The broker starts the worker when the first link is defined.
     """
 
     def __init__(self, broker: Broker, end_shovel: Callable[[str, str], None]) -> None:
@@ -76,10 +76,10 @@ class BridgeService:
         self._links: dict[LinkName, KnownLink] = {}
         self._bridges: list[MqttBridge] = []
         self._local = LocalAmqp("", 0, "", "", "")
-        #: The definitions that the worker has got, and the names of their links.
+        #: The definitions that were sent to the worker last, and the names of their links.
         self._sent = b""
         self._running: set[LinkName] = set()
-        #: Shovels that have ended, and that the worker still has.
+        #: Shovels that have ended, but that are still in the worker's definitions.
         self._ended: set[LinkName] = set()
         self._watching: asyncio.Task[None] | None = None
         self.worker: WorkerProcess | None = None
@@ -87,8 +87,9 @@ class BridgeService:
     def start(self, bridges: Sequence[MqttBridge], local: LocalAmqp) -> None:
         """Run the bridges, and all shovels and federation links that the broker has or will have.
 
-        Called in the event loop, when clients may connect. The port of `local` is 0 if the broker
-        has no listener for it.
+        Called in the event loop, after the listeners have started. `local` is the address and the
+        login with which links reach this broker over AMQP; its port is 0 if the broker has no
+        listener for AMQP.
         """
         self._bridges = list(bridges)
         self._local = local

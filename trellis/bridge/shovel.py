@@ -90,7 +90,11 @@ class ShovelLink:
     # -- connections
 
     async def _run(self) -> None:
-        """Move messages over one pair of connections after the other, until all are moved."""
+        """Connect both ends and move messages; after a lost connection, connect again.
+
+        The URIs of each end are used in turn. Return when the shovel has moved all messages that
+        `src-delete-after` asks for.
+        """
         shovel = self._shovel
         for source, target in zip(
             itertools.cycle(shovel.source.uris), itertools.cycle(shovel.target.uris), strict=False

@@ -1,9 +1,15 @@
 """The command `trellis`.
 
+Modules that many commands use:
+
     parsing.py           arguments: one-line errors, the flags of the settings
     table.py             rows as a table
     api_client.py        HTTP requests to a running broker, and the flags for login
     actions.py           commands with actions, such as `trellis users add`
+    readable.py          sizes, times and counts as text
+    confirming.py        questions before changes
+
+In each line: a module, its commands, and a module that supports them, with its content:
 
     serve.py             serve
     config.py            config, check-config, hash-password
@@ -16,16 +22,18 @@
     sessions.py          sessions
     vhosts_policies.py   vhosts, policies
     topology.py          queues, exchanges, bindings
-                                        consequences.py      consequences of deleting them
+                                        consequences.py      consequences of a deletion
     definitions.py       definitions
     doctor.py            doctor
-    route.py             route          route_text.py, route_expectations.py, routes_in_memory.py
+    route.py             route          route_text.py        the answer as text
+                                        route_expectations.py  tests of a topology (--expect)
+                                        routes_in_memory.py  routes without a running broker
     why.py               why
-    peek.py              peek           readable.py          sizes, times and counts as text
+    peek.py              peek
     publish.py           publish
     tail.py              tail
     trace.py             trace
-    move.py              move, redrive  confirming.py        questions before changes
+    move.py              move, redrive
     acting.py            purge, pause, resume, close
     retained.py          retained
     importing.py         import
@@ -42,15 +50,15 @@
     report.py            report
     asyncapi.py          asyncapi
     connect.py           connect
-    pipeline.py          pipeline, whose work the package pyspark_trellis does
+    pipeline.py          pipeline (its jobs are in the package pyspark_trellis)
     version.py           version
     completion.py        completion     command_tree.py      the commands, read from the parsers
     manual.py            man
 
 A module with commands has `add(commands)`, which adds their parsers. A command is a function that
 takes the parsed arguments and returns the exit code: 0 for success, 1 for a failure, 2 for wrong
-arguments or settings, or for a missing --yes (manual.py has them all). An error is one line on
-stderr.
+arguments or settings, or for a missing --yes (manual.py lists all exit codes). An error is one line
+on stderr.
 """
 
 import os

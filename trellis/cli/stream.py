@@ -81,7 +81,8 @@ def list_streams(arguments: argparse.Namespace) -> int:
 def show_archive(arguments: argparse.Namespace) -> int:
     """Print the state of the archive of streams: what waits, what was uploaded, the last error.
 
-    The exit code is 1 if the archive is away, a stream is not uploaded any more, or rows were lost.
+    The exit code is 1 if the archive is unreachable, a stream is not uploaded any more, or rows
+    were lost.
     """
     state = ApiClient(arguments).json("GET", "streams", "archive")
     if arguments.json:

@@ -29,7 +29,7 @@ LOOK_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Limits for the retention of the log: when to append a mark, and the log's largest size."""
+    """Limits for the retention of the log: the distance of its marks, and its largest size."""
 
     #: The owner appends a mark after this number of bytes, or after this number of seconds.
     bytes: int
@@ -40,7 +40,10 @@ class Retention:
 
 
 class NodeListStore(Protocol):
-    """The interface of the durable list of the nodes for which the log is kept."""
+    """The interface of the durable list of nodes.
+
+    The log keeps each record until all listed nodes have it.
+    """
 
     @property
     def durable(self) -> NodeList:
@@ -51,10 +54,10 @@ class NodeListStore(Protocol):
 
 
 class LogRetention:
-    """Appends marks to the log for its owner, and trims the log: removes the records before a mark.
+    """The owner's thread that appends marks to the log, and removes the records before a mark.
 
     `shipped` returns the total size in bytes of all batches that this owner has appended. `mark`
-    appends a mark, a record at which a reader may begin.
+    appends a mark: a record at which a reader may begin to read the log.
     """
 
     def __init__(
@@ -153,9 +156,9 @@ class LogRetention:
             logs.warning(
                 "cluster_node_unreported",
                 nodes=",".join(names),
-                note="the log is kept for the named nodes, and Kafka has no report of them (Kafka "
-                "forgets the report of a node that was stopped for days): start them, or remove "
-                "them with `trellis cluster forget NODE`",
+                note="the log is not trimmed, because Kafka has no report of these nodes, so it is "
+                "unknown which records they lack (Kafka forgets the report of a node that was "
+                "stopped for days): start them, or remove them with `trellis cluster forget NODE`",
             )
         self.unreported = names
 

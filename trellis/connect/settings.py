@@ -196,7 +196,9 @@ def keys_of(section: WebhookSection) -> list[bytes]:
     try:
         return [_key(text) for text in texts]
     except ValueError as error:
-        raise SettingsError(f"webhook {section.name}: secret", str(error)) from None
+        raise SettingsError(
+            f"webhook {section.name}: secrets or secret_files", str(error)
+        ) from None
 
 
 def new_secret() -> str:

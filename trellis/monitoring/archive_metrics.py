@@ -13,7 +13,7 @@ def add_archive(page: MetricsPage, archive: ArchiveService) -> None:
     page.gauge(
         "trellis_archive_up",
         "1 if the last upload to the archive, or fetch from it, succeeded, or none was tried; 0 "
-        "while the archive is away.",
+        "while the archive is unreachable.",
         archive.up,
     )
     page.gauge(

@@ -84,7 +84,10 @@ class DynamicSecurity:
         return rules_of(send + reading, self._default(SEND), False)
 
     def _default(self, kind: str) -> bool:
-        """Return the default of an access type: True if it allows. Mosquitto assumes False."""
+        """Return True if an access of this type is allowed when no entry matches it.
+
+        If the file has no default for the type, the access is denied, as in Mosquitto.
+        """
         return self._defaults.get(kind) is True
 
     def _roles_of(self, user: str | None) -> list[Table]:

@@ -50,9 +50,9 @@ class DescriptorShares:
         self.open = 0
 
     def reserve_open(self) -> None:
-        """Count the descriptors that are open now; `clients` then leaves them out.
+        """Reserve the descriptors that are open now, so that they are not in the share `clients`.
 
-        The broker calls this method during its start, when its own files are open.
+        Called once during the start of the broker, when the broker's own files are open.
         """
         self.open = process.open_descriptors()
 

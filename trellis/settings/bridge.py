@@ -126,8 +126,8 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
     client_id: Annotated[
         str,
         option(
-            "client identifier at the remote broker, and mark of the messages that the bridge has "
-            'copied; "" is HOSTNAME.NAME'
+            "client identifier at the remote broker; also the value of the user property "
+            'trellis-bridge in each copied message, against loops; "" is HOSTNAME.NAME'
         ),
     ] = ""
     local_user: Annotated[

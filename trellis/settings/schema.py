@@ -149,8 +149,8 @@ class StreamSettings(Section, frozen=True, kw_only=True):
     archive_cache: Annotated[
         int,
         option(
-            "size of the segments that were fetched from the archive and are kept in the data "
-            "directory for readers; at least two stay",
+            "largest total size of the segments that were fetched from the archive, and that the "
+            "data directory keeps for readers; the newest two stay even if they are larger",
             ge=0,
             unit="bytes",
         ),

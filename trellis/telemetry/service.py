@@ -1,7 +1,7 @@
 """The broker's end of the telemetry: sends the steps of sampled messages to the worker, and counts.
 
-Steps wait at most FLUSH_SECONDS. While the worker is away or too slow, they wait in SampledSteps,
-which drops steps when it is full.
+Steps wait at most FLUSH_SECONDS. While the worker is not running or is too slow, the steps wait in
+SampledSteps, which drops steps when it is full.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class VersionedNode(Node):
         self.must_upgrade = False
 
     def start(self) -> None:
-        """Start with a random version, or with the newer one if the directory needs it.
+        """Start with a random version of Trellis; with the newer one if the directory needs it.
 
         A directory whose state names format 2 needs the newer version.
         """
@@ -112,7 +112,10 @@ class VersionedNode(Node):
         super().turn()
 
     def _look(self) -> None:
-        """If this node is the owner and all nodes read a newer format, request a claim for it."""
+        """Request a claim that raises the format of batches, once all nodes read a newer one.
+
+        Only the owner requests such a claim.
+        """
         owner = self.owner
         if owner is not None and not self.wanted:
             in_force, wall = owner.judge.state.format, int(self.world.now * 1000)

@@ -25,7 +25,7 @@ from trellis.server.recovery import codecs
 
 
 class Crash(BaseException):
-    """The simulated process crashes here. The broker must not catch this exception."""
+    """A crash of the simulated process. The broker must not catch this exception."""
 
 
 class Faults:
