@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -96,3 +97,11 @@ def test_commands_in_the_readme_exist() -> None:
         assert command in commands
     for script in re.findall(r"(examples/\w+\.py)", readme):
         assert (ROOT / script).exists(), script
+
+
+def test_changelog_has_the_reasons_of_the_recorded_counts() -> None:
+    """`make guard` requires the reasons word for word, but needs a compiled broker."""
+    changelog = " ".join((ROOT / "CHANGELOG.md").read_text().split())
+    reasons = json.loads((ROOT / "benchmarks" / "guard.json").read_text())["why"]
+    assert reasons
+    assert [why for why in set(reasons.values()) if why not in changelog] == []
