@@ -25,7 +25,7 @@ from broker.messages.message import Properties
 from broker.routing.exchanges.consistent_hash import mixed
 
 #: Largest number of samples of one topic, and of all topics, in one slot of the history.
-SAMPLES_PER_TOPIC: Final[i64] = 200
+SAMPLES_PER_TOPIC: Final[i64] = 50
 SAMPLES_MAX: Final[i64] = 2_000
 #: Largest size of the sampled headers of a message, in bytes. Larger headers are not sampled.
 SAMPLE_BYTES: Final[i64] = 1_024
@@ -34,9 +34,6 @@ SAMPLE_BYTES: Final[i64] = 1_024
 _VALUE_BYTES: Final[i64] = 16
 #: The properties that an exchange may look at, apart from headers (consistent_hash.py).
 _PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
-
-#: A topic: virtual host, exchange and routing key.
-Topic = tuple[str, str, str]
 
 
 class MessageSamples:
@@ -101,26 +98,41 @@ class HeaderSamples:
     """The samples of all topics in one slot of the topic history."""
 
     def __init__(self) -> None:
-        self.by_topic: dict[Topic, MessageSamples] = {}
+        #: By virtual host, exchange and routing key. Three lookups of texts cost less than one of a
+        #: tuple, which would be made and hashed for each message.
+        self._topics: dict[str, dict[str, dict[str, MessageSamples]]] = {}
         #: Number of samples of all topics.
         self.count: i64 = 0
 
-    def offer(self, topic: Topic, properties: Properties) -> None:
+    def find(self, vhost: str, exchange: str, key: str) -> MessageSamples | None:
+        """Return the samples of a topic; None if there are none."""
+        exchanges = self._topics.get(vhost)
+        keys = None if exchanges is None else exchanges.get(exchange)
+        return None if keys is None else keys.get(key)
+
+    def offer(self, vhost: str, exchange: str, key: str, properties: Properties) -> None:
         """Count a message of a topic, and keep its headers if the sample chooses it."""
-        known = self.by_topic.get(topic)
-        if known is None:
-            if self.count >= SAMPLES_MAX:
-                return
-            known = MessageSamples(zlib.crc32("\0".join(topic).encode("utf-8", "surrogateescape")))
-        if not known.wants():
-            return
+        known = self.find(vhost, exchange, key)
+        if known is not None:
+            if known.wants():
+                self._keep(known, properties)
+        elif self.count < SAMPLES_MAX:
+            topic = "\0".join((vhost, exchange, key)).encode("utf-8", "surrogateescape")
+            new = MessageSamples(zlib.crc32(topic))
+            new.wants()
+            if self._keep(new, properties):
+                self._topics.setdefault(vhost, {}).setdefault(exchange, {})[key] = new
+
+    def _keep(self, samples: MessageSamples, properties: Properties) -> bool:
+        """Keep the message that was counted last; return False if its headers are too large."""
         sample = _sample_of(properties)
         if sample is None:
-            known.seen -= 1
-            return
-        self.by_topic[topic] = known
-        if known.keep(sample, len(known.kept) < SAMPLES_PER_TOPIC and self.count < SAMPLES_MAX):
+            samples.seen -= 1
+            return False
+        may_grow = len(samples.kept) < SAMPLES_PER_TOPIC and self.count < SAMPLES_MAX
+        if samples.keep(sample, may_grow):
             self.count += 1
+        return True
 
 
 class WeightedSamples:

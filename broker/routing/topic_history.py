@@ -128,7 +128,7 @@ class TopicHistory:
 
     def offer(self, vhost: str, exchange: str, key: str, properties: Properties) -> None:
         """Keep a message's headers as a sample if its topic has few samples, else at random."""
-        self.slots[-1].samples.offer((vhost, exchange, key), properties)
+        self.slots[-1].samples.offer(vhost, exchange, key, properties)
 
     def add_unroutable(self, vhost: str, exchange: str, key: str, messages: i64) -> None:
         """Add `messages` to the number of a topic's messages that reached no destination."""
@@ -157,7 +157,7 @@ class HistorySum:
         """Return the sampled headers of the messages of a topic; there may be none."""
         found = WeightedSamples()
         for slot in self._slots:
-            samples = slot.samples.by_topic.get((vhost, exchange, key))
+            samples = slot.samples.find(vhost, exchange, key)
             if samples is not None:
                 found.add(samples)
         return found

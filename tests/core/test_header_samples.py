@@ -23,27 +23,33 @@ TOPIC = ("/", "x", "k")
 
 def offered(samples: HeaderSamples, numbers: range, topic: tuple[str, str, str] = TOPIC) -> None:
     for number in numbers:
-        samples.offer(topic, {"headers": {"n": number}, "app_id": "not needed"})
+        samples.offer(*topic, {"headers": {"n": number}, "app_id": "not needed"})
+
+
+def of_topic(samples: HeaderSamples, topic: tuple[str, str, str] = TOPIC) -> MessageSamples:
+    found = samples.find(*topic)
+    assert found is not None
+    return found
 
 
 def kept(samples: HeaderSamples, topic: tuple[str, str, str] = TOPIC) -> list[Any]:
-    return [one["headers"]["n"] for one in samples.by_topic[topic].kept]  # type: ignore[index]
+    return [one["headers"]["n"] for one in of_topic(samples, topic).kept]  # type: ignore[index]
 
 
 def test_all_messages_of_a_rare_topic_are_kept() -> None:
     samples = HeaderSamples()
     offered(samples, range(SAMPLES_PER_TOPIC))
     assert kept(samples) == list(range(SAMPLES_PER_TOPIC))
-    assert samples.by_topic[TOPIC].kept[0] == {"headers": {"n": 0}}
+    assert of_topic(samples).kept[0] == {"headers": {"n": 0}}
 
 
 def test_each_message_of_a_frequent_topic_is_kept_with_the_same_probability() -> None:
     tenths: Counter[int] = Counter()
-    for seed in range(40):
+    for seed in range(160):
         samples = HeaderSamples()
         topic = ("/", "x", f"k{seed}")
         offered(samples, range(5_000), topic)
-        assert samples.by_topic[topic].seen == 5_000
+        assert of_topic(samples, topic).seen == 5_000
         assert len(set(kept(samples, topic))) == SAMPLES_PER_TOPIC
         tenths.update(number // 500 for number in kept(samples, topic))
     # 8,000 draws: 800 of each tenth of the messages, with a standard deviation of 27. The draws are
@@ -56,7 +62,8 @@ def test_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = HeaderSamples()
     for number in range(5):
         offered(samples, range(10), ("/", "x", f"k{number}"))
-    assert samples.count == 30 and len(samples.by_topic) == 3
+    found = [samples.find("/", "x", f"k{number}") for number in range(5)]
+    assert samples.count == 30 and [one is not None for one in found] == [True] * 3 + [False] * 2
     # A topic that cannot grow keeps a fair choice of its messages, as many as it has.
     offered(samples, range(10, 500), ("/", "x", "k2"))
     assert samples.count == 30 and len(kept(samples, ("/", "x", "k2"))) == 10
@@ -72,12 +79,12 @@ def test_large_and_nested_headers_are_not_kept() -> None:
         {"h" * 1_100: 1},
     ]
     for headers in too_large:
-        samples.offer(TOPIC, {"headers": headers})
-    samples.offer(TOPIC, {"message_id": "x" * 1_100})
-    assert not samples.by_topic and samples.count == 0
-    samples.offer(TOPIC, {"message_id": "m", "headers": {"h": b"x"}})
-    assert samples.by_topic[TOPIC].kept == [{"message_id": "m", "headers": {"h": b"x"}}]
-    assert samples.by_topic[TOPIC].seen == 1
+        samples.offer(*TOPIC, {"headers": headers})
+    samples.offer(*TOPIC, {"message_id": "x" * 1_100})
+    assert samples.find(*TOPIC) is None and samples.count == 0
+    samples.offer(*TOPIC, {"message_id": "m", "headers": {"h": b"x"}})
+    assert of_topic(samples).kept == [{"message_id": "m", "headers": {"h": b"x"}}]
+    assert of_topic(samples).seen == 1
 
 
 @settings(max_examples=200, deadline=None)
