@@ -25,7 +25,7 @@ from broker.messages.message import Properties
 from broker.routing.exchanges.consistent_hash import mixed
 
 #: Largest number of samples of one topic, and of all topics, in one slot of the history.
-SAMPLES_PER_TOPIC: Final[i64] = 50
+SAMPLES_PER_TOPIC: Final[i64] = 32
 SAMPLES_MAX: Final[i64] = 2_000
 #: Largest size of the sampled headers of a message, in bytes. Larger headers are not sampled.
 SAMPLE_BYTES: Final[i64] = 1_024
@@ -98,17 +98,21 @@ class HeaderSamples:
     """The samples of all topics in one slot of the topic history."""
 
     def __init__(self) -> None:
-        #: By virtual host, exchange and routing key. Three lookups of texts cost less than one of a
-        #: tuple, which would be made and hashed for each message.
-        self._topics: dict[str, dict[str, dict[str, MessageSamples]]] = {}
+        #: By virtual host and exchange, then by routing key.
+        self._topics: dict[tuple[str, str], dict[str, MessageSamples]] = {}
+        #: The virtual host and the exchange of the last message, and their topics by routing key.
+        #: Most messages have those of the message before, so they cost one lookup.
+        self._vhost = self._exchange = ""
+        self._keys: dict[str, MessageSamples] = {}
         #: Number of samples of all topics.
         self.count: i64 = 0
 
     def find(self, vhost: str, exchange: str, key: str) -> MessageSamples | None:
         """Return the samples of a topic; None if there are none."""
-        exchanges = self._topics.get(vhost)
-        keys = None if exchanges is None else exchanges.get(exchange)
-        return None if keys is None else keys.get(key)
+        if vhost is not self._vhost or exchange is not self._exchange:
+            self._vhost, self._exchange = vhost, exchange
+            self._keys = self._topics.get((vhost, exchange), {})
+        return self._keys.get(key)
 
     def offer(self, vhost: str, exchange: str, key: str, properties: Properties) -> None:
         """Count a message of a topic, and keep its headers if the sample chooses it."""
@@ -121,7 +125,8 @@ class HeaderSamples:
             new = MessageSamples(zlib.crc32(topic))
             new.wants()
             if self._keep(new, properties):
-                self._topics.setdefault(vhost, {}).setdefault(exchange, {})[key] = new
+                self._keys[key] = new
+                self._topics[vhost, exchange] = self._keys
 
     def _keep(self, samples: MessageSamples, properties: Properties) -> bool:
         """Keep the message that was counted last; return False if its headers are too large."""

@@ -45,7 +45,7 @@ PUBLISHED = st.dictionaries(
     st.tuples(NAMES, KEYS),
     # At most SAMPLES_PER_TOPIC messages of a topic, so that the history has the headers of each.
     st.dictionaries(
-        HEADERS.map(lambda one: tuple(sorted(one.items()))), st.integers(1, 10), max_size=5
+        HEADERS.map(lambda one: tuple(sorted(one.items()))), st.integers(1, 6), max_size=5
     ),
     min_size=1,
     max_size=5,
@@ -289,14 +289,14 @@ def test_an_exchange_that_hashes_a_header_is_tried_with_the_headers_of_the_messa
     queues = [world.queue(f"q{number}") for number in range(3)]
     for queue in queues:
         world.vhost.bind("x", Binding("1", queue))
-    history.add("/", "x", "k", 50)
-    devices: list[dict[str, Any]] = [{"device": f"d{number}"} for number in range(50)]
+    history.add("/", "x", "k", 30)
+    devices: list[dict[str, Any]] = [{"device": f"d{number}"} for number in range(30)]
     for headers in devices:
         history.offer("/", "x", "k", {"headers": headers})
     before = Counter(next(iter(routed(world, "x", "k", headers))) for headers in devices)
     trial = tried(world, [], history, [queues[0]])
     effects = {key: effect.messages for key, effect in trial.effects.items()}
-    assert effects.pop((queues[0], False)) == before[queues[0]] > 10
+    assert effects.pop((queues[0], False)) == before[queues[0]] > 5
     assert sum(effects.values()) == before[queues[0]]
     assert set(effects) == {(queues[1], True), (queues[2], True)}
 
