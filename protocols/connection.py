@@ -333,9 +333,7 @@ class Connection(Outlet):
     def review_incomplete(self) -> None:
         """Block the client if it has sent a large part of a message before an alarm began.
 
-        Without this review, `limit_incomplete` runs only when the client sends more. A client that
-        never sends the rest of its message would not be blocked, so no time limit would free the
-        memory of the message, which could keep the memory alarm on for ever.
+        Otherwise a message whose rest never comes could keep the memory alarm on for ever.
         """
         if not self.behind:
             self.limit_incomplete(self._input_size)

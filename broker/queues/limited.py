@@ -390,10 +390,7 @@ class LimitedQueue(Queue):
         return returned
 
     def _is_counted(self, returned: ReturnedMessage, was_returned: bool) -> bool:
-        """True if `waiting_bytes` includes the body of this message, which was the queue's head.
-
-        `was_returned` is True if the message was one of the returned messages.
-        """
+        """True if `waiting_bytes` includes this message, the former head (a returned one or not)."""
         if was_returned:
             return returned.counted == self._count_number
         return self._recount is None or self._recount.contains(returned.sequence)

@@ -37,6 +37,10 @@ TOPICS_MAX: Final[i64] = 5_000
 QUEUES_MAX: Final[i64] = 5_000
 #: Longest routing key that is remembered, in characters.
 KEY_MAX: Final = 512
+#: In a slot, this number of messages is offered as samples of headers, then each fourth message. So
+#: a busy headers exchange pays little for samples; its first messages count more in estimates.
+ALL_OFFERED: Final[i64] = 1_000
+OFFERED_SHARE: Final[i64] = 4
 #: Number of topics that a reader handles in one step.
 TOPICS_PER_STEP: Final = 256
 
@@ -67,6 +71,8 @@ class HistorySlot:
         self.left_out: i64 = 0
         #: Headers of some messages of the topics that pass an exchange which looks at headers.
         self.samples = HeaderSamples()
+        #: Number of messages that were offered as samples.
+        self.offered: i64 = 0
 
 
 class TopicHistory:
@@ -128,7 +134,10 @@ class TopicHistory:
 
     def offer(self, vhost: str, exchange: str, key: str, properties: Properties) -> None:
         """Keep a message's headers as a sample if its topic has few samples, else at random."""
-        self.slots[-1].samples.offer(vhost, exchange, key, properties)
+        slot = self.slots[-1]
+        slot.offered += 1
+        if slot.offered <= ALL_OFFERED or slot.offered % OFFERED_SHARE == 0:
+            slot.samples.offer(vhost, exchange, key, properties)
 
     def add_unroutable(self, vhost: str, exchange: str, key: str, messages: i64) -> None:
         """Add `messages` to the number of a topic's messages that reached no destination."""

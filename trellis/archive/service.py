@@ -27,8 +27,7 @@ from trellis.archive.names import stream_path
 from trellis.archive.progress import read_progress
 from trellis.worker_process import WorkerProcess
 
-#: Seconds between two attempts while the archive is unreachable: RETRY_MIN at first, then doubled
-#: up to RETRY_MAX.
+#: Seconds between two attempts while the archive is unreachable: doubled from RETRY_MIN on.
 RETRY_MIN: Final = 1.0
 RETRY_MAX: Final = 30.0
 #: Shortest time in seconds between two log lines about an unreachable archive.
