@@ -390,7 +390,7 @@ class LimitedQueue(Queue):
         return returned
 
     def _is_counted(self, returned: ReturnedMessage, was_returned: bool) -> bool:
-        """True if `waiting_bytes` includes this message, the former head, returned before or not."""
+        """True if `waiting_bytes` includes this message, the former head (returned or not)."""
         if was_returned:
             return returned.counted == self._count_number
         return self._recount is None or self._recount.contains(returned.sequence)
