@@ -33,7 +33,6 @@ class StepOrigin(Struct, array_like=True):
     """The publication of a message: SampledOrigin, with the parts of its trace context."""
 
     parent_span: str
-    flags: int
     state: str
     vhost: str
     exchange: str
@@ -73,7 +72,8 @@ class SpanProgress(Struct, tag=True):
     """Numbers of spans since the last SpanProgress, and the number that wait now.
 
     `failures` is the number of requests that failed; `reason` is the last failure, "" if the last
-    request succeeded.
+    request succeeded. `remembered` and `unknown` are the present numbers of this worker's
+    SpanAssembler.
     """
 
     exported: int
@@ -82,6 +82,8 @@ class SpanProgress(Struct, tag=True):
     failures: int
     waiting: int
     reason: str
+    remembered: int
+    unknown: int
 
 
 ToWorker = OpenExport | Steps

@@ -37,7 +37,11 @@ _EXPORTER: Final = "opentelemetry-exporter-otlp-proto-http"
 
 
 class TelemetryCounters:
-    """Totals since the start of the broker. `waiting` is the present number of spans."""
+    """Totals since the start of the broker.
+
+    `waiting` is the present number of spans, `remembered` the present number of messages whose
+    steps the worker connects.
+    """
 
     def __init__(self) -> None:
         self.exported = 0
@@ -46,6 +50,9 @@ class TelemetryCounters:
         self.dropped_with_worker = 0
         self.failures = 0
         self.waiting = 0
+        self.remembered = 0
+        #: Number of messages whose publication the workers did not know (SpanAssembler).
+        self.unknown = 0
 
 
 class TelemetryService:
@@ -59,6 +66,8 @@ class TelemetryService:
         self._opening = opening
         self._steps = sampler.steps
         self._logged_at = -LOG_INTERVAL
+        #: Number of unknown messages of earlier workers.
+        self._unknown_before = 0
         self._flushing: asyncio.TimerHandle | None = None
         #: The worker; None before `start`.
         self.worker: WorkerProcess | None = None
@@ -114,6 +123,8 @@ class TelemetryService:
         counters.dropped_refused += message.dropped_refused
         counters.failures += message.failures
         counters.waiting = message.waiting
+        counters.remembered = message.remembered
+        counters.unknown = self._unknown_before + message.unknown
         if message.failures or message.exported:
             self._set_up(message.reason)
 
@@ -134,7 +145,8 @@ class TelemetryService:
 
     def _on_lost(self, reason: str, delay: float) -> None:
         self.counters.dropped_with_worker += self.counters.waiting
-        self.counters.waiting = 0
+        self.counters.waiting = self.counters.remembered = 0
+        self._unknown_before = self.counters.unknown
         logs.warning(
             "telemetry_worker_lost",
             reason=reason,
@@ -213,7 +225,6 @@ def _origin(origin: SampledOrigin) -> contract.StepOrigin:
     parent = origin.parent
     return contract.StepOrigin(
         "" if parent is None else parent.span_id,
-        1 if parent is None else parent.flags,
         "" if parent is None else parent.state,
         origin.vhost,
         origin.exchange,

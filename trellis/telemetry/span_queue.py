@@ -17,7 +17,7 @@ LINGER: Final = 0.2
 #: Seconds before a failed request is repeated: doubled from the first to the last.
 RETRY_MIN: Final = 1.0
 RETRY_MAX: Final = 30.0
-#: Number of requests after which a batch is dropped that the collector never accepts.
+#: Number of failed requests after which a batch is dropped: the collector may refuse it for ever.
 ATTEMPTS_MAX: Final = 10
 
 Span = TypeVar("Span")

@@ -44,23 +44,28 @@ class TelemetryWorker:
         self._queue.end(END_SECONDS)
 
     def _report(self) -> None:
-        """Tell the broker what became of the spans."""
-        counts = self._queue.take_counts()
-        self._send(
-            contract.SpanProgress(
-                counts.exported,
-                counts.dropped_full,
-                counts.dropped_refused,
-                counts.failures,
-                self._queue.waiting,
-                self._queue.reason,
+        """Tell the broker what became of the spans.
+
+        Two threads report. The lock keeps the older numbers from following the newer ones.
+        """
+        with self._sending:
+            counts = self._queue.take_counts()
+            self._send(
+                contract.SpanProgress(
+                    counts.exported,
+                    counts.dropped_full,
+                    counts.dropped_refused,
+                    counts.failures,
+                    self._queue.waiting,
+                    self._queue.reason,
+                    self._assembler.remembered,
+                    self._assembler.unknown,
+                )
             )
-        )
 
     def _send(self, message: contract.FromWorker) -> None:
         try:
-            with self._sending:
-                self._connection.sendall(contract.line(message))
+            self._connection.sendall(contract.line(message))
         except OSError:
             pass  # The broker has ended, and reads no more.
 
