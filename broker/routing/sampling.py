@@ -22,9 +22,11 @@ from broker.messages.trace_context import trace_context_of
 from broker.names import shown
 from broker.routing.publish_context import PublishContext
 
-#: Duration in ms of a window in which a tenth of `rate` messages may be sampled.
+#: Shortest duration in ms of a window in which a share of `rate` messages may be sampled. With a
+#: rate below 10, a window is longer, and has one message.
 WINDOW_MS: Final[i64] = 100
 _WINDOWS_PER_SECOND: Final = 10
+_SECOND_MS: Final = 1_000
 #: Longest message_id or correlation_id of a span, in characters.
 _ID_MAX: Final = 256
 #: The bits of a trace id that `ratio` decides by: the lower 64, as in OpenTelemetry's sampler.
@@ -58,6 +60,7 @@ class MessageSampler:
         self._draw = draw
         self._parent_based = parent_based
         self._bound = round(ratio * (_RATIO_MASK + 1))
+        self._window_ms: i64 = max(int(WINDOW_MS), -(-_SECOND_MS // rate))
         self._window_max = max(1, rate // _WINDOWS_PER_SECOND)
         self._window: i64 = -1
         self._in_window = 0
@@ -114,7 +117,7 @@ class MessageSampler:
         return trace_id & _RATIO_MASK < self._bound
 
     def _has_room(self) -> bool:
-        window: i64 = self._agenda.now // WINDOW_MS
+        window: i64 = self._agenda.now // self._window_ms
         if window != self._window:
             self._window = window
             self._in_window = 0
