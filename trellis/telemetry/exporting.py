@@ -24,7 +24,7 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 class _LastWarning(logging.Handler):
-    """Keeps the last warning of OpenTelemetry, which gives the reason of a failed request."""
+    """A log handler with the last warning of OpenTelemetry: the reason of a failed request."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -60,7 +60,7 @@ class CollectorClient:
         logger.propagate = False
 
     def export(self, spans: list[FinishedSpan]) -> str:
-        """Send spans; return "", or the reason why that failed."""
+        """Send spans; return "", or the reason why the request failed."""
         self._warning.text = ""
         try:
             result = self._exporter.export([self._readable(span) for span in spans])
