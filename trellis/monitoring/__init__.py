@@ -10,6 +10,10 @@ Reading order:
     channel_metrics metrics of AMQP channels
     archive_metrics metrics of the archive of streams
     bridge_metrics  metrics of bridges, shovels and federation links
+    login_metrics   metrics of logins and tokens
+    telemetry_metrics
+                    metrics of distributed tracing
+    ingress         counts of published messages, collected from the cached routes
     message_metrics metrics of queues, streams, fates, routes and sessions
     cluster_metrics metrics of a node of a cluster
     stream_protocol metrics of RabbitMQ's stream protocol, which are always 0
