@@ -1,6 +1,6 @@
 """Runs a worker: a child process that exchanges lines with the broker, started again after its end.
 
-The archive, the bridges and the telemetry have a worker each. The first line that the broker sends
+The archive, the telemetry and the bridges have a worker each. The first line that the broker sends
 opens the worker. A worker works until the broker closes the connection.
 """
 

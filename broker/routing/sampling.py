@@ -29,18 +29,18 @@ _WINDOWS_PER_SECOND: Final = 10
 _SECOND_MS: Final = 1_000
 #: Longest message_id or correlation_id of a span, in characters.
 _ID_MAX: Final = 256
-#: The bits of a trace id that `ratio` decides by: the lower 64, as in OpenTelemetry's sampler.
+#: Number of the lower bits of a trace id that are compared with `ratio`, as in OpenTelemetry.
 _RATIO_BITS: Final = 64
 _RATIO_MASK: Final = (1 << 64) - 1
 
 
 class MessageSampler:
-    """Chooses messages, and makes the SampledMessage that reports the steps of a chosen message.
+    """The sampler of a broker. It makes a SampledMessage for each message that it chooses.
 
-    If `parent_based` is True, a message with a valid `traceparent` is sampled as the flag in it
-    says. Otherwise, and for other messages, `ratio` (0 to 1) of all trace ids are sampled. At most
+    If `parent_based` is True, the flag in a valid `traceparent` decides about the message. All
+    other messages are sampled with the probability `ratio` (0 to 1), by the trace id. At most
     `rate` messages are sampled in a second; further ones are counted in `skipped`. The function
-    `draw` returns a random integer of the number of bits that it is given.
+    `draw` returns a random integer with the given number of bits.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class MessageSampler:
         rate: int = 1_000,
     ) -> None:
         self.steps = steps
-        #: Number of messages that were sampled, and that were not because of `rate`.
+        #: Number of messages that were sampled, and number that were skipped because of `rate`.
         self.sampled = 0
         self.skipped = 0
         self._agenda = agenda

@@ -41,7 +41,7 @@ _SEPARATORS: Final = {"amqp": ".", "mqtt": "/"}
 
 
 class DocumentOptions(NamedTuple):
-    """The user's options: title and version of the document, its servers, and examples or not."""
+    """The user's options. `examples` is True if the document may show observed values."""
 
     title: str
     version: str

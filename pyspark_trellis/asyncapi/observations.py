@@ -20,14 +20,14 @@ from pyspark_trellis.asyncapi.schemas import InferredSchema, NotJson, SchemaBudg
 from pyspark_trellis.columns import projection
 from pyspark_trellis.rows import SelectedRows
 
-#: Combinations of topic, protocol, publisher, QoS, content type and type in memory; if there are
-#: more, only the more frequent half of this number is kept.
+#: Largest number of combinations of topic, protocol, publisher, QoS, content type and type in
+#: memory. If there are more, the most frequent ones are kept: half of this number.
 COMBINATIONS_MAX: Final = 500_000
-#: Addresses of the document; with more, those with the fewest messages are left out.
+#: Largest number of addresses of the document. Those with the fewest messages are left out.
 ADDRESSES_MAX: Final = 1_000
 #: Largest number of messages (content types and types) of an address.
 MESSAGES_MAX: Final = 20
-#: Sampled bodies of a message, and the largest body in bytes that is sampled.
+#: Approximate number of sampled bodies of a message, and the largest sampled body in bytes.
 SAMPLES: Final = 200
 BODY_MAX: Final = 64 << 10
 #: Largest number of publishers of an address and protocol whose names are kept.
@@ -52,8 +52,8 @@ INTERNAL: Final = "internal"
 class ObservedMessage:
     """The messages of an address with one content type and one type (AMQP's property `type`).
 
-    `body` is the schema of the sampled bodies if all of them are JSON, else None; it is None from
-    the start if the content type is another format. `headers` is the schema of the sampled headers.
+    `body` is the schema of the sampled bodies. It is None if a body is not JSON, or if the content
+    type names another format. `headers` is the schema of the sampled headers.
     """
 
     content_type: str
@@ -103,7 +103,7 @@ class ObservedAddress:
     messages: dict[tuple[str, str], ObservedMessage] = field(default_factory=dict)
 
     def message(self, content_type: str, kind: str) -> ObservedMessage | None:
-        """Return the message with this content type and type; None if there are too many."""
+        """Return the message with this content type and type; None above MESSAGES_MAX messages."""
         key = content_type, kind
         if key not in self.messages and len(self.messages) < MESSAGES_MAX:
             self.messages[key] = ObservedMessage.of(content_type, kind, self.budget)
@@ -122,7 +122,10 @@ class ObservedAddress:
 
 @dataclass(frozen=True)
 class Observations:
-    """The observed addresses, by number of messages, and the counts of what was left out."""
+    """The observed addresses, most messages first, with the numbers of messages.
+
+    `messages` counts all messages, also those that were left out.
+    """
 
     addresses: list[ObservedAddress]
     messages: int = 0

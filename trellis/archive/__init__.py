@@ -13,7 +13,7 @@ Modules, in reading order:
     contract        the messages between service and worker
     cache           the fetched segments
     counters        counts for the metrics
-    fetch_queue     what readers need from the archive: which requests are sent next
+    fetch_queue     the requests of readers, in the order in which the worker gets them
     service         the broker's end: what to upload and to fetch next; retries, cache, counters
     progress        how far each stream is uploaded, for the next start
 

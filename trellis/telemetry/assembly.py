@@ -27,11 +27,12 @@ from trellis.telemetry.attributes import (
 )
 from trellis.telemetry.contract import Step, StepOrigin
 
-#: Number of messages whose steps are connected, and of their queues and sessions. Beyond, the
-#: message that was sampled first is forgotten: its further spans begin when they end.
+#: Largest number of messages that the assembler remembers, and of the queues and sessions of all of
+#: these messages. Beyond either number, the assembler forgets the message that was sampled first:
+#: spans of this message that end later have no duration and no link.
 MESSAGES_MAX: Final = 10_000
 PLACES_MAX: Final = 50_000
-#: Steps of the routing of a message, up to the first other step.
+#: Steps that belong to the routing of a message. Each other step ends the routing.
 ROUTING: Final = frozenset(
     (
         "published",
@@ -62,7 +63,7 @@ class FinishedSpan(NamedTuple):
 
     `parent_id` is "" for the first span of a trace. `link` is the id of the linked span in the same
     trace, "" for none. `error` is the outcome if it is an error, otherwise "". `remote` is True if
-    the parent is a span of the publisher.
+    the parent is a span of the publisher. `state` is the value of `tracestate`.
     """
 
     name: str
@@ -92,7 +93,7 @@ class _Message:
         self.published = origin is _UNKNOWN
         #: The span that is the parent of the present routing.
         self.cause = span_id
-        #: Time at which the message came to each queue.
+        #: Time of the message's arrival in each queue.
         self.waiting: dict[str, int] = {}
         #: Time and span id of the last delivery from each queue.
         self.delivered: dict[str, tuple[int, str]] = {}
@@ -104,7 +105,7 @@ class _Message:
 
 
 class SpanAssembler:
-    """Turns steps, in the order in which they happened, into spans."""
+    """The maker of spans from steps, which it gets in the order in which they happened."""
 
     def __init__(self) -> None:
         self._messages: dict[str, _Message] = {}

@@ -24,7 +24,7 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 class _FirstWarning(logging.Handler):
-    """Keeps the first warning of OpenTelemetry about a request.
+    """A log handler with the first warning of OpenTelemetry about a request.
 
     The first warning gives the reason of a failure. The later ones are about repetitions, and the
     last one only says that there is no further repetition.
@@ -64,7 +64,7 @@ class CollectorClient:
         logger.propagate = False
 
     def export(self, spans: list[FinishedSpan]) -> str:
-        """Send spans; return "", or the reason why that failed."""
+        """Send spans; return "", or the reason why the request failed."""
         try:
             readable = [self._readable(span) for span in spans]
             self._warning.text = ""

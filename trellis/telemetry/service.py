@@ -26,13 +26,13 @@ from trellis.worker_process import WorkerProcess
 
 #: Seconds between two lines of steps to the worker.
 FLUSH_SECONDS: Final = 0.1
-#: While the worker has not read this number of bytes, it gets no further steps.
+#: The worker gets no further steps while more than this number of bytes waits for it.
 UNSENT_MAX: Final = 1 << 20
 #: Seconds in which the worker sends its last spans when the broker stops.
 END_SECONDS: Final = 0.8
 #: Shortest time in seconds between two log lines about a collector that does not accept spans.
 LOG_INTERVAL: Final = 60.0
-#: The distribution whose presence shows that the extra is installed.
+#: The package whose presence shows that the extra `otel` is installed.
 _EXPORTER: Final = "opentelemetry-exporter-otlp-proto-http"
 
 
@@ -129,7 +129,7 @@ class TelemetryService:
             self._set_up(message.reason)
 
     def _set_up(self, reason: str) -> None:
-        """Record, and log, if the collector accepts spans; `reason` is why it does not."""
+        """Record and log the state of the collector; `reason` is "" if it accepts spans."""
         now = time.monotonic()
         if reason and (self.up or now - self._logged_at >= LOG_INTERVAL):
             self._logged_at = now
@@ -162,7 +162,7 @@ def telemetry_from_settings(
 ) -> TelemetryService | None:
     """Return the telemetry that the settings and the environment request; None if it is off.
 
-    The broker samples messages from now on. Raises SettingsError.
+    Unless it is off, the broker samples messages from now on. Raises SettingsError.
     """
     wanted = settings.telemetry
     environment = dict(os.environ) if environment is None else environment
@@ -204,7 +204,7 @@ def telemetry_from_settings(
 
 
 def steps_of(waiting: SampledSteps) -> list[contract.Step]:
-    """Take the steps that wait, and return them as the worker gets them."""
+    """Take the steps that wait, and return them in the form for the worker."""
     return [_step(step) for step in waiting.take()]
 
 
