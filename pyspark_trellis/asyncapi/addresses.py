@@ -196,5 +196,7 @@ def _names(pattern: tuple[Word, ...], usual: str) -> dict[int, str]:
         if len(name) > 3 and name.endswith("s") and not name.endswith("ss"):
             name = name[:-1]
         name = name or usual or f"level{at + 1}"
-        names[at] = name if name not in names.values() else f"{name}{at + 1}"
+        while name in names.values():
+            name += str(at + 1)
+        names[at] = name
     return names

@@ -115,7 +115,7 @@ class _Writer:
 
     def _versions(self) -> dict[str, str]:
         protocols = {name for each in self._observed.addresses for name in each.protocols}
-        old = protocols & {"mqtt31", "mqtt311"} and "mqtt50" not in protocols
+        old = protocols & {"mqtt310", "mqtt311"} and "mqtt50" not in protocols
         return {"amqp": "0-9-1", "mqtt": "3.1.1" if old else "5.0"}
 
     def _description(self, sources: Sequence[str]) -> str:
