@@ -220,8 +220,7 @@ def test_the_messages_that_are_remembered_are_bounded() -> None:
     for number in range(MESSAGES_MAX + 1):
         list(assembler.add([step("published", "", number, 5, origin)]))
     late, kept = (
-        next(iter(assembler.add([step("delivered", "q", number, 9)])))
-        for number in (0, MESSAGES_MAX)
+        list(assembler.add([step("delivered", "q", number, 9)]))[0] for number in (0, MESSAGES_MAX)
     )
     assert assembler.remembered == MESSAGES_MAX
     # Message 1 was forgotten for message 0, whose publication is no longer known.
