@@ -365,7 +365,7 @@ class Login(InputHandler):
             session.receive_maximum = min(service.options.receive_maximum, connect.receive_maximum)
         else:
             old = connection.level == LEVEL_31
-            connection.handler = (Level3Handler if old else Level4Handler)(connection)
+            connection.handler = Level3Handler(connection) if old else Level4Handler(connection)
             writer = BridgeWriter(connection) if connection.bridge else Level4Writer(connection)
             # The byte is reserved in MQTT 3.1.
             answer = connack(present and not old, ACCEPTED)
