@@ -209,8 +209,8 @@ class RollupFeed:
         """Return the valid files of the directory: those that Spark's log in it lists.
 
         A file that a killed task has written is not in the log. The log, `_spark_metadata`, has a
-        file `N` with the names for each batch N. From time to time it has a file `N.compact`
-        instead, which has the names for all batches up to N.
+        file `N` with the names for each batch N. Some batches have a file `N.compact` instead,
+        which has the names for all batches up to N.
         """
         log = self._path / "_spark_metadata"
         try:

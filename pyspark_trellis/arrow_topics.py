@@ -23,7 +23,7 @@ from pyspark_trellis.topics import (
     TopicCount,
 )
 
-#: The sums of pairs of bindings are added up when they have this many elements.
+#: Number of stored partial sums of pairs of bindings above which equal pairs are added up.
 _PAIRS: Final = 1 << 20
 
 
@@ -124,8 +124,9 @@ class ArrowTopics(PublishedTopics):
         return [TopicCount(*row) for row in self._rows(order, chosen)]
 
     def _topics(self, rows: Rows) -> Rows | None:
-        """Return a number for each row that rows of the same topic share; None if topics are not
-        divided. The rows must be of one exchange.
+        """Return for each row the number of its topic; None if topics are not divided.
+
+        The rows must be of one exchange.
         """
         if not self._divided:
             return None
@@ -184,7 +185,7 @@ class _MetCounts:
         """
         if not len(rows):
             return
-        # One integer for each pair sorts faster than its parts.
+        # Sorting one integer for each pair is faster than sorting two columns.
         order = np.sort((rows << self._bits) + self._ranks[numbers])
         rows, numbers = order >> self._bits, self._ranked[order & ((1 << self._bits) - 1)]
         destinations = self._destinations[numbers]
@@ -216,7 +217,7 @@ class _MetCounts:
         for sum_, column in zip(sums, columns[1:], strict=True):
             np.add.at(sum_, inverse, column)
         self._sums = [(pairs, sums[0], sums[1])]
-        # If all pairs differ, adding does not reduce them: do not try again at once.
+        # If all pairs differ, adding up does not shorten the list: do not try again at once.
         self._rows = len(pairs) // 2
 
     def most_frequent(self) -> list[MetBindings]:

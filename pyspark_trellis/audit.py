@@ -4,9 +4,9 @@ bindings and unroutable topics.
     dead         no topic of the history matched the binding
     duplicate    an earlier binding of the file has the same source, destination and key (if the
                  source is a fanout exchange, the same source and destination)
-    subsumed     another binding to the same destination takes every topic that this one takes
+    subsumed     another binding to the same destination matches every topic that this one does
                  (`matching.covers`: exact, for all possible topics)
-    overlapping  two bindings to the same destination both took topics of the history, and neither
+    overlapping  two bindings to the same destination matched topics of the history, and neither
                  covers the other
     unroutable   a topic that reached no queue, with the binding nearest to it
 """
@@ -115,7 +115,7 @@ def audit(
 
 
 def _takes_all(one: BoundQueue, other: BoundQueue) -> bool:
-    """True if the binding `one` takes every topic that the binding `other` takes.
+    """True if the binding `one` matches every topic that the binding `other` matches.
 
     Both bindings lead to one destination, and have the same grammar.
     """

@@ -104,7 +104,7 @@ class RowSelection:
                 f"{following}"
             )
         found: list[tuple[JournalSpan, int, int]] = []
-        after = 0  # The offset after the segment before.
+        after = 0  # The offset after the previous segment.
         lost: tuple[int, int] | None = None
         for span in spans:
             if found and lost is None and after < span.low:

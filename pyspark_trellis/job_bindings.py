@@ -69,7 +69,7 @@ class JobBindings:
 
     @property
     def routing(self) -> DefinitionsFile | None:
-        """The bindings by which the messages were routed: those of their minutes, if known."""
+        """The bindings of each message's minute if they are known, else the present bindings."""
         return self.then or self.current
 
     @property
@@ -249,7 +249,7 @@ def _remote_streams(place: str, arguments: argparse.Namespace) -> list[JournalSt
     own = Remote.of(
         place, {"journal": f"{vhost}/{topology.NAME}" if vhost else topology.NAME} | login
     )
-    own.bounds()  # fails with the better reason
+    own.bounds()  # its error names the missing stream
     return [
         own,
         *(

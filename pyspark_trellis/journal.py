@@ -174,7 +174,7 @@ class JournalStream:
 
         Rows were replaced if a later epoch begins before the offset: a crash removed them, and
         other rows got their offsets. A query that read them then has rows that are no longer in the
-        stream. The answer is as of the last call of `bounds`.
+        stream. The result is computed from the segments that the last call of `bounds` found.
         """
         raise NotImplementedError
 
@@ -238,7 +238,7 @@ class JournalStream:
     def first_since(self, micros: int) -> int:
         """Return an offset before which all rows were published before a time in microseconds.
 
-        Only whole segments are before the offset. Raises PipelineError.
+        The offset is the beginning of a segment, or the end of the stream. Raises PipelineError.
         """
         spans = self.spans()
         for span in spans:

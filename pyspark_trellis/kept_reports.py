@@ -43,7 +43,7 @@ KINDS: Final = {
 }
 _FORMAT: Final = 1
 _NAME: Final = "report-%Y%m%dT%H%M%SZ.json"
-#: Seconds between two attempts to make a report that is due, if the first attempt fails.
+#: Seconds from a failed attempt to make a report to the next attempt.
 _RETRY: Final = 60
 #: The maximum number of changed findings of one kind that are printed.
 _SHOWN: Final = 10

@@ -71,7 +71,7 @@ class NearestKeys:
                 if word not in (AMQP.one, AMQP.many):
                     owners.append(owner)
                     words.append(self._vocabulary.setdefault(word, len(self._vocabulary)))
-        #: For each literal word of a key: the number of the key, and that of the word.
+        #: For each literal word of a key: the number of the key and the number of the word.
         self._owners: Final = np.array(owners, np.int64)
         self._words: Final = np.array(words, np.int64)
         self._lengths: Final = np.array([len(key) for key in split], np.int64)

@@ -27,7 +27,10 @@ _KAFKA_WORDS = {-2: EARLIEST, -1: LATEST}
 
 
 class Position(NamedTuple):
-    """The end of a batch in one journal: see the module's text."""
+    """The end of a batch in one journal: the next offset to read, and the last row's epoch.
+
+    `begin` is the offset at which the batch began; None unless rows were skipped before it.
+    """
 
     next: int
     epoch: int
@@ -98,7 +101,7 @@ def by_journal(text: str, option: str, names: Iterable[str]) -> dict[str, str]:
     """Return the text of an option for each journal. The option may be JSON with an entry for each.
 
     The offset JSON of a query is accepted too. Raises PipelineError if a journal has no entry, or
-    an entry no journal.
+    if an entry names another journal.
     """
     known = list(names)
     if not text.lstrip().startswith("{"):
@@ -233,7 +236,7 @@ def last_offsets(
 def _by_time(
     options: Mapping[str, str], which: str, streams: Mapping[str, JournalStream]
 ) -> dict[str, int] | None:
-    """Return the offsets of the option startingTimestamp or endingTimestamp; None without it."""
+    """Return the offsets of the option startingTimestamp or endingTimestamp; None if absent."""
     option = f"{which}Timestamp"
     text = options.get(option.lower())
     if text is None:

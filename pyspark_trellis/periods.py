@@ -55,7 +55,7 @@ class Existence:
                 at if at == ALWAYS else -(-at // MINUTE) * MINUTE if ends else at // MINUTE * MINUTE
             )
             if not ends and found and minute <= found[-1]:
-                found.pop()  # it ceased and began again within a minute
+                found.pop()  # the binding ceased and began again within a minute
             else:
                 found.append(minute)
         return found
@@ -109,7 +109,8 @@ class Periods:
 class RowSplits:
     """A division of the messages of each topic into parts, each with the same destinations.
 
-    Messages of different `periods` are counted apart. So are the messages of each of the `users`.
+    Messages of different `periods` are counted separately, and so are the messages of each user in
+    `users`.
     """
 
     periods: Periods = field(default_factory=Periods)
@@ -117,5 +118,5 @@ class RowSplits:
 
     @property
     def divides(self) -> bool:
-        """True if messages of one topic may be counted apart."""
+        """True if the messages of one topic may be divided into several parts."""
         return bool(self.periods.begins or self.users)

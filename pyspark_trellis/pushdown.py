@@ -1,7 +1,7 @@
 """The conditions of a query that the source applies while reading, instead of Spark.
 
 offset            comparisons: segments and batches outside are not read
-published_at      comparisons: likewise; Spark checks the rows again
+published_at      comparisons: as for `offset`, but Spark checks the rows again
 topic, journal    equality, and IN
 """
 

@@ -2,7 +2,7 @@
 
     for each in lag(query.lastProgress): print(each.journal, each.rows, each.seconds)
 
-Spark's interface for data sources in Python has no metrics of a source's own. So the source reports
+In Spark's interface for Python data sources, a source cannot define metrics. So the source reports
 the lag in the offset JSON `latestOffset` of the progress, where Spark's web interface and listeners
 of queries show it: `lagRows` and `lagSeconds` of each journal.
 """

@@ -83,12 +83,12 @@ class TopicParts:
         )
 
     def publisher(self, row: int) -> str:
-        """Return the publisher of a part's messages; "" if no session distinguishes it."""
+        """Return the publisher of a part's messages; "" if parts are not divided by publisher."""
         return "" if self.publishers is None else self.publishers[row]
 
 
 class _RowsOfTopics:
-    """The rows of some parts by topic, so that each topic is matched once."""
+    """Rows of topic parts, grouped by topic, so that each topic is matched once."""
 
     def __init__(self, rows: Rows, codes: Rows) -> None:
         """Sort the rows by their topics; `codes` has the topic of every row."""
@@ -143,7 +143,7 @@ class _RowsOfPlaces:
         total = sum(map(len, lists))
         if total * 16 < self._count:
             return np.unique(np.concatenate(lists))
-        # Marking the rows takes less time than sorting them, if they are many.
+        # If there are many rows, marking them takes less time than sorting them.
         marked = np.zeros(self._count, bool)
         for rows in lists:
             marked[rows] = True
@@ -349,7 +349,7 @@ def _by_exchange(batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, str, R
 
 
 def alive(lives: tuple[int, ...], periods: Rows) -> NDArray[np.bool_]:
-    """Return True for each of the periods in which a binding with these lives exists."""
+    """Return an array with True for each period in which a binding with these `lives` exists."""
     if not lives:
         return np.ones(len(periods), bool)
     found: NDArray[np.bool_] = np.searchsorted(np.array(lives), periods, side="right") % 2 == 1

@@ -72,7 +72,7 @@ _DIRECTORY: Final = "trellis"
 
 @dataclass
 class StagedRows(WriterCommitMessage):
-    """The result of a task: the query, and the file with the rows; None if there are none."""
+    """The result of a task: the query, and the file with the rows (None if there are no rows)."""
 
     query: str
     file: str | None
@@ -142,7 +142,7 @@ class MessageSink:
     def publish(self, storage: Storage, query: str, batch: int, files: Sequence[str]) -> None:
         """Publish the rows of a batch: those that the manifest of the batch names, if it has one.
 
-        Otherwise store a manifest with `files` first. Raises PipelineError.
+        If the batch has no manifest, store one with `files` first. Raises PipelineError.
         """
         name = str(batch)
         manifest = BatchManifest.read(storage, name)

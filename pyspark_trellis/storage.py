@@ -42,7 +42,7 @@ class Storage:
         raise NotImplementedError
 
     def write(self, name: str, text: str) -> None:
-        """Write a small file that does not exist yet, so that it is there whole or not at all.
+        """Create a small file atomically: it exists whole or not at all.
 
         Raises PipelineError.
         """
@@ -115,7 +115,7 @@ class LocalStorage(Storage):
     def exists(self, name: str) -> bool:
         try:
             return (self._path / name).exists()
-        except OSError as error:  # such as a directory above it that may not be read
+        except OSError as error:  # such as a parent directory that this user may not read
             raise _failed("find", str(self._path / name), error) from None
 
     def make(self) -> None:

@@ -26,9 +26,9 @@ class TopologyHistory:
 
     @classmethod
     def of(cls, stream: JournalStream) -> TopologyHistory:
-        """Read the whole stream. What the first complete snapshot has existed before it, too.
+        """Read the whole stream.
 
-        Raises PipelineError.
+        Bindings in the first complete snapshot count as existing before it. Raises PipelineError.
         """
         bounds = stream.bounds()
         history: TopologyHistory | None = None
@@ -38,7 +38,8 @@ class TopologyHistory:
         for at, vhost, event, facts in rows_of(stream, bounds.first, bounds.next):
             history = history or cls(vhost)
             if state is None or (event == "snapshot" and (facts.get("restarted") or not known)):
-                # The snapshot shows what the restart ended: all that it does not contain.
+                # Bindings and names that the snapshot does not contain ended with the broker's
+                # restart.
                 state, known = TopologyState(vhost, at), False
                 begun = _micros(at) if history.bindings or history.names else ALWAYS
             try:

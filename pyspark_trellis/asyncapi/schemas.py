@@ -17,8 +17,8 @@ DEPTH_MAX: Final = 16
 #: Largest number of properties of an object. An object with more properties is described as a map,
 #: with one schema for all values.
 PROPERTIES_MAX: Final = 100
-#: Largest number of schemas inside one schema, and inside all schemas of a document. Beyond it, new
-#: properties and the items of new lists are not described.
+#: Largest number of schemas inside one schema, and inside all schemas of a document. Beyond this
+#: number, new properties and the items of new lists are not described.
 SCHEMAS_MAX: Final = 2_000
 ALL_SCHEMAS_MAX: Final = 200_000
 #: Number of items at the beginning of a list that are examined.

@@ -217,7 +217,8 @@ def test_records_of_another_program_are_named(
         [
             (
                 "TOPIC: the record at offset 1 is not one of this version of Trellis (the record "
-                "has 2 bytes, fewer than its header of 26 bytes); set cluster.topic to another"
+                "has 2 bytes, fewer than its header of 26 bytes); set cluster.topic to another "
+                "topic"
             )
         ],
     )
@@ -233,7 +234,7 @@ def test_records_of_another_broker_are_named(
         [
             (
                 f"TOPIC: the record at offset 0 is of the broker 'invoices', and this broker is "
-                f"'{name}'; set cluster.topic to another"
+                f"'{name}'; set cluster.topic to another topic"
             )
         ],
     )

@@ -119,7 +119,7 @@ async def test_limits_and_dead_letters(broker: Running) -> None:
     await publish(broker, "q", 3)
     await publish(broker, "short", 3)
     findings = await of_queue(broker, "q")
-    assert findings["full"] == "the queue is full (2 messages) and drops its oldest"
+    assert findings["full"] == "the queue is full (2 messages) and drops its oldest messages"
     assert findings["dead_letter_exchange"] == (
         "dead letters are lost: their exchange 'absent' does not exist"
     )

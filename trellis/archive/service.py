@@ -266,7 +266,7 @@ class ArchiveService(ArchiveBackend):
             assert self.worker is not None
             self.worker.ready = True
             for request, _ in list(self._open.values()):
-                self._send(request)  # A worker that ended has not answered these.
+                self._send(request)  # The worker that ended has not answered these requests.
             self.cache.clear()  # The worker begins with an empty cache.
             self._send_upload()
             self._send_fetches()

@@ -1,7 +1,7 @@
 """Uploads a full segment: its rows become Parquet files in the archive. Used by the worker only.
 
 An upload may be repeated, for example after a crash: rows that the archive has already are compared
-with those of the segment, and only the others are written.
+with those of the segment, and the missing rows are written.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class _Part:
     """The rows of one file, from offset `low` on: rows of one day, up to `most` bytes."""
 
     def __init__(self, source: SegmentRows, low: int, high: int, day: str, most: int) -> None:
-        """Begin a file. `day` is the day of the rows before: days never decrease with offsets."""
+        """Begin a file. `day` is the day of the previous rows: days never decrease with offsets."""
         self.end = low
         self.from_us = self.to_us = 0
         self.day = day

@@ -3,7 +3,7 @@
     frame    type(1) channel(2) length(4) payload(length) 0xCE
     method   class(2) method(2) arguments
 
-This code is written apart from the broker's front end, so that the two share no mistakes.
+This code shares nothing with the broker's front end, so that it finds mistakes of the front end.
 """
 
 from __future__ import annotations

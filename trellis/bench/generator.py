@@ -65,7 +65,7 @@ class Poller:
         if not self._epoll:
             return self._poll.poll(int(ns // 1_000_000))  # type: ignore[no-any-return]
         if 0 < ns < 5_000_000:
-            # epoll waits whole milliseconds. select on the descriptor of epoll is finer.
+            # epoll's timeout is in whole milliseconds, so `select` waits on epoll's descriptor.
             select.select([self._poll], [], [], float(ns) / 1e9)
             ns = 0
         return self._poll.poll(float(ns) / 1e9)  # type: ignore[no-any-return]

@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
         (
             "pause",
             pause_queue,
-            "let a queue take messages and deliver none, until it is resumed or the broker stops",
+            "stop the deliveries of a queue until it is resumed or the broker stops",
         ),
         ("resume", resume_queue, "let a paused queue deliver again"),
     ):

@@ -21,7 +21,7 @@ from trellis.cli.store import copy_directory, data_directory
 
 _CHECK = "name each setting of the Kafka cluster and its topic that is unsafe for this broker"
 _STATUS = "show the nodes of the cluster, and how far each of them is behind"
-_SWITCH = "let a standby become the active node; the present one ends its process"
+_SWITCH = "let a standby become the active node; the present active node ends its process"
 _SEED = "copy the data directory of a node for a new node, or for a node that is too far behind"
 _FORGET = "remove a node that does not run any more, so that the log is not kept for this node"
 
@@ -82,8 +82,8 @@ def add(commands: Commands) -> None:
         seed_node,
         "NODE TARGET [--json]",
         _SEED,
-        "Run it on the machine of a node that runs, then move TARGET to the data directory of the "
-        "new node, and start the new node.",
+        "Run the command on the machine of a running node, then move TARGET to the data directory "
+        "of the new node, and start the new node.",
     )
     seed.add_argument("node", metavar="NODE", help="name of the new node (its node.name)")
     seed.add_argument(
@@ -124,7 +124,7 @@ def _needs_tool(arguments: argparse.Namespace) -> int:
 def check_cluster(arguments: argparse.Namespace) -> int:
     """Print a line for each unsafe setting of the Kafka cluster and its topic.
 
-    The exit code is 1 if there is one.
+    The exit code is 1 if a setting is unsafe.
     """
     cluster = cluster_settings(arguments)
     from trellis.cluster import check

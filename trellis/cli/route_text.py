@@ -11,7 +11,7 @@ Answer = dict[str, Any]
 #: The text of each kind of verdict (broker/routing/queue_verdicts.py).
 _VERDICTS: Final = {
     "takes": "takes the message",
-    "drops_oldest": "takes the message and drops its oldest",
+    "drops_oldest": "takes the message and drops its oldest message",
     "needs_consumer": "keeps the message only if a consumer is ready",
     "drops": "drops the message",
     "delays": "delays the message",

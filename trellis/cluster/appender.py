@@ -49,7 +49,7 @@ class KafkaAppender:
     def serve(self) -> None:
         """Write the pending log lines of Kafka's client library, unless an append is running.
 
-        A running append writes them.
+        A running append writes these lines itself.
         """
         if self._lock.acquire(False):
             try:

@@ -119,7 +119,8 @@ def _of_records(cluster: ClusterSettings) -> Iterator[str]:
             for offset, data in log.read(begin).records[:SAMPLE]:
                 problem = _foreign(data, cluster.name)
                 if problem:
-                    yield f"the record at offset {offset} {problem}; set cluster.topic to another"
+                    advice = "set cluster.topic to another topic"
+                    yield f"the record at offset {offset} {problem}; {advice}"
                     return
     finally:
         log.close()

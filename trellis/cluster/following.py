@@ -1,6 +1,6 @@
 """A standby: a thread that follows the replicated log, and claims it when the owner is silent.
 
-The owner is silent after `cluster.silence` seconds without a record of it.
+The owner counts as silent if it has appended no record for `cluster.silence` seconds.
 """
 
 from __future__ import annotations

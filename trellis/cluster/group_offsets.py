@@ -49,7 +49,7 @@ class GroupOffsets:
             raise unreachable("report the synced offset in topic", self._cluster, error)
 
     def read(self, group: str) -> tuple[int, str] | None:
-        """Return the offset and text that a group committed; None without one.
+        """Return the offset and text that a group committed; None if it has committed none.
 
         Raises LogUnreachable.
         """
@@ -103,11 +103,11 @@ class _GroupConsumer:
         self._error: KafkaError | None = None
 
     def commit(self, position: TopicPartition) -> KafkaError | None:
-        """Commit a position, and wait for the answer. Return the error; None if Kafka has it.
+        """Commit a position, and wait for the answer.
 
-        The library repeats a commit until Kafka answers. So this commit is sent after the answer to
-        the last one; otherwise an older position could replace a newer one. Raises KafkaException,
-        LogUnreachable.
+        Return the error; None if Kafka has stored the position. The library repeats a commit until
+        Kafka answers. So this commit is sent after the answer to the last one; otherwise an older
+        position could replace a newer one. Raises KafkaException, LogUnreachable.
         """
         end = time.monotonic() + REQUEST_SECONDS
         with self._lock:
@@ -139,7 +139,7 @@ class _GroupConsumer:
             consumer.close()
 
     def _has_answer(self, consumer: Consumer, end: float) -> bool:
-        """Wait for the answer to the last commit until the time `end`. True if it has come."""
+        """Wait until the time `end` for the last commit's answer; return True if it has come."""
         while self._is_waiting and time.monotonic() < end:
             consumer.poll(POLL_SECONDS)  # Calls `_on_commit`.
         return not self._is_waiting

@@ -117,7 +117,7 @@ class KafkaLog:
         self._topic.report(self._group, report.offset, report.encode())
 
     def own_report(self) -> NodeReport | None:
-        """Return the report of this node; None without one. Raises LogUnreachable."""
+        """Return the report of this node; None if it has not reported. Raises LogUnreachable."""
         found = self._topic.reports([self._group])[self._group]
         return None if found is None else NodeReport.decode(*found)
 

@@ -50,7 +50,10 @@ class NodeListStore(Protocol):
         """The list of the nodes in the store, which survives a crash."""
 
     def change(self, wanted: NodeList) -> None:
-        """Replace the stored list of the nodes, soon. May be called in any thread."""
+        """Replace the stored list of the nodes in a later turn of the event loop.
+
+        Any thread may call.
+        """
 
 
 class LogRetention:

@@ -169,7 +169,7 @@ class KafkaTopic:
         self._offsets.commit(group, offset, text)
 
     def reports(self, groups: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        """Return the offset and text that each consumer group committed; None without one."""
+        """Return offset and text that each consumer group committed; None if it committed none."""
         return {group: self._offsets.read(group) for group in groups}
 
     def close(self) -> None:

@@ -214,7 +214,8 @@ def _limits(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
         if arguments.max_bytes != UNLIMITED and queue.waiting_bytes >= arguments.max_bytes:
             limits.append(plural(int(arguments.max_bytes), "byte"))
         if limits:
-            effect = "refuses new messages" if arguments.reject_publish else "drops its oldest"
+            drops = "drops its oldest messages"
+            effect = "refuses new messages" if arguments.reject_publish else drops
             yield Problem(
                 "full",
                 f"the queue is full ({' and '.join(limits)}{source}) and {effect}",

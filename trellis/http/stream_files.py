@@ -168,10 +168,10 @@ def wanted_segment(
 
 
 def archived_offset(local: LocalSegments, name: str, query: Mapping[str, str]) -> int:
-    """Return the first offset of a segment that must be read from the archive; -1 for another one.
+    """Return the first offset of a segment that must be read from the archive; else -1.
 
-    This may be a segment that retention removed from the disk after a client got its name. The
-    bytes are then arranged differently, so no range of them can be read.
+    Retention may have removed a segment from the disk after a client got its name. The archive
+    arranges the bytes differently, so no range of them can be read.
     """
     number = name.removeprefix(ARCHIVED).removesuffix(".arrow")
     if name.startswith(ARCHIVED) and number.isdecimal():
@@ -185,7 +185,7 @@ def archived_offset(local: LocalSegments, name: str, query: Mapping[str, str]) -
 def open_range(
     local: LocalSegments, segment: Segment | None, query: Mapping[str, str]
 ) -> SegmentRange:
-    """Open a range of a segment. If the segment is None, it is the one on the disk that the query
+    """Open a range of `segment`, or, if it is None, of the segment on the disk that the query
     names.
 
     The query may have `start` and `end`, the offsets of the range in bytes; by default the range is

@@ -393,7 +393,7 @@ def add_routes(
 def add_sessions(page: MetricsPage, node: BrokerNode, connected: int) -> None:
     """Add to the page the metrics of MQTT sessions, of which `connected` have a client."""
     sessions = node.mqtt.sessions
-    text = "Number of MQTT sessions, by whether their client is connected (connected, away)."
+    text = "Number of MQTT sessions, by state of the client: connected, or away (not connected)."
     page.gauge("trellis_mqtt_sessions", text, connected, state="connected")
     page.gauge("trellis_mqtt_sessions", text, max(0, len(sessions) - connected), state="away")
     page.counter(

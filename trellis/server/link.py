@@ -8,7 +8,7 @@ Only a LayeredLink (`layered_link.py`) awaits a PROXY header.
     close()             abort()             connection.close()       -                    -
     abort()             transport aborted   transport aborted        transport aborted    -
     reject()            transport aborted   -                        -                    -
-    on_closed()         refusal counted     connection.on_closed()   same, no effect      -
+    on_closed()         refusal counted     connection.on_closed()   no effect            -
     connection finishes -                   flush, half-close        -                    -
     client reads        -                   connection.abort(),      -                    -
       nothing                               transport aborted

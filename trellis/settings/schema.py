@@ -132,7 +132,7 @@ class StreamSettings(Section, frozen=True, kw_only=True):
         str,
         option(
             "upload full segments of all streams as Parquet to this archive, and read from there "
-            'what retention removed: "file:///path" or "s3://bucket/prefix" '
+            'removed segments from it: "file:///path" or "s3://bucket/prefix" '
             '("?endpoint=URL&region=NAME"); "" for none',
             check=check_archive,
         ),
@@ -140,8 +140,8 @@ class StreamSettings(Section, frozen=True, kw_only=True):
     archive_backlog: Annotated[
         int,
         option(
-            "retention keeps segments that wait for their upload while all of them together are "
-            "smaller than this; beyond, it removes the oldest one, although its rows are lost then",
+            "largest total size of the segments that wait for their upload; above it, retention "
+            "removes the oldest of these segments, and their rows are lost",
             ge=0,
             unit="bytes",
         ),

@@ -88,7 +88,8 @@ class TelemetrySettings(Section, frozen=True, kw_only=True):
     rate: Annotated[
         int,
         option(
-            "largest number of messages per second that get spans; further ones are counted",
+            "largest number of messages per second that get spans; further messages are only "
+            "counted",
             ge=1,
             le=10_000,
         ),

@@ -109,7 +109,7 @@ class SpanAssembler:
 
     def __init__(self) -> None:
         self._messages: dict[str, _Message] = {}
-        #: Number of places of all messages.
+        #: Sum of `_Message.places` of all messages.
         self._places = 0
         #: Number of messages with a step whose publication is not known: the message was forgotten,
         #: an earlier worker had its publication, or the broker dropped that step.

@@ -31,7 +31,9 @@ class OpenExport(Struct, tag=True):
 
 
 class StepOrigin(Struct, array_like=True):
-    """The publication of a message: SampledOrigin, with the parts of its trace context."""
+    """The publication of a sampled message: the fields of SampledOrigin, with its trace context
+    divided into parts.
+    """
 
     parent_span: str
     state: str
@@ -47,7 +49,7 @@ class StepOrigin(Struct, array_like=True):
 
 
 class Step(Struct, array_like=True):
-    """A step of a sampled message: SampledStep."""
+    """A step of a sampled message, with the fields of SampledStep."""
 
     trace_id: str
     span_id: str

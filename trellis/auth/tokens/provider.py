@@ -41,7 +41,7 @@ class KeySource:
 
     @property
     def doubt(self) -> str:
-        """Why a key that is not known may be valid nevertheless; "" if all keys are known."""
+        """Reason why a key that is not in `keys` may be valid; "" if `keys` has all valid keys."""
         return ""
 
     def request(self, then: Callable[[], None]) -> bool:
@@ -78,7 +78,7 @@ class ProviderKeys(KeySource):
         self._keys: list[Key] = []
         #: Number of fetches by result, `ok` or `failed`.
         self.fetches = {"ok": 0, "failed": 0}
-        #: Why the last fetch failed; "" if it succeeded.
+        #: Reason why the last fetch failed; "" if it succeeded.
         self.problem = ""
         self._fetched_at = 0.0
         self._began_at = 0.0

@@ -1,7 +1,7 @@
 """Scopes of tokens: permissions written as in RabbitMQ.
 
     read:VHOST/NAME/KEY    permission to read the queue or exchange NAME with the routing key KEY
-    read:VHOST/NAME        the same for every routing key
+    read:VHOST/NAME        permission to read it with every routing key
 
 The other permissions are `write` and `configure`. `*` matches any text, and `%2F` stands for `/`.
 """

@@ -18,8 +18,8 @@ from trellis.http.management.answers import (
 )
 from trellis.monitoring import listings
 
-#: The fields that stand for the name of a row without one: of a session, of a connection, of a
-#: topic or a binding, and of an event of the log.
+#: The fields that identify a row without a field `name`: those of sessions, of connections, of
+#: topics and bindings, and of events of the log.
 NAME_FIELDS: Final = ("client_id", "peer", "routing_key", "event")
 
 

@@ -288,7 +288,7 @@ def json_properties(properties: Mapping[str, Any]) -> Row:
 
 
 async def publish(call: Call) -> Row:
-    """Publish a message to an exchange; the answer says how many queues took the message."""
+    """Publish a message to an exchange; the answer says how many queues received the message."""
     vhost, row = call.vhost(call.path_parameters[0]), call.body()
     exchange = exchange_name(call.path_parameters[1])
     key, payload = text(row, "routing_key"), text(row, "payload")

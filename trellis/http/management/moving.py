@@ -28,7 +28,7 @@ from trellis.http.management.messages import whole_number
 from trellis.http.management.peeking import readable_queue
 from trellis.http.management.topology import exchange_name
 
-#: Largest number of messages that one move takes.
+#: Largest number of messages that one request can move.
 COUNT_MAX: Final = 1 << 53
 
 

@@ -24,7 +24,7 @@ DIGITS_MAX: Final = 9
 BATCH: Final = 128
 
 Object = TypeVar("Object")
-#: The value of a column in an order that all values have (`sort_key`).
+#: A sort key for the value of a column, which is comparable for all values (`sort_key`).
 Key = tuple[int, float, str]
 #: Functions that return the value of a column for an object, by the name of the column.
 Columns = Mapping[str, Callable[[Object], object]]

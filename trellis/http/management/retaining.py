@@ -54,7 +54,7 @@ class RetainedSelection:
     def matching(self) -> Iterator[str | None]:
         """Yield the routing keys of matching retained messages; None when other work may run.
 
-        The caller then ends its slice of time.
+        At None, the caller must end its slice of time.
         """
         for number, key in enumerate(self._keys, 1):
             if MQTT.matches(self.filter, swap(key)):

@@ -321,7 +321,7 @@ async def delete_queue(call: Call) -> Empty:
 async def pause_queue(call: Call) -> Empty:
     """Pause the deliveries of the queue that the path names.
 
-    A paused queue takes messages and delivers none until it is resumed or the broker ends.
+    A paused queue accepts messages and delivers none until it is resumed or the broker ends.
     """
     queue = _pausable(call)
     if pause(queue):
