@@ -190,7 +190,8 @@ class _MetCounts:
         rows, numbers = order >> self._bits, self._ranked[order & ((1 << self._bits) - 1)]
         destinations = self._destinations[numbers]
         # The bindings of one topic to one destination are now adjacent. Compare each binding with
-        # the next one, then with the one after it, and so on, as long as any pair is equal.
+        # the binding 1, 2, 3, ... places behind it, until no two compared bindings are of the same
+        # topic and destination.
         at = np.arange(len(rows))
         distance = 0
         while len(at):

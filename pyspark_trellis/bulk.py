@@ -45,8 +45,8 @@ def regex(pattern: str, grammar: Grammar) -> str:
 
     The expression matches topics in the form that `spelled` gives them. It uses atomic groups,
     which prevent backtracking: for the words between two ``#``, only the first place where they fit
-    is tried. That is enough, because ``#`` matches any words. So a search takes at most (words of
-    the topic) x (words of the pattern) steps, even with many ``#``.
+    is tried. The first place is enough, because ``#`` matches any words. So a search takes at most
+    (words of the topic) x (words of the pattern) steps, even with many ``#``.
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"

@@ -224,9 +224,7 @@ class KeyCodes:
         return pa.table(columns)
 
     def _columns(self, numbers: NDArray[np.int64]) -> dict[str, pa.Array]:
-        """Return the keys that these integers stand for, as columns; texts are
-        dictionary-encoded.
-        """
+        """Return the keys for which these integers stand, with dictionary-encoded texts."""
         found: dict[str, pa.Array] = {}
         for name, values in zip(reversed(self._keys), reversed(self._values), strict=True):
             numbers, codes = np.divmod(numbers, max(len(values), 1))

@@ -77,7 +77,10 @@ def first_line(file: str, content: str = "password") -> str:
 
 
 def token_of(options: Mapping[str, str]) -> str:
-    """Return the JSON Web Token that the options name; "" without one. Raises PipelineError."""
+    """Return the JSON Web Token that the options name; "" if they name none.
+
+    Raises PipelineError.
+    """
     return options.get("token") or first_line(options.get("tokenfile", ""), "token")
 
 

@@ -135,7 +135,7 @@ class DefinitionsFile:
 
 
 def read(path: str | Path, options: Mapping[str, str] = MappingProxyType({})) -> DefinitionsFile:
-    """Return the definitions in a file, or those of a broker if `path` is a URL http://HOST:15672.
+    """Return the definitions in a file, or of a broker if `path` is a URL http://HOST:15672.
 
     `options` may have the credentials for the broker. Raises PipelineError, which names the
     position of the error.

@@ -59,7 +59,7 @@ class RowSelection:
         pattern: tuple[str, str] | None = None,
     ) -> None:
         self.share = 0.0
-        #: The offsets of the first and the last selected row; None before the first one.
+        #: The offsets of the first and the last row yielded so far; None before the first row.
         self.first_offset: int | None = None
         self.last_offset: int | None = None
         self._stream: Final = stream

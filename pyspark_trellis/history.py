@@ -156,9 +156,7 @@ class TopologyFeed:
 
 
 def _divided(parts: DataFrame, splits: RowSplits) -> DataFrame:
-    """Return the sums of a rollup with the column PERIOD, computed from the minute, and an empty
-    column PUBLISHER.
-    """
+    """Return the sums of a rollup with PERIOD, from the minute, and an empty column PUBLISHER."""
 
     def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in batches:

@@ -204,9 +204,9 @@ def _topologies(
 def _named_streams(arguments: argparse.Namespace) -> tuple[list[JournalStream], str]:
     """Return the `$topology` streams, and a reason.
 
-    Every virtual host with a journal has such a stream; that of the journal's own virtual host
-    comes first. If the arguments lead to no such stream, the list is empty, and the reason says
-    why; otherwise the reason is "". Raises PipelineError.
+    Every virtual host with a journal has such a stream. The stream of the journal's own virtual
+    host comes first. If the arguments lead to no such stream, the list is empty, and the reason
+    says why; otherwise the reason is "". Raises PipelineError.
     """
     named, journal = arguments.topology, arguments.journal
     if named == NONE:

@@ -298,10 +298,10 @@ class JournalStream:
 class Directory(JournalStream):
     """A stream in a directory, to which a broker may be writing.
 
-    All complete batches are assumed to be durable. They are durable if the broker is stopped, and
-    in a copy. Read a running broker over HTTP instead, which returns durable rows only: if the
-    machine fails, rows that were read from the directory before they were durable may be lost
-    (`offsets.resumed` reports that).
+    All complete batches are assumed to be durable. Batches are durable if the broker is stopped, or
+    if the directory is a copy. Read a running broker over HTTP instead, which returns durable rows
+    only: if the machine fails, rows that were read from the directory before they were durable may
+    be lost (`offsets.resumed` reports that).
     """
 
     def __init__(self, path: str, journal: str | None = None) -> None:

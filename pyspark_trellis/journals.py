@@ -1,4 +1,4 @@
-"""Finds the journals that a query reads: one, several, or all whose names match a pattern."""
+"""Finds the journals that a query reads: named journals, or all that match a pattern."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class QueryJournals:
         return self._path.startswith(("http://", "https://"))
 
     def streams(self) -> dict[str, JournalStream]:
-        """Return the streams by name; those of a pattern are looked for again at each call.
+        """Return the streams by name. For a pattern, search for matching streams at each call.
 
         Raises PipelineError.
         """

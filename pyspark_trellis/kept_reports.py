@@ -71,7 +71,7 @@ class KeptReport:
 
 @dataclass(frozen=True)
 class ReportChanges:
-    """The differences between a report and `before`, the report before it.
+    """The differences between a report and `before`, the previous report.
 
     `new` has the findings that only the later report has, `gone` the findings that only the earlier
     report has. Both map each of KINDS to a list of findings.

@@ -4,8 +4,8 @@ topic by these periods.
     bind 12:00:10 ... unbind 12:31:05     the binding existed in the minutes 12:00 to 12:31
     bind 12:50:00 ...                     and again from 12:50 on
 
-A binding counts for each minute in which it existed for a moment, because messages are counted by
-minutes.
+Messages are counted by minutes, so a binding counts for each whole minute in which it existed at
+any time.
 """
 
 from __future__ import annotations
@@ -84,9 +84,10 @@ class Periods:
     def lives(self, existences: Sequence[Existence]) -> tuple[int, ...]:
         """Return the numbers of the periods in which the existence of the bindings changes.
 
-        The bindings count as one: it exists while at least one of them exists. It begins to exist
-        in the first of these periods (period 0 if it always existed), ceases in the second, begins
-        again in the third, and so on. Changes that cancel out within a period are left out.
+        The bindings count as one binding, which exists while at least one of them exists. This
+        binding begins to exist in the first of these periods (period 0 if it always existed),
+        ceases in the second, begins again in the third, and so on. Changes that cancel out within a
+        period are left out.
         """
         steps = sorted(
             (0 if at == ALWAYS else bisect_right(self.begins, at), -1 if number % 2 else 1)

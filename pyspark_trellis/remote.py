@@ -53,7 +53,7 @@ class RemoteBroker:
     """A broker's HTTP listener and the user to authenticate as.
 
     A token, if there is one, is used in place of the password. `ca_file` has the certificates of
-    authorities to trust; if it is empty, those of the system are trusted.
+    authorities to trust; if it is empty, the system's authorities are trusted.
     """
 
     url: str

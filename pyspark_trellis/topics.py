@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from pyspark_trellis.counts import Span
 from pyspark_trellis.definitions import DefinitionsFile
 
-#: The maximum number of unroutable topics in `TakenTopics`, and of pairs of bindings. Those with
-#: the most messages are kept.
+#: The maximum number of unroutable topics in `TakenTopics`, and of pairs of bindings. The topics
+#: and pairs with the most messages are returned.
 MOST: Final = 1_000
 
 

@@ -37,7 +37,8 @@ _LAST_SECOND: Final = 253_402_300_799
 
 
 class TableFile:
-    """A file that is being written, in one of FORMATS; `close` completes it, `cancel` gives it up.
+    """A file that is being written, in one of FORMATS; `close` completes the file, `cancel`
+    abandons it.
 
     `rows` and `groups` are the numbers of rows and of groups that were written so far. Errors of
     `out` are raised as they are.

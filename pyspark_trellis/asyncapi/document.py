@@ -350,6 +350,6 @@ def _delivery(protocol: str, qos: set[int]) -> Document | None:
 
 
 def _some(texts: list[str]) -> str:
-    """Return the first _SHOWN texts in one line, and the number of the others."""
+    """Return at most _SHOWN texts in one line, and how many texts were left out."""
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return ", ".join(texts[:_SHOWN]) + more

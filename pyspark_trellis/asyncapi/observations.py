@@ -22,7 +22,8 @@ from pyspark_trellis.rows import SelectedRows
 #: Largest number of combinations of topic, protocol, publisher, QoS, content type and type in
 #: memory. If there are more, the most frequent ones are kept: half of this number.
 COMBINATIONS_MAX: Final = 500_000
-#: Largest number of addresses of the document. Those with the fewest messages are left out.
+#: Largest number of addresses of the document. Further addresses are left out: those with the
+#: fewest messages.
 ADDRESSES_MAX: Final = 1_000
 #: Largest number of messages (content types and types) of an address.
 MESSAGES_MAX: Final = 20

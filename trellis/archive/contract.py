@@ -91,13 +91,13 @@ class ListFiles(Struct, tag=True):
 
 
 class Remove(Struct, tag=True):
-    """A request to delete the segment file at `path` from the cache. It gets no answer."""
+    """A request, without an answer, to delete the segment file at `path` from the cache."""
 
     path: str
 
 
 class Forget(Struct, tag=True):
-    """A request to drop the upload progress of a stream that was deleted. It gets no answer."""
+    """A request, without an answer, to drop the upload progress of a deleted stream."""
 
     stream_number: int
 
@@ -110,7 +110,7 @@ class Uploaded(Struct, tag=True):
     """The answer to an Upload: the archive has the rows of the segment.
 
     `first` is the first offset of the stream in the archive. The upload wrote `files` files with
-    `size` bytes in total; none if an earlier upload had written them.
+    `size` bytes in total: 0 files if an earlier upload had written all rows.
     """
 
     number: int

@@ -77,7 +77,8 @@ class FetchQueue:
     def drop_stale(self) -> None:
         """Drop all unsent requests except the first, which shows whether the archive answers again.
 
-        Called after a pause because the archive was unreachable: many readers may no longer wait.
+        Called after a pause in which the archive was unreachable: many readers have given up by
+        then.
         """
         while len(self._unsent) > 1:
             wanted = self._unsent.pop()

@@ -58,8 +58,8 @@ def parse_day(name: str) -> str | None:
 
 
 def parse_file(day: str, name: str, size: int) -> ArchivedFile | None:
-    """Return the file with this name and size in a day; None for another file, such as a partial
-    one.
+    """Return the file with this name and size in a day; None for a file of another kind, such as
+    an incomplete one.
     """
     found = _NAME.fullmatch(name)
     if found is None:

@@ -23,8 +23,8 @@ from trellis.archive.names import ArchivedFile, day_of
 from trellis.archive.storage import ArchiveStorage, FileMissing
 from trellis.table_files import TableFile
 
-#: Size of the rows, as they are in a segment, at which a file is complete, in bytes. A reader
-#: fetches whole files.
+#: Size in bytes, as in a segment, at which the rows of a file are complete. A reader always fetches
+#: a whole file.
 FILE_BYTES: Final = 64 << 20
 #: The columns that must be equal in the archive and in the segment.
 _COMPARED: Final = ("offset", "published_at", "topic", "size")

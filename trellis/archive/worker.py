@@ -128,7 +128,7 @@ class Worker:
                 message.number,
                 contract.MISSING,
                 f"the archive has no row with offset {message.offset}"
-                + (f"; the next one has offset {later[0].first}" if later else ""),
+                + (f"; the next row has offset {later[0].first}" if later else ""),
             )
         if shutil.disk_usage(self._cache).free < self._disk_free:
             raise ArchiveAway(

@@ -244,7 +244,7 @@ class PluginIdentity(Identity):
         try:
             return self._rules.allow(self._session, topic.decode(), Action.PUBLISH)
         except UnicodeDecodeError:
-            return False  # amqtt's topics are UTF-8 text, so no plugin can allow this one.
+            return False  # amqtt's topics are UTF-8 text, so no plugin can allow this topic.
 
     def may_subscribe(self, topic_filter: str) -> bool:
         return self._rules.allow(self._session, topic_filter, Action.SUBSCRIBE)

@@ -63,8 +63,8 @@ VerdictCallback = Callable[[Verdict], None]
 class Accounts(Authenticator):
     """The authenticator that checks user names and passwords.
 
-    `anonymous` is the identity of clients without a user name; None if such clients are refused.
-    They may connect from any address if `anonymous_remote` is True, else from loopback only.
+    `anonymous` is the identity of clients without a user name; None if such clients are refused. If
+    `anonymous_remote` is True, they may connect from any address, else from loopback only.
     `threads` is the number of threads that hash passwords. At most `queue` different credentials
     wait for these threads. Verified credentials are remembered for `remember` seconds.
     """
@@ -177,7 +177,7 @@ class Accounts(Authenticator):
         self.submit(login)
 
     def submit(self, login: PendingLogin) -> None:
-        """Check a login when its turn comes. Its `answer` gets the verdict, now or later."""
+        """Check a login when its turn comes; call `login.answer` with the verdict, now or later."""
         if login.digest in self._checking:
             self._checking[login.digest].append(login)
             return

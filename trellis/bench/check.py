@@ -102,7 +102,7 @@ class Checker:
         self.received: i64 = 0
 
     def accept(self, publisher: i64, number: i64, now: i64) -> None:
-        """Check that an arrived message is an expected one. Raises WrongAnswer.
+        """Check that an arrived message is expected at this point. Raises WrongAnswer.
 
         `number` is the message's number, and `now` the time of its arrival in ns.
         """

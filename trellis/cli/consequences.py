@@ -78,7 +78,7 @@ def header_lines(answer: Row) -> Iterator[str]:
     if answer["by_headers"]:
         yield (
             f"{count_text(answer['by_headers'], 'topic')} pass an exchange that looks at headers: "
-            "for them the numbers are those of messages without headers"
+            "their numbers are computed as if the messages had no headers"
         )
     if answer["estimated"]:
         yield (

@@ -189,7 +189,10 @@ def export_rows(arguments: argparse.Namespace) -> int:
 
 
 def _format_of(arguments: argparse.Namespace) -> str:
-    """Return the format of the file: that of --format, else its suffix. Raises CommandError."""
+    """Return the format of the file: the value of --format, else the suffix.
+
+    Raises CommandError.
+    """
     suffix = arguments.file.suffix.removeprefix(".")
     if arguments.format is None and suffix not in _FORMATS:
         raise CommandError(

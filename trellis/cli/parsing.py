@@ -32,7 +32,7 @@ class CommandError(Exception):
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises CommandError instead of exiting, and prints no colours.
 
-    `parse` suggests the nearest flag for an unknown one. Flags cannot be abbreviated.
+    `parse` suggests the nearest flag for an unknown flag. Flags cannot be abbreviated.
     """
 
     def __init__(self, **options: Any) -> None:

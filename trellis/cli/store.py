@@ -309,7 +309,7 @@ def _definitions(directory: Path) -> Iterator[tuple[int, Defined]]:
 def _read_catalog(directory: Path) -> tuple[list[tuple[int, Defined]], int]:
     """Return the (number, definition) pairs of the catalog, and a position in the log.
 
-    The position is that of the log when the catalog was last written. Raises StoreError.
+    The position is the end of the log when the catalog was last written. Raises StoreError.
     """
     from broker.store.catalog import Catalog
 

@@ -71,7 +71,7 @@ def add(commands: Commands) -> None:
         type=number(int, 1),
         default=1_000,
         metavar="N",
-        help="largest number of messages that wait in the broker; beyond it, the oldest are "
+        help="largest number of messages that wait in the broker; if more come, the oldest are "
         "dropped [1000]",
     )
     command.add_argument(

@@ -105,7 +105,7 @@ class Adoption:
         if found.records and found.interrupted is None and not over_records:
             raise ReplicationError(
                 f"the log has {found.records} records (offsets {found.low} to {found.tip - 1}): if "
-                "they are those of this cluster, start the node with `trellis serve`; otherwise "
+                "they belong to this cluster, start the node with `trellis serve`; otherwise "
                 f"{_NEW_TOPIC}, or discard the records with --over-records"
             )
         ahead = self._ahead(survey)
@@ -211,7 +211,7 @@ class Adoption:
                 )
 
     def _survey_log(self, survey: DirectorySurvey) -> LogSurvey:
-        """Return the content of the log, after a wait of more than the silence.
+        """Return the content of the log, after a wait longer than `Timing.silence`.
 
         Raises ReplicationError if a record is appended meanwhile, or if the log has records of
         another broker or another program.
@@ -255,7 +255,7 @@ class Adoption:
     def _ahead(self, survey: DirectorySurvey) -> tuple[str, NodeReport] | None:
         """Return name and report of the node with the highest position.
 
-        Return None if no node has reported a higher position than that of the directory.
+        Return None if no node has reported a higher position than the directory has.
         """
         reports = self._log.reports()
         found = max(reports, key=lambda name: reports[name].position, default="")

@@ -110,7 +110,7 @@ def _of_expiration(milliseconds: int, cluster: ClusterSettings) -> str:
 
 
 def _of_records(cluster: ClusterSettings) -> Iterator[str]:
-    """Yield a line if the first or the last records of the log are not those of this broker."""
+    """Yield a line if the first or the last records of the log are not of this broker."""
     log = KafkaLog(cluster, "check")
     try:
         log.connect(usable=False)

@@ -28,8 +28,8 @@ LINES_MAX: Final = 100
 
 Options = dict[str, OptionValue]
 
-#: Options for the pauses before another attempt to connect or to send. They are short, so that a
-#: lost Kafka node does not cause a failover.
+#: Options for the pauses before another attempt to connect or to send. The pauses are short, so
+#: that a lost Kafka node does not cause a failover.
 _COMMON: Final[Options] = {
     "allow.auto.create.topics": False,
     "enable.metrics.push": False,

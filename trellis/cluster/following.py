@@ -78,7 +78,7 @@ class Following:
         self._reporting = Reporting(log, self.report, self._refuse_name)
         #: Number that stands for the host and the data directory of this node, in its reports.
         self.place = place or secrets.randbits(63) | 1
-        #: The reason for which this node cannot go on; empty without one.
+        #: The reason why this node cannot go on; "" if it can go on.
         self._refusal = ""
         self.standby = Standby(
             Follower(directory.state, formats),
@@ -187,7 +187,7 @@ class Following:
             raise FollowingStopped
 
     def _refuse_name(self, reason: str) -> None:
-        """Stop following: another node has the name of this one."""
+        """Stop following, because another node has the same name as this node."""
         self._refusal = reason
         self._stopped.set()
 

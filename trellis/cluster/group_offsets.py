@@ -90,7 +90,7 @@ class GroupOffsets:
 class _GroupConsumer:
     """The consumer of a group. It reads no records, so it is not a member of the group in Kafka.
 
-    One call runs at a time, because the library does not permit a call beside `close`.
+    One call runs at a time, because the library permits no other call during `close`.
     """
 
     def __init__(self, cluster: ClusterSettings, group: str) -> None:
@@ -106,8 +106,8 @@ class _GroupConsumer:
         """Commit a position, and wait for the answer.
 
         Return the error; None if Kafka has stored the position. The library repeats a commit until
-        Kafka answers. So this commit is sent after the answer to the last one; otherwise an older
-        position could replace a newer one. Raises KafkaException, LogUnreachable.
+        Kafka answers. So this commit is sent after the answer to the last commit; otherwise an
+        older position could replace a newer position. Raises KafkaException, LogUnreachable.
         """
         end = time.monotonic() + REQUEST_SECONDS
         with self._lock:

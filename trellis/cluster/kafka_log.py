@@ -113,7 +113,10 @@ class KafkaLog:
         self._topic.trim(offset)
 
     def report(self, report: NodeReport) -> None:
-        """Store a report of this node in Kafka, in place of the last one. Raises LogUnreachable."""
+        """Store a report of this node in Kafka, in place of its last report.
+
+        Raises LogUnreachable.
+        """
         self._topic.report(self._group, report.offset, report.encode())
 
     def own_report(self) -> NodeReport | None:

@@ -149,7 +149,7 @@ class Membership:
         limits: Retention,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
-        """Begin to report this node as the active one, and to trim the log within `limits`.
+        """Begin to report this node as the active node, and to trim the log within `limits`.
 
         Trimming removes the oldest records of the log. `catalog` is the catalog of this node's data
         directory. `call_soon` calls a function in the event loop's thread.

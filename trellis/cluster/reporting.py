@@ -64,7 +64,7 @@ class Reporting:
             self._stopped.wait(REPORT_SECONDS)
 
     def report(self) -> None:
-        """Send the node's report if it differs from the last one, or if the last one is old."""
+        """Send the node's report if it has changed, or if the last report sent is old."""
         report = self._report()
         age = report.wall - self._reported.wall
         if replace(report, wall=self._reported.wall) == self._reported and (

@@ -91,7 +91,7 @@ class LogRetention:
         self._trimmed_bytes = 0
         #: The offset up to which this owner has trimmed the log; -1 if it has not trimmed the log.
         self.trimmed = -1
-        #: Raises the format of batches, once all nodes read a newer one.
+        #: Puts a newer format of batches in force, once all nodes can read it.
         self.upgrade: FormatUpgrade | None = None
         #: Names of the listed nodes without a report. The log is not trimmed while there is any.
         self.unreported: list[str] = []

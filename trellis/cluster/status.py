@@ -93,7 +93,8 @@ def announce(cluster: ClusterSettings, node: str, directory: str) -> None:
     """Report the new node `node`, which gets a copy of a data directory.
 
     From now on, the log keeps every record that the new node lacks. `directory` is the data
-    directory to copy: that of a running node. Raises LogUnreachable, ReplicationError, StoreError.
+    directory to copy, which belongs to a running node. Raises LogUnreachable, ReplicationError,
+    StoreError.
     """
     topic = KafkaTopic(cluster)
     report = node_reports(cluster, topic).get(node)

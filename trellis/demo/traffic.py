@@ -74,7 +74,7 @@ class DemoClient(threading.Thread):
     def resumed_after(self, since: float) -> float | None:
         """Return when, after the time `since`, a new connection first had a confirm or delivery.
 
-        Return None if no connection has had one.
+        Return None if no new connection has had a confirm or delivery.
         """
         return next((at for at in self.resumed.copy() if at > since), None)
 

@@ -1,4 +1,4 @@
-"""Diagnosis: what is wrong with a queue, a client or a topic, as `trellis why` shows it.
+"""Diagnosis: finds the problems of a queue, a client or a topic that `trellis why` shows.
 
     findings.py    one problem: a name, a text, and the command to type next
     queues.py      a queue: no consumers, full prefetch, returned messages, limits, growth

@@ -25,7 +25,7 @@ def command(*words: str) -> str:
 
 
 def in_vhost(vhost: str) -> tuple[str, ...]:
-    """Return the arguments that name a virtual host; none for the default one."""
+    """Return the arguments that name a virtual host; () for the default virtual host."""
     return () if vhost == "/" else ("--vhost", vhost)
 
 

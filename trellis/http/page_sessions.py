@@ -62,7 +62,7 @@ class PageSessions:
         """Return the user of a session with present permissions; None if the session has ended.
 
         `local` is True if the request comes from this machine. A session that was opened from this
-        machine ends at a request from another one.
+        machine ends at a request from another machine.
         """
         digest, now = _digest(token), self._clock()
         session = self._sessions.pop(digest, None)

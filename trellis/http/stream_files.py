@@ -96,7 +96,7 @@ def wanted_segments(
 ) -> tuple[LocalSegments, int]:
     """Return a stream and the offset with which the list of its segments begins.
 
-    The query has `vhost` and `queue`, and may have `offset`; the offset is 0 without it. Raises
+    The query has `vhost` and `queue`, and may have `offset`; the default offset is 0. Raises
     StreamRefusal.
     """
     _check_parameters(query, "offset")
@@ -134,7 +134,7 @@ def local_segments(local: LocalSegments, wanted: int) -> list[Row]:
 def archived_segment(local: LocalSegments, file: FileRow) -> Row:
     """Return the row of a file in the archive, which is fetched as a segment when it is read.
 
-    Its `bytes` are those of the file in the archive.
+    The field `bytes` is the size of the file in the archive.
     """
     return {
         "name": f"{ARCHIVED}{file.first:020d}.arrow",

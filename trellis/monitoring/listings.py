@@ -218,7 +218,7 @@ async def _certificates(node: BrokerNode) -> AsyncIterator[Row]:
 
 
 async def _cluster(node: BrokerNode) -> AsyncIterator[Row]:
-    """Yield the figures of this node in its cluster; nothing without a cluster."""
+    """Yield the figures of this node in its cluster; yield no row without a cluster."""
     if node.cluster_figures is not None:
         yield asdict(node.cluster_figures())
 

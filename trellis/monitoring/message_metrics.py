@@ -96,7 +96,7 @@ def add_head_age(page: MetricsPage, queue: Queue, labels: Labels) -> None:
 
 
 def add_unroutable(page: MetricsPage, vhost: VirtualHost) -> None:
-    """Add to the page the number of unroutable messages of each exchange that had one."""
+    """Add to the page the number of unroutable messages of each exchange with such messages."""
     for exchange in list(vhost.exchanges.values()):
         if exchange.unroutable:
             page.listed(

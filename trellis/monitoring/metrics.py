@@ -241,8 +241,8 @@ def _state(page: MetricsPage, node: BrokerNode) -> None:
     watch = node.alarm_watch
     page.gauge(
         "trellis_memory_accounted_bytes",
-        "Estimated memory of messages, output, input and bindings when it was last counted, in "
-        "bytes. It is counted while resident memory is above the limit.",
+        "Estimated memory of messages, output, input and bindings at the last count, in bytes. The "
+        "broker counts while resident memory is above the limit.",
         watch.account.accounted,
     )
     page.counter(
@@ -264,12 +264,14 @@ def _state(page: MetricsPage, node: BrokerNode) -> None:
     if node.reserve is not None:
         page.gauge(
             "trellis_disk_reserve_bytes",
-            "Size of the disk reserve in bytes; 0 while it is given up, or if there is none.",
+            "Size of the disk reserve in bytes; 0 while the reserve is missing because the disk is "
+            "full, or if there is no reserve.",
             node.reserve.held,
         )
         page.counter(
             "trellis_disk_reserve_given_up",
-            "Total number of times that the disk reserve was given up because the disk was full.",
+            "Total number of times that the file of the disk reserve was removed because the disk "
+            "was full.",
             node.reserve.given_up,
         )
     page.gauge(

@@ -179,8 +179,8 @@ def both(first: Sequence[Entry], second: Sequence[Entry]) -> list[Entry]:
 def intersection(one: str, other: str) -> tuple[str, bool] | None:
     """Return the filter of the topics that match two filters; None if no topic matches both.
 
-    The second value is True if the filter matches these topics only. It is False if a variable in a
-    word, such as `{client_id}`, makes the filter match more topics.
+    The second value is True if the filter matches these topics only. The value is False if a
+    variable in a word, such as `{client_id}`, makes the filter match more topics.
     """
     left, right = one.split("/"), other.split("/")
     words: list[str] = []

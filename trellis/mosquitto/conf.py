@@ -100,7 +100,7 @@ class Configuration:
     """
 
     def __init__(self, path: Path, report: Report) -> None:
-        #: The lines outside of listeners, stored as those of a listener without a line `listener`.
+        #: The lines outside of listeners, stored as the lines of a listener whose `line` is None.
         self.general = MosquittoListener(None)
         self.listeners: list[MosquittoListener] = []
         #: The bridges; `line` is their line `connection`.

@@ -63,7 +63,7 @@ class Report:
         self._add(Note(NOT_NEEDED, place, text, reason))
 
     def _add(self, note: Note) -> None:
-        """Add a note, unless the report has an equal one."""
+        """Add a note, unless the report has an equal note."""
         if note not in self.notes:
             self.notes.append(note)
 

@@ -169,7 +169,8 @@ def _context(settings: Settings, entry: TlsListener | Http) -> ssl.SSLContext:
         }
 
         def choose(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-            """Use the certificate for the host name that the client requests (RFC 6066 section 3).
+            """Use the certificate for `name`, the host name that the client requests (RFC 6066
+            section 3).
 
             A certificate for `*.example.org` serves each name with one label in place of `*`.
             OpenSSL calls this function during the handshake.

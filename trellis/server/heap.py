@@ -26,10 +26,11 @@ TRIM_INTERVAL: Final = 10.0
 #: Shortest time between two measurements of the heap (`_look`), as a multiple of the duration of
 #: the last measurement.
 LOOK_FACTOR: Final = 1_000
-#: Parameters of mallopt(), and their values: the largest end of the heap that `free` keeps, and the
-#: size from which a block of memory gets pages of its own. With the defaults, one call of `free` in
-#: the event loop can give back the whole memory of a purged queue, 40 ms for 0.9 GB. The second
-#: value is the largest that glibc chooses by itself; without it, glibc would use 128 KiB.
+#: Parameters of mallopt(), and their values: the largest free end of the heap that `free` does not
+#: give back, and the size from which a block of memory gets pages of its own. With the defaults,
+#: one call of `free` in the event loop can give back the whole memory of a purged queue, 40 ms for
+#: 0.9 GB. The second value is the largest that glibc chooses by itself; without it, glibc would use
+#: 128 KiB.
 _TRIM_THRESHOLD: Final = (-1, (1 << 31) - 1)
 _MMAP_THRESHOLD: Final = (-3, 32 << 20)
 

@@ -118,8 +118,8 @@ class Link(TurnLink):
                 except Exception as error:  # noqa: BLE001  the client must get a reason
                     self._fail(connection, error)
         else:
-            # This chunk waits for its turn; the link reads the next chunk after the turn has
-            # handled this one.
+            # This chunk waits for its turn; the link reads the next chunk after this chunk is
+            # handled.
             self._unread_input = data if self._unread_input is None else self._unread_input + data
             self._pause_reading()
             self._turn.add_to_login_queue(self)
@@ -290,7 +290,7 @@ class Link(TurnLink):
             connection.advance(now)
 
     def excuse(self, pause: int) -> None:
-        """Move the client's deadlines `pause` ms later: the broker read nothing for this time."""
+        """Move the client's deadlines `pause` ms later; the broker read nothing for this time."""
         if self._linger_until:
             self._linger_until += pause
         if self._connection is not None:

@@ -64,7 +64,7 @@ class StoreWriter:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        #: Called before clients are told that their entries are durable.
+        #: Called before confirms are sent for entries that have become durable.
         self.wake: Callable[[], None] = _do_nothing
         #: Called when LOOK_BYTES were written or the disk is full: the free space has changed.
         self.wrote_much: Callable[[], None] = _do_nothing
@@ -105,7 +105,7 @@ class DurableStoreWriter(StoreWriter):
     ) -> None:
         """Start the threads; `failed` is called with the reason if the store cannot be written.
 
-        `reserve` is given up when the disk is full.
+        The file of `reserve` is removed when the disk is full.
         """
         super().__init__(store)
         #: Number of batches written.
@@ -140,8 +140,8 @@ class DurableStoreWriter(StoreWriter):
         #: True while publishers wait for a checkpoint, or for the drop of dead files, because the
         #: log is too large.
         self.log_throttled = False
-        #: Why the last attempt to free space failed; "" after a success. An attempt that fails for
-        #: the same reason as the last one is not logged.
+        #: Reason why the last attempt to free space failed; "" after a success. A failure for the
+        #: same reason as the last failure is not logged.
         self._freeing_failure = ""
         self._closing = False
         #: Number of segments begun and of bytes written at the last look, and the bytes written at

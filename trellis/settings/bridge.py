@@ -133,8 +133,7 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
     local_user: Annotated[
         str,
         option(
-            "user name at this broker, or VHOST:USER; without one, the bridge is an anonymous "
-            "client",
+            "user name at this broker, or VHOST:USER; an empty name is an anonymous client",
             check=check_optional_name,
         ),
     ] = ""

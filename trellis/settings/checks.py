@@ -131,7 +131,7 @@ def _credentials(settings: Settings) -> Iterator[Problem]:
 
 
 def _tokens(settings: Settings) -> Iterator[Problem]:
-    """Yield the problems of the keys that verify tokens: several sources, or an unsafe one."""
+    """Yield the problems of the keys that verify tokens: several sources, or an unsafe source."""
     jwt = settings.jwt
     given = [key for key in ("keys", "jwks_url", "discovery") if getattr(jwt, key)]
     if len(given) > 1:

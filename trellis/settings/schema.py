@@ -51,7 +51,7 @@ Plugins = dict[str, dict[str, object]]
 
 
 def _matchers() -> tuple[str, ...]:
-    """Return the names of all matching algorithms, including those of installed packages."""
+    """Return the names of all matching algorithms, also of those in installed packages."""
     return tuple(algorithm.name for algorithm in algorithms())
 
 

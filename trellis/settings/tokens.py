@@ -100,8 +100,8 @@ class Jwt(Section, frozen=True, kw_only=True):
     ca: Annotated[
         str,
         option(
-            'PEM file of the authorities that sign the provider\'s certificate; "" is those of the '
-            "system"
+            'PEM file of the authorities that sign the provider\'s certificate; "" is the '
+            "system's authorities"
         ),
     ] = ""
     refresh: Annotated[

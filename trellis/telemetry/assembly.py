@@ -158,7 +158,7 @@ class SpanAssembler:
             self._places -= first.places
 
     def _end_routing(self, message: _Message) -> Iterator[FinishedSpan]:
-        """Yield the spans of a routing that is over, if the message has one."""
+        """Yield the spans of the message's routing, which has ended, if there is one."""
         routing, message.routing = message.routing, []
         if not routing:
             return

@@ -31,9 +31,7 @@ class OpenExport(Struct, tag=True):
 
 
 class StepOrigin(Struct, array_like=True):
-    """The publication of a sampled message: the fields of SampledOrigin, with its trace context
-    divided into parts.
-    """
+    """The publication of a sampled message: SampledOrigin with a divided trace context."""
 
     parent_span: str
     state: str

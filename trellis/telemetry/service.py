@@ -88,7 +88,10 @@ class TelemetryService:
             self.worker.close(END_SECONDS, self._take_line())
 
     def _schedule(self) -> None:
-        """Send the waiting steps to the worker soon. Called when the first of them is added."""
+        """Schedule a call that sends the waiting steps to the worker.
+
+        Called at the first waiting step.
+        """
         if self._flushing is None:
             loop = asyncio.get_running_loop()
             self._flushing = loop.call_later(FLUSH_SECONDS, self._flush_now)

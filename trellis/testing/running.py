@@ -40,7 +40,7 @@ class BrokerFailure(Exception):
 
 
 class Spawner:
-    """The process that forks brokers for tests. It is started together with the first broker."""
+    """The process that forks brokers for tests. The first broker starts this process."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None

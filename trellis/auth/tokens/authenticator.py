@@ -90,7 +90,7 @@ class TokenAuthenticator(Authenticator):
     def use(self, tokens: Tokens) -> None:
         """Verify tokens by the settings of `tokens` from now on, after a reload.
 
-        If the provider is the same, its fetched keys are used until they are fetched again.
+        If the provider has not changed, the keys fetched before are used until the next fetch.
         """
         former, self.tokens = self.tokens, tokens
         old, new = former.source, tokens.source
@@ -110,7 +110,8 @@ class TokenAuthenticator(Authenticator):
     def judge(self, token: bytes, credentials: Credentials, answer: Answer) -> None:
         """Verify a token and pass the verdict to `answer`, now or when the keys are fetched.
 
-        An MQTT client whose CONNECT names no virtual host enters the first one of its token.
+        An MQTT client whose CONNECT names no virtual host enters the first virtual host of its
+        token.
         """
         try:
             verdict = self._accept(token, credentials)

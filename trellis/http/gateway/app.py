@@ -96,7 +96,10 @@ class Gateway:
             self._connections.finish(slot)
 
     async def _respond(self, incoming: Incoming) -> Response:
-        """Return the response to a request; also for a request that is refused or fails."""
+        """Return the response to a request.
+
+        If the request is refused or fails, the response says so.
+        """
         try:
             return await self._answer(incoming)
         except HttpRefusal as refusal:

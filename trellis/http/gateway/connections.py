@@ -44,7 +44,7 @@ class Slot:
         self.state = IDLE
         #: True if the connection has a request of a known user that is not an administrator.
         self.ordinary = False
-        #: True if the connection was closed to make room for another one.
+        #: True if the connection was closed to make room for a new connection.
         self.replaced = False
         #: The task that accepts the connection, and the protocol of the accepted connection.
         self.accepting: asyncio.Task[None] | None = None
@@ -224,7 +224,7 @@ class GatewayProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read a request. Its head must be complete within the time limit."""
+        """Read a request, whose head must be complete within the time limit."""
         if self.ending:
             return
         before = self.cycle
@@ -353,7 +353,8 @@ class GatewayAcceptor(Acceptor):
                 ssl_handshake_timeout=self._handshake,
             )
         except (OSError, asyncio.CancelledError):
-            # The client has disconnected, TLS has failed, or another connection replaces this one.
+            # The client has disconnected, TLS has failed, or a new connection has replaced this
+            # one.
             sock.close()
             if slot is not None and slot.protocol is None:
                 self._open.remove(slot)

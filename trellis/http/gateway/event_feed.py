@@ -47,7 +47,7 @@ class Viewer:
         self.ended = False
 
     def put(self, event: bytes) -> None:
-        """Make `event` the next event of the stream. It replaces an event that was not sent yet."""
+        """Make `event` the next event of the stream, in place of an event that was not sent yet."""
         self._latest = event
         self._news.set()
 

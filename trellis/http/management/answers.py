@@ -293,8 +293,8 @@ class Call:
     async def make_durable(self, change: Callable[[Ticket], Result]) -> Result:
         """Make a change of the broker, and wait until the change is durable.
 
-        `change` makes the change. Its argument is a Ticket, which waits for the store to write the
-        change. Raises BrokerError, TimeoutError.
+        `change` makes the change. The argument of `change` is a Ticket, which waits for the store
+        to write the change. Raises BrokerError, TimeoutError.
         """
         self.node.turn.schedule()
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()

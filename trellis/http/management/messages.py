@@ -1,7 +1,7 @@
 """Messages over HTTP: fetch messages of a queue, publish a message to an exchange.
 
 Each request uses an AMQP connection of its own, inside the process and without a socket. So the
-user's permissions, the limits and all effects are those of AMQP. These requests are for operators
+same permissions, limits and effects apply as for an AMQP client. These requests are for operators
 that look into a queue, not for applications.
 """
 
