@@ -14,8 +14,8 @@ from protocols.mqtt.connection.service import MqttService
 def identifier_refusal(
     service: MqttService, vhost: VirtualHost, client_id: str, identity: Identity, user: Identity
 ) -> str:
-    """Return the reason why a user may not connect with a client identifier; "" if there is no
-    reason.
+    """Return the reason why a user may not connect with a client identifier; "" if the user may
+    connect.
 
     `user` is the identity that the login returned. `identity` has the permissions of the same user
     in the virtual host. The reason names the owner of the client identifier, so the caller writes

@@ -8,8 +8,8 @@ The messages are restored in three groups, by their sequence numbers:
 * in flight: all messages up to the last message for which the client sent a PUBREC. The client has
   received these messages.
 * returned: the later messages that the client may have received. They are returned to the inbox,
-and sent again with DUP. These are the messages up to the last gap (a settled message), and at least
-the first R messages, where R is the receive maximum of the session.
+  and sent again with DUP. These are the messages up to the last gap (a settled message), and at
+  least the first R messages, where R is the receive maximum of the session.
 * tail: all later messages. The client has received none of them.
 
 A message keeps its sequence number in the inbox, and so its packet identifier.
