@@ -13,6 +13,7 @@ from pika.exceptions import AMQPError
 
 from trellis.bridge.amqp_uri import AmqpUri, parse_uri
 from trellis.bridge.contract import LocalAmqp
+from trellis.bridge.tls_files import load_files
 
 #: Seconds for a connection, and for the answer of a method.
 TIMEOUT: Final = 30.0
@@ -31,15 +32,14 @@ class ChannelClosed(LinkLost):
 
 
 def _tls(uri: AmqpUri) -> pika.SSLOptions | None:
-    """Return the options of TLS. Raises OSError if a file cannot be read."""
+    """Return the options of TLS. Raises OSError, which names a file that cannot be read."""
     if not uri.tls:
         return None
-    context = ssl.create_default_context(cafile=uri.ca or None)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if not uri.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if uri.certificate:
-        context.load_cert_chain(uri.certificate, uri.key or None)
+    load_files(context, uri.ca, uri.certificate, uri.key)
     return pika.SSLOptions(context, uri.server_name or uri.host)
 
 

@@ -38,6 +38,11 @@ class MqttLogin(Struct, frozen=True):
     certificate: str = ""
     key: str = ""
 
+    @property
+    def url(self) -> str:
+        """The URL of the broker, without credentials."""
+        return f"mqtt{'s' if self.tls else ''}://{self.host}:{self.port}"
+
 
 class MqttBridge(Struct, frozen=True):
     """A bridge between the local broker and a remote MQTT broker; times are in seconds."""

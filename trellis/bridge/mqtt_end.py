@@ -59,7 +59,6 @@ class MqttEnd:
     """A connection of a bridge to one broker, which is made again after each loss."""
 
     def __init__(self, bridge: MqttBridge, login: MqttLogin, filters: dict[str, int]) -> None:
-        """Raises OSError or ValueError if a file of certificates or keys cannot be read."""
         self._bridge = bridge
         self._login = login
         self._filters = filters

@@ -77,12 +77,9 @@ def _link(definition: MqttBridge | Shovel, local: LocalAmqp) -> RunningLink:
         from trellis.bridge.shovel import ShovelLink
 
         return ShovelLink(definition, local)
-    from trellis.bridge.mqtt_bridge import FailedLink, MqttLink
+    from trellis.bridge.mqtt_bridge import MqttLink
 
-    try:
-        return MqttLink(definition)
-    except (OSError, ValueError) as error:
-        return FailedLink(definition, f"cannot start: {error}")
+    return MqttLink(definition)
 
 
 async def _serve(descriptor: int) -> None:
