@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from typing import Final, Protocol
@@ -99,5 +100,7 @@ def main(descriptor: int) -> None:
     try:
         asyncio.run(_serve(descriptor))
     except ConnectionError:
+    # A link reports each of its errors; the library would write some of them to the broker's log.
+    logging.getLogger("pika").setLevel(logging.CRITICAL)
         pass  # The broker was killed.
     os._exit(0)
