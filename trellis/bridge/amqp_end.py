@@ -167,9 +167,10 @@ class AmqpEnd:
         self._lose(LinkLost(reason))
 
     def close(self) -> None:
-        """Close the connection, if it is open."""
-        if self._connection is not None and self._connection.is_open:
-            self._connection.close()
+        """Close the connection, also one that is not open yet."""
+        connection = self._connection
+        if connection is not None and not (connection.is_closing or connection.is_closed):
+            connection.close()
 
 
 def _resolve(answer: asyncio.Future[Any], result: object) -> None:
