@@ -117,7 +117,10 @@ class Shovel(Struct, frozen=True):
 
 
 class LocalAmqp(Struct, frozen=True):
-    """The listener of this broker, and the user, for URIs without a host."""
+    """The listener of this broker, and the user, for URIs without a host.
+
+    `node` is the name of this broker for other brokers; all nodes of a cluster have the same one.
+    """
 
     host: str
     port: int

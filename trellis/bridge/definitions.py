@@ -21,8 +21,14 @@ def local_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def mqtt_bridge(settings: BridgeSettings, addresses: Mapping[str, str]) -> MqttBridge:
-    """Return the definition of a bridge; `addresses` are those of the open listeners by name."""
+def mqtt_bridge(
+    settings: BridgeSettings, addresses: Mapping[str, str], cluster: str = ""
+) -> MqttBridge:
+    """Return the definition of a bridge; `addresses` are those of the open listeners by name.
+
+    `cluster` is the name of the cluster, "" without one. All nodes of a cluster have the same
+    client identifier at the remote broker, so that a new active node continues the session.
+    """
     remote = parse_remote(settings.remote)
     host, port = local_address(addresses["mqtt"])
     return MqttBridge(
@@ -37,7 +43,7 @@ def mqtt_bridge(settings: BridgeSettings, addresses: Mapping[str, str]) -> MqttB
         remote=MqttLogin(
             remote.host,
             remote.port,
-            settings.client_id or f"{socket.gethostname()}.{settings.name}",
+            settings.client_id or f"{cluster or socket.gethostname()}.{settings.name}",
             settings.remote_user,
             settings.remote_password,
             remote.tls,
@@ -58,4 +64,10 @@ def local_amqp(settings: Settings, addresses: Mapping[str, str]) -> LocalAmqp:
     """Return how shovels connect to this broker; the port is 0 if its listener amqp is off."""
     host, port = local_address(addresses["amqp"]) if "amqp" in addresses else ("", 0)
     user, password = settings.shovels.user, settings.shovels.password
-    return LocalAmqp(host, port, user, password, settings.node.name)
+    # The name is part of the names of queues at upstreams, which a new active node continues.
+    return LocalAmqp(host, port, user, password, cluster_name(settings) or settings.node.name)
+
+
+def cluster_name(settings: Settings) -> str:
+    """Return the name of the cluster that this node belongs to; "" without one."""
+    return settings.cluster.name if settings.cluster.enabled else ""
