@@ -130,8 +130,12 @@ class LocalAmqp(Struct, frozen=True):
 
 
 class Configure(Struct, tag=True):
-    """All links that the worker runs. Links that run and have not changed are left alone."""
+    """All links that the worker runs. Links that run and have not changed are left alone.
 
+    `number` is a number that no earlier configuration has.
+    """
+
+    number: int
     bridges: list[MqttBridge]
     shovels: list[Shovel]
     local: LocalAmqp
@@ -178,8 +182,9 @@ class BridgeState(Struct):
 
 
 class LinkReport(Struct, tag=True):
-    """The states of all links."""
+    """The states of all links of the configuration with this number."""
 
+    number: int
     links: list[BridgeState]
 
 

@@ -39,6 +39,8 @@ class BridgeWorker:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self._links: dict[MqttBridge | Shovel, RunningLink] = {}
+        #: The number of the present configuration.
+        self._number = 0
         self._reported: bytes = b""
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
@@ -52,6 +54,7 @@ class BridgeWorker:
     def _configure(self, wanted: contract.Configure) -> None:
         """Stop the links that are not wanted any more, and start the new ones."""
         definitions: list[MqttBridge | Shovel] = [*wanted.bridges, *wanted.shovels]
+        self._number = wanted.number
         for removed in self._links.keys() - set(definitions):
             self._links.pop(removed).stop()
         for definition in definitions:
@@ -62,7 +65,7 @@ class BridgeWorker:
     async def _report(self) -> None:
         while True:
             states = [link.state for link in self._links.values()]
-            text = contract.line(contract.LinkReport(states))
+            text = contract.line(contract.LinkReport(self._number, states))
             if text != self._reported:
                 self._reported = text
                 self._send(text)
@@ -97,10 +100,10 @@ def main(descriptor: int) -> None:
     messages again.
     """
     os.nice(NICE)
+    # A link reports each of its errors; the library would write some of them to the broker's log.
+    logging.getLogger("pika").setLevel(logging.CRITICAL)
     try:
         asyncio.run(_serve(descriptor))
     except ConnectionError:
-    # A link reports each of its errors; the library would write some of them to the broker's log.
-    logging.getLogger("pika").setLevel(logging.CRITICAL)
         pass  # The broker was killed.
     os._exit(0)
