@@ -3,7 +3,7 @@
     MessageSampler (routing/sampling.py) --SampledMessage--> the message's address (tracing.py)
     queues and consumers --report--> SampledSteps <--take-- span exporter (trellis/telemetry)
 
-A step is small and is made at once; spans are made in another process.
+The broker makes only the steps, which are small. Another process makes the spans.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def _ignore() -> None:
 class SampledSteps:
     """The steps that wait for the span exporter, at most STEPS_MAX.
 
-    `clock` returns Unix time in nanoseconds. `wake` is called when the first step waits.
+    `clock` returns Unix time in nanoseconds. `wake` is called when a step is added while none
+    waits.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:

@@ -157,6 +157,17 @@ def test_the_rate_bounds_the_messages_of_a_window() -> None:
     assert (sampling.sampler.sampled, sampling.sampler.skipped) == (4, 2)
 
 
+@pytest.mark.parametrize("rate", [1, 3, 9])
+def test_a_low_rate_bounds_the_messages_of_a_second(rate: int) -> None:
+    sampling = Sampling(rate=rate)
+    client = consumer(sampling)
+    for _ in range(40):  # Ten seconds.
+        client.publish("amq.topic", "a", b"m", headers={"traceparent": RECORDED})
+        sampling.world.sleep(250)
+    # A window has one message: 9 windows a second are met by the 4 messages of a second.
+    assert sampling.sampler.sampled == pytest.approx(10 * min(rate, 4), abs=1)
+
+
 def test_steps_that_are_not_taken_are_bounded_and_taken_again() -> None:
     sampling = Sampling(rate=10_000)
     woken: list[int] = []

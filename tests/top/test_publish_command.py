@@ -65,6 +65,14 @@ async def test_the_number_of_queues_is_that_of_the_cached_route_too(commands: Co
         )
 
 
+@pytest.mark.parametrize("words", ["amq.topic home.x hello", "--mqtt home/x hello"])
+async def test_a_body_without_its_flag_is_an_error_that_names_the_flag(
+    commands: Commands, words: str
+) -> None:
+    code, _, err = await commands.run("publish", *words.split())
+    assert code == 2 and "the body is --body TEXT, --file FILE or the standard input" in err
+
+
 async def test_an_mqtt_topic_may_be_retained(broker: Running, commands: Commands) -> None:
     lamp = await broker.mqtt("lamp", user="known/known")
     await lamp.subscribe("home/+", 1)

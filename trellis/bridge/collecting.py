@@ -25,7 +25,7 @@ FEDERATED_KINDS: Final = ("topic", "fanout", "direct", "headers")
 
 
 class InvalidLink(NamedTuple):
-    """A shovel or federation link whose definition cannot be used, for this reason."""
+    """A shovel or federation link that cannot run; `reason` is the fault of its definition."""
 
     kind: str
     vhost: str
@@ -34,8 +34,6 @@ class InvalidLink(NamedTuple):
 
 
 Link = Shovel | InvalidLink
-
-
 #: The parameters of shovels, by virtual host and name, when they were parsed, and the results.
 Parsed = dict[tuple[str, str], tuple[object, Link]]
 
@@ -50,13 +48,16 @@ class LinkFinder:
         self._has_client = find_spec("pika") is not None
 
     async def find(self) -> list[Link]:
-        """Return the links of all virtual hosts, examined in slices."""
+        """Return the shovels and federation links of all virtual hosts, found in slices of SLICE.
+
+        After LINKS_MAX links, the next one is returned as an InvalidLink, and the rest is left out.
+        """
         found: list[Link] = []
         parsed: Parsed = {}
         async with aclosing(self._links(parsed)) as links:
             async for link in links:
                 if len(found) >= LINKS_MAX:
-                    reason = f"the broker has {LINKS_MAX} shovels and federation links: the limit"
+                    reason = f"the limit is {LINKS_MAX} shovels and federation links; delete some"
                     found.append(InvalidLink(link.kind, link.vhost, link.name, reason))
                     break
                 found.append(link)
@@ -109,7 +110,9 @@ class LinkFinder:
         elif not self._local.port and not all(
             parse_uri(uri).host for uri in (*link.source.uris, *link.target.uris)
         ):
-            reason = "a URI without a host means this broker, whose listener amqp is off"
+            reason = (
+                "a URI without a host is this broker, whose listener amqp is off; set amqp.enabled"
+            )
         else:
             return link
         return InvalidLink(link.kind, link.vhost, link.name, reason)
@@ -138,7 +141,7 @@ async def _federation(
                 yield InvalidLink(FEDERATION, vhost.name, name, reason)
                 continue
             if not isinstance(value, dict):
-                reason = f"there is no valid upstream '{upstream}' in vhost '{vhost.name}'"
+                reason = f"vhost '{vhost.name}' has no valid {UPSTREAM} '{upstream}'; set it"
                 yield InvalidLink(FEDERATION, vhost.name, name, reason)
                 continue
             try:

@@ -14,7 +14,11 @@ from trellis.bridge.topic_map import TopicMap
 
 
 class EndHandler(Handler):
-    """Events of one connection: the source of one direction, and the destination of the other."""
+    """The handler of the events of one connection.
+
+    The connection is the source of the direction `away`, and the destination of the direction
+    `back`.
+    """
 
     def __init__(self, away: Forwarding, back: Forwarding) -> None:
         self._away = away

@@ -122,8 +122,9 @@ class BridgeService:
                 found = await self._finder.find()
                 if found != self._found:
                     self._configure(found)
-            except Exception as error:  # noqa: BLE001 - or changes would have no effect any more
-                logs.error("bridge_definitions_failed", error=repr(error), note="tried again")
+            except Exception as error:  # noqa: BLE001 - later changes must still take effect
+                note = f"next attempt in {WATCH_SECONDS:g} s"
+                logs.error("bridge_definitions_failed", error=repr(error), note=note)
             await asyncio.sleep(WATCH_SECONDS)
 
     def _configure(self, found: list[Link]) -> None:
@@ -138,7 +139,7 @@ class BridgeService:
                 continue
             wanted.add(name)
             if isinstance(link, InvalidLink):
-                self._keep(invalid_state(*link))
+                self.add(invalid_state(*link))
             else:
                 self._shovels[name] = link
         for name in [name for name in self._links if name not in wanted]:
@@ -176,7 +177,7 @@ class BridgeService:
         name = (state.kind, state.vhost, state.name)
         if name in self._ended:
             return
-        self._keep(state)
+        self.add(state)
         if state.state == contract.ENDED and self._finder.defines(self._shovels[name]):
             logs.info("shovel_ended", vhost=state.vhost, name=state.name, moved=state.counters.sent)
             self._ended.add(name)
@@ -192,7 +193,7 @@ class BridgeService:
             note=f"messages wait at their source; next start in {delay:g} s",
         )
 
-    def _keep(self, state: BridgeState) -> None:
+    def add(self, state: BridgeState) -> None:
         """Keep the state of a link, and log what has changed."""
         name = (state.kind, state.vhost, state.name)
         link = self._links.get(name)

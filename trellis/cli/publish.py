@@ -24,6 +24,8 @@ from trellis.cli.readable import count_text
 from trellis.monitoring.route_question import header_of
 from trellis.settings.errors import printable
 
+#: The end of the errors about too many words: the user may have given the body as a word.
+_BODY_HINT: Final = "; the body is --body TEXT, --file FILE or the standard input"
 #: Properties whose values are whole numbers.
 _NUMBERS: Final = ("priority", "timestamp", "delivery_mode")
 _TOO_LARGE: Final = 413
@@ -41,6 +43,7 @@ def add(commands: Commands) -> None:
         "[--property NAME=VALUE]... [--persistent] [--json] [--vhost NAME] [--url URL] "
         "[--user NAME --password WORD]",
     )
+    command.hint = _BODY_HINT
     command.add_argument(
         "exchange", metavar="EXCHANGE", nargs="?", help="exchange; amq.default is the default one"
     )
@@ -119,7 +122,7 @@ def _address(arguments: argparse.Namespace) -> tuple[str, str]:
     """Return the exchange and the routing key to publish to. Raises CommandError."""
     if arguments.mqtt is not None:
         if arguments.exchange is not None:
-            raise CommandError("give either EXCHANGE and KEY, or --mqtt TOPIC", 2)
+            raise CommandError(f"give either EXCHANGE and KEY, or --mqtt TOPIC{_BODY_HINT}", 2)
         return _address_of_topic(arguments.mqtt)
     if arguments.retain or arguments.qos is not None:
         raise CommandError("--retain and --qos need --mqtt TOPIC", 2)

@@ -1,4 +1,4 @@
-"""The addresses to which a request may go: only public ones, unless a link allows others.
+"""The addresses to which a request may go: only public ones, unless a link allows private ones.
 
 The address of each connection is checked when its socket is made, however the URL names the host.
 So a name that later resolves to a private address (DNS rebinding) does not lead there, and neither
@@ -25,10 +25,10 @@ class PrivateAddress(OSError):
 
 
 def is_public(address: Address) -> bool:
-    """True if the address is reachable on the public network only by its owner's choice.
+    """True if the address belongs to the public internet.
 
-    Private, loopback, link-local, multicast and reserved addresses are not public, and neither are
-    addresses of IPv6 that contain such an address of IPv4.
+    Private, loopback, link-local, multicast and reserved addresses are not public. Neither are
+    Teredo addresses, and addresses of IPv6 that contain an address of IPv4 that is not public.
     """
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
