@@ -80,6 +80,7 @@ class AmqpEnd:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection: Any = None
+        self._unwanted = False
         self.channel: Any = None
         self.lost: asyncio.Future[LinkLost] = self._loop.create_future()
 
@@ -87,12 +88,17 @@ class AmqpEnd:
         """Connect, and open a channel. Raises LinkLost."""
         opened: asyncio.Future[Any] = self._loop.create_future()
 
+        def on_open(connection: AsyncioConnection) -> None:
+            if self._unwanted:
+                connection.close()
+            _resolve(opened, None)
+
         def on_error(_connection: object, error: object) -> None:
             self._lose(LinkLost(_reason(error)))
 
         self._connection = AsyncioConnection(
             parameters,
-            on_open_callback=lambda _: _resolve(opened, None),
+            on_open_callback=on_open,
             on_open_error_callback=on_error,
             on_close_callback=on_error,
             custom_ioloop=self._loop,
@@ -175,10 +181,14 @@ class AmqpEnd:
         self._lose(LinkLost(reason))
 
     def close(self) -> None:
-        """Close the connection, also one that is not open yet."""
-        connection = self._connection
-        if connection is not None and not (connection.is_closing or connection.is_closed):
-            connection.close()
+        """Close the connection: at once if it is open, otherwise as soon as it is open.
+
+        A broker that does not answer is left after TIMEOUT seconds. (pika's `close` of a connection
+        that is not open yet raises an AssertionError in a callback.)
+        """
+        self._unwanted = True
+        if self._connection is not None and self._connection.is_open:
+            self._connection.close()
 
 
 def _resolve(answer: asyncio.Future[Any], result: object) -> None:
