@@ -47,10 +47,12 @@ class BridgingBroker(BrokerProcess):
         host, port = self.addresses["http"]
         return f"http://{host}:{port}"
 
-    def request(self, method: str, path: str, body: object = None) -> Any:
+    def request(
+        self, method: str, path: str, body: object = None, login: str = "guest:guest"
+    ) -> Any:
         """Return the JSON of an answer of the HTTP API; None if it has no body."""
         request = urllib.request.Request(f"{self.url}/api/{path}", method=method)
-        request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
+        request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
         if body is not None:
             request.add_header("Content-Type", "application/json")
             request.data = json.dumps(body).encode()
