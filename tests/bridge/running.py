@@ -27,6 +27,16 @@ PATIENCE: Final = 60.0
 EXPIRY: Final = 600
 
 
+def workers(broker: int) -> list[int]:
+    """Return the process numbers of the bridges' workers of a broker process."""
+    tasks = Path(f"/proc/{broker}/task").glob("*/children")
+    return [
+        int(pid)
+        for pid in " ".join(task.read_text() for task in tasks).split()
+        if b"trellis.bridge" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
 class BridgingBroker(BrokerProcess):
     """A broker whose settings file has `text`, such as [[bridge]] tables."""
 
@@ -80,11 +90,8 @@ class BridgingBroker(BrokerProcess):
 
     def worker(self) -> int:
         """Return the process number of the worker of the bridges."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        for pid in " ".join(task.read_text() for task in tasks).split():
-            if b"trellis.bridge" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return int(pid)
-        raise AssertionError("the broker has no worker of bridges")
+        [pid] = workers(self.process.pid)
+        return pid
 
     def trellis(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of trellis against this broker."""
