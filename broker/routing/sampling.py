@@ -17,7 +17,13 @@ from mypy_extensions import i64
 from broker.agenda import Agenda
 from broker.messages.message import Message
 from broker.messages.outlet import Outlet
-from broker.messages.sampled import SampledMessage, SampledOrigin, SampledSteps
+from broker.messages.sampled import (
+    TEXT_MAX,
+    SampledMessage,
+    SampledOrigin,
+    SampledSteps,
+    cut_names,
+)
 from broker.messages.trace_context import trace_context_of
 from broker.names import shown
 from broker.routing.publish_context import PublishContext
@@ -103,10 +109,10 @@ class MessageSampler:
             parent,
             vhost,
             exchange,
-            shown(message.address.key),
-            context.identity.name,
+            shown(message.address.key[:TEXT_MAX])[:TEXT_MAX],
+            context.identity.name[:TEXT_MAX],
             context.front,
-            () if publisher is None else publisher.client_names(),
+            () if publisher is None else cut_names(publisher.client_names()),
             int(message.encoding.size(message.content)),
             str(properties.get("message_id") or "")[:_ID_MAX],
             str(properties.get("correlation_id") or "")[:_ID_MAX],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from tests.addresses import free_port
 from tests.foreign import require
 from tests.interop.test_toolchains import BUILT, build
 from tests.telemetry.collector import ReceivedSpan, Receiver
@@ -133,11 +133,6 @@ service:
         """Kill the process."""
         self._process.kill()
         self._process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @pytest.mark.long

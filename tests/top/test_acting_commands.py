@@ -13,13 +13,11 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import mqtt_publish, publication
-from tests.top.commands import Commands
+from tests.top.commands import UNASKED, Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
 from tests.top.test_api import api, users
 from trellis import cli
-
-UNASKED = "trellis: not confirmed: the input is no terminal, so give --yes\n"
 
 
 @pytest.fixture

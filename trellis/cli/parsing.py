@@ -71,7 +71,10 @@ class Parser(argparse.ArgumentParser):
                 if flag.startswith("--")
             ]
             hint = own.hint
-            if name.startswith("-"):
+            words = [one.metavar for one in own._actions if f"--{one.dest}" == name]
+            if words:
+                hint = f"; give {words[0]} without a flag"
+            elif name.startswith("-"):
                 hint = f"; the nearest flag is {nearest(name, known)}"
             own.error(f"unknown argument {name if name.strip() else shown(name)}{hint}")
         return arguments

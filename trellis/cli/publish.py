@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
         "publish",
         publish,
         "publish one message and print how many queues and sessions it reached; the exit code is 1 "
-        "if there were none",
+        "if there were none and the message is not retained",
         "EXCHANGE KEY | --mqtt TOPIC  [--body TEXT | --file FILE] [--header NAME=VALUE]... "
         "[--property NAME=VALUE]... [--persistent] [--json] [--vhost NAME] [--url URL] "
         "[--user NAME --password WORD]",
@@ -85,14 +85,15 @@ def add(commands: Commands) -> None:
 def publish(arguments: argparse.Namespace) -> int:
     """Publish the message that the arguments describe.
 
-    Return 1 if the message reached no queue and no session.
+    Return 1 if the message reached no queue and no session, and is not retained.
     """
     exchange, key = _address(arguments)
     client = ApiClient(arguments)
+    payload = _body(arguments)
     body = {
         "routing_key": key,
         "properties": _properties(arguments),
-        "payload": base64.b64encode(_body(arguments)).decode(),
+        "payload": base64.b64encode(payload).decode(),
         "payload_encoding": "base64",
     }
     path = ("exchanges", arguments.vhost, exchange or "amq.default", "publish")
@@ -109,13 +110,23 @@ def publish(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(msgspec.json.encode({"queues": reached}).decode())
     else:
-        print(f"reached {count_text(reached, 'queue')}")
-    if not reached:
+        print(f"reached {count_text(reached, 'queue')}{_retained_text(arguments, payload)}")
+    done = bool(reached or arguments.retain)
+    if not done:
         mqtt = arguments.mqtt
         where = ["--mqtt", mqtt] if mqtt is not None else [exchange or "amq.default", key]
         command = printable(shlex.join(["trellis", "route", *where]))
         print(f"no binding matches; the reasons: {command}", file=sys.stderr)
-    return 0 if reached else 1
+    return 0 if done else 1
+
+
+def _retained_text(arguments: argparse.Namespace, payload: bytes) -> str:
+    """Return the end of the answer if the message changes the retained message of its topic."""
+    if not arguments.retain:
+        return ""
+    if not payload:
+        return "; the topic has no retained message now"
+    return "; later subscribers of the topic get the message, too"
 
 
 def _address(arguments: argparse.Namespace) -> tuple[str, str]:
