@@ -107,6 +107,7 @@ def test_a_deleted_shovel_stops_and_a_changed_one_starts_again(pair: AmqpPair) -
     pair.shovel("change", dest_queue="change.1", **common)
     pair.near.basic_publish("", "d", b"1")
     assert take(pair.far, "change.1", 1)[0][1] == b"1"
+    pair.local.wait("change", lambda row: row["sent"] == 1)
     pair.put("change", dest_queue="change.2", **common)
     pair.far.queue_declare("change.2", durable=True)
     pair.near.basic_publish("", "d", b"2")
@@ -117,6 +118,8 @@ def test_a_deleted_shovel_stops_and_a_changed_one_starts_again(pair: AmqpPair) -
             break
         if found[0] is not None:
             pair.near.basic_publish("", "d", b"2")
+    # The counts are those of both definitions.
+    pair.local.wait("change", lambda row: row["sent"] >= 2)
     pair.local.request("DELETE", "shovels/vhost/%2F/change")
     pair.wait_gone("change")
 

@@ -44,10 +44,11 @@ class KnownLink:
         )
         return LinkCounters(**{name: earlier[name] + present[name] for name in earlier})
 
-    def worker_lost(self) -> None:
-        """Keep the counts of a worker that has ended, and note that the link is not connected.
+    def lost(self, reason: str) -> None:
+        """Keep the counts, and note that the link is not connected, for this reason.
 
-        The worker does not run links whose definitions cannot be used.
+        Called when the worker has ended, or starts the link again. It does not run links whose
+        definitions cannot be used.
         """
         if self.state.state == contract.INVALID:
             return
@@ -57,7 +58,7 @@ class KnownLink:
         self.state = msgspec.structs.replace(
             self.state,
             state=contract.CONNECTING,
-            error="the process of the bridges has ended",
+            error=reason,
             in_flight=0,
             counters=LinkCounters(),
         )
@@ -131,7 +132,7 @@ class BridgeService:
         ended, self._ended = self._ended, set()
         # A new shovel with the name of an ended one begins after the end of the old one.
         self._found = None if ended else found
-        self._shovels = {}
+        before, self._shovels = self._shovels, {}
         wanted: set[LinkName] = {(contract.MQTT, "", bridge.name) for bridge in self._bridges}
         for link in found:
             name = (link.kind, link.vhost, link.name)
@@ -142,6 +143,8 @@ class BridgeService:
                 self.add(invalid_state(*link))
             else:
                 self._shovels[name] = link
+                if name in self._links and before.get(name, link) != link:
+                    self._links[name].lost("its definition has changed")
         for name in [name for name in self._links if name not in wanted]:
             del self._links[name]
         if self.worker is None and not (self._bridges or self._shovels):
@@ -186,7 +189,7 @@ class BridgeService:
 
     def _on_lost(self, reason: str, delay: float) -> None:
         for link in self._links.values():
-            link.worker_lost()
+            link.lost("the process of the bridges has ended")
         logs.warning(
             "bridge_worker_lost",
             reason=reason,
