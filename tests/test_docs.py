@@ -85,6 +85,17 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert (document.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_packages_are_installed_from_the_checkout(document: Path) -> None:
+    """No index has the distributions: a stranger may register their names.
+
+    In .run, `make run` has installed the broker, so pip only adds the packages of an extra.
+    """
+    for line in document.read_text().splitlines():
+        for command in re.findall(r"(\S*pip) install ['\"]?trellis-(?:broker|pyspark)", line):
+            assert command.lstrip("`(").startswith(".run/bin/"), line
+
+
 def test_commands_in_the_readme_exist() -> None:
     readme = (ROOT / "README.md").read_text()
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
