@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import memory
 from memory import ROOT
-from peers.brokers.trellis import TrellisPeer
+from peers.brokers.trellis import TrellisPeer, parsed
 from peers.machine import machine
 from peers.peer import Tools
 from peers.process import allow_files
@@ -136,12 +136,6 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds [5]")
     parser.add_argument(
-        "--trellis",
-        type=Path,
-        default=ROOT / ".run" / "bin" / "trellis",
-        help="command of the broker [.run/bin/trellis]",
-    )
-    parser.add_argument(
         "--output",
         type=Path,
         default=ROOT / "benchmarks" / "results" / f"{today}-connections.json",
@@ -153,12 +147,7 @@ def main() -> int:
         default=ROOT / "docs" / "performance.md",
         help="write the table into the marked part of this document [docs/performance.md]",
     )
-    options = parser.parse_args()
-    if not options.trellis.exists():
-        sys.exit(
-            f"connections: {options.trellis} does not exist; `make run ARGS=--help` installs it, "
-            "or give --trellis"
-        )
+    options = parsed(parser)
     allow_files()
     idle = options.idle or min(
         int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * SHARE) - SPARE, MOST

@@ -36,7 +36,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 # Add the root, where Python finds trellis.bench, the load tool with its protocol code.
 sys.path.insert(1, str(ROOT))
 
-from peers.brokers.trellis import TrellisPeer  # noqa: E402  (found only now)
+from peers.brokers.trellis import TrellisPeer, parsed  # noqa: E402  (found only now)
 from peers.machine import machine  # noqa: E402
 from peers.peer import Running, Tools  # noqa: E402
 from peers.report import between  # noqa: E402
@@ -241,12 +241,6 @@ def main() -> int:
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure the cost of durability.")
     parser.add_argument(
-        "--trellis",
-        type=Path,
-        default=ROOT / ".run" / "bin" / "trellis",
-        help="command of the broker [.run/bin/trellis]",
-    )
-    parser.add_argument(
         "--messages",
         type=int,
         default=1_000_000,
@@ -264,12 +258,7 @@ def main() -> int:
         default=ROOT / "docs" / "performance.md",
         help="write the table into the marked part of this document [docs/performance.md]",
     )
-    options = parser.parse_args()
-    if not options.trellis.exists():
-        sys.exit(
-            f"durability: {options.trellis} does not exist; `make run ARGS=--help` installs it, or "
-            "give --trellis"
-        )
+    options = parsed(parser)
     results = {
         "date": today,
         "command": "python benchmarks/durability.py",

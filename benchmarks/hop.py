@@ -4,9 +4,9 @@
 
 The sender writes batches of 1 to 1,000 messages, as a worker would at the end of a turn of its
 event loop; the receiver only counts their bytes, and answers each batch with one byte. Both run
-uvloop, as the broker does. The figure is the CPU time of both processes per message: the least that
-a message costs which enters one worker process and leaves another (decision 0026). Reading the
-message again in the other process comes on top.
+uvloop, as the broker does. The figure is the CPU time of both processes per message, with the
+answers, for a message that enters one worker process and leaves another (decision 0026). Reading
+the message again in the other process comes on top.
 """
 
 from __future__ import annotations

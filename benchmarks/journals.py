@@ -27,7 +27,7 @@ from statistics import median
 from typing import Any, Final
 
 from load_figures import LATENCIES, Figures, load
-from peers.brokers.trellis import TrellisPeer
+from peers.brokers.trellis import TrellisPeer, parsed
 from peers.machine import machine
 from peers.peer import ROOT, Tools
 from peers.report import between
@@ -154,12 +154,6 @@ def main() -> int:
         help="messages per second that both brokers can sustain [50,000]",
     )
     parser.add_argument(
-        "--trellis",
-        type=Path,
-        default=ROOT / ".run" / "bin" / "trellis",
-        help="command of the broker [.run/bin/trellis]",
-    )
-    parser.add_argument(
         "--output",
         type=Path,
         default=ROOT / "benchmarks" / "results" / f"{today}-journals.json",
@@ -171,12 +165,7 @@ def main() -> int:
         default=ROOT / "docs" / "streams.md",
         help="write the tables into the marked part of this document [docs/streams.md]",
     )
-    options = parser.parse_args()
-    if not options.trellis.exists():
-        sys.exit(
-            f"journals: {options.trellis} does not exist; `make run ARGS=--help` installs it, or "
-            "give --trellis"
-        )
+    options = parsed(parser)
     workloads = options.workloads or ["mqtt-qos0", "mqtt-qos1", "amqp-auto", "amqp-ack"]
     results: dict[str, Any] = {
         "format": 1,

@@ -7,13 +7,14 @@
 
 The event loop runs on one core. So this share says how much of a workload is bound by one core, and
 what the threads of the broker (disk, checksums) already do on others. The table belongs to decision
-0026. The figures are CPU times of threads, so other programs on the machine change them little.
-Linux only.
+0026. Its last column is derived: the messages for which the event loop needs one second of CPU
+time. Run this program on an idle machine: other programs raise CPU times. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -21,9 +22,9 @@ from statistics import median
 from typing import Final
 
 from load_figures import load
-from peers.brokers.trellis import TrellisPeer
+from peers.brokers.trellis import TrellisPeer, parsed
 from peers.machine import machine
-from peers.peer import ROOT, Tools
+from peers.peer import Tools
 
 #: The workloads of the table, and the settings of the broker for each of them.
 WORKLOADS: Final = {
@@ -69,20 +70,11 @@ def main() -> int:
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="workloads to measure")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload [5]")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds per round [2]")
-    parser.add_argument(
-        "--trellis",
-        type=Path,
-        default=ROOT / ".run" / "bin" / "trellis",
-        help="command of the broker [.run/bin/trellis]",
-    )
-    options = parser.parse_args()
-    if not options.trellis.exists():
-        sys.exit(
-            f"loop_share: {options.trellis} does not exist; `make run ARGS=--help` installs it, or "
-            "give --trellis"
-        )
+    options = parsed(parser)
+    print(f"Trellis {TrellisPeer(Tools(trellis=options.trellis)).version()}")
     print("; ".join(f"{name} {value}" for name, value in machine().items()))
-    print("| workload | us a message | of these, the event loop | messages/s of one core |")
+    print(f"load average at the start: {os.getloadavg()[0]:.1f}")
+    print("| workload | us a message | of these, the event loop | messages per CPU second of it |")
     print("|---|---:|---:|---:|", flush=True)
     for name in options.workloads or WORKLOADS:
         every, loop = shares(options.trellis, name, options.rounds, options.seconds)

@@ -32,7 +32,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 # Add the root, where Python finds trellis.bench, the load tool with its protocol code.
 sys.path.insert(1, str(ROOT))
 
-from peers.brokers.trellis import TrellisPeer  # noqa: E402  (found only now)
+from peers.brokers.trellis import TrellisPeer, parsed  # noqa: E402  (found only now)
 from peers.machine import machine  # noqa: E402
 from peers.peer import Running, Tools  # noqa: E402
 from peers.process import allow_files  # noqa: E402
@@ -380,12 +380,6 @@ def main() -> int:
         help=f"objects to measure: {', '.join(names)} [all]",
     )
     parser.add_argument(
-        "--trellis",
-        type=Path,
-        default=ROOT / ".run" / "bin" / "trellis",
-        help="command of the broker [.run/bin/trellis]",
-    )
-    parser.add_argument(
         "--output",
         type=Path,
         default=ROOT / "benchmarks" / "results" / f"{today}-memory.json",
@@ -397,15 +391,10 @@ def main() -> int:
         default=ROOT / "docs" / "performance.md",
         help="write the table into the marked part of this document [docs/performance.md]",
     )
-    options = parser.parse_args()
+    options = parsed(parser)
     unknown = [name for name in options.subjects if name not in names]
     if unknown:
         parser.error(f"unknown subject {unknown[0]}; known: {', '.join(names)}")
-    if not options.trellis.exists():
-        sys.exit(
-            f"memory: {options.trellis} does not exist; `make run ARGS=--help` installs it, or "
-            "give --trellis"
-        )
     wanted = options.subjects or names
     allow_files()
     results: dict[str, Any] = {

@@ -30,7 +30,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 # Add the root, where Python finds the table of workloads in trellis.bench.
 sys.path.insert(1, str(ROOT))
 
-from peers.brokers.trellis import TrellisPeer  # noqa: E402  (found only now)
+from peers.brokers.trellis import TrellisPeer, parsed  # noqa: E402  (found only now)
 from peers.peer import Running, Tools  # noqa: E402
 from peers.report import between  # noqa: E402
 from peers.table import figure, rows  # noqa: E402
@@ -246,26 +246,15 @@ def main() -> int:
         help=f"workloads to profile [{' '.join(PROFILED)}]",
     )
     parser.add_argument(
-        "--trellis",
-        type=Path,
-        default=ROOT / ".run" / "bin" / "trellis",
-        help="command of the broker [.run/bin/trellis]",
-    )
-    parser.add_argument(
         "--into",
         type=Path,
         default=ROOT / "docs" / "performance.md",
         help="write the tables into the marked part of this document [docs/performance.md]",
     )
-    options = parser.parse_args()
+    options = parsed(parser)
     for workload in options.workloads:
         if workload not in WORKLOADS:
             parser.error(f"unknown workload {workload}; `trellis bench load --list` shows them")
-    if not options.trellis.exists():
-        sys.exit(
-            f"profile: {options.trellis} does not exist; `make run ARGS=--help` installs it, or "
-            "give --trellis"
-        )
     if shutil.which("perf") is None:
         sys.exit(
             "profile: perf is missing (on Debian and Ubuntu: apt install linux-perf or "

@@ -35,6 +35,7 @@ Reading order:
     job_bindings  the bindings that a job examines, chosen by the command's arguments
     routing       the queues that topics go to
     topics        the aggregates from which the jobs compute their answers
+    nearest       the binding key that is most similar to a topic
     whatif, audit, advise
                   the jobs
     lines         answers as text

@@ -105,6 +105,23 @@ class JournalRange:
                 if batch.num_rows:
                     yield batch
 
+    def tables(self, selected: SelectedRows, low: int, high: int) -> Iterator[pa.Table]:
+        """Iterate over the rows of `batches` in tables of _TOGETHER rows or more; the last table
+        may be smaller.
+
+        Raises PipelineError.
+        """
+        group: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in self.batches(selected, low, high):
+            group.append(batch)
+            rows += batch.num_rows
+            if rows >= _TOGETHER:
+                yield pa.Table.from_batches(group)
+                group, rows = [], 0
+        if group:
+            yield pa.Table.from_batches(group)
+
 
 class JournalFeed:
     """The sums of the rows of a journal. Each call of `sums` reads only the rows that are new.
@@ -137,16 +154,8 @@ class JournalFeed:
         if self._sums is None:
             self._sums = TopicSums(*(self._keys if splits is None else SPLIT_KEYS))
         low, high = self._range.bounds(self._next)
-        group: list[pa.RecordBatch] = []
-        rows = 0
-        for batch in self._range.batches(self._selected, low, high):
-            group.append(batch)
-            rows += batch.num_rows
-            if rows >= _TOGETHER:
-                self._sums.add(pa.Table.from_batches(group), splits)
-                group, rows = [], 0
-        if group:
-            self._sums.add(pa.Table.from_batches(group), splits)
+        for rows in self._range.tables(self._selected, low, high):
+            self._sums.add(rows, splits)
         self._next = max(low, high)
         table = self._sums.table()
         if table is not None:

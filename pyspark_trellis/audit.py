@@ -14,23 +14,14 @@ bindings and unroutable topics.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from functools import lru_cache
-from typing import Final
 
 from matching.covers import covers, redundant
-from matching.grammar import AMQP, MQTT, swap
 from pyspark_trellis.counts import Span
 from pyspark_trellis.definitions import BY_NAME, BoundQueue, DefinitionsFile
 from pyspark_trellis.grammars import GRAMMARS
+from pyspark_trellis.nearest import NearestBindings
 from pyspark_trellis.topics import PublishedTopics
-
-#: The largest weight of a difference in spelling; a word that differs has the weight 1. Up to 128
-#: differences in spelling together weigh less than one word that differs.
-_SPELLING: Final = 1 / 256
-_WHOLE: Final = 1 + _SPELLING
 
 
 @dataclass(frozen=True)
@@ -101,6 +92,7 @@ def audit(
     is routed by the bindings of its minute.
     """
     taken = topics.taken(then or definitions)
+    nearest = NearestBindings(definitions)
     of_file = definitions.bindings
     duplicate, subsumed = needless(definitions)
     overlapping = [
@@ -118,7 +110,7 @@ def audit(
         duplicate,
         subsumed,
         overlapping,
-        [_nearest(definitions, *row) for row in taken.lost],
+        [Unroutable(*row, *nearest.key(row.vhost, row.exchange, row.topic)) for row in taken.lost],
     )
 
 
@@ -186,93 +178,3 @@ def needless(definitions: DefinitionsFile) -> tuple[list[Subsumed], list[Subsume
 
 def _number(found: Subsumed) -> int:
     return found.binding.number
-
-
-def _nearest(
-    definitions: DefinitionsFile, vhost: str, exchange: str, topic: str, messages: int
-) -> Unroutable:
-    best = nearest_key(definitions, vhost, exchange, topic)
-    return Unroutable(vhost, exchange, topic, messages, *(best if best is not None else (None, 0)))
-
-
-def nearest_key(
-    definitions: DefinitionsFile, vhost: str, exchange: str, topic: str
-) -> tuple[str, int] | None:
-    """Return the binding key of an exchange that is nearest to the topic, and its distance in
-    words; None if the exchange has no bindings.
-    """
-    host = definitions.hosts.get(vhost)
-    bound = host.outgoing.get(exchange, []) if host is not None else []
-    return nearest(
-        topic, {each.key if each.grammar == AMQP.name else _in_amqp(each.key) for each in bound}
-    )
-
-
-def _in_amqp(topic_filter: str) -> str:
-    """Return an MQTT topic filter as an AMQP pattern, for the count of words that differ.
-
-    The wildcard `+` becomes `*`. The pattern need not match exactly the topics of the filter.
-    """
-    return AMQP.separator.join(
-        AMQP.one if level == MQTT.one else level
-        for level in swap(topic_filter).split(AMQP.separator)
-    )
-
-
-def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
-    """Return the pattern nearest to the topic, and its distance in words; None if there are no
-    patterns.
-
-    The distance is the number of words that must be changed, added or removed. Of several nearest
-    patterns, the one with the most similar spelling is returned.
-    """
-    words = AMQP.split(topic)
-    known = set(words)
-    bounded = sorted(
-        (max(sum(word not in known for word in literals), abs(len(words) - length) * exact), key)
-        for key in patterns
-        for literals, length, exact in [_outline(key)]
-    )
-    best: tuple[float, str] | None = None
-    for least, key in bounded:
-        if best is not None and least > best[0]:
-            break  # The distances of all further patterns are larger.
-        found = (distance(words, AMQP.split(key)), key)
-        best = found if best is None else min(best, found)
-    return None if best is None else (best[1], int(best[0]))
-
-
-@lru_cache(maxsize=100_000)
-def _outline(pattern: str) -> tuple[tuple[str, ...], int, bool]:
-    """Return a pattern's literal words, its number of words, and True if it has no ``#``.
-
-    A topic's distance to the pattern is at least the number of literal words that the topic lacks,
-    and without ``#`` at least the difference of the numbers of words.
-    """
-    words = AMQP.split(pattern)
-    literals = tuple(word for word in words if word not in (AMQP.one, AMQP.many))
-    return literals, len(words), AMQP.many not in words
-
-
-def distance(words: list[str], pattern: list[str]) -> float:
-    """Return the number of words that must be changed, added or removed until the pattern matches.
-
-    The integer part of the result is Levenshtein's distance over words. The fraction measures the
-    difference in spelling.
-    """
-    row: list[float] = [at * _WHOLE for at in range(len(words) + 1)]
-    for want in pattern:
-        if want == AMQP.many:
-            for at in range(1, len(row)):
-                row[at] = min(row[at], row[at - 1])
-            continue
-        before, row = row, [row[0] + _WHOLE]
-        for at, word in enumerate(words):
-            change = 0.0 if want in (AMQP.one, word) else _unlike(word, want)
-            row.append(min(before[at] + change, before[at + 1] + _WHOLE, row[at] + _WHOLE))
-    return row[-1]
-
-
-@lru_cache(maxsize=100_000)
-def _unlike(word: str, other: str) -> float:
-    return 1 + (1 - SequenceMatcher(None, word, other, autojunk=False).ratio()) * _SPELLING

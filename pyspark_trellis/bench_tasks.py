@@ -1,8 +1,7 @@
-"""Measures what a task costs, whatever the number of its rows: a task of the source, and one of a
-source that does nothing.
+"""Measures the fixed cost of a task: of the source `trellis`, and of a source that does nothing.
 
-The difference is the source's part. The rest is Spark's own: it schedules the task, starts its
-Python function, and passes Arrow's batches.
+The difference is the cost of the source. The rest is Spark's own cost: Spark schedules the task,
+starts its Python function, and passes Arrow's batches.
 """
 
 from __future__ import annotations

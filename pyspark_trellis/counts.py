@@ -45,8 +45,8 @@ NEEDED: Final = (
 _ADDED_ABOVE: Final = 200_000
 #: The limit for rows that are divided by period: adding up one batch leaves most of its rows.
 _DIVIDED_ABOVE: Final = 1_000_000
-#: If there are more combinations of keys than this many times the rows, those that occur are sorted
-#: first, so that the sums need no memory for the others.
+#: If the keys have more possible combinations than this many times the number of rows, only the
+#: combinations that occur get memory for their sums; sorting the rows finds them.
 _SPARSE: Final = 4
 #: The largest number that a combination of keys may have, as one integer.
 _MOST_CODES: Final = 1 << 62
@@ -110,7 +110,7 @@ class TopicSums:
         columns |= split_columns(batch, "published_at", splits or RowSplits())
         for name in (*KEYS, PUBLISHER):
             texts = columns[name]
-            # One dictionary for all chunks: each would have its own, to be unified later.
+            # Each chunk would get its own dictionary, so the chunks are combined first.
             whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
             columns[name] = whole.dictionary_encode()
         self.add_sums(pa.table(columns))

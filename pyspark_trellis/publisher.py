@@ -194,7 +194,7 @@ class SinkPublisher:
             if found is None:
                 break
             number, message = found
-            # It counts as in flight before it is sent, so that it is not lost with the connection.
+            # The message is in flight before it is sent: it must not be lost with the connection.
             self._tag += 1
             self._in_flight[self._tag] = found
             self._bytes += len(message.body)

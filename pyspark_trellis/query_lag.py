@@ -42,9 +42,9 @@ def lag(progress: Any) -> list[JournalLag]:
 
 
 def input_rows(progress: Any) -> int:
-    """Return the number of rows that a batch has read, from its progress as a dict.
+    """Return the number of rows that a batch has read. `progress` is the progress as a dict.
 
-    In the progress of Spark Connect, only the sources have this number.
+    The numbers of the sources are added, because Spark Connect reports no number for the batch.
     """
     return sum(source["numInputRows"] for source in progress["sources"])
 

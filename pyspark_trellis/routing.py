@@ -119,7 +119,7 @@ class _RowsOfPlaces:
         self._rows: Final[dict[int, list[Rows]]] = {}
 
     def add(self, place: int, rows: Rows) -> None:
-        """Add different rows that go to a place; it may have some of them already."""
+        """Add rows, all different, that go to a place. Rows that were added before are ignored."""
         self._rows.setdefault(place, []).append(rows)
 
     def add_pairs(self, pairs: list[tuple[int, int]]) -> None:
@@ -234,7 +234,7 @@ class BatchRouter:
             alternate = self._host.alternates.get(name)
             if alternate is not None:
                 ahead.append((alternate, rows[~hit[rows]]))
-        # A binding belongs to one exchange, which routes each row once: no pair is there twice.
+        # A binding belongs to one exchange, which routes each row once, so no pair occurs twice.
         routed.bindings, routed.places = _joined(bindings), places.pairs()
         return routed
 

@@ -75,8 +75,8 @@ class SelectedRows:
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Iterate over the selected rows of a piece.
 
-        With failOnDataLoss=false, a piece whose rows are not there any more has no rows. Raises
-        PipelineError.
+        With failOnDataLoss=false, rows that were removed meanwhile are left out, with a warning in
+        the log. Raises PipelineError.
         """
         try:
             yield from self._batches(piece)

@@ -44,16 +44,25 @@ _SMALL: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
 #: JVM options for long jobs. With this garbage collector, reading a journal takes some 15 % less
 #: CPU time than with the default collector (measured twice, on a busy machine).
 _THROUGHPUT: Final = "-XX:+UseParallelGC"
-#: Only fatal events are logged. Spark raises its errors as exceptions, which commands report, so
-#: its log would repeat these errors.
-_LOGGING: Final = """rootLogger.level = fatal
-rootLogger.appenderRef.stdout.ref = console
+_LOGGING: Final = """rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = console
 appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = spark: %m%n
+appender.console.layout.pattern = {pattern}
 """
+
+
+def logging_file(directory: Path, level: str, pattern: str, more: str = "") -> str:
+    """Write a configuration of Log4j, and return the option with which a JVM reads it.
+
+    Events of this level and above are printed to stderr, in the layout `pattern`. `more` has
+    further lines of the file.
+    """
+    file = directory / "log4j2.properties"
+    file.write_text(_LOGGING.format(level=level, pattern=pattern) + more)
+    return f"-Dlog4j2.configurationFile={file.as_uri()}"
 
 
 def check_versions() -> None:
@@ -127,10 +136,10 @@ def _classic(
         if small
         else str(max(2, min(64, 2 * (os.cpu_count() or 1)))),
     }
-    quiet = directory / "log4j2.properties"
-    quiet.write_text(_LOGGING)
-    options = f"-Dlog4j2.configurationFile={quiet.as_uri()} {_SMALL if small else _THROUGHPUT}"
-    wanted["spark.driver.extraJavaOptions"] = options
+    # Only fatal events are logged. Spark raises its errors as exceptions, which commands report, so
+    # its log would repeat these errors.
+    quiet = logging_file(directory, "fatal", "spark: %m%n")
+    wanted["spark.driver.extraJavaOptions"] = f"{quiet} {_SMALL if small else _THROUGHPUT}"
     if local:
         # Workers use this Python, and the machine's host name is not looked up.
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -1,8 +1,8 @@
 """Files beside a query's output, on every file system that a session can use.
 
 A session with a JVM uses Hadoop's API in the JVM, with the session's settings. For a client of
-Spark Connect, the server looks: a task uses `storage`, so the settings of an object store come from
-the files of the server's HADOOP_CONF_DIR.
+Spark Connect, a task on the server uses `storage`, so the settings of an object store come from the
+files of the server's HADOOP_CONF_DIR.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ from pyspark_trellis.storage import storage_at
 
 
 class SessionFiles:
-    """The files that a session can see. Each method raises Spark's errors, and
-    PipelineError.
-    """
+    """The files that a session can use. Each method raises Spark's errors, and PipelineError."""
 
     def exists(self, directory: str, name: str) -> bool:
         """True if a directory has a file or directory of this name."""
         raise NotImplementedError
 
     def make(self, directory: str, name: str = "") -> None:
-        """Create a directory, and in it an empty file `name`, unless they are there."""
+        """Create a directory, and an empty file `name` in this directory, unless they exist."""
         raise NotImplementedError
 
 
 class JvmFiles(SessionFiles):
-    """Files that are seen through the session's JVM."""
+    """Files that the JVM of a session reads and writes."""
 
     def __init__(self, spark: Any) -> None:
         self._path: Final = spark.sparkContext._jvm.org.apache.hadoop.fs.Path
@@ -52,7 +50,7 @@ class JvmFiles(SessionFiles):
 
 
 class ServerFiles(SessionFiles):
-    """Files that a server of Spark Connect sees."""
+    """Files that a server of Spark Connect reads and writes in a task."""
 
     def __init__(self, spark: Any) -> None:
         self._spark: Final = spark
@@ -85,5 +83,5 @@ def _flag(value: bool) -> pa.RecordBatch:
 
 
 def files_of(spark: Any) -> SessionFiles:
-    """Return the files that a session can see."""
+    """Return the files that a session can use."""
     return ServerFiles(spark) if is_connect(spark) else JvmFiles(spark)

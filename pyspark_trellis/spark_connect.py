@@ -103,7 +103,7 @@ class UploadedValue(SentValue):
 
 @lru_cache(maxsize=4)
 def _loaded(path: str) -> Any:
-    """Return the value in a file; a worker reads a file once. (Its name has a checksum.)"""
+    """Return the value in a file. A worker reads each file once: its name has its checksum."""
     return pickle.loads(Path(path).read_bytes())
 
 

@@ -113,7 +113,10 @@ class LocalStorage(Storage):
             raise _failed("read", str(self._path / name), error) from None
 
     def exists(self, name: str) -> bool:
-        return (self._path / name).exists()
+        try:
+            return (self._path / name).exists()
+        except OSError as error:  # such as a directory above it that may not be read
+            raise _failed("find", str(self._path / name), error) from None
 
     def make(self) -> None:
         try:

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_trellis.arrow_topics import ArrowTopics
-from pyspark_trellis.audit import nearest_key
 from pyspark_trellis.counts import COUNTS, KEYS, Span, added
 from pyspark_trellis.definitions import DefinitionsFile
+from pyspark_trellis.nearest import NearestBindings
 from pyspark_trellis.routing import BatchRouters
 from pyspark_trellis.topics import MOST
 
@@ -136,6 +136,7 @@ def unroutable_topics(sums: pa.Table, definitions: DefinitionsFile | None) -> Un
     rows = [UnroutableTopic(*row) for row in zip(*columns, strict=True)]
     if definitions is not None:
         now = _now(lost, definitions)
+        nearest = NearestBindings(definitions)
         rows = [
             UnroutableTopic(
                 row.vhost,
@@ -144,7 +145,7 @@ def unroutable_topics(sums: pa.Table, definitions: DefinitionsFile | None) -> Un
                 row.messages,
                 row.unroutable,
                 where,
-                *(nearest_key(definitions, row.vhost, row.exchange, row.topic) or (None, 0)),
+                *nearest.key(row.vhost, row.exchange, row.topic),
             )
             for row, where in zip(rows, now, strict=True)
         ]

@@ -199,6 +199,9 @@ def _run(request: dict[str, Any], descriptors: list[int]) -> None:
     code: object = 1
     try:
         os.setsid()
+        # A background job of a shell ignores SIGINT, and its children inherit that. As in a program
+        # that a user starts, SIGINT raises KeyboardInterrupt here.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for stream, descriptor in enumerate(descriptors[:3]):
             os.dup2(descriptor, stream)

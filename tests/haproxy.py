@@ -15,7 +15,7 @@ PATIENCE: Final = 30.0
 
 
 class HaproxyProcess:
-    """A running HAProxy with a configuration whose ports are on 127.0.0.1."""
+    """A running HAProxy with a given configuration."""
 
     def __init__(self, configuration: str, directory: Path) -> None:
         path = directory / "haproxy.cfg"
@@ -25,12 +25,12 @@ class HaproxyProcess:
         with (directory / "haproxy.log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
-    def wait_for_port(self, port: int) -> None:
-        """Wait until HAProxy accepts connections on a port."""
+    def wait_for_port(self, port: int, host: str = "127.0.0.1") -> None:
+        """Wait until HAProxy accepts connections on a port of this address."""
         end = time.monotonic() + PATIENCE
         while True:
             try:
-                socket.create_connection(("127.0.0.1", port), PATIENCE).close()
+                socket.create_connection((host, port), PATIENCE).close()
                 return
             except ConnectionRefusedError:
                 assert time.monotonic() < end
@@ -40,10 +40,3 @@ class HaproxyProcess:
         """End the HAProxy process."""
         self._process.kill()
         self._process.wait(PATIENCE)
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

@@ -173,6 +173,8 @@ def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str], command: st
         ("list", "the following arguments are required: KIND"),
         ("list queuez", 'argument KIND: unknown value "queuez"; the nearest is queues, and there'),
         ("list queues --columms a", "unknown argument --columms; the nearest flag is --columns"),
+        ("bindings declare a b --key c", "unknown argument --key; give KEY without a flag"),
+        ("move a b", "unknown argument b; the target is --to QUEUE or --exchange NAME"),
     ],
 )
 def test_error_in_arguments_is_one_line(
@@ -421,6 +423,18 @@ def test_json_output_equals_the_answer_of_the_broker(
 ) -> None:
     _, out, _ = run(capsys, "list", "queues", "--json", "--url", f"http://127.0.0.1:{port}")
     assert json.loads(out) == ROWS
+
+
+def test_the_url_of_the_broker_is_that_of_the_flag_then_of_the_variable(
+    capsys: pytest.CaptureFixture[str], port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, asked = f"http://127.0.0.1:{port}", ("list", "queues", "--json")
+    monkeypatch.setenv("TRELLIS_URL", url)
+    assert json.loads(run(capsys, *asked)[1]) == ROWS
+    assert told(capsys, *asked, "--url", "tcp://a").startswith("--url: must be a URL such as")
+    monkeypatch.setenv("TRELLIS_URL", "tcp://a")
+    assert told(capsys, *asked).startswith("TRELLIS_URL: must be a URL such as")
+    assert json.loads(run(capsys, *asked, "--url", url)[1]) == ROWS
 
 
 def test_empty_list_has_a_text(capsys: pytest.CaptureFixture[str], port: int) -> None:

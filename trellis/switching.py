@@ -37,13 +37,24 @@ class Switching:
         self._node = node
         self._membership = membership
         self._begun = False
+        #: The switches that have not ended; the event loop keeps no strong references to tasks.
+        self._tasks: set[asyncio.Task[str]] = set()
 
     async def switch(self, wanted: str) -> str:
         """Hand the log over to the standby `wanted`, and end this process soon after.
 
         If `wanted` is "", choose a standby. Return the name of the standby. Raises ReplicationError
         if the log could not be handed over; this node then stays the active one.
+
+        The switch goes on if the caller is cancelled, for example because the HTTP gateway has
+        ended. Otherwise the node would stay frozen.
         """
+        task = asyncio.get_running_loop().create_task(self._hand_over_and_end(wanted))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _hand_over_and_end(self, wanted: str) -> str:
         name = await self.hand_over(wanted)
         reason = f"the log was handed over to node '{name}'"
         asyncio.get_running_loop().call_later(END_SECONDS, self._membership.end, reason)

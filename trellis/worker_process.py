@@ -1,7 +1,7 @@
 """Runs a worker: a child process that exchanges lines with the broker, started again after its end.
 
-Archive and telemetry have a worker each. The first line that the broker sends opens the worker. A
-worker works until the broker closes the connection.
+The archive, the telemetry and the bridges have a worker each. The first line that the broker sends
+opens the worker. A worker works until the broker closes the connection.
 """
 
 from __future__ import annotations

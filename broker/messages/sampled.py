@@ -3,7 +3,7 @@
     MessageSampler (routing/sampling.py) --SampledMessage--> the message's address (tracing.py)
     queues and consumers --report--> SampledSteps <--take-- span exporter (trellis/telemetry)
 
-A step is small and is made at once; spans are made in another process.
+The broker makes only the steps, which are small. Another process makes the spans.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.messages.tracing import MessageTrace
 
 #: Number of steps that wait for the span exporter. Further steps are dropped and counted.
 STEPS_MAX: Final = 1_000
-#: Length of a name or text of a step, in characters.
+#: Largest length of a name or text of a step, and of a routing key, in characters.
 TEXT_MAX: Final = 256
 #: Upper bounds of the buckets of DeliveryTimes, in seconds.
 BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
@@ -113,7 +113,8 @@ def _ignore() -> None:
 class SampledSteps:
     """The steps that wait for the span exporter, at most STEPS_MAX.
 
-    `clock` returns Unix time in nanoseconds. `wake` is called when the first step waits.
+    `clock` returns Unix time in nanoseconds. `wake` is called when a step is added while none
+    waits.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -139,6 +140,11 @@ class SampledSteps:
         return taken
 
 
+def cut_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of a client, cut to TEXT_MAX characters each."""
+    return tuple(name[:TEXT_MAX] for name in names)
+
+
 class SampledMessage(MessageTrace):
     """A message that is sampled: each of its steps is added to `steps`."""
 
@@ -159,7 +165,7 @@ class SampledMessage(MessageTrace):
         now = self._steps.clock()
         waited = max(0, now - self._published_at) / _SECOND_NS
         self._steps.times.add(waited, self._trace_id, now / _SECOND_NS)
-        self._add(now, "delivered", place, detail, client)
+        self._add(now, "delivered", place, detail, cut_names(client))
 
     def _add(self, time: int, step: str, place: str, detail: str, client: tuple[str, ...]) -> None:
         origin, self._origin = self._origin, None

@@ -5,7 +5,8 @@ cannot keep for each message. So for each topic that passes such an exchange, th
 headers of a random sample of the messages. A topic here is a virtual host, an exchange and a
 routing key.
 
-    message --Planner.follow--> HeaderSamples.offer --> MessageSamples    up to SAMPLES_PER_TOPIC
+    message --Planner.follow--> TopicHistory.offer --each, later some--> HeaderSamples.offer
+                                        MessageSamples of a topic, up to SAMPLES_PER_TOPIC <--'
 
 If a topic has few messages, the sample has all of them. Otherwise it is a reservoir sample: each
 message is in the sample with the same probability. The numbers of the messages to keep are drawn in
@@ -24,9 +25,9 @@ from mypy_extensions import i64
 from broker.messages.message import Properties
 from broker.routing.exchanges.consistent_hash import mixed
 
-#: Largest number of samples of one topic, and of all topics, in one slot of the history.
+#: Largest number of samples of one topic, and of all topics, in one HeaderSamples.
 SAMPLES_PER_TOPIC: Final[i64] = 32
-SAMPLES_MAX: Final[i64] = 2_000
+SAMPLES_MAX: Final[i64] = 1_000
 #: Largest size of the sampled headers of a message, in bytes. Larger headers are not sampled.
 SAMPLE_BYTES: Final[i64] = 1_024
 #: Estimated size in bytes of a header's value that is a number, and of the memory for a header
@@ -39,7 +40,8 @@ _PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 class MessageSamples:
     """A random sample of the messages of one topic.
 
-    `kept` are the properties of the sampled messages, `seen` is the number of all messages.
+    `kept` are the properties of the sampled messages, `seen` is the number of all messages that
+    were offered.
     """
 
     __slots__ = ("_chance", "_draws", "_next", "_seed", "kept", "seen")
@@ -95,7 +97,7 @@ class MessageSamples:
 
 
 class HeaderSamples:
-    """The samples of all topics in one slot of the topic history."""
+    """The samples of all topics, of the messages in one part of a slot of the topic history."""
 
     def __init__(self) -> None:
         #: By virtual host and exchange, then by routing key.
@@ -141,37 +143,41 @@ class HeaderSamples:
 
 
 class WeightedSamples:
-    """The samples of one topic from several slots, each standing for a number of messages."""
+    """The samples of one topic from several parts of the topic history.
+
+    Each sample stands for a number of messages.
+    """
 
     def __init__(self) -> None:
-        self._parts: list[MessageSamples] = []
+        #: The samples of each part, and the number of its messages (an estimate).
+        self._parts: list[tuple[MessageSamples, int]] = []
 
-    def add(self, samples: MessageSamples) -> None:
-        """Add the samples of one slot."""
-        self._parts.append(samples)
+    def add(self, samples: MessageSamples, weight: int = 1) -> None:
+        """Add the samples of one part, in which one message in `weight` was offered."""
+        self._parts.append((samples, int(samples.seen) * weight))
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return sum(len(part.kept) for part in self._parts)
+        return sum(len(samples.kept) for samples, _ in self._parts)
 
     def shares(self, messages: int) -> list[tuple[Properties, int]]:
         """Divide `messages`, the messages of the topic, among the samples.
 
         Return pairs of sampled properties and the number of messages for which they stand. The sum
-        of the numbers is `messages`. Each slot gets a part in proportion to its messages, which its
-        samples share equally.
+        of the numbers is `messages`. Each part gets a share in proportion to its messages, which
+        its samples divide equally.
         """
-        seen = sum(int(part.seen) for part in self._parts)
+        total = sum(number for _, number in self._parts)
         shares: list[tuple[Properties, int]] = []
         before = given = 0
-        for part in self._parts:
-            kept = list(part.kept)
+        for samples, size in self._parts:
+            kept = list(samples.kept)
             for number, properties in enumerate(kept, 1):
-                upto = messages * (before * len(kept) + int(part.seen) * number)
-                upto //= seen * len(kept)
+                upto = messages * (before * len(kept) + size * number)
+                upto //= total * len(kept)
                 shares.append((properties, upto - given))
                 given = upto
-            before += int(part.seen)
+            before += size
         return shares
 
 

@@ -26,6 +26,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.access.identity import INTERNAL, Identity
+from broker.agenda import Agenda, BulkTask
 from broker.eviction import evict_oldest
 from broker.limits import BrokerLimits
 from broker.messages.fates import MESSAGE_FATES, UNROUTABLE
@@ -39,6 +40,8 @@ from broker.routing.topology_stream import TopologyStream
 NAME_MAX: Final = 512
 #: A full cache evicts its capacity divided by this number at once.
 EVICTION_DIVISOR: Final = 16
+#: Number of routes of unused contexts that are removed in one slice of bulk work.
+ROUTES_PER_SLICE: Final = 250
 
 
 class PlanResolver:
@@ -123,8 +126,7 @@ class PublishContext:
             self._uncached = route
             return route
         if len(self.routes) >= self.capacity:
-            for _, evicted in evict_oldest(self.routes, 1 + self.capacity // EVICTION_DIVISOR):
-                self._remember(evicted)
+            self.reduce(1 + self.capacity // EVICTION_DIVISOR)
         self.routes[name] = route
         return route
 
@@ -133,6 +135,13 @@ class PublishContext:
         route = self.routes.pop(name, None)
         if route is not None:
             self._remember(route)
+
+    def reduce(self, most: int) -> int:
+        """Remove up to `most` cached routes, the oldest first; return their number."""
+        evicted = evict_oldest(self.routes, most)
+        for _, route in evicted:
+            self._remember(route)
+        return len(evicted)
 
     def renew(self, route: Route, slot: SearchSlot) -> bool:
         """Replace the stale plan of a route by a new plan. Not a hot path.
@@ -256,7 +265,7 @@ class IngressCounters:
 class PublishContexts:
     """All publish contexts of a virtual host, and the counts of contexts that were removed."""
 
-    def __init__(self, resolver: PlanResolver, limits: BrokerLimits) -> None:
+    def __init__(self, resolver: PlanResolver, agenda: Agenda, limits: BrokerLimits) -> None:
         #: By front end, the counters that its contexts share.
         self._counters: dict[str, IngressCounters] = {}
         self._resolver = resolver
@@ -275,6 +284,7 @@ class PublishContexts:
         self.prewarmer: Prewarmer | None = None
         #: The number of contexts above which unused contexts are removed.
         self._most = limits.contexts
+        self._removal = ContextRemoval(self, agenda)
 
     def enter(self, identity: Identity, front: str) -> PublishContext:
         """Return the context of an identity that connects through a front end.
@@ -313,7 +323,8 @@ class PublishContexts:
     def leave(self, context: PublishContext) -> None:
         """Decrement the use count of the context: a connection or a will no longer needs it.
 
-        Unused contexts are kept for the next connection of their identity, up to a limit.
+        Unused contexts are kept for the next connection of their identity, up to a limit. Above the
+        limit, they are removed in slices.
         """
         context.users -= 1
         self.users -= 1
@@ -323,16 +334,28 @@ class PublishContexts:
             del self.by_name[name]
         if self.topology is not None:
             self.topology.disconnected(name, context.front)
-        if len(self._contexts) <= self._most:
-            return
-        for key, idle in [
-            (key, context) for key, context in self._contexts.items() if not context.users
-        ]:
-            idle.remember(list(idle.routes.values()))
-            idle.collect([])
-            self._counters_of(idle.front).received += int(idle.received)
-            del self._contexts[key]
-        # If most contexts are in use, look for unused contexts again when there are twice as many.
+        if len(self._contexts) > self._most:
+            # If most contexts are in use, look for unused contexts again when there are twice as
+            # many.
+            self._most = 2 * len(self._contexts)
+            self._removal.begin(list(self._contexts.values()))
+
+    def reduce(self, context: PublishContext, most: int) -> int:
+        """Remove up to `most` routes of a context, and the context when it has no route left.
+
+        A context that is in use keeps its routes. Return the number of removed routes.
+        """
+        if context.users:
+            return 0
+        removed = context.reduce(most)
+        if not context.routes:
+            del self._contexts[context.identity, context.front]
+            context.collect([])
+            self._counters_of(context.front).received += int(context.received)
+        return removed
+
+    def on_reduced(self) -> None:
+        """Set the number of contexts at which the next removal begins."""
         self._most = max(self._limits.contexts, 2 * len(self._contexts))
 
     def absorb(self, other: PublishContexts) -> None:
@@ -387,6 +410,34 @@ class PublishContexts:
         for context in self:
             found[context.front].received += int(context.received)
         return found
+
+
+class ContextRemoval(BulkTask):
+    """Removes the unused ones of some publish contexts, in slices of ROUTES_PER_SLICE routes."""
+
+    def __init__(self, contexts: PublishContexts, agenda: Agenda) -> None:
+        super().__init__(agenda)
+        self._contexts = contexts
+        #: The contexts that were not examined yet.
+        self._left: list[PublishContext] = []
+
+    def begin(self, contexts: list[PublishContext]) -> None:
+        """Begin to remove the unused ones of these contexts."""
+        self._left = contexts
+        self.schedule()
+
+    def has_work(self) -> bool:
+        return bool(self._left)
+
+    def do_slice(self) -> None:
+        budget = ROUTES_PER_SLICE
+        while self._left and budget > 0:
+            context = self._left.pop()
+            budget -= 1 + self._contexts.reduce(context, budget)
+            if context.routes and not context.users:
+                self._left.append(context)
+        if not self._left:
+            self._contexts.on_reduced()
 
 
 def sum_into(totals: list[int], more: list[int]) -> None:

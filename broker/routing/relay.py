@@ -46,6 +46,10 @@ class Relay:
         """Write `count` encoded packets with a properties field (MQTT 5) to all subscribers."""
         self.send(packets, count)
 
+    def send_level_3(self, packets: bytes, count: i64) -> None:
+        """Write `count` encoded packets of MQTT 3.1, which only journals tell from MQTT 3.1.1."""
+        self.send(packets, count)
+
     def offer(self, message: Message) -> None:
         """Offer one decoded message to each subscriber (`Subscriber.offer`)."""
         for target in self.targets:
@@ -67,18 +71,20 @@ class RecordingRelay(Relay):
         self._routed: i64 = routed
 
     def send(self, packets: bytes, count: i64) -> None:
-        self._record(packets, count, False)
+        self._record(packets, count, 4)
         super().send(packets, count)
 
     def send_with_properties(self, packets: bytes, count: i64) -> None:
-        self._record(packets, count, True)
+        self._record(packets, count, 5)
         super().send(packets, count)
 
-    def _record(self, packets: bytes, count: i64, with_properties: bool) -> None:
+    def send_level_3(self, packets: bytes, count: i64) -> None:
+        self._record(packets, count, 3)
+        super().send(packets, count)
+
+    def _record(self, packets: bytes, count: i64, level: i64) -> None:
         for journal in self._journals:
-            journal.put_run(
-                PublishRun(packets, count, self._publisher, self._routed, with_properties)
-            )
+            journal.put_run(PublishRun(packets, count, self._publisher, self._routed, level))
 
 
 #: The relay of a plan without subscribers.

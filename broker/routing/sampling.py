@@ -17,28 +17,36 @@ from mypy_extensions import i64
 from broker.agenda import Agenda
 from broker.messages.message import Message
 from broker.messages.outlet import Outlet
-from broker.messages.sampled import SampledMessage, SampledOrigin, SampledSteps
+from broker.messages.sampled import (
+    TEXT_MAX,
+    SampledMessage,
+    SampledOrigin,
+    SampledSteps,
+    cut_names,
+)
 from broker.messages.trace_context import trace_context_of
 from broker.names import shown
 from broker.routing.publish_context import PublishContext
 
-#: Duration in ms of a window in which a tenth of `rate` messages may be sampled.
+#: Shortest duration in ms of a window in which a share of `rate` messages may be sampled. With a
+#: rate below 10, a window is longer, and has one message.
 WINDOW_MS: Final[i64] = 100
 _WINDOWS_PER_SECOND: Final = 10
+_SECOND_MS: Final = 1_000
 #: Longest message_id or correlation_id of a span, in characters.
 _ID_MAX: Final = 256
-#: The bits of a trace id that `ratio` decides by: the lower 64, as in OpenTelemetry's sampler.
+#: Number of the lower bits of a trace id that are compared with `ratio`, as in OpenTelemetry.
 _RATIO_BITS: Final = 64
 _RATIO_MASK: Final = (1 << 64) - 1
 
 
 class MessageSampler:
-    """Chooses messages, and makes the SampledMessage that reports the steps of a chosen message.
+    """The sampler of a broker. It makes a SampledMessage for each message that it chooses.
 
-    If `parent_based` is True, a message with a valid `traceparent` is sampled as the flag in it
-    says. Otherwise, and for other messages, `ratio` (0 to 1) of all trace ids are sampled. At most
+    If `parent_based` is True, the flag in a valid `traceparent` decides about the message. All
+    other messages are sampled with the probability `ratio` (0 to 1), by the trace id. At most
     `rate` messages are sampled in a second; further ones are counted in `skipped`. The function
-    `draw` returns a random integer of the number of bits that it is given.
+    `draw` returns a random integer with the given number of bits.
     """
 
     def __init__(
@@ -51,13 +59,14 @@ class MessageSampler:
         rate: int = 1_000,
     ) -> None:
         self.steps = steps
-        #: Number of messages that were sampled, and that were not because of `rate`.
+        #: Number of messages that were sampled, and number that were skipped because of `rate`.
         self.sampled = 0
         self.skipped = 0
         self._agenda = agenda
         self._draw = draw
         self._parent_based = parent_based
         self._bound = round(ratio * (_RATIO_MASK + 1))
+        self._window_ms: i64 = max(int(WINDOW_MS), -(-_SECOND_MS // rate))
         self._window_max = max(1, rate // _WINDOWS_PER_SECOND)
         self._window: i64 = -1
         self._in_window = 0
@@ -100,10 +109,10 @@ class MessageSampler:
             parent,
             vhost,
             exchange,
-            shown(message.address.key),
-            context.identity.name,
+            shown(message.address.key[:TEXT_MAX])[:TEXT_MAX],
+            context.identity.name[:TEXT_MAX],
             context.front,
-            () if publisher is None else publisher.client_names(),
+            () if publisher is None else cut_names(publisher.client_names()),
             int(message.encoding.size(message.content)),
             str(properties.get("message_id") or "")[:_ID_MAX],
             str(properties.get("correlation_id") or "")[:_ID_MAX],
@@ -114,7 +123,7 @@ class MessageSampler:
         return trace_id & _RATIO_MASK < self._bound
 
     def _has_room(self) -> bool:
-        window: i64 = self._agenda.now // WINDOW_MS
+        window: i64 = self._agenda.now // self._window_ms
         if window != self._window:
             self._window = window
             self._in_window = 0

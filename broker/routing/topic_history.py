@@ -26,6 +26,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.messages.message import Properties
+from broker.routing.exchanges.consistent_hash import mixed
 from broker.routing.header_samples import HeaderSamples, WeightedSamples
 
 #: Time that a slot covers, in seconds, and number of slots.
@@ -37,8 +38,9 @@ TOPICS_MAX: Final[i64] = 5_000
 QUEUES_MAX: Final[i64] = 5_000
 #: Longest routing key that is remembered, in characters.
 KEY_MAX: Final = 512
-#: In a slot, this number of messages is offered as samples of headers, then each fourth message. So
-#: a busy headers exchange pays little for samples; its first messages count more in estimates.
+#: In a slot, the first ALL_OFFERED messages are offered as samples of headers, then one message in
+#: OFFERED_SHARE, chosen at random. So a busy headers exchange pays little for samples. Each offered
+#: later message stands for OFFERED_SHARE messages in estimates.
 ALL_OFFERED: Final[i64] = 1_000
 OFFERED_SHARE: Final[i64] = 4
 #: Number of topics that a reader handles in one step.
@@ -69,10 +71,14 @@ class HistorySlot:
         self.queues: i64 = 0
         #: Number of messages whose topic is not remembered.
         self.left_out: i64 = 0
-        #: Headers of some messages of the topics that pass an exchange which looks at headers.
-        self.samples = HeaderSamples()
-        #: Number of messages that were offered as samples.
-        self.offered: i64 = 0
+        #: Headers of some messages of the topics that pass an exchange which looks at headers: of
+        #: the first ALL_OFFERED messages, and of the later ones.
+        self.first_samples = HeaderSamples()
+        self.later_samples = HeaderSamples()
+        #: Number of messages of these topics.
+        self.by_headers: i64 = 0
+        #: The number of the next message that is offered, among the later ones.
+        self.next_offer: i64 = ALL_OFFERED + 1
 
 
 class TopicHistory:
@@ -135,9 +141,15 @@ class TopicHistory:
     def offer(self, vhost: str, exchange: str, key: str, properties: Properties) -> None:
         """Keep a message's headers as a sample if its topic has few samples, else at random."""
         slot = self.slots[-1]
-        slot.offered += 1
-        if slot.offered <= ALL_OFFERED or slot.offered % OFFERED_SHARE == 0:
-            slot.samples.offer(vhost, exchange, key, properties)
+        slot.by_headers += 1
+        number: i64 = slot.by_headers
+        if number <= ALL_OFFERED:
+            slot.first_samples.offer(vhost, exchange, key, properties)
+        elif number >= slot.next_offer:
+            # The distance is 1 to 7 messages. Were it always OFFERED_SHARE, headers that repeat in
+            # this rhythm would never be seen.
+            slot.next_offer = number + 1 + mixed(number & 0xFFFF_FFFF, 0) % (2 * OFFERED_SHARE - 1)
+            slot.later_samples.offer(vhost, exchange, key, properties)
 
     def add_unroutable(self, vhost: str, exchange: str, key: str, messages: i64) -> None:
         """Add `messages` to the number of a topic's messages that reached no destination."""
@@ -166,9 +178,12 @@ class HistorySum:
         """Return the sampled headers of the messages of a topic; there may be none."""
         found = WeightedSamples()
         for slot in self._slots:
-            samples = slot.samples.find(vhost, exchange, key)
-            if samples is not None:
-                found.add(samples)
+            first = slot.first_samples.find(vhost, exchange, key)
+            later = slot.later_samples.find(vhost, exchange, key)
+            if first is not None:
+                found.add(first)
+            if later is not None:
+                found.add(later, int(OFFERED_SHARE))
         return found
 
     def direct(self, vhost: str, queue: str) -> int:

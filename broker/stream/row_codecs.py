@@ -36,17 +36,15 @@ PROPERTY_COLUMNS: Final = {name: place for place, name in enumerate(PROPERTIES)}
 class PublishRun:
     """Consecutive publications of one client, unparsed, which were routed to the same subscribers.
 
-    `has_properties` is True for packets that have MQTT 5 properties.
+    `level` is the MQTT protocol level of the packets, 3 to 5. Packets of level 5 have properties.
     """
 
-    def __init__(
-        self, data: bytes, count: i64, publisher: bytes, routed: i64, described: bool
-    ) -> None:
+    def __init__(self, data: bytes, count: i64, publisher: bytes, routed: i64, level: i64) -> None:
         self.packets = data
         self.count: i64 = count
         self.publisher = publisher
         self.routed: i64 = routed
-        self.has_properties = described
+        self.level: i64 = level
 
 
 class HeaderCodec:

@@ -354,4 +354,4 @@ def reserve_heap() -> None:
 
 
 _NO_NAME: Final = RowName(b"", b"")
-_NO_RUN: Final = PublishRun(b"", 0, b"", 0, False)
+_NO_RUN: Final = PublishRun(b"", 0, b"", 0, 4)

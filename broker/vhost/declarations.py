@@ -105,7 +105,7 @@ class Declarations:
         self.queues_created = 0
         self.queues_deleted = 0
         self.planner = Planner(vhost, agenda, self.exchanges, self.queues, self.replies, limits)
-        self.contexts = PublishContexts(self.planner, limits)
+        self.contexts = PublishContexts(self.planner, agenda, limits)
         self.bindings = Bindings(
             vhost, agenda, store, self.planner, self.exchanges, self.delete_exchange, limits
         )

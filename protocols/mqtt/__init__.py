@@ -6,9 +6,9 @@
     front        the front end, which makes a connection for each client
 
 An MqttConnection belongs to one client. Its handler reads the input: first a Login, which takes the
-CONNECT, asks the authenticator, and finds or creates the Session; then a Level4Handler or a
-Level5Handler, by the protocol level in the CONNECT. Both are PacketHandlers, whose loop reads
-publications of both levels.
+CONNECT, asks the authenticator, and finds or creates the Session; then a Level3Handler, a
+Level4Handler or a Level5Handler, by the protocol level in the CONNECT. They are PacketHandlers,
+whose loop reads publications of all levels.
 
     client --> MqttConnection --> PacketHandler --> Route, Plan (the core)
                     |                  `--> PublishReplies: PUBACK, PUBREC for durable messages

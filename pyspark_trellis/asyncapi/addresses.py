@@ -21,11 +21,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-#: Levels of a topic that are examined. The last of them and all further levels are one parameter.
+#: Number of levels of a topic that are compared. The last of them and all further levels become one
+#: parameter.
 LEVELS_MAX: Final = 32
 #: Largest number of queue names of a virtual host that stay separate addresses.
 QUEUES_MAX: Final = 1_000
-#: Largest number of values of a parameter that are shown as examples, and their largest length.
+#: Largest number of values of a parameter that are shown as examples, and the largest length of an
+#: example in characters.
 EXAMPLES: Final = 3
 EXAMPLE_LENGTH: Final = 100
 #: A word of a pattern; None stands for a parameter.
@@ -194,5 +196,7 @@ def _names(pattern: tuple[Word, ...], usual: str) -> dict[int, str]:
         if len(name) > 3 and name.endswith("s") and not name.endswith("ss"):
             name = name[:-1]
         name = name or usual or f"level{at + 1}"
-        names[at] = name if name not in names.values() else f"{name}{at + 1}"
+        while name in names.values():
+            name += str(at + 1)
+        names[at] = name
     return names

@@ -41,7 +41,7 @@ _SEPARATORS: Final = {"amqp": ".", "mqtt": "/"}
 
 
 class DocumentOptions(NamedTuple):
-    """The user's options: title and version of the document, its servers, and examples or not."""
+    """The user's options. `examples` is True if the document may show observed values."""
 
     title: str
     version: str
@@ -115,7 +115,7 @@ class _Writer:
 
     def _versions(self) -> dict[str, str]:
         protocols = {name for each in self._observed.addresses for name in each.protocols}
-        old = protocols & {"mqtt31", "mqtt311"} and "mqtt50" not in protocols
+        old = protocols & {"mqtt310", "mqtt311"} and "mqtt50" not in protocols
         return {"amqp": "0-9-1", "mqtt": "3.1.1" if old else "5.0"}
 
     def _description(self, sources: Sequence[str]) -> str:

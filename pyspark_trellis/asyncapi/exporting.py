@@ -98,8 +98,12 @@ def _dumper(yaml: object) -> type:
 
 def _server(text: str) -> Server:
     """Return the server of a URL such as mqtt://HOST:1883. Raises PipelineError."""
-    url = urlsplit(text)
-    if url.scheme not in _PROTOCOLS or not url.hostname:
+    try:
+        url = urlsplit(text)
+        valid = url.scheme in _PROTOCOLS and url.hostname and (url.port or True)
+    except ValueError:  # of urlsplit, or of `port`
+        valid = False
+    if not valid:
         raise PipelineError(
             f"--server {text}: expected PROTOCOL://HOST:PORT with one of the protocols "
             f"{', '.join(_PROTOCOLS)}"

@@ -8,7 +8,6 @@ headers of each message of the document. The samples are spread evenly over the 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,18 +19,16 @@ from pyspark_trellis.asyncapi.schemas import InferredSchema, NotJson, SchemaBudg
 from pyspark_trellis.columns import projection
 from pyspark_trellis.rows import SelectedRows
 
-#: Combinations of topic, protocol, publisher, QoS, content type and type in memory; if there are
-#: more, only the more frequent half of this number is kept.
+#: Largest number of combinations of topic, protocol, publisher, QoS, content type and type in
+#: memory. If there are more, the most frequent ones are kept: half of this number.
 COMBINATIONS_MAX: Final = 500_000
-#: Addresses of the document; with more, those with the fewest messages are left out.
+#: Largest number of addresses of the document. Those with the fewest messages are left out.
 ADDRESSES_MAX: Final = 1_000
 #: Largest number of messages (content types and types) of an address.
 MESSAGES_MAX: Final = 20
-#: Sampled bodies of a message, and the largest body in bytes that is sampled.
+#: Approximate number of sampled bodies of a message, and the largest sampled body in bytes.
 SAMPLES: Final = 200
 BODY_MAX: Final = 64 << 10
-#: Largest number of publishers of an address and protocol whose names are kept.
-PUBLISHERS_MAX: Final = 10
 
 _KEYS: Final = (
     "vhost",
@@ -52,8 +49,8 @@ INTERNAL: Final = "internal"
 class ObservedMessage:
     """The messages of an address with one content type and one type (AMQP's property `type`).
 
-    `body` is the schema of the sampled bodies if all of them are JSON, else None; it is None from
-    the start if the content type is another format. `headers` is the schema of the sampled headers.
+    `body` is the schema of the sampled bodies. It is None if a body is not JSON, or if the content
+    type names another format. `headers` is the schema of the sampled headers.
     """
 
     content_type: str
@@ -94,16 +91,16 @@ class ObservedAddress:
     budget: SchemaBudget
     topics: list[str] = field(default_factory=list)
     count: int = 0
-    #: Number of messages by protocol: amqp091, mqtt311, mqtt31, mqtt50 or internal.
+    #: Number of messages by protocol: amqp091, http, mqtt310, mqtt311, mqtt50 or internal.
     protocols: Counter[str] = field(default_factory=Counter)
-    #: Some of the users that published, by protocol: "amqp" or "mqtt".
+    #: The users that published, by protocol: "amqp" or "mqtt".
     publishers: dict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
     #: The quality of service of the messages, by protocol: 0 (transient), 1 (persistent) or 2.
     qos: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     messages: dict[tuple[str, str], ObservedMessage] = field(default_factory=dict)
 
     def message(self, content_type: str, kind: str) -> ObservedMessage | None:
-        """Return the message with this content type and type; None if there are too many."""
+        """Return the message with this content type and type; None above MESSAGES_MAX messages."""
         key = content_type, kind
         if key not in self.messages and len(self.messages) < MESSAGES_MAX:
             self.messages[key] = ObservedMessage.of(content_type, kind, self.budget)
@@ -115,14 +112,15 @@ class ObservedAddress:
         self.protocols[protocol] += count
         if protocol != INTERNAL:
             self.qos[family(protocol)].add(qos)
-            names = self.publishers[family(protocol)]
-            if len(names) < PUBLISHERS_MAX:
-                names[publisher] = None
+            self.publishers[family(protocol)][publisher] = None
 
 
 @dataclass(frozen=True)
 class Observations:
-    """The observed addresses, by number of messages, and the counts of what was left out."""
+    """The observed addresses, most messages first, with the numbers of messages.
+
+    `messages` counts all messages, also those that were left out.
+    """
 
     addresses: list[ObservedAddress]
     messages: int = 0
@@ -131,7 +129,10 @@ class Observations:
 
 
 def family(protocol: str) -> str:
-    """Return "mqtt" for each version of MQTT, else "amqp"."""
+    """Return "mqtt" for each version of MQTT, else "amqp".
+
+    A message that was published over the HTTP API has a routing key, like one of AMQP.
+    """
     return "mqtt" if protocol.startswith("mqtt") else "amqp"
 
 
@@ -163,9 +164,9 @@ def _counted(journal: JournalRange, low: int, high: int) -> tuple[list[dict[str,
     selected = SelectedRows(projection(("published_at", *_KEYS)), journal.options)
     total: pa.Table | None = None
     left_out = 0
-    for batches in _grouped(journal.batches(selected, low, high)):
-        rows = pa.Table.from_batches(batches)
-        table = _summed(rows.append_column("n", pa.array([1] * rows.num_rows, pa.int64())))
+    for rows in journal.tables(selected, low, high):
+        one = pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows)
+        table = _summed(rows.append_column("n", one))
         total = table if total is None else _summed(pa.concat_tables([total, table]))
         if total.num_rows > COMBINATIONS_MAX:
             total = total.sort_by([("n", "descending")])
@@ -175,20 +176,6 @@ def _counted(journal: JournalRange, low: int, high: int) -> tuple[list[dict[str,
         return [], 0
     order = [("n", "descending"), *((name, "ascending") for name in _KEYS)]
     return total.sort_by(order).to_pylist(), left_out
-
-
-def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Group small batches, so that each sum is over many rows."""
-    group: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        group.append(batch)
-        rows += batch.num_rows
-        if rows >= 1 << 16:
-            yield group
-            group, rows = [], 0
-    if group:
-        yield group
 
 
 def _summed(table: pa.Table) -> pa.Table:

@@ -1,7 +1,8 @@
 """Finds the queues and the MQTT subscriptions to which observed topics go, by the bindings.
 
 The rules are those of `trellis audit` (routing.py). If a topic reaches a headers exchange, or
-another exchange that routes by more than the topic, its destinations behind it are unknown.
+another exchange that routes by more than the topic, the destinations behind this exchange are
+unknown.
 """
 
 from __future__ import annotations
@@ -25,14 +26,10 @@ SILENT_MAX: Final = 1_000
 
 @dataclass
 class AddressReceivers:
-    """The receivers of an address: queues, and MQTT subscriptions by the number of the binding.
-
-    `unknown` is True if some topics reach an exchange that routes by more than the topic.
-    """
+    """The receivers of an address: queues, and MQTT subscriptions by the number of the binding."""
 
     queues: set[str] = field(default_factory=set)
     subscriptions: set[int] = field(default_factory=set)
-    unknown: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,8 +85,6 @@ def _route(
         used.add(binding)
         if definitions.bindings[binding].kind == "session":
             found[number].subscriptions.add(binding)
-    for number in np.unique(numbers[routed.unknown]).tolist():
-        found[number].unknown = True
 
 
 def _pairs(numbers: Rows, found: tuple[Rows, Rows]) -> list[tuple[int, int]]:

@@ -106,7 +106,7 @@ class Received(NamedTuple):
 class Recorder:
     """An MQTT 5 client of paho that records the messages of some filters.
 
-    It keeps its session, and connects again after each loss.
+    The client keeps its session, and connects again after each lost connection.
     """
 
     def __init__(self, port: int, name: str, *filters: str) -> None:

@@ -21,7 +21,10 @@ SEED = int(os.environ.get("TRELLIS_CRASH_SEED", "1"))
 
 
 class Numbers(threading.Thread):
-    """Publishes numbers with QoS 1, one after the other, until `stop`; keeps the confirmed ones."""
+    """A publisher of the numbers 0, 1, 2 ... with QoS 1, until `stop`.
+
+    `confirmed` is the number of confirmed messages.
+    """
 
     def __init__(self, port: int, topic: str) -> None:
         super().__init__(daemon=True)
@@ -41,7 +44,7 @@ class Numbers(threading.Thread):
         self._recorder.close()
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many further numbers are confirmed."""
+        """Wait until `count` further numbers are confirmed."""
         event = self.reached.setdefault(self.confirmed + count, threading.Event())
         assert event.wait(PATIENCE)
 
@@ -89,7 +92,10 @@ class KilledPair:
 
 
 def missing(recorder: Recorder, confirmed: int) -> set[int]:
-    """Return the confirmed numbers that do not arrive."""
+    """Wait for all confirmed numbers; return those that are missing, which are none.
+
+    Raises queue.Empty if the next message does not arrive within PATIENCE seconds.
+    """
     wanted = set(range(confirmed))
     while wanted:
         wanted.discard(int(recorder.next().payload))

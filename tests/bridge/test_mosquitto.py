@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import foreign
+from tests.addresses import free_port
 from tests.bridge.running import PATIENCE, BridgingBroker, Received, Recorder, bridge
 
 pytestmark = pytest.mark.long
@@ -38,14 +39,6 @@ class Mosquitto:
         """Stop Mosquitto; it writes its sessions to the disk."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(PATIENCE)
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @pytest.fixture

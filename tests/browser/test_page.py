@@ -67,6 +67,15 @@ class Page:
         assert seen["serious"] == [] and seen["complaints"] == [] and seen["elsewhere"] == []
         assert seen["wide"] <= width
 
+    def open(self, place: str, until: str, width: int = 1280, scheme: str = "light") -> None:
+        """Open a new browser, log in, and show the view at `place`, such as "#/node".
+
+        The view is complete once it has an element with the selector `until`.
+        """
+        self.do("open", width=width, scheme=scheme)
+        self.log_in()
+        self.do("view", hash=place, until=until)
+
     def log_in(self) -> None:
         answer = self.do("login", user="admin", password="known")
         assert answer["views"] == VIEWS
@@ -165,9 +174,7 @@ def test_a_queue_is_explained_looked_into_and_purged(page: Page, broker: BrokerP
     binding = {"routing_key": "orders.#"}
     api(broker, "POST", "bindings/%2F/e/amq.topic/q/orders", binding)
     publish(broker, "orders", 3)
-    page.do("open", width=1280)
-    page.log_in()
-    page.do("view", hash="#/queue/%2F/orders", until="#content .warn")
+    page.open("#/queue/%2F/orders", "#content .warn")
     page.do("wait", selector="#content li", text="no consumer is connected, and 3 messages wait")
     page.do("click", selector="text=Look at the first messages")
     page.do("wait", selector="pre", text='"order": 7')
@@ -183,9 +190,7 @@ def test_a_queue_is_explained_looked_into_and_purged(page: Page, broker: BrokerP
 def test_a_route_is_explained_with_near_misses(page: Page, broker: BrokerProcess) -> None:
     api(broker, "PUT", "queues/%2F/temps", {})
     api(broker, "POST", "bindings/%2F/e/amq.topic/q/temps", {"routing_key": "plant.*.temp"})
-    page.do("open", width=1280)
-    page.log_in()
-    page.do("view", hash="#/routing", until=".graph")
+    page.open("#/routing", ".graph")
     page.do("fill", selector="#content input[placeholder]", text="plant/7/Temp")
     page.do("click", selector="text=Explain")
     page.do("wait", selector="#content li", text="only upper and lower case differ")
@@ -214,9 +219,7 @@ def test_an_explanation_with_many_queues_is_cut_and_says_so(
         for row in rows
     ]
     api(broker, "POST", "definitions", {"queues": rows, "bindings": bindings})
-    page.do("open", width=1280)
-    page.log_in()
-    page.do("view", hash="#/routing", until=".graph")
+    page.open("#/routing", ".graph")
     page.do("fill", selector="#content input[placeholder]", text="plant/7")
     page.do("click", selector="text=Explain")
     page.do("wait", selector=".tree li", text="… and 100 more bindings")
@@ -228,9 +231,7 @@ def test_a_queue_is_paused_and_its_messages_are_moved(page: Page, broker: Broker
     for name in ("orders", "later"):
         api(broker, "PUT", f"queues/%2F/{name}", {"durable": True})
     publish(broker, "orders", 4)
-    page.do("open", width=1280)
-    page.log_in()
-    page.do("view", hash="#/queue/%2F/orders", until="#content .warn")
+    page.open("#/queue/%2F/orders", "#content .warn")
     page.do("click", selector="text=Pause")
     page.do("wait", selector="button", text="Resume")
     (row,) = (each for each in api(broker, "GET", "trellis/queues") if each["name"] == "orders")
@@ -247,9 +248,7 @@ def test_a_queue_is_paused_and_its_messages_are_moved(page: Page, broker: Broker
 
 
 def test_topics_are_shown_published_and_removed(page: Page, broker: BrokerProcess) -> None:
-    page.do("open", width=1280)
-    page.log_in()
-    page.do("view", hash="#/topics", until="#content [role=status]")
+    page.open("#/topics", "#content [role=status]")
     page.do("fill", selector="#content input[placeholder]", text="plant/7/temp")
     page.do("fill", selector="form:last-of-type input:not([placeholder]):not([type])", text="21.5")
     page.do("click", selector="#content input[type=checkbox]")
@@ -264,9 +263,7 @@ def test_topics_are_shown_published_and_removed(page: Page, broker: BrokerProces
 
 
 def test_topics_are_watched_live(page: Page, broker: BrokerProcess) -> None:
-    page.do("open", width=1280)
-    page.log_in()
-    page.do("view", hash="#/topics", until="#content [role=status]")
+    page.open("#/topics", "#content [role=status]")
     page.do("click", selector="text=Watch live")
     page.do("wait", selector="#content p", text="No message yet.")
     for number in range(250):
@@ -297,9 +294,7 @@ def test_a_binding_is_tried_and_nothing_changes(page: Page, broker: BrokerProces
                 message | {"properties": {}},
             )
     for width, scheme in ((1280, "light"), (360, "dark")):
-        page.do("open", width=width, scheme=scheme)
-        page.log_in()
-        page.do("view", hash="#/routing", until=".graph a")
+        page.open("#/routing", ".graph a", width, scheme)
         page.do("click", selector=".graph a")
         page.do("wait", selector="#try li", text="without “plant.*.temp” of amq.topic")
         page.do("fill", selector="#try form input >> nth=1", text="plant.#")
@@ -326,9 +321,7 @@ def test_a_stream_is_read_tailed_exported_and_replayed(page: Page, broker: Broke
     api(broker, "PUT", "queues/%2F/copies", {"durable": True})
     api(broker, "POST", "bindings/%2F/e/amq.fanout/q/copies", {"routing_key": ""})
     publish(broker, "rows", 5)
-    page.do("open", width=1280)
-    page.log_in()
-    page.do("view", hash="#/streams", until="caption")
+    page.open("#/streams", "caption")
     page.check("stream-list", 1280)
     page.do("click", selector="#content td a")
     page.do("wait", selector="#content p", text="Rows 0 to 4.")
@@ -347,9 +340,7 @@ def test_a_stream_is_read_tailed_exported_and_replayed(page: Page, broker: Broke
     page.do("click", selector="dialog .danger")
     page.do("wait", selector="#content p", text="3 messages are published and confirmed, 0 were")
     assert api(broker, "GET", "queues/%2F/copies")["messages"] == 3
-    page.do("open", width=360, scheme="dark")
-    page.log_in()
-    page.do("view", hash="#/stream/%2F/rows", until="#content tbody tr")
+    page.open("#/stream/%2F/rows", "#content tbody tr", 360, "dark")
     page.do("wait", selector="#content p", text="Rows 0 to 6.")
     page.check("stream", 360)
 
@@ -360,9 +351,7 @@ def test_the_node_shows_its_log_and_takes_definitions(
     file = tmp_path / "definitions.json"
     queue = {"name": "imported", "vhost": "/", "durable": True, "arguments": {}}
     file.write_text(json.dumps({"queues": [queue, {"name": "wrong", "vhost": "absent"}]}))
-    page.do("open", width=1280)
-    page.log_in()
-    page.do("view", hash="#/node", until="caption")
+    page.open("#/node", "caption")
     page.do("wait", selector="#content td", text="not_compiled" if PURE else "start")
     page.do("choose", selector="#content section select", value="error")
     page.do("wait", selector="#content caption, #content p", text="No event.")
@@ -387,9 +376,7 @@ def test_what_a_consumer_holds_and_one_client_of_many_are_shown(
     client.sendall(connect_packet("device-7", user="known/known"))
     assert client.recv(4)[3] == 0
     with client:
-        page.do("open", width=1280)
-        page.log_in()
-        page.do("view", hash="#/client/device-7", until="caption")
+        page.open("#/client/device-7", "caption")
         page.do("wait", selector="caption", text="1 of 1 open connections of the client")
         page.do("view", hash="#/queue/%2F/orders", until="#content .warn")
         page.do("choose", selector="#as", value="hex")

@@ -31,9 +31,7 @@ def test_a_binding_of_a_headers_exchange_is_tried(
             "payload_encoding": "string",
         }
         api(broker, "POST", "exchanges/%2F/amq.headers/publish", message)
-    page.do("open", width=width)
-    page.log_in()
-    page.do("view", hash="#/routing", until="#try form")
+    page.open("#/routing", "#try form", width)
     page.do("choose", selector="#try form select >> nth=0", value="add")
     page.do("fill", selector="#try form input >> nth=0", text="amq.headers")
     page.do("fill", selector="#try form input >> nth=2", text="orders")

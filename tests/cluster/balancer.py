@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.addresses import OWN_ADDRESS, free_port
 from tests.cluster.nodes import NodeProcess
-from tests.haproxy import HaproxyProcess, free_port
+from tests.haproxy import HaproxyProcess
 
 #: HAProxy's configuration file, the names of the two nodes in it, and its ports by listener.
 CONFIGURATION: Final = Path(__file__).parents[2] / "config" / "ha" / "haproxy.cfg"
@@ -16,14 +17,18 @@ NODES: Final = ("trellis-1", "trellis-2")
 PORTS: Final[Mapping[str, int]] = {"amqp": 5672, "mqtt": 1883, "http": 15672}
 METRICS_PORT: Final = 15692
 #: Flags of a node that gets its connections from the load balancer, and trusts its PROXY headers.
-BEHIND: Final = {"amqp-proxies": "127.0.0.1", "mqtt-proxies": "127.0.0.1"}
+#: The node listens on OWN_ADDRESS: when it ends, HAProxy must not find another test's program.
+BEHIND: Final = {
+    **{f"{listener}-host": OWN_ADDRESS for listener in (*PORTS, "metrics")},
+    **{f"{listener}-proxies": "127.0.0.1" for listener in ("amqp", "mqtt")},
+}
 
 
 class LoadBalancer:
     """A HAProxy process. `addresses` has the host and port on which it serves each listener."""
 
     def __init__(self, nodes: tuple[NodeProcess, NodeProcess], directory: Path) -> None:
-        self.addresses = {name: ("127.0.0.1", free_port()) for name in PORTS}
+        self.addresses = {name: (OWN_ADDRESS, free_port(OWN_ADDRESS)) for name in PORTS}
         text = CONFIGURATION.read_text()
         for listener, port in PORTS.items():
             own = ":".join(map(str, self.addresses[listener]))
@@ -40,7 +45,8 @@ class LoadBalancer:
 
     def wait_for_port(self, listener: str) -> None:
         """Wait until the load balancer accepts connections for this listener."""
-        self._process.wait_for_port(self.addresses[listener][1])
+        host, port = self.addresses[listener]
+        self._process.wait_for_port(port, host)
 
     def close(self) -> None:
         """End the HAProxy process."""

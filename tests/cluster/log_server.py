@@ -32,12 +32,17 @@ class LogServer:
         #: Cleared while the server answers no request.
         self.moves = threading.Event()
         self.moves.set()
+        #: Cleared while the server answers no request for the reports of the nodes.
+        self.lists = threading.Event()
+        self.lists.set()
         outer = self
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 for line in self.rfile:
                     outer.moves.wait()
+                    if b'"reports"' in line:
+                        outer.lists.wait()
                     with outer.lock:
                         answer = outer.answer(json.loads(line))
                     self.wfile.write(json.dumps(answer).encode() + b"\n")
@@ -74,6 +79,7 @@ class LogServer:
 
     def close(self) -> None:
         self.moves.set()
+        self.lists.set()
         self._server.shutdown()
         self._server.server_close()
 

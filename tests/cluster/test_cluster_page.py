@@ -3,7 +3,9 @@ switches to a standby, or has no answer from the replicated log."""
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -92,3 +94,25 @@ def test_the_page_says_that_the_log_does_not_answer_and_recovers(
         page.do("view", hash="#/now", until=".sentence b")
         page.do("view", hash="#/node", until="caption")
         page.do("wait", selector=".card", text="activestate of this node")
+
+
+def test_the_figures_of_the_cluster_are_renewed(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    first, _ = pair(nodes, server, tmp_path)
+    with browser_at(page_of(first), tmp_path) as page:
+        open_node(page)
+        page.do("wait", selector=".card", text="last offset")
+        before = last_offset(page)
+        first.channel().queue_declare("durable", durable=True)
+        end = time.monotonic() + PATIENCE
+        while last_offset(page) <= before:
+            assert time.monotonic() < end, "the card shows the offset of a minute ago"
+
+
+def last_offset(page: Page) -> int:
+    """Return the last offset that the view Node shows now."""
+    shown = page.do("view", hash="#/node", until="caption")["text"]
+    found = re.search(r"([\d,]+)last offset", shown)
+    assert found is not None, shown
+    return int(found[1].replace(",", ""))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import signal
 import threading
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -93,6 +95,46 @@ def test_switch_keeps_all_confirmed_messages_and_needs_no_silence(
     count = again.queue_declare(QUEUE, durable=True, passive=True).method.message_count
     assert len(confirmed) <= count <= len(confirmed) + 1
     assert consume(again, len(confirmed)) == confirmed
+
+
+@pytest.mark.long
+def test_switch_goes_on_when_the_gateway_ends(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    first, second = pair(nodes, server, tmp_path)
+    answers = SimpleQueue[Any]()
+
+    def ask() -> None:
+        try:
+            answers.put(switch(first))
+        except OSError as error:
+            answers.put(error)
+
+    server.lists.clear()
+    for _ in range(2):
+        threading.Thread(target=ask, daemon=True).start()
+    status, answer = answers.get(timeout=PATIENCE)
+    assert (status, answer["reason"]) == (409, "a switch is under way already")
+    os.kill(gateway_of(first), signal.SIGKILL)
+    assert isinstance(answers.get(timeout=PATIENCE), OSError)
+    end = time.monotonic() + PATIENCE
+    while "http_gateway_lost" not in first.errors.read_text():
+        assert time.monotonic() < end
+    server.lists.set()
+    assert first.process.wait(PATIENCE) == FENCED
+    second.wait_for("ready")
+
+
+def gateway_of(node: NodeProcess) -> int:
+    """Return the process id of a node's HTTP gateway."""
+    threads = Path(f"/proc/{node.process.pid}/task").glob("*/children")
+    (found,) = [
+        int(child)
+        for children in threads
+        for child in children.read_text().split()
+        if b"gateway" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+    return found
 
 
 def test_node_that_stops_hands_the_log_over(

@@ -100,7 +100,7 @@ async def channel(keeping_broker: BrokerProcess) -> AsyncIterator[aio_pika.abc.A
 
 
 class Links:
-    """Runs links in the test's event loop."""
+    """The links that a test runs in its event loop."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker

@@ -16,7 +16,7 @@ from broker.routing.header_samples import (
     MessageSamples,
     WeightedSamples,
 )
-from broker.routing.topic_history import SLOT_SECONDS, HistorySum, TopicHistory
+from broker.routing.topic_history import ALL_OFFERED, SLOT_SECONDS, HistorySum, TopicHistory
 
 TOPIC = ("/", "x", "k")
 
@@ -105,6 +105,29 @@ def test_the_samples_stand_for_all_messages(slots: list[tuple[int, int]], messag
         for count in shares[at : at + size]:
             assert abs(count - messages * (size + more) / (size * seen)) < 1 + 1e-6
         at += size
+
+
+def test_estimates_of_a_busy_slot_are_not_biased() -> None:
+    """Though all of the first messages of a slot are offered, and few of the later ones."""
+    messages = 20_000
+    early: list[int] = []
+    rests: Counter[int] = Counter()
+    for number in range(40):
+        history = TopicHistory()
+        history.advance(1_000.0)
+        for at in range(messages):
+            history.offer("/", "x", f"k{number}", {"headers": {"at": at}})
+        shares = HistorySum(history).samples("/", "x", f"k{number}").shares(messages)
+        assert sum(count for _, count in shares) == messages
+        ats = [(one["headers"]["at"], count) for one, count in shares]  # type: ignore[index]
+        early.append(sum(count for at, count in ats if at < ALL_OFFERED))
+        for at, count in ats:
+            rests[at % 4] += count
+    # The samples of the first messages stand for these messages alone.
+    first = int(ALL_OFFERED)
+    assert all(0.9 * first < count < 1.1 * first for count in early), early
+    # Headers that repeat with every fourth message are sampled like others.
+    assert all(0.2 < rests[rest] / (40 * messages) < 0.3 for rest in range(4)), rests
 
 
 def test_the_samples_of_an_hour_are_forgotten_with_their_slot() -> None:

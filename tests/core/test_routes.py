@@ -6,6 +6,8 @@ import pamqp.commands as spec
 
 from broker.access.identity import Identity
 from broker.limits import BrokerLimits
+from broker.routing.publish_context import ROUTES_PER_SLICE
+from broker.routing.topic_history import HistorySum
 from tests.clients import World, mqtt_publish
 
 
@@ -92,6 +94,45 @@ def test_unused_publish_contexts_are_removed_above_the_limit_and_their_counts_st
     assert len(list(world.vhost.contexts)) <= 5
     assert world.fates() == {"unroutable": 10}
     assert world.vhost.contexts.ingress_counters()["mqtt311"].received == 10
+
+
+def test_unused_publish_contexts_are_removed_in_slices() -> None:
+    world = world_with(routes=5_000, contexts=3)
+    contexts = world.vhost.contexts
+    routes, users = 2 * ROUTES_PER_SLICE, 4
+    clients = []
+    for user in range(users):
+        world.guests.identities[f"user-{user}"] = Identity(f"user-{user}")
+        client = world.mqtt(f"c{user}", user=f"user-{user}/guest")
+        client.send(b"".join(mqtt_publish(f"t/{number}", b"x") for number in range(routes)))
+        clients.append(client)
+    found = [context for context in contexts if context.routes]
+    assert len(found) == users and all(len(one.routes) == routes for one in found)
+
+    def cached() -> int:
+        return sum(len(context.routes) for context in found)
+
+    for client in clients[1:]:
+        client.connection.on_closed()
+    left, turns = cached(), 0
+    while left > 2 * routes:
+        world.broker.agenda.turn()
+        assert 0 <= left - cached() <= ROUTES_PER_SLICE
+        left, turns = cached(), turns + 1
+        assert turns < 100
+        if turns == 1:  # The context of this user is used again before its turn comes.
+            contexts.enter(world.guests.identities["user-1"], "mqtt311")
+    assert turns > 1
+    for _ in range(10):
+        world.broker.agenda.turn()
+    assert [context.identity.name for context in contexts if context.routes] == ["user-0", "user-1"]
+    assert cached() == 2 * routes
+    # No message of a removed route is forgotten.
+    assert contexts.collected()["mqtt311"].received == users * routes
+    sums = HistorySum(world.broker.history)
+    for _ in sums.steps():
+        pass
+    assert sum(sums.counts["/", "amq.topic"].values()) == 2 * routes
 
 
 def test_counts_of_messages_that_are_summed_in_slices_count_each_message_once() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from broker.messages.message import ALWAYS
-from broker.messages.sampled import BUCKETS, STEPS_MAX, DeliveryTimes
+from broker.messages.sampled import BUCKETS, STEPS_MAX, TEXT_MAX, DeliveryTimes, SampledStep
 from broker.messages.trace_context import TRACESTATE_MAX, parse_trace_context
 from broker.routing.sampling import WINDOW_MS
 from broker.routing.tracing import TraceFilter
@@ -155,6 +155,33 @@ def test_the_rate_bounds_the_messages_of_a_window() -> None:
     sampling.world.sleep(int(WINDOW_MS))
     client.publish("amq.topic", "a", b"m", headers={"traceparent": RECORDED})
     assert (sampling.sampler.sampled, sampling.sampler.skipped) == (4, 2)
+
+
+def test_the_texts_of_a_step_are_bounded() -> None:
+    sampling = Sampling(ratio=1.0)
+    reader, writer = sampling.world.mqtt("r" * 10_000), sampling.world.mqtt("w" * 10_000)
+    reader.subscribe("#", 1)
+    writer.send(mqtt_publish("t" * 60_000, b"m", qos=1, packet_id=1))
+    steps = sampling.steps.take()
+    assert {step.step for step in steps} >= {"published", "delivered"}
+    assert max(map(len, texts_of(steps))) == TEXT_MAX
+
+
+def texts_of(steps: list[SampledStep]) -> list[str]:
+    texts = [text for step in steps for text in (step.place, step.detail, *step.client)]
+    origins = [step.origin for step in steps if step.origin is not None]
+    return texts + [text for one in origins for text in (one.exchange, one.key, *one.client)]
+
+
+@pytest.mark.parametrize("rate", [1, 3, 9])
+def test_a_low_rate_bounds_the_messages_of_a_second(rate: int) -> None:
+    sampling = Sampling(rate=rate)
+    client = consumer(sampling)
+    for _ in range(40):  # Ten seconds.
+        client.publish("amq.topic", "a", b"m", headers={"traceparent": RECORDED})
+        sampling.world.sleep(250)
+    # A window has one message: 9 windows a second are met by the 4 messages of a second.
+    assert sampling.sampler.sampled == pytest.approx(10 * min(rate, 4), abs=1)
 
 
 def test_steps_that_are_not_taken_are_bounded_and_taken_again() -> None:

@@ -19,10 +19,11 @@ import pika
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from tests.addresses import free_port
 from tests.authority import Authority
 from tests.broker import ROOT, BrokerProcess, run_command
 from tests.foreign import require
-from tests.haproxy import HaproxyProcess, free_port
+from tests.haproxy import HaproxyProcess
 
 #: The files that the page installs, and the brokers whose settings they have.
 FILES: Final = ROOT / "config" / "tenants"

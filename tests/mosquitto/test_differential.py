@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import msgspec
 import pytest
 
 from tests import foreign
+from tests.addresses import free_port
 from tests.mosquitto.hashes import mosquitto_hash
 from tests.top.running import PATIENCE, Mqtt0, Running, Socket
 from trellis.mosquitto.importing import MosquittoImport
@@ -47,12 +47,6 @@ FILTERS = (
 #: A user with access to every topic, by which the tests observe the actions of other clients.
 WATCHER = "watcher"
 WATCHED = ("#", "$x/#", "$SYS/mine")
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from pyspark_trellis import java
-from pyspark_trellis.session import start
+from pyspark_trellis.session import logging_file, start
 
 KIND: Final = os.environ.get("TRELLIS_SPARK", "local")
 #: The master's URL of a query that starts a server of Spark Connect of its own.
@@ -41,15 +41,8 @@ LOOPBACK: Final = {
 }
 _PR_SET_PDEATHSIG: Final = 1
 _CLUSTERED: Final = "org.apache.spark.deploy"
-#: The log of a daemon goes to stderr, where its address is found.
-_LOGGING: Final = """rootLogger.level = warn
-rootLogger.appenderRef.stderr.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %p %c{1}: %m%n
-logger.deploy.name = org.apache.spark.deploy
+#: The events of a daemon that have its address.
+_ADDRESSES: Final = """logger.deploy.name = org.apache.spark.deploy
 logger.deploy.level = info
 logger.connect.name = org.apache.spark.sql.connect.service
 logger.connect.level = info
@@ -68,16 +61,15 @@ def daemon(
     command: Sequence[str | Path], until: str, scratch: Path, **environment: str
 ) -> Iterator[re.Match[str]]:
     """Run one of Spark's daemons. Yield the match of `until` in its output once it is ready, and
-    end the daemon after the block.
+    end the daemon after the block. Its files are in the directory `scratch`.
     """
-    logging = scratch / "log4j2.properties"
-    logging.write_text(_LOGGING)
+    scratch.mkdir(parents=True, exist_ok=True)
+    logging = logging_file(scratch, "warn", "%p %c{1}: %m%n", _ADDRESSES)
     log = scratch / f"{len(list(scratch.iterdir()))}.log"
-    options = f"-Dlog4j2.configurationFile={logging.as_uri()} -XX:+UseSerialGC"
     inherited = {key: os.environ[key] for key in os.environ if not key.startswith("SPARK_")}
     inherited |= {
         "JAVA_HOME": str(java.find()),
-        "JDK_JAVA_OPTIONS": options,
+        "JDK_JAVA_OPTIONS": f"{logging} -XX:+UseSerialGC",
         "SPARK_HOME": str(HOME),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -161,7 +153,6 @@ def connect_server(scratch: Path) -> Iterator[str]:
 @contextmanager
 def place(scratch: Path, kind: str = KIND) -> Iterator[str]:
     """Yield the URL of the master or server; start it if necessary."""
-    scratch.mkdir(parents=True, exist_ok=True)
     if kind == "local":
         yield "local[2]"
     elif kind == "cluster":

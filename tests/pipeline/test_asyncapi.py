@@ -328,15 +328,27 @@ def test_topics_bindings_and_bodies_become_channels_operations_and_schemas(
     assert document["operations"]["send.queue.tasks"]["bindings"]["amqp"]["deliveryMode"] == 1
 
 
+@pytest.mark.parametrize("mqtt", ["mqtt310", "mqtt311"])
+@pytest.mark.parametrize("amqp", ["amqp091", "http"])
 def test_the_same_topic_of_two_protocols_is_two_channels_with_the_same_message(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], amqp: str, mqtt: str
 ) -> None:
-    rows = [row(0, "a.b", protocol=name) for name in ("amqp091", "mqtt311")]
+    rows = [row(0, "a.b", protocol=name) for name in (amqp, mqtt)]
     document = exported(capsys, "--journal", write(tmp_path, rows))
     channels = list(document["channels"].values())
     assert {each["address"] for each in channels} == {"a.b", "a/b"}
     assert channels[0]["messages"] == channels[1]["messages"]
     assert document["servers"]["mqtt"]["protocolVersion"] == "3.1.1"
+
+
+def test_an_operation_names_some_publishers_and_counts_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row(0, "a.b", publisher=f"user{number:02}") for number in range(12)]
+    document = exported(capsys, "--journal", write(tmp_path, rows))
+    [operation] = document["operations"].values()
+    names = ", ".join(f"user{number:02}" for number in range(10))
+    assert operation["description"] == f"Published by {names} and 2 more."
 
 
 def test_definitions_without_a_journal_become_channels(
@@ -392,6 +404,9 @@ def test_rare_topics_and_further_messages_are_left_out_and_counted(
     [
         (("--journal", "none"), "--definitions must name the bindings"),
         (("--journal", "J", "--server", "http://h"), "expected PROTOCOL://HOST:PORT"),
+        (("--journal", "J", "--server", "mqtt://[::1"), "expected PROTOCOL://HOST:PORT"),
+        (("--journal", "J", "--server", "mqtt://h:x"), "expected PROTOCOL://HOST:PORT"),
+        (("--journal", "J", "--url", "http://[::1"), "--url: must be a URL such as"),
         (("--journal", "J", "--output", "/nowhere/a.yaml"), "there is no directory /nowhere"),
         (("--journal", "J", "--format", "xml"), "yaml, json"),
         (("--journal", "/nowhere"), "/nowhere"),

@@ -63,43 +63,43 @@ def bare_python(directory: Path) -> tuple[Path, dict[str, str]]:
 
 
 def submitted(
-    master: str,
-    python: Path,
-    variables: dict[str, str],
-    tmp_path: Path,
-    archive: Path | None = None,
+    python: Path, variables: dict[str, str], tmp_path: Path, archive: Path | None = None
 ) -> ClusterAnswer:
-    """Run the program with spark-submit, as a user who has Spark and the connector."""
+    """Run the program with spark-submit on a cluster, as a user who has Spark and the connector."""
     settings = [word for each in LOOPBACK.items() for word in ("--conf", "=".join(each))]
     inherited = {key: os.environ[key] for key in os.environ if not key.startswith("SPARK_")}
     program = tmp_path / "program.py"  # elsewhere: its directory is on the driver's path
     shutil.copyfile(PROGRAM, program)
-    ran = subprocess.run(
-        [
-            HOME / "bin" / "spark-submit",
-            "--master",
-            master,
-            *settings,
-            *(() if archive is None else ("--py-files", archive)),
-            program,
-            tmp_path / "journal",
-            *(() if archive is None else ("register",)),
-        ],
-        env=inherited
-        | {"JAVA_HOME": str(java.find()), "SPARK_HOME": str(HOME), "PYSPARK_PYTHON": str(python)}
-        | variables,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
+    with cluster(tmp_path / "scratch", **variables) as master:
+        ran = subprocess.run(
+            [
+                HOME / "bin" / "spark-submit",
+                "--master",
+                master,
+                *settings,
+                *(() if archive is None else ("--py-files", archive)),
+                program,
+                tmp_path / "journal",
+                *(() if archive is None else ("register",)),
+            ],
+            env=inherited
+            | {
+                "JAVA_HOME": str(java.find()),
+                "SPARK_HOME": str(HOME),
+                "PYSPARK_PYTHON": str(python),
+            }
+            | variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=800,
+            check=False,
+        )
     return ClusterAnswer(ran)
 
 
 @pytest.mark.long
 def test_a_cluster_runs_our_code_from_the_zip(tmp_path: Path, written_rows: int) -> None:
-    (tmp_path / "scratch").mkdir()
     with cluster(tmp_path / "scratch", PYTHONPATH="") as master:
         ran = subprocess.run(
             [sys.executable, PROGRAM, tmp_path / "journal", master, tmp_path / "session"],
@@ -121,9 +121,7 @@ def test_a_cluster_runs_the_distribution_from_spark_submit_py_files(
     """`--py-files` (spark.submit.pyFiles) takes the wheel under a name that ends with .zip."""
     python, variables = bare_python(tmp_path / "venv")
     archive = shutil.copyfile(connector_wheel, tmp_path / "trellis_pyspark.zip")
-    (tmp_path / "scratch").mkdir()
-    with cluster(tmp_path / "scratch", **variables) as master:
-        answer = submitted(master, python, variables, tmp_path, archive)
+    answer = submitted(python, variables, tmp_path, archive)
     answer.check(written_rows)
     assert all("/trellis_pyspark.zip/" in file for file in answer.files)
 
@@ -136,9 +134,7 @@ def test_a_cluster_runs_the_installed_distribution(
     [packages] = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     with zipfile.ZipFile(connector_wheel) as archive:
         archive.extractall(packages)
-    (tmp_path / "scratch").mkdir()
-    with cluster(tmp_path / "scratch", **variables) as master:
-        answer = submitted(master, python, variables, tmp_path)
+    answer = submitted(python, variables, tmp_path)
     answer.check(written_rows)
     assert all(Path(file).is_relative_to(packages) for file in answer.files)
 

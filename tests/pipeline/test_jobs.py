@@ -26,12 +26,13 @@ from pyspark_trellis import history as hist
 from pyspark_trellis.advise import advise, cache_size, carrying, choice
 from pyspark_trellis.arrow_feed import JournalFeed
 from pyspark_trellis.arrow_topics import ArrowTopics
-from pyspark_trellis.audit import audit, distance, nearest, needless
+from pyspark_trellis.audit import audit, needless
 from pyspark_trellis.columns import COLUMNS
 from pyspark_trellis.counts import COUNTS, KEYS
 from pyspark_trellis.definitions import SESSION, parse, read
 from pyspark_trellis.journal import Directory
 from pyspark_trellis.lake import lake, read_lake, traffic
+from pyspark_trellis.nearest import NearestKeys, distance
 from pyspark_trellis.routing import BatchRouter
 from pyspark_trellis.spark_topics import SparkTopics
 from pyspark_trellis.topics import PublishedTopics
@@ -449,17 +450,17 @@ def test_the_nearest_pattern_has_the_smallest_distance(
     words: list[str], patterns: set[str]
 ) -> None:
     least = min((distance(words, AMQP.split(pattern)), pattern) for pattern in patterns)
-    assert nearest(".".join(words), patterns) == (least[1], int(least[0]))
+    assert NearestKeys(patterns).nearest(".".join(words)) == (least[1], int(least[0]))
 
 
 def test_the_nearest_pattern_differs_in_the_fewest_words() -> None:
-    assert nearest("sensor.7.tmep", ["sensor.*.temp", "sensor.*.hum.x", "#.alarm"]) == (
-        "sensor.*.temp",
-        1,
-    )
-    assert nearest("snesor.7.temp", ["#.alarm", "sensor.*.temp", "x.#"]) == ("sensor.*.temp", 1)
-    assert nearest("sensor.7.tmep", ["sensor.*.temp", "stock.#"]) == ("sensor.*.temp", 1)
-    assert nearest("a", []) is None
+    for topic, keys in (
+        ("sensor.7.tmep", ["sensor.*.temp", "sensor.*.hum.x", "#.alarm"]),
+        ("snesor.7.temp", ["#.alarm", "sensor.*.temp", "x.#"]),
+        ("sensor.7.tmep", ["sensor.*.temp", "stock.#"]),
+    ):
+        assert NearestKeys(keys).nearest(topic) == ("sensor.*.temp", 1)
+    assert NearestKeys([]).nearest("a") is None
 
 
 def test_advice_is_of_topic_exchanges_and_their_topics(

@@ -50,7 +50,6 @@ def test_a_command_of_a_client_gives_the_answer_of_ask(tmp_path: Path) -> None:
     words = ["audit", "--journal", str(tmp_path / "journal")]
     words += ["--definitions", str(tmp_path / "old.json")]
     assert main(["ask", *words, "--json", str(tmp_path / "ask.json")]) == 0
-    (tmp_path / "server").mkdir()
     with connect_server(tmp_path / "server") as url:
         ran = subprocess.run(
             [sys.executable, "-m", "trellis", "pipeline", *words, "--master", url, "--json", "-"],

@@ -3,7 +3,7 @@
 import string
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 import pytest
@@ -95,6 +95,19 @@ def test_effective_values_name_their_source_and_mask_secrets() -> None:
     assert "hunter2" not in printed
     assert "argon2id" not in printed
     assert tomllib.loads(printed)["amqp"]["port"] == 1
+
+
+@pytest.mark.parametrize("key", [key for key, option in OPTIONS.items() if option.secret])
+def test_no_secret_is_printed(key: str) -> None:
+    option = OPTIONS[key]
+    secrets: dict[str, Any] = {"str": "hunter2", "tuple": ["a=hunter2"]}
+    secrets["dict"] = {"a.B": {"key": "hunter2"}}
+    kind = getattr(get_origin(option.type) or option.type, "__name__", "")
+    section = f"[{option.section}]\n" if option.section else 'user = "bob"\n'
+    text = f"{section}{option.name} = {toml(secrets[kind])}\n"
+    printed = effective(*load_with_sources([write("a.toml", text)], {}))
+    assert f"{option.name} = " in printed and "********" in printed
+    assert "hunter2" not in printed
 
 
 @pytest.mark.parametrize(

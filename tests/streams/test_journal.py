@@ -10,10 +10,11 @@ import pamqp.commands as spec
 import pytest
 
 from broker.broker import Broker
-from tests.clients import Amqp, World, mqtt_publish
+from tests.clients import Amqp, World, mqtt_publish, packet, text
 from tests.store.homes import Home
 from tests.streams.tables import rows_of, stream
 from tests.streams.test_stream_queues import consume, declare, offsets, reason
+from tests.wire.mqtt.client import Client
 
 
 def said(broker: Broker, *columns: str, name: str = "j") -> list[tuple[Any, ...]]:
@@ -85,6 +86,23 @@ def test_mqtt_publications_of_every_quality_are_there() -> None:
     publisher.send(mqtt_publish("$SYS/x", b"no"))
     assert len(said(world.broker, "topic")) == 8
     world.fates()
+
+
+def test_publications_have_the_name_of_their_protocol() -> None:
+    world = World()
+    journaled(world)
+    levels = [("MQIsdp", 3), ("MQTT", 4), ("MQTT", 5)]
+    for name, level in levels:
+        end = b"\0" if level == 5 else b""  # No properties.
+        head = text(name) + bytes([level, 2, 0, 60]) + end
+        publisher = Client(world, packet(0x10, head + text(f"level {level}")))
+        plain = mqtt_publish("a", end + b"run")
+        publisher.send(plain, plain, packet(0x32, text("a") + b"\0\1" + end + b"one"))
+    assert said(world.broker, "body", "qos", "protocol") == [
+        (body, qos, protocol)
+        for protocol in ("mqtt310", "mqtt311", "mqtt50")
+        for body, qos in ((b"run", 0), (b"run", 0), (b"one", 1))
+    ]
 
 
 def test_journal_does_not_change_the_answers_to_publishers() -> None:

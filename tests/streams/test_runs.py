@@ -65,7 +65,7 @@ AMQP = st.tuples(
 )
 RUN = st.tuples(
     st.just("run"),
-    st.booleans(),
+    st.sampled_from([3, 4, 5]),
     st.sampled_from([b"ann", b"eve"]),
     st.integers(0, 2),
     st.lists(
@@ -83,7 +83,7 @@ PLAINLY = st.tuples(
 STEP = st.tuples(st.one_of(AMQP, RUN, PLAINLY), st.sampled_from([1, 1, 2, 3, 8, 9]), st.booleans())
 LONG = (("amqp", "amq.topic", "k", ORIGINS[0], PROPERTIES[1], b"x", 0, 1), 4_200, True)
 LONG_RUN = (
-    ("run", True, b"ann", 1, [("room.1.temperature", b"x"), ("room.2.temperature", b"y")]),
+    ("run", 5, b"ann", 1, [("room.1.temperature", b"x"), ("room.2.temperature", b"y")]),
     2_100,
     False,
 )
@@ -138,18 +138,18 @@ def play(steps: list[Any], captured: CapturedRows) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
         for _ in range(count):
             if kind == "run":
-                described, publisher, routed, packets = what
+                level, publisher, routed, packets = what
                 data = b"".join(
-                    mqtt_publish(key.replace(".", "/"), (b"\0" if described else b"") + body)
+                    mqtt_publish(key.replace(".", "/"), (b"\0" if level == 5 else b"") + body)
                     for key, body in packets
                 )
-                captured.items.append(PublishRun(data, len(packets), publisher, routed, described))
+                captured.items.append(PublishRun(data, len(packets), publisher, routed, level))
                 write_i32_le(captured.routed, 0)
                 made += [
                     expected_row(
                         "amq.topic",
                         key,
-                        "mqtt50" if described else "mqtt311",
+                        {3: "mqtt310", 4: "mqtt311", 5: "mqtt50"}[level],
                         publisher.decode(),
                         0,
                         routed,
@@ -288,7 +288,7 @@ def test_names_that_share_a_place_are_told_apart() -> None:
     captured.times = [(0, 1)]
     for turn in (names, names[::-1]):
         captured.items.append(
-            PublishRun(b"".join(mqtt_publish(name, b"") for name in turn), len(turn), b"", 0, False)
+            PublishRun(b"".join(mqtt_publish(name, b"") for name in turn), len(turn), b"", 0, 4)
         )
         write_i32_le(captured.routed, 0)
     RowWriter("v", codecs).write(captured, kept)

@@ -126,9 +126,9 @@ class Receiver:
 
 
 def _with_base64_ids(body: bytes) -> str:
-    """Return OTLP's JSON with ids in base64, as the JSON of protobuf has bytes.
+    """Return OTLP's JSON with ids in base64, as protobuf's JSON encodes bytes.
 
-    OTLP's JSON has them in hexadecimal (OTLP specification, JSON protobuf encoding).
+    OTLP's JSON has the ids in hexadecimal (OTLP specification, JSON protobuf encoding).
     """
     import base64
     import json

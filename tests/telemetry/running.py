@@ -25,9 +25,10 @@ class TracingBroker(BrokerProcess):
         )
 
     def channel(self) -> BlockingChannel:
-        """Return a channel of a new AMQP client, in confirm mode."""
+        """Return a channel of a new AMQP client, in confirm mode, which has declared queue q."""
         channel = pika.BlockingConnection(pika.ConnectionParameters(*self.amqp)).channel()
         channel.confirm_delivery()
+        channel.queue_declare("q")
         return channel
 
     def metric(self, name: str, labels: str = "") -> float:

@@ -16,6 +16,7 @@ from trellis.telemetry.assembly import (
     CONSUMER,
     INTERNAL,
     MESSAGES_MAX,
+    PLACES_MAX,
     PRODUCER,
     SERVER,
     FinishedSpan,
@@ -215,15 +216,32 @@ def test_any_steps_make_valid_spans(steps: list[tuple[str, str, int]]) -> None:
 
 def test_the_messages_that_are_remembered_are_bounded() -> None:
     assembler = SpanAssembler()
-    origin = StepOrigin(PARENT, 1, "", "/", "", "q", "guest", "amqp091", (), 1, "", "")
+    origin = StepOrigin(PARENT, "", "/", "", "q", "guest", "amqp091", (), 1, "", "")
     for number in range(MESSAGES_MAX + 1):
         list(assembler.add([step("published", "", number, 5, origin)]))
-    late, kept = (
-        next(iter(assembler.add([step("delivered", "q", number, 9)])))
-        for number in (0, MESSAGES_MAX)
-    )
+    [late] = assembler.add([step("delivered", "q", 0, 9)])
+    [kept] = assembler.add([step("delivered", "q", MESSAGES_MAX, 9)])
+    assert assembler.remembered == MESSAGES_MAX
+    # Message 1 was forgotten for message 0, whose publication is no longer known.
+    assert assembler.unknown == 1
     assert (late.parent_id, late.link) == (f"{0:016x}", "")
     assert (kept.parent_id, kept.link) == (f"{MESSAGES_MAX:016x}", PARENT)
+
+
+def test_the_sessions_that_got_the_remembered_messages_are_bounded() -> None:
+    """A message of QoS 0 is never settled, so its deliveries stay until it is forgotten."""
+    assembler = SpanAssembler()
+    origin = StepOrigin(PARENT, "", "/", "", "q", "guest", "mqtt50", (), 1, "", "")
+    sessions = 1_000
+    for number in range(PLACES_MAX // sessions + 5):
+        steps = [step("published", "", number, 5, origin)]
+        steps += [step("delivered", f"session{each}", number, 9) for each in range(sessions)]
+        assert len(list(assembler.add(steps))) == sessions + 2
+    assert assembler.remembered == PLACES_MAX // sessions and assembler.unknown == 0
+    settled = [step("requeued", f"session{each}", number, 9) for each in range(sessions)]
+    assert len(list(assembler.add(settled))) == sessions
+    list(assembler.add([step("published", "", number + 1, 5, origin)]))
+    assert assembler.remembered == PLACES_MAX // sessions + 1
 
 
 @pytest.mark.parametrize(
@@ -241,7 +259,7 @@ def test_the_messages_that_are_remembered_are_bounded() -> None:
 def test_destinations_are_named_as_the_conventions_say(
     exchange: str, key: str, protocol: str, queue: str, name: str
 ) -> None:
-    origin = StepOrigin("", 1, "", "/", exchange, key, "u", protocol, (), 0, "", "")
+    origin = StepOrigin("", "", "/", exchange, key, "u", protocol, (), 0, "", "")
     assert destination_of(origin, queue) == name
 
 

@@ -20,13 +20,6 @@ from tests.telemetry.sampling import PARENT
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    receiver = Receiver()
-    yield receiver
-    receiver.close()
-
-
-@pytest.fixture
 def start() -> Iterator[Callable[..., TracingBroker]]:
     """Return a function that starts a broker, which is stopped at the end of the test."""
     brokers: list[TracingBroker] = []
@@ -81,7 +74,6 @@ service_name = "orders-broker"
         OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
     )
     channel = broker.channel()
-    channel.queue_declare("q")
     publish(channel)
     channel.basic_get("q", auto_ack=True)
     spans = receiver.wait(3)
@@ -120,7 +112,6 @@ def test_the_variables_of_opentelemetry_are_honoured(
         OTEL_TRACES_SAMPLER="always_on",
     )
     channel = broker.channel()
-    channel.queue_declare("q")
     channel.basic_publish("", "q", b"m")
     spans = receiver.wait(2)
     assert (spans[0].parent_id, spans[0].resource["service.name"]) == ("", "named")
@@ -134,7 +125,6 @@ def test_a_collector_that_was_away_gets_the_spans_later(
     receiver.status = 503
     broker = start(receiver.url, OTEL_EXPORTER_OTLP_TIMEOUT="0.2")
     channel = broker.channel()
-    channel.queue_declare("q")
     publish(channel, 3)
     receiver.wait_for_requests(2)
     wait_for_metric(broker, "trellis_telemetry_export_failures_total", 1)
@@ -156,7 +146,6 @@ def test_a_worker_that_was_killed_is_started_again(
 ) -> None:
     broker = start(receiver.url)
     channel = broker.channel()
-    channel.queue_declare("q")
     publish(channel)
     receiver.wait(2)
     os.kill(worker_of(broker), signal.SIGKILL)
@@ -180,7 +169,6 @@ def test_a_stop_sends_the_last_spans(
 ) -> None:
     broker = start(receiver.url)
     channel = broker.channel()
-    channel.queue_declare("q")
     publish(channel)
     receiver.wait(2)
     publish(channel, 20, first=2)
@@ -194,7 +182,6 @@ def test_a_stop_does_not_wait_for_a_collector_that_hangs(
     with socket.create_server(("127.0.0.1", 0)) as server:
         broker = start(f"http://127.0.0.1:{server.getsockname()[1]}")
         channel = broker.channel()
-        channel.queue_declare("q")
         publish(channel)
         # The worker has connected, and waits up to 10 s for an answer that never comes.
         connection, _ = server.accept()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.addresses import free_port
 from tests.foreign import require
 from tests.interop.test_toolchains import BUILT, build
 from tests.telemetry.collector import ReceivedSpan, Receiver
@@ -65,16 +64,19 @@ def expect_one_trace(spans: list[ReceivedSpan], trace_id: str) -> None:
     assert deliver.links == [(trace_id, send.span_id)]
 
 
-def test_the_example_is_one_trace() -> None:
-    receiver = Receiver()
-    broker = TracingBroker(receiver.url)
+def expect_the_example_at(url: str, receiver: Receiver) -> None:
+    """Run the example on a broker, both with the collector at `url`, which sends to a receiver."""
+    broker = TracingBroker(url)
     try:
-        trace_id = run_example(broker, receiver.url)
+        trace_id = run_example(broker, url)
         expect_one_trace(receiver.wait(len(EXPECTED)), trace_id)
         broker.stop()
     finally:
         broker.kill()
-        receiver.close()
+
+
+def test_the_example_is_one_trace(receiver: Receiver) -> None:
+    expect_the_example_at(receiver.url, receiver)
 
 
 # --- OpenTelemetry's collector
@@ -133,29 +135,12 @@ service:
         self._process.wait()
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    receiver = Receiver()
-    yield receiver
-    receiver.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 @pytest.mark.long
 def test_the_example_is_one_trace_in_a_collector(receiver: Receiver, tmp_path: Path) -> None:
-    port = free_port()
-    collector = Collector(receiver, tmp_path, port)
-    broker = TracingBroker(collector.url)
+    collector = Collector(receiver, tmp_path, free_port())
     try:
-        trace_id = run_example(broker, collector.url)
-        expect_one_trace(receiver.wait(len(EXPECTED)), trace_id)
-        broker.stop()
+        expect_the_example_at(collector.url, receiver)
     finally:
-        broker.kill()
         collector.close()
 
 
@@ -171,7 +156,6 @@ def test_a_collector_that_is_killed_and_started_gets_all_spans(
     collector = None
     try:
         channel = broker.channel()
-        channel.queue_declare("q")
         publish(channel, 5)
         while broker.metric("trellis_telemetry_up"):
             pass

@@ -31,7 +31,7 @@ class Collector:
             self._change.notify_all()
 
     def wait_for(self, accepted: int = 0, requests: int = 0) -> None:
-        """Wait until so many spans were accepted, and so many requests were answered."""
+        """Wait until these numbers of spans were accepted and of requests were answered."""
         with self._change:
             assert self._change.wait_for(
                 lambda: len(self.accepted) >= accepted and len(self.requests) >= requests, PATIENCE

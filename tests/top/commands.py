@@ -12,6 +12,12 @@ import pytest
 from tests.top.running import Running
 from trellis import cli
 
+#: The error of a command that asks for confirmation, and has no terminal to ask on.
+UNASKED = (
+    "trellis: nothing was changed: the command asks for confirmation, and the standard input is "
+    "not a terminal; give --yes\n"
+)
+
 
 class Commands:
     """Runs `trellis` commands against one broker.

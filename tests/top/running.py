@@ -18,6 +18,7 @@ import pamqp.frame
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.store.disk import Disk
+from broker.stream.queue import StreamQueue
 from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, marshal, start_ok
 from tests.garbage import living_objects
@@ -162,6 +163,12 @@ class Running:
         status, body = await self.get("metrics", path)
         assert status == 200
         return Scrape(body.decode())
+
+    def durable_rows(self, stream: str) -> int:
+        """Return the number of durable rows of a stream in the virtual host `/`."""
+        queue = self.node.broker.vhosts["/"].queue(stream)
+        assert isinstance(queue, StreamQueue)
+        return int(queue.local.end)
 
     async def until(self, truth: Callable[[], bool]) -> None:
         """Wait until a condition holds; raise TimeoutError after PATIENCE seconds."""

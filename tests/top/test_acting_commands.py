@@ -13,13 +13,11 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import mqtt_publish, publication
-from tests.top.commands import Commands
+from tests.top.commands import UNASKED, Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
 from tests.top.test_api import api, users
 from trellis import cli
-
-UNASKED = "trellis: not confirmed: the input is no terminal, so give --yes\n"
 
 
 @pytest.fixture
@@ -78,7 +76,7 @@ async def test_on_a_terminal_the_command_asks(
 async def test_pause_and_resume_a_queue(broker: Running, commands: Commands) -> None:
     client = await broker.amqp()
     await client.call(spec.Basic.Consume(queue="q", no_ack=True), spec.Basic.ConsumeOk)
-    consequence = "1 consumer of queue 'q' get no more messages\n0 messages wait\n"
+    consequence = "consumers of queue 'q' that get no more messages: 1\n0 messages wait\n"
     assert await commands.run("pause", "q") == (2, "", consequence + UNASKED)
     assert await commands.out("pause", "q", "--yes") == (
         "paused queue 'q'; to continue: trellis resume q\n"
@@ -150,7 +148,8 @@ async def test_close_ends_the_connections_of_a_client(broker: Running, commands:
     (row,) = (await api(broker, "GET", "connections"))[1]
     code, out, err = await commands.run("close", row["name"])
     assert code == 2
-    assert "of user 'known' (AMQP 0-9-1): 1 consumer end, and 2 unacknowledged messages" in err
+    assert "of user 'known' (AMQP 0-9-1): consumers that end: 1, " in err
+    assert "unacknowledged messages that return to their queues: 2" in err
     assert (await commands.run("close", row["name"], "--yes"))[0] == 0
     await broker.until(lambda: queue_of(broker).depth == 2)
     assert "no open connection has the name or the client identifier 'lamp'" in (

@@ -38,6 +38,14 @@ def users() -> dict[str, Any]:
     }
 
 
+def journaled(directory: Path) -> dict[str, Any]:
+    """Return settings with the same users and with a journal, the stream `all` of `/`."""
+    return users() | {
+        "stream": {"journals": ["/=all"]},
+        "data": {"dir": str(directory / "data")},
+    }
+
+
 async def api(
     running: Running,
     method: str,

@@ -9,11 +9,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the extra [arrow] is not installed")
 
-from broker.stream.queue import StreamQueue
 from tests.clients import publication
 from tests.top.commands import Commands
 from tests.top.conftest import Start
-from tests.top.test_api import users
+from tests.top.test_api import journaled
 
 
 async def test_questions_are_answered_from_the_journal_of_a_running_broker(
@@ -22,9 +21,7 @@ async def test_questions_are_answered_from_the_journal_of_a_running_broker(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker = await start(
-        **users(), stream={"journals": ["/=all"]}, data={"dir": str(tmp_path / "data")}
-    )
+    broker = await start(**journaled(tmp_path))
     client = await broker.amqp()
     await client.queue("orders", "amq.topic", "orders.*")
     device = await broker.mqtt("device")
@@ -32,9 +29,7 @@ async def test_questions_are_answered_from_the_journal_of_a_running_broker(
     await device.subscribe("never/+")
     for key in ("orders.new", "orders.a.b", "ordres.new"):
         await client.socket.send(publication("amq.topic", key, b"m"))
-    journal = broker.node.broker.vhosts["/"].queue("all")
-    assert isinstance(journal, StreamQueue)
-    await broker.until(lambda: int(journal.local.end) == 3)
+    await broker.until(lambda: broker.durable_rows("all") == 3)
     command_line = Commands(broker, capsys, monkeypatch)
 
     text = await command_line.out("ask", "traffic", "--by", "exchange")

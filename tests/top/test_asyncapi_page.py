@@ -13,11 +13,10 @@ import yaml
 
 pytest.importorskip("pyarrow", reason="the extra [asyncapi] is not installed")
 
-from broker.stream.queue import StreamQueue
 from tests.clients import mqtt_publish, publication
 from tests.top.commands import Commands
 from tests.top.conftest import Start
-from tests.top.test_api import users
+from tests.top.test_api import journaled
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "asyncapi.md").read_text()
 #: The commands of the page, without `trellis`.
@@ -30,9 +29,7 @@ async def test_the_commands_of_the_page(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker = await start(
-        **users(), stream={"journals": ["/=all"]}, data={"dir": str(tmp_path / "data")}
-    )
+    broker = await start(**journaled(tmp_path))
     client = await broker.amqp()
     await client.queue("orders", "amq.topic", "orders.*")
     await client.socket.send(publication("amq.topic", "orders.new", b'{"id": 1}'))
@@ -40,9 +37,7 @@ async def test_the_commands_of_the_page(
     await device.subscribe("sensors/+/temperature")
     for number in range(3):
         await device.socket.send(mqtt_publish(f"sensors/{number}/temperature", b"21.5"))
-    journal = broker.node.broker.vhosts["/"].queue("all")
-    assert isinstance(journal, StreamQueue)
-    await broker.until(lambda: int(journal.local.end) == 4)
+    await broker.until(lambda: broker.durable_rows("all") == 4)
     monkeypatch.chdir(tmp_path)
     command_line = Commands(broker, capsys, monkeypatch)
 

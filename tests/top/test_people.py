@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.clients import mqtt_publish
+from tests.top.commands import UNASKED
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Mqtt0, Running
 from trellis import cli
@@ -191,9 +192,7 @@ async def test_a_session_is_deleted_and_its_identifier_is_free(
     )
     code, out, err = await trellis(broker, capsys, *words)
     assert (code, out) == (2, "")
-    assert err == (
-        f"{consequence}trellis: not confirmed: the input is no terminal, so give --yes\n"
-    )
+    assert err == consequence + UNASKED
     code, out, err = await trellis(broker, capsys, *words, "--yes")
     assert (code, out, err) == (0, "ended session 'dev 7'\n", "")
     await broker.until(lambda: len(broker.node.mqtt.sessions) == 0)

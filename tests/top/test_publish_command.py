@@ -65,16 +65,36 @@ async def test_the_number_of_queues_is_that_of_the_cached_route_too(commands: Co
         )
 
 
+@pytest.mark.parametrize("words", ["amq.topic home.x hello", "--mqtt home/x hello"])
+async def test_a_body_without_its_flag_is_an_error_that_names_the_flag(
+    commands: Commands, words: str
+) -> None:
+    code, _, err = await commands.run("publish", *words.split())
+    assert code == 2 and "the body is --body TEXT, --file FILE or the standard input" in err
+
+
 async def test_an_mqtt_topic_may_be_retained(broker: Running, commands: Commands) -> None:
     lamp = await broker.mqtt("lamp", user="known/known")
     await lamp.subscribe("home/+", 1)
     words = ["publish", "--mqtt", "home/door", "--retain", "--qos", "1", "--body", "shut"]
-    assert await commands.out(*words) == "reached 3 queues\n"
+    assert await commands.out(*words) == (
+        "reached 3 queues; later subscribers of the topic get the message, too\n"
+    )
     first, data = await lamp.packet()
     assert (first & 0xF6, data[:11], data[-4:]) == (0x32, b"\0\x09home/door", b"shut")
     late = await broker.mqtt("late", user="known/known")
     await late.subscribe("home/door", 0)
     assert await late.packet() == (0x31, b"\0\x09home/doorshut")
+
+
+async def test_a_retained_message_needs_no_subscriber(commands: Commands) -> None:
+    words = ["publish", "--mqtt", "away/door", "--retain", "--body"]
+    code, out, err = await commands.run(*words, "shut")
+    assert (code, err) == (0, "")
+    assert out == "reached 0 queues; later subscribers of the topic get the message, too\n"
+    assert await commands.out(*words, "") == (
+        "reached 0 queues; the topic has no retained message now\n"
+    )
 
 
 async def test_a_message_without_a_queue_fails_and_names_the_next_command(
@@ -172,3 +192,11 @@ async def test_wrong_sources_are_refused(
     commands: Commands, words: list[str], code: int, says: str
 ) -> None:
     assert says in await commands.fails("tail", *words, code=code)
+
+
+async def test_tail_names_the_flag_for_topics(commands: Commands) -> None:
+    code, _, err = await commands.run("tail", "plant/#")
+    assert code == 1
+    assert err.endswith(
+        "no exchange 'plant/#' in vhost '/'; for MQTT topics, use --mqtt 'plant/#'\n"
+    )

@@ -414,6 +414,43 @@ def test_the_number_of_logins_that_wait_is_bounded_and_each_gets_a_verdict() -> 
     jumping(steps)
 
 
+def test_logins_with_an_unknown_key_are_busy_while_the_provider_may_have_the_key() -> None:
+    """A change of keys under load, or while the provider is away, does not look like bad tokens."""
+
+    async def steps() -> None:
+        clock = Clock()
+        await clock.settle()
+        clock.loop.ahead += 11
+        clock.provider.keys = [TWO]
+        clock.provider.gate.clear()
+        token = signed(TWO)
+        asked = [clock.ask(token) for _ in range(WAITING_MAX + 20)]
+        (refused,) = asked[-1]
+        assert refused.busy and refused.details.startswith(
+            "invalid token: no key has the token's key ID (kid)"
+        )
+        assert "and the keys are being renewed" in refused.details
+        assert sum(bool(one) for one in asked) == 20 and all(one[0].busy for one in asked if one)
+        clock.provider.gate.set()
+        await clock.settle()
+        while clock.source.waiting:  # noqa: ASYNC110 - counts turns of the loop
+            await asyncio.sleep(0)
+        assert sum(one[0].identity is not None for one in asked) == WAITING_MAX
+        # The keys are known now: a token with another key is invalid.
+        assert not (await clock.judge(signed(ONE))).busy
+        clock.provider.keys, clock.provider.away = [ONE], True
+        await clock.settle(11)
+        for _ in range(2):  # The first login waits for the fetch, the second finds it failed.
+            away = await clock.judge(signed(ONE))
+            assert away.identity is None and away.busy
+            assert "and the last fetch of the keys failed" in away.details
+        clock.provider.away = False
+        await clock.settle(301)
+        assert (await clock.judge(signed(ONE))).identity is not None
+
+    jumping(steps)
+
+
 def test_a_stop_answers_the_logins_that_wait() -> None:
     async def steps() -> None:
         clock = Clock(opened=False)

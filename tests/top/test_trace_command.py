@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
-from broker.stream.queue import StreamQueue
 from tests.clients import marshal, mqtt_publish, publication
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import api, users
+from tests.top.test_api import api, journaled, users
 
 
 @pytest.fixture
@@ -123,13 +122,6 @@ async def test_only_administrators_trace(broker: Running) -> None:
         assert status in (401, 403), (method, path)
 
 
-def durable_rows(broker: Running, name: str) -> int:
-    """Return the number of durable rows of a stream."""
-    stream = broker.node.broker.vhosts["/"].queue(name)
-    assert isinstance(stream, StreamQueue)
-    return int(stream.local.end)
-
-
 def without_times(text: str) -> list[str]:
     """Return the lines of a past trace without their times and offsets."""
     return [
@@ -144,14 +136,12 @@ async def test_a_journal_says_which_messages_came_over_http(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker = await start(
-        **users(), stream={"journals": ["/=all"]}, data={"dir": str(tmp_path / "data")}
-    )
+    broker = await start(**journaled(tmp_path))
     message = {"routing_key": "k", "payload": "x", "payload_encoding": "string", "properties": {}}
     assert (await api(broker, "POST", "exchanges/%2F/amq.topic/publish", message))[0] == 200
     client = await broker.amqp()
     await client.socket.send(publication("amq.topic", "k", b"m"))
-    await broker.until(lambda: durable_rows(broker, "all") == 2)
+    await broker.until(lambda: broker.durable_rows("all") == 2)
     command_line = Commands(broker, capsys, monkeypatch)
     lines = without_times(await command_line.out("trace", "--journal", "all"))
     assert [line.partition(", ")[0] for line in lines if " published " in line] == [
@@ -168,9 +158,7 @@ async def test_past_messages_have_their_destinations_of_then_and_their_deaths(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker = await start(
-        **users(), stream={"journals": ["/=all"]}, data={"dir": str(tmp_path / "data")}
-    )
+    broker = await start(**journaled(tmp_path))
     vhost = broker.node.broker.vhosts["/"]
     client = await broker.amqp()
     await client.queue("dead")
@@ -188,7 +176,7 @@ async def test_past_messages_have_their_destinations_of_then_and_their_deaths(
     await client.socket.send(publication("amq.topic", "orders.old", b"m", message_id="order-2"))
     await client.socket.send(publication("amq.topic", "unknown", b"m"))
     command_line = Commands(broker, capsys, monkeypatch)
-    await broker.until(lambda: durable_rows(broker, "all") == 4)
+    await broker.until(lambda: broker.durable_rows("all") == 4)
 
     lines = without_times(await command_line.out("trace", "--journal", "all"))
     by = "by user 'known' over amqp091, transient, 1 B"

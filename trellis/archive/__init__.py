@@ -13,12 +13,11 @@ Modules, in reading order:
     contract        the messages between service and worker
     cache           the fetched segments
     counters        counts for the metrics
-    fetch_queue     what readers need from the archive: which requests are sent next
+    fetch_queue     the requests of readers, in the order in which the worker gets them
     service         the broker's end: what to upload and to fetch next; retries, cache, counters
-    process         starts the worker, and starts it again after its end
     progress        how far each stream is uploaded, for the next start
 
-In the worker:
+trellis/worker_process.py starts the worker, and starts it again after its end. In the worker:
 
     storage         the files of the archive: in an object store, or in a directory
     listing         finds the files of a stream by offset and by time, with few requests

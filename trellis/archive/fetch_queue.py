@@ -1,8 +1,8 @@
 """The queue of requests to the archive's worker: fetches and searches for readers of streams.
 
 A waiting reader repeats its request each time its stream reports a change of the archived rows. So
-the queue may drop a request, if the stream reports a change later: then only the readers that still
-wait repeat it.
+the queue may drop a request, if a change of the stream is reported later: the readers that still
+wait then repeat their requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Wanted(NamedTuple):
 
 
 class FetchQueue:
-    """The requests without an answer, each of them once: those sent to the worker, and the rest."""
+    """The requests without an answer, each of them once: sent to the worker, or not sent yet."""
 
     def __init__(self) -> None:
         self._wanted: set[Wanted] = set()
@@ -75,9 +75,9 @@ class FetchQueue:
                 self._wanted.discard(wanted)
 
     def drop_stale(self) -> None:
-        """Drop all unsent requests, except the first one, which shows if the archive answers again.
+        """Drop all unsent requests except the first, which shows whether the archive answers again.
 
-        Called after a time without an archive: many readers may no longer wait.
+        Called after a pause because the archive was unreachable: many readers may no longer wait.
         """
         while len(self._unsent) > 1:
             wanted = self._unsent.pop()

@@ -7,8 +7,10 @@ Client and broker prove to each other that they know the password, and the passw
 
 The broker stores no password but two keys derived from it, as a hash in the form of PostgreSQL
 (`trellis hash-password --scram`). A user with another kind of hash cannot log in by this method.
-For such a user, and for an unknown one, the exchange continues with an invented salt, so that it
-does not show which users exist.
+For such a user, and for an unknown one, the exchange continues with an invented salt and
+SCRAM_ITERATIONS iterations, so that one exchange does not show which users exist. Two things show
+it nevertheless: a hash with another number of iterations or another size of the salt, and the
+invented salts of two processes (after a restart, or on another node), which differ.
 
 The package scramp, an extra (`scram`), reads and writes the messages. Wrong proofs count as wrong
 passwords, and are throttled like them (login_throttle.py).
@@ -33,7 +35,7 @@ METHOD: Final = "SCRAM-SHA-256"
 #: Largest message of a client in bytes.
 MAX_MESSAGE: Final = 2_048
 #: Key from which the salts of unknown users are derived, so that an unknown name gets the same salt
-#: in each attempt, as an existing user does.
+#: in each attempt, as an existing user does. The key is kept in memory only.
 _SECRET: Final = secrets.token_bytes(32)
 
 

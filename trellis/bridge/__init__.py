@@ -5,8 +5,8 @@
                    <--LinkReport--              --> ShovelLink --> AmqpEnd
 
 The worker connects to both brokers as an ordinary client, so that a bridge cannot disturb the event
-loop. It keeps nothing: a message stays in its queue or session until the other broker has accepted
-it. docs/bridges.md describes the bridges; docs/decisions/0028-bridges.md has the reasons.
+loop. The worker stores nothing: a message stays in its queue or session until the other broker has
+accepted it. docs/bridges.md describes the bridges; docs/decisions/0028-bridges.md has the reasons.
 
 Modules, in reading order:
 

@@ -1,4 +1,4 @@
-"""The program of the bridges' worker, which the broker starts: its argument is a socket."""
+"""The program of the bridges' worker. The broker starts it with the descriptor of a socket."""
 
 import sys
 

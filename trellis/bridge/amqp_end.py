@@ -14,7 +14,7 @@ from pika.exceptions import AMQPError
 from trellis.bridge.amqp_uri import AmqpUri, parse_uri
 from trellis.bridge.contract import LocalAmqp
 
-#: Seconds for a connection, and for the answer of a method.
+#: Seconds to wait for a connection, and for the answer to a method.
 TIMEOUT: Final = 30.0
 
 
@@ -44,9 +44,10 @@ def _tls(uri: AmqpUri) -> pika.SSLOptions | None:
 
 
 def parameters_of(text: str, local: LocalAmqp, vhost: str, name: str) -> pika.ConnectionParameters:
-    """Return pika's parameters of a valid URI; `vhost` is that of a URI without one.
+    """Return pika's parameters for a valid URI. `name` is the name of the connection.
 
-    Raises OSError if a certificate file cannot be read.
+    `local` is the broker of a URI without a host, and `vhost` the virtual host of a URI that names
+    none. Raises OSError if a certificate file cannot be read.
     """
     uri = parse_uri(text)
     user, password = ("guest", "guest") if uri.user is None else (uri.user, uri.password)
@@ -70,7 +71,11 @@ def parameters_of(text: str, local: LocalAmqp, vhost: str, name: str) -> pika.Co
 
 
 class AmqpEnd:
-    """A connection with one channel. `lost` is done when either is closed; its result says why."""
+    """A connection with one channel.
+
+    The future `lost` is done when the connection or the channel is closed; its result is the
+    reason.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -113,7 +118,10 @@ class AmqpEnd:
             self.lost.set_result(error)
 
     async def _wait(self, answer: asyncio.Future[Any]) -> Any:
-        """Return the result of a future. Raises LinkLost if the link is lost before."""
+        """Return the result of a future.
+
+        Raises LinkLost if the link is lost before, or if TIMEOUT seconds have passed.
+        """
         done, _ = await asyncio.wait(
             (answer, self.lost), timeout=TIMEOUT, return_when=asyncio.FIRST_COMPLETED
         )
@@ -163,7 +171,7 @@ class AmqpEnd:
             await self.call(self.channel.exchange_declare, name, exchange_type=kind, durable=True)
 
     def lose(self, reason: str) -> None:
-        """Give the connection up, for this reason."""
+        """Report the connection as lost, for this reason."""
         self._lose(LinkLost(reason))
 
     def close(self) -> None:
@@ -173,13 +181,13 @@ class AmqpEnd:
 
 
 def _resolve(answer: asyncio.Future[Any], result: object) -> None:
-    """Set the result of a future, unless its waiter has given up."""
+    """Set the result of a future, unless the future is done or cancelled."""
     if not answer.done():
         answer.set_result(result)
 
 
 def _reason(error: object) -> str:
-    """Return the text of an error of pika, which may be a list of errors of each address."""
+    """Return the text of an error of pika; of a list with an error for each address, the last."""
     inner = getattr(error, "exceptions", None) or getattr(error, "args", ())
     while inner and isinstance(inner[-1], Exception):
         error = inner[-1]

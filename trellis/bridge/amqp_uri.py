@@ -1,4 +1,4 @@
-"""The URI of an AMQP broker, as RabbitMQ's shovels and federation upstreams have it."""
+"""The URI of an AMQP broker, in the form of RabbitMQ's shovels and federation upstreams."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ def parse_uri(text: str) -> AmqpUri:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
         if name not in (*OPTIONS, *IGNORED):
-            raise ValueError(f"has the unknown option '{name}'; it {_FORM}")
+            raise ValueError(f"has the unknown option '{name}'; known are {', '.join(OPTIONS)}")
     verify = options.get("verify", "verify_peer")
     if verify not in ("verify_peer", "verify_none"):
         raise ValueError("has an option 'verify' that is not verify_peer or verify_none")
     heartbeat = options.get("heartbeat", "30")
     if not heartbeat.isdecimal() or not 0 < int(heartbeat) <= 3600:
-        raise ValueError("has an option 'heartbeat' that is not a number from 1 to 3600")
+        raise ValueError("has an option 'heartbeat' that is not a number of seconds, 1 to 3600")
     path = parts.path.removeprefix("/")
     if "/" in path:
-        raise ValueError("has a virtual host with '/'; write it as %2F")
+        raise ValueError("has a virtual host with '/' in its name; write %2F for it")
     return AmqpUri(
         parts.hostname or "",
         port or PORTS[parts.scheme],

@@ -22,7 +22,7 @@ FEDERATED_KINDS: Final = ("topic", "fanout", "direct", "headers")
 
 
 class InvalidLink:
-    """A shovel or federation link whose definition cannot be used, for this reason."""
+    """A shovel or federation link that cannot run; `reason` is the fault of its definition."""
 
     def __init__(self, kind: str, vhost: str, name: str, reason: str) -> None:
         self.kind = kind
@@ -32,14 +32,15 @@ class InvalidLink:
 
 
 async def find_links(broker: Broker, node: str) -> list[Shovel | InvalidLink]:
-    """Return the links of all virtual hosts, examined in slices.
+    """Return the shovels and federation links of all virtual hosts, found in slices of SLICE.
 
-    `node` is the name of this broker.
+    `node` is the name of this broker. After LINKS_MAX links, the next one is returned as an
+    InvalidLink, and the rest is left out.
     """
     found: list[Shovel | InvalidLink] = []
     async for link in _links(broker, node):
         if len(found) >= LINKS_MAX:
-            reason = f"the broker has {LINKS_MAX} shovels and federation links, which is the limit"
+            reason = f"the limit is {LINKS_MAX} shovels and federation links; delete some of them"
             link = InvalidLink(link.kind, link.vhost, link.name, reason)
             found.append(link)
             break
@@ -88,7 +89,7 @@ async def _federation(
                 yield InvalidLink(FEDERATION, vhost.name, name, reason)
                 continue
             if not isinstance(value, dict):
-                reason = f"there is no valid upstream '{upstream}' in vhost '{vhost.name}'"
+                reason = f"vhost '{vhost.name}' has no valid {UPSTREAM} '{upstream}'; set it"
                 yield InvalidLink(FEDERATION, vhost.name, name, reason)
                 continue
             try:

@@ -54,7 +54,7 @@ class MqttBridge(Struct, frozen=True):
 
 
 class AmqpSource(Struct, frozen=True):
-    """Where a shovel takes messages from.
+    """The source of a shovel.
 
     `uris` are tried in turn. Messages come from `queue`. With an exchange and without a queue, the
     shovel declares a queue of its own for the time of its connection; with both, it declares a
@@ -73,11 +73,11 @@ class AmqpSource(Struct, frozen=True):
 
 
 class AmqpTarget(Struct, frozen=True):
-    """Where a shovel publishes messages.
+    """The destination of a shovel.
 
-    With a queue, it is the destination. Otherwise messages go to `exchange` with the routing key
-    `key`; None means the exchange and the routing key of the message. `arguments` and `properties`
-    (which replace those of the message) are JSON objects.
+    Messages go to `queue`. If `queue` is "", they go to `exchange` with the routing key `key`; None
+    means the exchange and the routing key of the message. `arguments` of the queue and `properties`
+    (which replace those of the message) are JSON objects. `uris` are tried in turn.
     """
 
     uris: tuple[str, ...]
@@ -112,7 +112,10 @@ class Shovel(Struct, frozen=True):
 
 
 class LocalAmqp(Struct, frozen=True):
-    """The listener of this broker, and the user, for URIs without a host."""
+    """The AMQP listener of this broker and a login there, for URIs without a host.
+
+    `port` is 0 if the listener is off. `node` is the name of this broker.
+    """
 
     host: str
     port: int
@@ -122,7 +125,7 @@ class LocalAmqp(Struct, frozen=True):
 
 
 class Configure(Struct, tag=True):
-    """All links that the worker runs. Links that run and have not changed are left alone."""
+    """All links that the worker is to run. Links that have not changed go on running."""
 
     bridges: list[MqttBridge]
     shovels: list[Shovel]
@@ -130,16 +133,16 @@ class Configure(Struct, tag=True):
 
 
 class WorkerReady(Struct, tag=True):
-    """The worker serves messages."""
+    """The notice that the worker serves messages."""
 
 
 class LinkCounters(Struct):
     """Counts of one link since the start of the worker.
 
     `sent` and `received` are messages that were copied to and from the remote broker. `refused`
-    messages were refused by their destination. `dropped` messages had QoS 0 when their destination
-    was away or slow. `looped` messages had passed too many bridges. `reconnects` are connections
-    that were lost.
+    messages were refused by their destination. `dropped` messages had QoS 0, and their destination
+    was unreachable or slow. `looped` messages had passed too many bridges. `reconnects` are
+    connections that were lost.
     """
 
     sent: int = 0

@@ -12,7 +12,10 @@ from trellis.settings.bridge import BridgeSettings, parse_remote, parse_topic
 
 
 def local_address(address: str) -> tuple[str, int]:
-    """Return host and port for clients on this machine, of a listener's address HOST:PORT."""
+    """Return the host and port at which clients on this machine reach a listener.
+
+    `address` is the address of the listener, HOST:PORT.
+    """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     ip = ipaddress.ip_address(host)
@@ -22,7 +25,7 @@ def local_address(address: str) -> tuple[str, int]:
 
 
 def mqtt_bridge(settings: BridgeSettings, addresses: Mapping[str, str]) -> MqttBridge:
-    """Return the definition of a bridge; `addresses` are those of the open listeners by name."""
+    """Return the definition of a bridge. `addresses` has the addresses of listeners by name."""
     remote = parse_remote(settings.remote)
     host, port = local_address(addresses["mqtt"])
     return MqttBridge(
@@ -55,7 +58,7 @@ def mqtt_bridge(settings: BridgeSettings, addresses: Mapping[str, str]) -> MqttB
 
 
 def local_amqp(settings: Settings, addresses: Mapping[str, str]) -> LocalAmqp:
-    """Return how shovels connect to this broker; the port is 0 if its listener amqp is off."""
+    """Return the address and login of this broker for shovels; the port is 0 if amqp is off."""
     host, port = local_address(addresses["amqp"]) if "amqp" in addresses else ("", 0)
     user, password = settings.shovels.user, settings.shovels.password
     return LocalAmqp(host, port, user, password, settings.node.name)

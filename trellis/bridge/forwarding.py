@@ -12,12 +12,13 @@ from paho.mqtt.properties import Properties
 from trellis.bridge.mqtt_end import IDENTIFIERS, MqttEnd, Publication
 from trellis.bridge.topic_map import TopicMap
 
-#: The user property with the client identifier of each bridge that has copied a message.
+#: The user property that each bridge adds to a message, with its client identifier as the value.
 HOP: Final = "trellis-bridge"
 #: Largest number of messages of QoS 0 that wait for the socket of the destination.
 TRANSIENT_MAX: Final = 1_000
 #: A message of QoS 0 is dropped if this number of packet identifiers was used since the oldest
-#: publication under way: both could get the same one, and one would settle the other.
+#: publication under way. Otherwise both could get the same identifier, and the answer to one of
+#: them would settle the other.
 IDENTIFIERS_APART: Final = 60_000
 #: The properties of a message that a bridge copies unchanged.
 COPIED: Final = (
@@ -30,7 +31,7 @@ COPIED: Final = (
 
 
 class UnderWay(NamedTuple):
-    """A message that the source has not got its acknowledgement for.
+    """A message that the bridge has not acknowledged at the source.
 
     `session` is the number of the source's session, and `identifier` the packet identifier of the
     message there, which is 0 if the message came with QoS 0.
@@ -42,7 +43,7 @@ class UnderWay(NamedTuple):
 
 
 class Forwarding:
-    """Publishes each message of `source` on `destination`, and acknowledges it afterwards.
+    """One direction of a bridge: from the connection `source` to the connection `destination`.
 
     A message of QoS 1 is acknowledged at the source when the destination has accepted or refused
     it. So the source keeps the message, and sends it again after a crash of any of the three
@@ -94,7 +95,7 @@ class Forwarding:
     def forward(self, message: MQTTMessage) -> None:
         """Publish a message at the destination, at once or later."""
         if message.qos and message.mid in self._waiting:
-            return  # Sent again by the source after a reconnect, while it is still under way.
+            return  # The source sent the message again after a reconnect; it is still under way.
         identifier = message.mid if message.qos else 0
         try:
             publication = self._publication(message)
@@ -119,7 +120,7 @@ class Forwarding:
         """Return the message for the destination; None if the bridge does not copy it."""
         target = self._topics.destination(message.topic)
         if target is None:
-            return None  # A filter of an earlier configuration, which the session still has.
+            return None  # The session still has a filter of an earlier configuration.
         topic, qos = target
         given = message.properties
         user = list(getattr(given, "UserProperty", ()))
@@ -192,7 +193,7 @@ class Forwarding:
         try:
             identifier = self._destination.publish(entry.publication)
         except ValueError as error:
-            # Such as a message that is too large, or a topic above 65,535 bytes with its prefix.
+            # The message is too large, or its topic with the prefix is longer than 65,535 bytes.
             self._refuse(entry.session, entry.identifier, str(error))
             return
         self._last_identifier = identifier

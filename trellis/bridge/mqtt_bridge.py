@@ -14,7 +14,11 @@ from trellis.bridge.topic_map import TopicMap
 
 
 class EndHandler(Handler):
-    """Events of one connection: the source of one direction, and the destination of the other."""
+    """The handler of the events of one connection.
+
+    The connection is the source of the direction `away`, and the destination of the direction
+    `back`.
+    """
 
     def __init__(self, away: Forwarding, back: Forwarding) -> None:
         self._away = away
@@ -38,7 +42,10 @@ class MqttLink:
     """A running bridge between the local broker and a remote MQTT broker."""
 
     def __init__(self, bridge: MqttBridge) -> None:
-        """Raises OSError or ValueError if a file of certificates or keys cannot be read."""
+        """Prepare both connections.
+
+        Raises OSError or ValueError if a file of certificates or keys cannot be read.
+        """
         self._bridge = bridge
         outward, inward = TopicMap(bridge.topics, True), TopicMap(bridge.topics, False)
         self._local = MqttEnd(bridge, bridge.local, outward.filters)
@@ -87,7 +94,7 @@ class MqttLink:
 
 
 class FailedLink:
-    """A link that cannot run, for example because a certificate's file is missing."""
+    """A bridge that cannot run, for example because a certificate's file is missing."""
 
     def __init__(self, bridge: MqttBridge, error: str) -> None:
         self.state = BridgeState(
@@ -103,7 +110,7 @@ class FailedLink:
         )
 
     def start(self) -> None:
-        """Do nothing."""
+        """Do nothing: the bridge cannot run."""
 
     def stop(self) -> None:
-        """Do nothing."""
+        """Do nothing: the bridge has no connections."""

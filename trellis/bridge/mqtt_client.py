@@ -20,14 +20,17 @@ CHECK_SECONDS: Final = 1.0
 
 
 class AsyncioClient:
-    """Connects a client of paho again and again, and runs its callbacks in the event loop.
+    """A client of paho that may connect many times, and whose callbacks run in the event loop.
 
-    paho connects with blocking calls, so a thread does this. The thread runs none of the callbacks
-    of the bridge.
+    paho connects with a blocking call, which runs in a thread. The thread runs none of the
+    callbacks of the bridge.
     """
 
     def __init__(self, login: MqttLogin, keep_alive: int) -> None:
-        """Raises OSError or ValueError if a file of certificates or keys cannot be read."""
+        """Prepare the client; `keep_alive` is in seconds.
+
+        Raises OSError or ValueError if a file of certificates or keys cannot be read.
+        """
         self._login = login
         self._keep_alive = keep_alive
         self._loop = asyncio.get_running_loop()
@@ -59,7 +62,7 @@ class AsyncioClient:
 
     def _read(self, sock: Any) -> None:
         self.paho.loop_read()
-        # A TLS socket may have decoded bytes for which its descriptor is not readable any more.
+        # A TLS socket may hold decoded bytes although its file descriptor is not readable.
         while isinstance(sock, ssl.SSLSocket) and sock.fileno() >= 0 and sock.pending():
             self.paho.loop_read()
 
@@ -78,7 +81,10 @@ class AsyncioClient:
         self._closed.set()
 
     async def connect(self, session_expiry: int, receive_maximum: int) -> None:
-        """Open a connection and send CONNECT. Raises OSError or ValueError."""
+        """Open a connection and send CONNECT. Raises OSError or ValueError.
+
+        `session_expiry` is in seconds; `receive_maximum` is a number of messages.
+        """
         properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = session_expiry
         properties.ReceiveMaximum = receive_maximum

@@ -40,18 +40,18 @@ class Handler:
     """The callbacks of a connection; each does nothing by default."""
 
     def on_up(self, present: bool) -> None:
-        """The connection is made; `present` is False if the broker had no session."""
+        """Handle a new connection; `present` is False if the broker had no session."""
 
     def on_down(self) -> None:
-        """The connection is lost."""
+        """Handle the loss of the connection."""
 
     def on_message(self, message: MQTTMessage) -> None:
-        """A message has arrived. It must be acknowledged if its QoS is 1."""
+        """Handle a message that has arrived. It must be acknowledged if its QoS is 1."""
 
     def on_settled(self, identifier: int, refusal: str) -> None:
-        """The broker has accepted a publication, or refused it for this reason.
+        """Handle the answer to a publication; `refusal` is "", or the reason of a refusal.
 
-        A publication of QoS 0 is accepted when it is written to the socket.
+        A publication of QoS 0 counts as accepted when it is written to the socket.
         """
 
 
@@ -59,7 +59,10 @@ class MqttEnd:
     """A connection of a bridge to one broker, which is made again after each loss."""
 
     def __init__(self, bridge: MqttBridge, login: MqttLogin, filters: dict[str, int]) -> None:
-        """Raises OSError or ValueError if a file of certificates or keys cannot be read."""
+        """Prepare the connection. `filters` are the topic filters to subscribe to, with their QoS.
+
+        Raises OSError or ValueError if a file of certificates or keys cannot be read.
+        """
         self._bridge = bridge
         self._login = login
         self._filters = filters
@@ -86,7 +89,7 @@ class MqttEnd:
         )
 
     async def run(self) -> None:
-        """Keep the connection, until the task is cancelled."""
+        """Connect, and connect again after each loss, until the task is cancelled."""
         bridge, delay = self._bridge, RETRY_MIN
         while True:
             lost = self.lost
@@ -114,7 +117,8 @@ class MqttEnd:
         size = len(message.topic.encode()) + len(message.payload) + PUBLISH_OVERHEAD
         size += len(message.properties.pack())
         if size > self._packet_max:
-            raise ValueError(f"the message has {size} bytes; the broker accepts {self._packet_max}")
+            accepted = f"the broker accepts {self._packet_max} bytes at most"
+            raise ValueError(f"the message has {size} bytes, but {accepted}")
         while True:
             info = self._paho.publish(
                 message.topic,

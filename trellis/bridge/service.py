@@ -112,8 +112,9 @@ class BridgeService:
         while True:
             try:
                 self._configure(await find_links(self._broker, self._local.node))
-            except Exception as error:  # noqa: BLE001 - or changes would have no effect any more
-                logs.error("bridge_definitions_failed", error=repr(error), note="tried again")
+            except Exception as error:  # noqa: BLE001 - later changes must still take effect
+                note = f"next attempt in {WATCH_SECONDS:g} s"
+                logs.error("bridge_definitions_failed", error=repr(error), note=note)
             await asyncio.sleep(WATCH_SECONDS)
 
     def _configure(self, found: Sequence[Shovel | InvalidLink]) -> None:
@@ -151,7 +152,9 @@ class BridgeService:
         if not self._local.port and not all(
             parse_uri(uri).host for uri in (*shovel.source.uris, *shovel.target.uris)
         ):
-            return "a URI without a host means this broker, whose listener amqp is off"
+            return (
+                "a URI without a host is this broker, whose listener amqp is off; set amqp.enabled"
+            )
         return ""
 
     # -- messages of the worker
@@ -163,11 +166,12 @@ class BridgeService:
                 self._on_state(state)
         elif self.worker is not None:
             self.worker.ready = True
-            self.worker.send(self._sent)  # It may have changed since the start of the worker.
+            # The definitions may have changed since the worker was started.
+            self.worker.send(self._sent)
 
     def _on_state(self, state: BridgeState) -> None:
         if (state.kind, state.vhost, state.name) not in self._running:
-            return  # The worker has not heard yet that this link was removed.
+            return  # The worker has not yet read the message that removes this link.
         self.add(state)
         if state.state == contract.ENDED:
             logs.info("shovel_ended", vhost=state.vhost, name=state.name, moved=state.counters.sent)

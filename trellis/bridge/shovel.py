@@ -17,7 +17,8 @@ from trellis.bridge.amqp_end import AmqpEnd, LinkLost, parameters_of
 from trellis.bridge.contract import BridgeState, LinkCounters, LocalAmqp, Shovel
 from trellis.bridge.shovel_definition import shown_uri
 
-#: The headers with the links that have copied a message: RabbitMQ's names.
+#: RabbitMQ's names of the headers with the federation links (HOPS) and the shovels (SHOVELLED) that
+#: have copied a message, and with the Unix time in seconds at which a shovel did so.
 HOPS: Final = "x-received-from"
 SHOVELLED: Final = "x-shovelled"
 TIMESTAMP: Final = "x-shovelled-timestamp"
@@ -51,10 +52,11 @@ class ShovelLink:
         self._source = self._target = AmqpEnd()
         #: Messages that wait for their turn, because of `rate`.
         self._held: deque[SourceMessage] = deque()
-        #: SourceMessage tags at the source, by the number of the publication at the destination.
+        #: Delivery tags at the source, by the number of the publication at the destination.
         self._published: dict[int, int] = {}
         self._number = 0
-        #: Number of messages that may still be taken and moved; None without a limit.
+        #: Number of messages that may still be taken from the source, and number that are not yet
+        #: moved; None without a limit.
         self._to_take: int | None = None
         self._to_move: int | None = None
         self._finished = asyncio.Event()
@@ -103,7 +105,7 @@ class ShovelLink:
                 await self._move(source, target)
             except (LinkLost, OSError, AMQPError) as error:
                 self._error = str(error)
-            except Exception as error:  # noqa: BLE001 - or the link would end for good
+            except Exception as error:  # noqa: BLE001 - an unknown error must not end the link
                 self._error = f"{type(error).__name__}: {error}"
             if self._state == contract.UP:
                 self._counters.reconnects += 1
@@ -143,7 +145,8 @@ class ShovelLink:
         if self._finished.is_set():
             return
         await source.call(source.channel.basic_qos, prefetch_count=shovel.prefetch)
-        source.channel.add_on_cancel_callback(lambda _: self._source.lose("queue deleted"))
+        cancelled = f"the broker cancelled the consumer: was the queue '{queue}' deleted?"
+        source.channel.add_on_cancel_callback(lambda _: self._source.lose(cancelled))
         self._state, self._error = contract.UP, ""
         await source.call(
             source.channel.basic_consume,
@@ -200,7 +203,7 @@ class ShovelLink:
     ) -> None:
         if self._to_take is not None:
             if self._to_take == 0:
-                return  # It returns to its queue when the connection is closed.
+                return  # The message returns to its queue when the connection is closed.
             self._to_take -= 1
         self._held.append(
             SourceMessage(
@@ -250,7 +253,7 @@ class ShovelLink:
         self._published[self._number] = message.tag
 
     def _add_hop(self, properties: pika.BasicProperties) -> bool:
-        """Add this link to the links that have copied a message; False if there are too many."""
+        """Add this link to the header HOPS; return False if the message has too many links."""
         headers = dict(properties.headers or {})
         hops = headers.get(HOPS) or []
         if not isinstance(hops, list) or len(hops) >= self._shovel.max_hops:

@@ -1,4 +1,4 @@
-"""The definition of a shovel, read from the value of a RabbitMQ parameter."""
+"""Reads the definitions of shovels and federation links from the values of parameters."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def federation_of(
     """Return the link of a federated exchange of the type `kind` to an upstream. Raises ValueError.
 
     `value` is that of a parameter of the component `federation-upstream`. The key `bindings` is an
-    addition of Trellis: a list of binding keys for the exchange of the upstream.
+    addition of Trellis: a list of binding keys for the exchange of the upstream. `node` is the name
+    of this broker.
     """
     given = _table(value)
     keys = given.get("bindings", ["#"] if kind == "topic" else [""])
@@ -160,10 +161,10 @@ def _uris(given: Value, key: str) -> tuple[str, ...]:
     value = given.get(key)
     uris = [value] if isinstance(value, str) else value
     if not isinstance(uris, list) or not uris or len(uris) > LIST_MAX:
-        raise ValueError(f"'{key}' must be an AMQP URI or a list of them")
+        raise ValueError(f"'{key}' must be an AMQP URI, or a list of 1 to {LIST_MAX} AMQP URIs")
     for uri in uris:
         if not isinstance(uri, str):
-            raise ValueError(f"'{key}' must be an AMQP URI or a list of them")
+            raise ValueError(f"'{key}' must be an AMQP URI, or a list of 1 to {LIST_MAX} AMQP URIs")
         try:
             parse_uri(uri)
         except ValueError as error:
@@ -204,7 +205,7 @@ def _properties(given: Value) -> str:
 
 
 def _delete_after(given: Value) -> int | None:
-    """Return the number of messages to move, 0 for as many as are in the queue; None for all."""
+    """Return the number of messages to move: 0 for those in the queue at first, None for all."""
     value = given.get("src-delete-after", "never")
     if value == "never":
         return None

@@ -16,7 +16,7 @@ QOS_MAX: Final = 1
 
 
 class TopicMap:
-    """The filters of one direction of a bridge, and the topics at the other end.
+    """The filters of one direction of a bridge, and the topics at its destination.
 
     `outward` is True for messages from the local to the remote broker.
     """
@@ -43,7 +43,7 @@ class TopicMap:
         return found
 
     def destination(self, topic: str) -> tuple[str, int] | None:
-        """Return the topic at the destination and the QoS of the rule; None without a rule."""
+        """Return the topic at the destination and the QoS of its rule; None if no rule matches."""
         for (own, other), rule in self._entries:
             if topic_matches_sub(own + rule.pattern, topic):
                 return other + topic[len(own) :], rule.qos

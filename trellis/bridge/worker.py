@@ -33,7 +33,7 @@ class RunningLink(Protocol):
 
 
 class BridgeWorker:
-    """Runs the links that the broker configures, and reports their states."""
+    """The part of the worker that runs the links of the broker, and reports their states."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer

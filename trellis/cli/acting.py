@@ -11,6 +11,7 @@ from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.confirming import add_yes, arriving_text, confirm
 from trellis.cli.parsing import CommandError, Commands, Parser, add_command
 from trellis.cli.readable import count_text
+from trellis.diagnosis.findings import waiting
 from trellis.settings.errors import printable
 
 Row = dict[str, Any]
@@ -84,7 +85,7 @@ def _purge_lines(row: Row) -> Iterator[str]:
     verb = "is" if ready == 1 else "are"
     yield f"{count_text(ready, 'message')} in queue '{row['name']}' {verb} discarded"
     if held:
-        yield f"{count_text(held, 'message')} that consumers hold stay"
+        yield f"messages that consumers hold, and that stay: {held:,}"
 
 
 def pause_queue(arguments: argparse.Namespace) -> int:
@@ -104,11 +105,9 @@ def pause_queue(arguments: argparse.Namespace) -> int:
 
 
 def _pause_lines(client: ApiClient, row: Row) -> Iterator[str]:
-    consumers = count_text(row["consumers"], "consumer")
-    yield f"{consumers} of queue '{row['name']}' get no more messages"
-    waiting = count_text(row["messages_ready"], "message")
+    yield f"consumers of queue '{row['name']}' that get no more messages: {row['consumers']:,}"
     coming = arriving_text(client, "queues", row["vhost"], row["name"])
-    yield f"{waiting} wait" + (f", and {coming}" if coming else "")
+    yield waiting(row["messages_ready"]) + (f", and {coming}" if coming else "")
 
 
 def resume_queue(arguments: argparse.Namespace) -> int:
@@ -161,6 +160,6 @@ def _close_line(client: ApiClient, row: Row) -> str:
     consumers = sum(one["consumer_count"] for one in channels)
     held = sum(one["messages_unacknowledged"] for one in channels)
     return (
-        f"{line}: {count_text(consumers, 'consumer')} end, and "
-        f"{count_text(held, 'unacknowledged message')} return to their queues"
+        f"{line}: consumers that end: {consumers:,}, unacknowledged messages that return to their "
+        f"queues: {held:,}"
     )

@@ -6,6 +6,7 @@ import argparse
 import base64
 import http.client
 import ipaddress
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -47,7 +48,7 @@ class ApiClient:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.settings = load_settings(arguments).settings
-        self.base = base_url(arguments.url, "http", self.settings.http)
+        self.base = api_url(arguments.url, self.settings)
         self.user, self.password = credentials(arguments, self.settings)
 
     def request(
@@ -131,7 +132,7 @@ def add_login(command: Parser, user_flag: str = "--user") -> None:
     command.add_argument(
         "--url",
         help="URL of the broker's HTTP API, such as http://127.0.0.1:15672 "
-        "[http port of the settings]",
+        "[$TRELLIS_URL, else the http port of the settings]",
     )
     command.add_argument(
         user_flag,
@@ -175,11 +176,23 @@ def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str,
     return user, password
 
 
-def base_url(url: str | None, section: str, listener: Listener) -> str:
+def api_url(url: str | None, settings: Settings) -> str:
+    """Return the URL of a broker's HTTP API.
+
+    The URL is `url` if it is given, else that of the environment variable TRELLIS_URL, else that of
+    the settings. Raises CommandError as base_url does.
+    """
+    variable = os.environ.get("TRELLIS_URL") if url is None else None
+    source = "TRELLIS_URL" if variable else "--url"
+    return base_url(variable or url, "http", settings.http, source)
+
+
+def base_url(url: str | None, section: str, listener: Listener, source: str = "--url") -> str:
     """Return the URL of a broker: `url` if it is given, else the URL of a listener's settings.
 
-    `section` names the listener's settings in errors. Raises CommandError if `url` is invalid, or
-    the listener is disabled or has port 0.
+    `section` names the listener's settings in errors, and `source` is the flag or the environment
+    variable that gave `url`. Raises CommandError if `url` is invalid, or the listener is disabled
+    or has port 0.
     """
     if url is not None:
         try:
@@ -189,7 +202,7 @@ def base_url(url: str | None, section: str, listener: Listener) -> str:
             valid = False
         if not valid or not url.isascii() or not url.isprintable() or " " in url:
             example = f"http://127.0.0.1:{listener.port}"
-            raise CommandError(f'--url: must be a URL such as {example}, got "{url}"', 2)
+            raise CommandError(f'{source}: must be a URL such as {example}, got "{url}"', 2)
         return url.rstrip("/")
     if not listener.enabled:
         raise CommandError(f"{section}.enabled is false in the settings; give --url", 2)

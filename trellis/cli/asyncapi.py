@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from trellis.cli.api_client import add_login
+from trellis.cli.api_client import add_login, base_url
 from trellis.cli.ask import add_times, answer
 from trellis.cli.history_arguments import (
     OWN_JOURNAL,
@@ -93,19 +93,21 @@ def asyncapi(arguments: argparse.Namespace) -> int:
     """Write the document. Raises CommandError, with exit code 2 for an error in the input."""
     if not arguments.servers:
         settings = load_settings(arguments).settings
-        arguments.servers = _own_servers(settings, arguments.url)
+        url = arguments.url and base_url(arguments.url, "http", settings.http)
+        arguments.servers = _own_servers(settings, url)
     return answer(arguments, _EXPORTING)
 
 
 def _own_servers(settings: Settings, url: str | None) -> list[str]:
     """Return the URLs of the listeners that the settings enable.
 
-    If `url`, the URL of the broker's HTTP API, is given, all URLs have its host.
+    If `url`, the URL of the broker's HTTP API, is given, all URLs have its host. A listener whose
+    port is 0, a free port chosen at the start, is left out.
     """
     found = []
     for name in _LISTENERS:
         listener = getattr(settings, name)
-        if listener.enabled:
+        if listener.enabled and listener.port:
             host = (urlsplit(url).hostname if url else None) or _host(listener.addresses)
             found.append(f"{name}://{f'[{host}]' if ':' in host else host}:{listener.port}")
     return found

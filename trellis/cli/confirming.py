@@ -44,7 +44,11 @@ def confirm(arguments: argparse.Namespace, consequences: Iterable[str]) -> None:
     for line in consequences:
         print(printable(line), file=sys.stderr)
     if not sys.stdin.isatty():
-        raise CommandError("not confirmed: the input is no terminal, so give --yes", _NEEDS_YES)
+        raise CommandError(
+            "nothing was changed: the command asks for confirmation, and the standard input is not "
+            "a terminal; give --yes",
+            _NEEDS_YES,
+        )
     print("Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError("not confirmed: nothing was changed")

@@ -33,6 +33,7 @@ def add(commands: Commands) -> None:
         "QUEUE --to QUEUE | --exchange NAME [--key KEY]  [--count N] [--rate N] [--dry-run] "
         "[--yes] [--json] [--vhost NAME] [--url URL] [--user NAME --password WORD]",
     )
+    command.hint = "; the target is --to QUEUE or --exchange NAME"
     command.add_argument("queue", metavar="QUEUE", help="queue that has the messages")
     command.add_argument("--to", metavar="QUEUE", help="queue to which the messages are moved")
     command.add_argument(

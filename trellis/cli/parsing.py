@@ -38,7 +38,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False, formatter_class=_Formatter)
         self.color = False  # Python 3.14 prints help in colour by default.
-        self.flags: dict[str, list[str]] = {}
+        #: Suggestion for a user who typed too many words; the error's text ends with it.
+        self.hint = ""
 
     def error(self, message: str) -> NoReturn:
         """Raise CommandError with a pointer to --help."""
@@ -69,7 +70,12 @@ class Parser(argparse.ArgumentParser):
                 for flag in action.option_strings
                 if flag.startswith("--")
             ]
-            hint = f"; the nearest flag is {nearest(name, known)}" if name.startswith("-") else ""
+            hint = own.hint
+            words = [one.metavar for one in own._actions if f"--{one.dest}" == name]
+            if words:
+                hint = f"; give {words[0]} without a flag"
+            elif name.startswith("-"):
+                hint = f"; the nearest flag is {nearest(name, known)}"
             own.error(f"unknown argument {name if name.strip() else shown(name)}{hint}")
         return arguments
 

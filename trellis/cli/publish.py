@@ -24,6 +24,8 @@ from trellis.cli.readable import count_text
 from trellis.monitoring.route_question import header_of
 from trellis.settings.errors import printable
 
+#: The end of the errors about too many words: the user may have given the body as a word.
+_BODY_HINT: Final = "; the body is --body TEXT, --file FILE or the standard input"
 #: Properties whose values are whole numbers.
 _NUMBERS: Final = ("priority", "timestamp", "delivery_mode")
 _TOO_LARGE: Final = 413
@@ -36,11 +38,12 @@ def add(commands: Commands) -> None:
         "publish",
         publish,
         "publish one message and print how many queues and sessions it reached; the exit code is 1 "
-        "if there were none",
+        "if there were none and the message is not retained",
         "EXCHANGE KEY | --mqtt TOPIC  [--body TEXT | --file FILE] [--header NAME=VALUE]... "
         "[--property NAME=VALUE]... [--persistent] [--json] [--vhost NAME] [--url URL] "
         "[--user NAME --password WORD]",
     )
+    command.hint = _BODY_HINT
     command.add_argument(
         "exchange", metavar="EXCHANGE", nargs="?", help="exchange; amq.default is the default one"
     )
@@ -82,14 +85,15 @@ def add(commands: Commands) -> None:
 def publish(arguments: argparse.Namespace) -> int:
     """Publish the message that the arguments describe.
 
-    Return 1 if the message reached no queue and no session.
+    Return 1 if the message reached no queue and no session, and is not retained.
     """
     exchange, key = _address(arguments)
     client = ApiClient(arguments)
+    payload = _body(arguments)
     body = {
         "routing_key": key,
         "properties": _properties(arguments),
-        "payload": base64.b64encode(_body(arguments)).decode(),
+        "payload": base64.b64encode(payload).decode(),
         "payload_encoding": "base64",
     }
     path = ("exchanges", arguments.vhost, exchange or "amq.default", "publish")
@@ -106,20 +110,30 @@ def publish(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(msgspec.json.encode({"queues": reached}).decode())
     else:
-        print(f"reached {count_text(reached, 'queue')}")
-    if not reached:
+        print(f"reached {count_text(reached, 'queue')}{_retained_text(arguments, payload)}")
+    done = bool(reached or arguments.retain)
+    if not done:
         mqtt = arguments.mqtt
         where = ["--mqtt", mqtt] if mqtt is not None else [exchange or "amq.default", key]
         command = printable(shlex.join(["trellis", "route", *where]))
         print(f"no binding matches; the reasons: {command}", file=sys.stderr)
-    return 0 if reached else 1
+    return 0 if done else 1
+
+
+def _retained_text(arguments: argparse.Namespace, payload: bytes) -> str:
+    """Return the end of the answer if the message changes the retained message of its topic."""
+    if not arguments.retain:
+        return ""
+    if not payload:
+        return "; the topic has no retained message now"
+    return "; later subscribers of the topic get the message, too"
 
 
 def _address(arguments: argparse.Namespace) -> tuple[str, str]:
     """Return the exchange and the routing key to publish to. Raises CommandError."""
     if arguments.mqtt is not None:
         if arguments.exchange is not None:
-            raise CommandError("give either EXCHANGE and KEY, or --mqtt TOPIC", 2)
+            raise CommandError(f"give either EXCHANGE and KEY, or --mqtt TOPIC{_BODY_HINT}", 2)
         return _address_of_topic(arguments.mqtt)
     if arguments.retain or arguments.qos is not None:
         raise CommandError("--retain and --qos need --mqtt TOPIC", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from typing import Final
@@ -10,7 +11,7 @@ from urllib.parse import urlsplit
 
 from broker.stream.arrow import BatchView
 from trellis.cli.actions import add_result, print_result
-from trellis.cli.api_client import add_login, base_url, credentials
+from trellis.cli.api_client import add_login, api_url, credentials
 from trellis.cli.parsing import CommandError, Commands, add_command, load_settings, number
 from trellis.cli.replay_publisher import ReplayPublisher
 from trellis.cli.stream_source import StreamSource, add_range
@@ -118,7 +119,7 @@ def _target(arguments: argparse.Namespace, settings: Settings) -> tuple[str, int
     """Return the AMQP host and port to publish to.
 
     They are those of --amqp. Without this flag, the host is that of --url, or else of the settings,
-    and the port is the AMQP port of the settings.
+    and the port is the AMQP port of the settings. TRELLIS_URL stands for --url.
     """
     if arguments.amqp is not None:
         host, _, port = arguments.amqp.rpartition(":")
@@ -127,6 +128,7 @@ def _target(arguments: argparse.Namespace, settings: Settings) -> tuple[str, int
                 f"--amqp must be HOST:PORT, such as 127.0.0.1:5672, got '{arguments.amqp}'", 2
             )
         return host, int(port)
-    host_of_url = urlsplit(base_url(arguments.url, "http", settings.http)).hostname
-    host = host_of_url if arguments.url is not None and host_of_url else settings.amqp.addresses[0]
+    given = arguments.url or os.environ.get("TRELLIS_URL")
+    host_of_url = urlsplit(api_url(arguments.url, settings)).hostname
+    host = host_of_url if given and host_of_url else settings.amqp.addresses[0]
     return host, settings.amqp.port

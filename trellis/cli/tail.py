@@ -35,6 +35,7 @@ FETCHED: Final = 200
 #: Seconds between two requests that find no message.
 PAUSE: Final = 0.2
 _TOPICS: Final = "amq.topic"
+_NOT_FOUND: Final = 404
 Row = dict[str, Any]
 
 
@@ -117,7 +118,12 @@ class TemporaryQueue:
         """Bind the queue to an exchange. Raises CommandError."""
         body = {"routing_key": key, "arguments": headers}
         path = ("bindings", self._vhost, "e", exchange, "q", self._name)
-        self._client.json("POST", *path, body=body)
+        try:
+            self._client.json("POST", *path, body=body)
+        except ApiRefused as refusal:
+            if refusal.status != _NOT_FOUND or "/" not in exchange:
+                raise
+            raise CommandError(f"{refusal}; for MQTT topics, use --mqtt '{exchange}'") from None
 
     def fetch(self, most: int) -> list[Row]:
         """Return the next messages, which leave the queue. Raises CommandError."""

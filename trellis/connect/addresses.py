@@ -1,4 +1,4 @@
-"""The addresses to which a request may go: only public ones, unless a link allows others.
+"""The addresses to which a request may go: only public ones, unless a link allows private ones.
 
 A name is resolved for each connection, and the connection goes to the address that was checked. So
 a name that later resolves to a private address (DNS rebinding) does not lead there.
@@ -28,10 +28,10 @@ class PrivateAddress(OSError):
 
 
 def is_public(address: Address) -> bool:
-    """True if the address is reachable on the public network only by its owner's choice.
+    """True if the address belongs to the public internet.
 
-    Private, loopback, link-local, multicast and reserved addresses are not public, and neither are
-    addresses of IPv6 that contain such an address of IPv4.
+    Private, loopback, link-local, multicast and reserved addresses are not public. Neither are
+    Teredo addresses, and addresses of IPv6 that contain an address of IPv4 that is not public.
     """
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
@@ -45,7 +45,7 @@ def is_public(address: Address) -> bool:
 
 
 class PublicResolver(AbstractResolver):
-    """Resolves names to public addresses only. Raises PrivateAddress."""
+    """A resolver of names that returns public addresses only."""
 
     def __init__(self) -> None:
         self._resolver: Final = ThreadedResolver()
@@ -53,7 +53,7 @@ class PublicResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Return the public addresses of a name."""
+        """Return the public addresses of a name. Raises PrivateAddress if it has none."""
         found = await self._resolver.resolve(host, port, family)
         public = [each for each in found if is_public(_address(each["host"]))]
         if not public:

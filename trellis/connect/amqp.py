@@ -16,9 +16,9 @@ from aio_pika.exceptions import DeliveryError, PublishError
 from trellis.connect.settings import BrokerSection, broker_url
 from trellis.settings.errors import SettingsError
 
-#: Seconds for the connection to the broker, and for each request.
+#: Seconds to wait for the connection to the broker, and for the answer to each request.
 TIMEOUT: Final = 30.0
-#: Seconds for closing a connection; later it is dropped.
+#: Seconds to wait for the broker's answer when a connection is closed; then it is dropped.
 _CLOSING: Final = 5.0
 #: Interval of heartbeats in seconds: a lost broker is noticed after twice this time.
 _HEARTBEAT: Final = 20
@@ -69,7 +69,7 @@ class BrokerSession:
             self.lost.set_exception(BrokerLost(text_of(error) if error else "connection closed"))
 
     async def publish(self, message: aio_pika.Message, exchange: str, routing_key: str) -> None:
-        """Publish a message and wait until the broker has confirmed it.
+        """Publish a message, and wait for the confirm of the broker.
 
         Raises MessageRefused if no queue takes the message, or if the broker refuses it.
         """
@@ -86,7 +86,7 @@ class BrokerSession:
             raise MessageRefused(f"the broker refused the message: {error}") from None
 
     async def declared(self, name: str) -> None:
-        """Declare a durable queue unless there is a queue of this name already."""
+        """Declare a durable queue, unless a queue of this name exists."""
         probe = await self.connection.channel()
         try:
             await probe.declare_queue(name, passive=True, timeout=TIMEOUT)
@@ -117,13 +117,13 @@ async def broker_session(section: BrokerSection, link: str) -> AsyncIterator[Bro
             yield session
         finally:
             if not session.lost.cancel():
-                session.lost.exception()  # The reason was raised, or another error was.
+                session.lost.exception()  # Else asyncio logs that the exception was not retrieved.
     finally:
         with suppress(*ERRORS, asyncio.CancelledError):
             await asyncio.wait_for(connection.close(), _CLOSING)
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error in one line, without the password of a URL."""
+    """Return the type and the text of an error in one line of at most 500 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return f"{type(error).__name__}: {text}"[:500]

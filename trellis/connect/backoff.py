@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Final
 
-#: The random part of a pause: a pause is up to this part longer or shorter, so that many clients
-#: do not return at the same time.
+#: The share of a pause by which it is longer or shorter at most, at random, so that many clients do
+#: not return at the same time.
 JITTER: Final = 0.2
 
 

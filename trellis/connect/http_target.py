@@ -16,7 +16,7 @@ from trellis.connect.message import BrokerMessage, batch_of, request_of
 from trellis.connect.settings import WebhookSection
 from trellis.connect.signing import safe_identifier, signed_headers
 
-#: Bytes of an answer that are read, for the log; the connection is closed after a longer one.
+#: Largest number of bytes of an answer that are read. A longer answer ends the connection.
 ANSWER_MAX: Final = 64 << 10
 _ANSWER_SHOWN: Final = 200
 #: Longest pause in seconds that an answer may ask for (Retry-After).
@@ -38,15 +38,15 @@ class HttpAnswer(NamedTuple):
 
     @property
     def accepted(self) -> bool:
-        """True if the service has the messages: only a status of 200 to 299 says so."""
+        """True if the service has accepted the messages: the status is 200 to 299."""
         return 200 <= self.status < 300
 
 
 class HttpTarget:
-    """Sends signed requests to one URL.
+    """A client that sends signed requests to one URL.
 
-    Redirects are never followed: a redirect could lead to a private address, and the sender of a
-    webhook must not be led elsewhere. Cookies and proxies of the environment are not used.
+    Redirects are never followed, because a redirect could lead to a private address. Cookies and
+    proxies of the environment are not used.
     """
 
     def __init__(self, section: WebhookSection, keys: Sequence[bytes]) -> None:

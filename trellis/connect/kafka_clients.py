@@ -34,7 +34,7 @@ class KafkaFailed(ConnectionError):
 
 
 class RecordAnswer(NamedTuple):
-    """A record that Kafka has acknowledged or refused; `error` is None for the former."""
+    """The answer of Kafka to the record of a message; `error` is None if Kafka accepted it."""
 
     message: BrokerMessage
     error: KafkaError | None
@@ -128,7 +128,7 @@ class RecordWriter:
             raise KafkaFailed(str(error)) from None
 
     async def close(self) -> None:
-        """Give up the records without an answer, and end the thread."""
+        """Drop the records without an answer, and end the thread."""
         self._closed.set()
         await self._loop.run_in_executor(None, self._thread.join)
         if not self.lost.cancel():
@@ -182,7 +182,10 @@ class GroupReader:
         await self._call(self._consumer.subscribe, self._topics)
 
     async def read(self, most: int) -> list[Message]:
-        """Return the next records; none if there are none for a moment. Raises KafkaFailed."""
+        """Return up to `most` next records; an empty list if none comes within _POLL_SECONDS.
+
+        Raises KafkaFailed.
+        """
         found = await self._call(self._consumer.consume, most, _POLL_SECONDS)
         for message in found:
             if (error := message.error()) is not None:
@@ -190,12 +193,15 @@ class GroupReader:
         return list(found)
 
     async def keep(self) -> None:
-        """Stay a member of the group without reading."""
+        """Stay a member of the group without reading records.
+
+        Raises KafkaFailed if Kafka has assigned other partitions to this member.
+        """
         partitions = await self._call(self._consumer.assignment)
         await self._call(self._consumer.pause, partitions)
         found = await self._call(self._consumer.consume, 1, 0.0)
-        if found:  # The group gave other partitions: their records would be lost here.
-            raise KafkaFailed("the group has changed")
+        if found:  # A record of a new partition, which is not paused: it would be lost here.
+            raise KafkaFailed("Kafka has assigned other partitions to this member of the group")
         await self._call(self._consumer.resume, partitions)
 
     async def commit(self, messages: Sequence[Message]) -> None:
@@ -224,7 +230,10 @@ class GroupReader:
 def _watch(
     loop: asyncio.AbstractEventLoop, lost: asyncio.Future[None]
 ) -> Callable[[KafkaError], None]:
-    """Return a function for the errors of a client: it reports that all nodes are lost."""
+    """Return a callback for the errors of a client.
+
+    The callback sets the exception of `lost` after a fatal error, and if all nodes are lost.
+    """
 
     def report(error: KafkaError) -> None:
         if not lost.done():

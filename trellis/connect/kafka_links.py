@@ -32,17 +32,17 @@ from trellis.connect.progress import Progress
 from trellis.connect.settings import BrokerSection, FromKafkaSection, ToKafkaSection
 from trellis.connect.source import LinkSource
 
-#: Errors of a record that no further attempt can cure: the record goes to the dead letter queue.
+#: Errors with which Kafka would refuse a record again: its message goes to the dead letter queue.
 _HOPELESS: Final = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
 #: First and longest pause in seconds before refused messages are published again.
 _AGAIN_FIRST: Final = 0.1
 _AGAIN_MAX: Final = 5.0
-#: Bytes of a routing key.
+#: Largest size of a routing key in bytes.
 _KEY_MAX: Final = 255
 
 
 class OutgoingMessage(NamedTuple):
-    """A message for an exchange, with its message_id."""
+    """A message for an exchange; `identifier` is its message_id."""
 
     message: Message
     identifier: str
@@ -50,7 +50,7 @@ class OutgoingMessage(NamedTuple):
 
 
 class ToKafkaLink(ConnectorLink):
-    """Copies messages of a queue or a stream to a topic of Kafka.
+    """A link that copies messages of a queue or a stream to a topic of Kafka.
 
     A message is acknowledged when Kafka has acknowledged its record.
     """
@@ -129,7 +129,7 @@ class ToKafkaLink(ConnectorLink):
 
 
 class FromKafkaLink(ConnectorLink):
-    """Copies records of Kafka to an exchange.
+    """A link that copies records of Kafka to an exchange.
 
     The offsets of the group are committed when the broker has confirmed the messages.
     """

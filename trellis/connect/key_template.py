@@ -21,8 +21,8 @@ class TemplateError(ValueError):
 class KeyTemplate:
     """A text with fields in braces.
 
-    Besides the given fields, `{wordN}` is the N-th word of the routing key (of the topic of Kafka),
-    from 1, and `{header.NAME}` a header. A field that the message lacks is empty.
+    Besides the given fields, `{wordN}` is the N-th word, from 1 on, of the routing key or of
+    Kafka's topic, and `{header.NAME}` is a header. A field that the message lacks is empty.
     """
 
     def __init__(self, text: str, fields: frozenset[str]) -> None:
@@ -35,12 +35,12 @@ class KeyTemplate:
             elif part not in fields and not _WORD.fullmatch(part) and not _is_header(part):
                 known = ", ".join(f"{{{field}}}" for field in sorted(fields))
                 raise TemplateError(
-                    f"'{{{part}}}' is no field: there are {known}, {{word1}} to {{word99}} and "
+                    f"'{{{part}}}' is no field: use {known}, {{word1}} to {{word99}} or "
                     "{header.NAME}"
                 )
 
     def fill(self, fields: Mapping[str, str], words: str, headers: Mapping[str, object]) -> str:
-        """Return the text for a message; `words` has the words, separated by dots."""
+        """Return the text for a message; `{wordN}` is the N-th word of `words`, split at dots."""
         return "".join(
             self._value(part, fields, words, headers) if at % 2 else part
             for at, part in enumerate(self._parts)

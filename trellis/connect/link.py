@@ -1,4 +1,4 @@
-"""A link: works while its connections last, and connects again after each error."""
+"""The common part of all links: a link copies messages, and connects again after each error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LinkStopped(Exception):
 
 
 class ConnectorLink(ABC):
-    """One link. A subclass has `work`, which ends with an error, or when `stopping` is set."""
+    """One link. A subclass implements `work`."""
 
     def __init__(self, name: str, kind: str) -> None:
         self.status: Final = LinkStatus(name, kind)
@@ -36,7 +36,7 @@ class ConnectorLink(ABC):
         """Connect, and copy messages. Return when `stopping` is set, after the work under way."""
 
     async def run(self) -> None:
-        """Work until `stopping` is set, or the target is gone."""
+        """Call `work` again after each error, until `stopping` is set or the link is stopped."""
         attempt = 0
         loop = asyncio.get_running_loop()
         while not self.stopping.is_set():
@@ -63,7 +63,7 @@ class ConnectorLink(ABC):
         self.status.state = LinkState.RUNNING
 
     async def wait(self, seconds: float) -> bool:
-        """Wait; return True at once when `stopping` is set."""
+        """Wait for this time and return False; return True as soon as `stopping` is set."""
         try:
             await asyncio.wait_for(self.stopping.wait(), seconds)
         except TimeoutError:
@@ -87,13 +87,13 @@ class ConnectorLink(ABC):
 
 
 def _place_of(error: BaseException) -> str:
-    """Return an error with the functions that raised it, in one line."""
+    """Return the text of an error and the last lines of its traceback, in one line."""
     lines = traceback.format_exception(error)
     return " ".join(" ".join(lines[-4:]).split())
 
 
 async def until_lost(lost: asyncio.Future[None]) -> None:
-    """Raise the reason when a connection is lost; `lost` gets it as its exception."""
+    """Wait until a connection is lost, and raise the reason, which is the exception of `lost`."""
     await asyncio.shield(lost)
 
 

@@ -66,7 +66,7 @@ class BrokerMessage:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers without those that the broker has added for the delivery."""
+        """The headers of the publisher, without the offset that the broker adds for a stream."""
         return {
             name: value for name, value in self.incoming.headers.items() if name != OFFSET_HEADER
         }
@@ -107,7 +107,7 @@ class BrokerMessage:
             type=given.type,
             app_id=given.app_id,
         )
-        letter.message_id = given.message_id  # The constructor makes one up in place of None.
+        letter.message_id = given.message_id
         return letter
 
     def _identifier(self) -> str:
@@ -231,7 +231,7 @@ def message_of_record(
 
     Headers of Kafka that `kafka_headers` makes from properties become properties again. `about` are
     further headers; `timestamp` is in seconds since 1970, or 0. `identifier` is the message_id of a
-    record without such a header.
+    record without the header `message-id`.
     """
     own: dict[str, Any] = {}
     properties: dict[str, str] = {"message_id": identifier}

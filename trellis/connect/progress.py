@@ -1,4 +1,4 @@
-"""Which messages under way are done: numbers that end in any order, and the end of the prefix."""
+"""Tracks the messages under way, which finish in any order, and the end of the finished prefix."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class Progress:
     """The numbers of messages under way, such as delivery tags or offsets.
 
-    `done` is the highest number of which all lower ones that began are finished; None before the
-    first. The caller bounds the number of messages under way.
+    `done` is the number up to which all messages that began are finished; None if the first one is
+    not. The caller bounds the number of messages under way.
     """
 
     def __init__(self) -> None:

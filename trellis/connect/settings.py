@@ -44,7 +44,7 @@ OptionValue = str | int | float | bool
 
 
 class BrokerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section `[broker]`: where the broker is, and the login.
+    """The section `[broker]`: the address of the broker, and the login.
 
     `url` is amqp://USER@HOST:PORT/VHOST, or amqps://... for TLS; `ca` is a PEM file.
     """
@@ -186,7 +186,10 @@ def broker_url(section: BrokerSection) -> str:
 
 
 def keys_of(section: WebhookSection) -> list[bytes]:
-    """Return the keys that sign the requests, the newest first. Raises SettingsError."""
+    """Return the keys that sign the requests, in the order of the settings. Raises SettingsError.
+
+    The keys of `secrets` come before those of `secret_files`.
+    """
     texts = list(section.secrets)
     for file in section.secret_files:
         try:
@@ -261,7 +264,7 @@ def _check_webhook(section: WebhookSection) -> None:
     if not section.allow_private and not is_public(address):
         raise _Wrong(
             f"{where}: url",
-            f"{address} is no public address: set allow_private = true if the service may be there",
+            f"{address} is no public address: set allow_private = true to send requests there",
         )
 
 
@@ -299,7 +302,10 @@ def _quoted(text: str) -> str:
 
 
 def _explained(problem: str) -> tuple[str, ...]:
-    """Return the key and the problem of an error of msgspec, with the nearest name of a key."""
+    """Return the key of a setting, if known, and the text of an error of msgspec about it.
+
+    The text about an unknown key names the most similar key.
+    """
     text, _, path = problem.partition(" - at `$")
     key = re.sub(r"^\.", "", path.rstrip("`"))
     unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text)

@@ -15,8 +15,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-#: A message identifier that is sent unchanged; others are hashed, because they are part of a
-#: header and of the signed text.
+#: A message identifier that is sent unchanged. Other identifiers are hashed, because an identifier
+#: is part of a header and of the signed text.
 _SAFE: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 

@@ -36,8 +36,8 @@ class LinkSource:
         #: Set while every delivered message is settled.
         self.idle: Final = asyncio.Event()
         self.idle.set()
-        #: Held while a dead letter is published, because the library assigns a returned message to
-        #: its publication by message_id, and publishers may choose equal ones.
+        #: Held while a dead letter is published, because the library finds the publication of a
+        #: returned message by its message_id, and two messages may have the same one.
         self._dead_lettering: Final = asyncio.Lock()
         self._session: Final = session
         self._prefetch: Final = prefetch

@@ -27,7 +27,7 @@ class LinkState(StrEnum):
     PAUSED = "paused"
     #: The link has lost a connection, or something that it needs is missing; it tries again.
     FAILING = "failing"
-    #: The target is gone for ever (410). The link waits for a restart of the process.
+    #: The target answered 410 (Gone). The link does nothing until the process is started again.
     STOPPED = "stopped"
 
 
@@ -38,7 +38,7 @@ class LinkStatus:
         self.name: Final = name
         self.kind: Final = kind
         self.state = LinkState.CONNECTING
-        #: The last error, and the time of it in seconds since 1970.
+        #: The last error, and its time in seconds since 1970.
         self.error = ""
         self.error_at = 0.0
         self.delivered = 0
@@ -68,7 +68,7 @@ class LinkStatus:
 
     @property
     def healthy(self) -> bool:
-        """True if the link runs, or waits because its target asked for it."""
+        """True if the link runs, or pauses because its target asked for a pause."""
         return self.state in (LinkState.RUNNING, LinkState.PAUSED)
 
     def document(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class LinkStatus:
             ("delivered_bytes", "Bytes of bodies that the target has accepted", self.bytes),
             ("retries", "Attempts after a failed attempt", self.retries),
             ("dead_lettered", "Messages in the dead letter queue", self.dead_lettered),
-            ("dropped", "Records without a queue that were dropped", self.dropped),
+            ("dropped", "Records that no queue takes and that were dropped", self.dropped),
             ("reconnects", "Sessions that ended with an error", self.reconnects),
         ):
             page.listed(f"trellis_connect_{name}", "counter", text, value, labels)
@@ -116,7 +116,7 @@ class LinkStatus:
         page.listed(
             "trellis_connect_stored_offset",
             "gauge",
-            "Offset up to which a stream is done, in the broker; -1 for none",
+            "Stored offset, up to which all rows of a stream are settled; -1 if there is none",
             self.offset,
             labels,
         )
@@ -153,7 +153,7 @@ class LinkStatus:
 
 
 async def start_pages(links: Sequence[LinkStatus], host: str, port: int) -> web.AppRunner:
-    """Serve /metrics and /health on this port; the caller cleans the result up. Raises OSError."""
+    """Serve /metrics and /health on this port, until `cleanup` of the result. Raises OSError."""
 
     async def metrics(_: web.Request) -> web.Response:
         page = MetricsPage()

@@ -22,7 +22,7 @@ from trellis.connect.status import LinkState
 
 
 class WebhookLink(ConnectorLink):
-    """Copies messages of a queue or a stream to an HTTP service."""
+    """A link that copies messages of a queue or a stream to an HTTP service."""
 
     def __init__(self, broker: BrokerSection, section: WebhookSection) -> None:
         """Prepare the link. Raises SettingsError if a file with a secret cannot be read."""
@@ -125,7 +125,10 @@ class WebhookLink(ConnectorLink):
                 return True
             self.status.failed(answer.text)
             if answer.status == GONE:
-                raise LinkStopped(f"{self._section.url} answered 410: it wants no more messages")
+                raise LinkStopped(
+                    f"{self._section.url} answered 410 (Gone): correct `url`, and restart the "
+                    "connector"
+                )
             if answer.retry_after is not None:
                 self._paused_until = max(self._paused_until, loop.time() + answer.retry_after)
                 self.status.state = LinkState.PAUSED

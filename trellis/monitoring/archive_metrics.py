@@ -70,7 +70,7 @@ def add_archive(page: MetricsPage, archive: ArchiveService) -> None:
     page.gauge(
         "trellis_archive_waiting_fetches",
         "Number of files and offsets that readers need from the archive; at most "
-        f"{WANTED_MAX:,}. Further readers ask later.",
+        f"{WANTED_MAX:,}. Requests of further readers are dropped, and repeated later.",
         len(archive.fetches),
     )
     page.gauge(

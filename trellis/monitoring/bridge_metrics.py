@@ -36,7 +36,7 @@ def add_bridges(page: MetricsPage, bridges: BridgeService) -> None:
             ),
             (
                 "dropped_messages",
-                "Total number of dropped messages of QoS 0: their destination was away or slow.",
+                "Total number of dropped QoS 0 messages: the destination was unreachable or slow.",
                 counters.dropped,
             ),
             (
@@ -44,7 +44,7 @@ def add_bridges(page: MetricsPage, bridges: BridgeService) -> None:
                 "Total number of messages that too many links had copied already.",
                 counters.looped,
             ),
-            ("reconnects", "Total number of connections of the link lost.", counters.reconnects),
+            ("reconnects", "Total number of lost connections of the link.", counters.reconnects),
         ):
             page.listed(f"trellis_bridge_{name}", "counter", text, number, labels)
         page.listed(

@@ -24,6 +24,7 @@ async def collect_counts(vhosts: Iterable[VirtualHost]) -> None:
 def collected(vhosts: Iterable[VirtualHost]) -> list[dict[str, IngressCounters]]:
     """Return the counts of received messages by virtual host, then by front end.
 
-    The fates and copies lack the publications that cached routes counted after `collect_counts`.
+    The numbers of fates and copies lack the publications that cached routes have counted since the
+    last `collect_counts`.
     """
     return [vhost.contexts.collected() for vhost in vhosts]

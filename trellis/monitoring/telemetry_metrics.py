@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from broker.messages.sampled import STEPS_MAX
 from trellis.monitoring.page import MetricsPage
+from trellis.telemetry.assembly import MESSAGES_MAX, PLACES_MAX
 from trellis.telemetry.service import TelemetryService
-from trellis.telemetry.span_queue import SPANS_MAX
+from trellis.telemetry.span_queue import ATTEMPTS_MAX, SPANS_MAX
 
 
 def add_telemetry(page: MetricsPage, telemetry: TelemetryService) -> None:
@@ -41,8 +42,8 @@ def add_telemetry(page: MetricsPage, telemetry: TelemetryService) -> None:
     page.counter_by(
         "reason",
         "trellis_telemetry_dropped_spans",
-        "Total number of spans that were dropped: the queue of spans was full, the collector "
-        "refused them again and again, or their worker ended.",
+        "Total number of spans that were dropped: the queue of spans was full, "
+        f"{ATTEMPTS_MAX} requests with them failed, or their worker ended.",
         {
             "queue_full": counters.dropped_full,
             "refused": counters.dropped_refused,
@@ -59,6 +60,19 @@ def add_telemetry(page: MetricsPage, telemetry: TelemetryService) -> None:
         "trellis_telemetry_export_failures",
         "Total number of requests to the collector that failed.",
         counters.failures,
+    )
+    page.gauge(
+        "trellis_telemetry_remembered_messages",
+        f"Number of messages whose steps are connected to one trace. Beyond {MESSAGES_MAX:,} "
+        f"messages, or {PLACES_MAX:,} queues and sessions of them, the worker forgets the message "
+        "that was sampled first.",
+        counters.remembered,
+    )
+    page.counter(
+        "trellis_telemetry_unknown_messages",
+        "Total number of messages whose publication the worker did not know, for example because "
+        "the worker had forgotten them. Their spans lack attributes, and begin when they end.",
+        counters.unknown,
     )
     page.counter(
         "trellis_telemetry_workers_lost",

@@ -139,19 +139,32 @@ def _explained(option: Option, line: str) -> list[str]:
 
 
 def masked(settings: Settings) -> Settings:
-    """Return `settings` with every secret replaced by a mask."""
-    plugins = {
-        path: dict.fromkeys(options, MASK) for path, options in settings.amqtt.plugins.items()
-    }
-    options = dict.fromkeys(settings.cluster.client_options, MASK)
+    """Return `settings` with every secret that is set replaced by a mask."""
+    changes: dict[str, dict[str, Any]] = {"": {}}
+    for option in OPTIONS.values():
+        if option.secret:
+            secrets = changes.setdefault(option.section, {})
+            secrets[option.name] = _mask(option.value_in(settings))
+    # The names of Kafka's options are printed as Kafka knows them, with dots.
+    changes["cluster"]["options"] = _mask(settings.cluster.client_options)
     return msgspec.structs.replace(
         settings,
-        password=MASK if settings.password else "",
-        shovels=msgspec.structs.replace(settings.shovels, password=MASK),
-        cluster=msgspec.structs.replace(settings.cluster, options=options),
-        amqtt=msgspec.structs.replace(settings.amqtt, plugins=plugins),
+        **changes.pop(""),
+        **{
+            section: msgspec.structs.replace(getattr(settings, section), **secrets)
+            for section, secrets in changes.items()
+        },
         **{key: _masked_tables(key, settings) for key in TABLE_LISTS},
     )
+
+
+def _mask(value: Any) -> Any:
+    """Return a secret with each text and number in it replaced by a mask; "" stays."""
+    if isinstance(value, Mapping):
+        return {key: _mask(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(map(_mask, value))
+    return "" if value == "" else MASK
 
 
 def _masked_tables(key: str, settings: Settings) -> tuple[msgspec.Struct, ...]:
@@ -159,7 +172,7 @@ def _masked_tables(key: str, settings: Settings) -> tuple[msgspec.Struct, ...]:
     _, options = TABLE_LISTS[key]
     secrets = [name for name, option in options.items() if option.secret]
     return tuple(
-        msgspec.structs.replace(table, **{name: MASK for name in secrets if getattr(table, name)})
+        msgspec.structs.replace(table, **{name: _mask(getattr(table, name)) for name in secrets})
         for table in OPTIONS[key].value_in(settings)
     )
 

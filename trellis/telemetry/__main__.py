@@ -1,4 +1,4 @@
-"""The program of the telemetry's worker, which the broker starts: its argument is a socket."""
+"""The program of the telemetry's worker. The broker starts it with the descriptor of a socket."""
 
 import sys
 

@@ -27,10 +27,12 @@ from trellis.telemetry.attributes import (
 )
 from trellis.telemetry.contract import Step, StepOrigin
 
-#: Number of messages whose steps are connected. Beyond, the message that was sampled first is
-#: forgotten: its further spans begin when they end.
+#: Largest number of messages that the assembler remembers, and of the queues and sessions of all of
+#: these messages. Beyond either number, the assembler forgets the message that was sampled first:
+#: spans of this message that end later have no duration and no link.
 MESSAGES_MAX: Final = 10_000
-#: Steps of the routing of a message, up to the first other step.
+PLACES_MAX: Final = 50_000
+#: Steps that belong to the routing of a message. Each other step ends the routing.
 ROUTING: Final = frozenset(
     (
         "published",
@@ -53,7 +55,7 @@ ERRORS: Final = frozenset(
 )
 #: Kinds of spans, as OpenTelemetry names them.
 INTERNAL, SERVER, PRODUCER, CONSUMER = "INTERNAL", "SERVER", "PRODUCER", "CONSUMER"
-_UNKNOWN: Final = StepOrigin("", 1, "", "", "", "", "", "", (), 0, "", "")
+_UNKNOWN: Final = StepOrigin("", "", "", "", "", "", "", (), 0, "", "")
 
 
 class FinishedSpan(NamedTuple):
@@ -61,7 +63,7 @@ class FinishedSpan(NamedTuple):
 
     `parent_id` is "" for the first span of a trace. `link` is the id of the linked span in the same
     trace, "" for none. `error` is the outcome if it is an error, otherwise "". `remote` is True if
-    the parent is a span of the publisher.
+    the parent is a span of the publisher. `state` is the value of `tracestate`.
     """
 
     name: str
@@ -91,17 +93,32 @@ class _Message:
         self.published = origin is _UNKNOWN
         #: The span that is the parent of the present routing.
         self.cause = span_id
-        #: Time at which the message came to each queue.
+        #: Time of the message's arrival in each queue.
         self.waiting: dict[str, int] = {}
         #: Time and span id of the last delivery from each queue.
         self.delivered: dict[str, tuple[int, str]] = {}
 
+    @property
+    def places(self) -> int:
+        """Number of queues and sessions whose times are kept."""
+        return len(self.waiting) + len(self.delivered)
+
 
 class SpanAssembler:
-    """Turns steps, in the order in which they happened, into spans."""
+    """The maker of spans from steps, which it gets in the order in which they happened."""
 
     def __init__(self) -> None:
         self._messages: dict[str, _Message] = {}
+        #: Number of places of all messages.
+        self._places = 0
+        #: Number of messages with a step whose publication is not known: the message was forgotten,
+        #: an earlier worker had its publication, or the broker dropped that step.
+        self.unknown = 0
+
+    @property
+    def remembered(self) -> int:
+        """Number of messages whose steps are connected."""
+        return len(self._messages)
 
     def add(self, steps: list[Step]) -> Iterator[FinishedSpan]:
         """Yield the spans that end with these steps.
@@ -111,23 +128,34 @@ class SpanAssembler:
         touched: dict[str, _Message] = {}
         for step in steps:
             message = self._messages.get(step.span_id) or self._begin(step)
+            places = message.places
             if step.step in ROUTING:
                 message.routing.append(step)
                 touched[step.span_id] = message
                 if step.step in ("routed", "delayed"):
                     message.waiting[step.place] = step.time
-                continue
-            yield from self._end_routing(message)
-            yield from self._after_routing(message, step)
+            else:
+                yield from self._end_routing(message)
+                yield from self._after_routing(message, step)
+            self._places += message.places - places
+            self._forget(message)
         for message in touched.values():
             yield from self._end_routing(message)
 
     def _begin(self, step: Step) -> _Message:
-        if len(self._messages) >= MESSAGES_MAX:
-            del self._messages[next(iter(self._messages))]
+        self.unknown += step.origin is None
         message = _Message(step.trace_id, step.span_id, step.origin or _UNKNOWN)
         self._messages[step.span_id] = message
         return message
+
+    def _forget(self, present: _Message) -> None:
+        """Forget the messages that were sampled first, except `present`, if there are too many."""
+        while len(self._messages) > MESSAGES_MAX or self._places > PLACES_MAX:
+            first = next(iter(self._messages.values()))
+            if first is present:
+                return
+            del self._messages[first.span_id]
+            self._places -= first.places
 
     def _end_routing(self, message: _Message) -> Iterator[FinishedSpan]:
         """Yield the spans of a routing that is over, if the message has one."""

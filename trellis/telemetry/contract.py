@@ -1,8 +1,8 @@
 """The messages between the broker and the telemetry worker: one JSON object per line.
 
     broker -> worker                            worker -> broker
-    OpenExport  where to send the spans, once   ExporterReady  the worker makes spans
-    Steps       steps of sampled messages       SpanProgress   what became of the spans
+    OpenExport  the collector; sent once        ExporterReady  the worker makes spans
+    Steps       steps of sampled messages       SpanProgress   numbers of sent and dropped spans
 
 Times are Unix times in nanoseconds, ids are in hexadecimal.
 """
@@ -18,8 +18,9 @@ from msgspec import Struct
 class OpenExport(Struct, tag=True):
     """The collector, and the attributes of all spans.
 
-    `endpoint` is "" for the environment's. `service` is "" for the environment's; `instance` is the
-    name of the node, and `version` the version of the broker.
+    `endpoint` is a URL, and `service` the service name; "" means the value in the environment
+    variables of OpenTelemetry. `instance` is the name of the node, and `version` the version of the
+    broker.
     """
 
     endpoint: str
@@ -33,7 +34,6 @@ class StepOrigin(Struct, array_like=True):
     """The publication of a message: SampledOrigin, with the parts of its trace context."""
 
     parent_span: str
-    flags: int
     state: str
     vhost: str
     exchange: str
@@ -66,14 +66,15 @@ class Steps(Struct, tag=True):
 
 
 class ExporterReady(Struct, tag=True):
-    """The worker has loaded the exporter, and makes spans."""
+    """The notice that the worker has loaded the exporter, and makes spans."""
 
 
 class SpanProgress(Struct, tag=True):
     """Numbers of spans since the last SpanProgress, and the number that wait now.
 
     `failures` is the number of requests that failed; `reason` is the last failure, "" if the last
-    request succeeded.
+    request succeeded. `remembered` and `unknown` are the present numbers of this worker's
+    SpanAssembler.
     """
 
     exported: int
@@ -82,6 +83,8 @@ class SpanProgress(Struct, tag=True):
     failures: int
     waiting: int
     reason: str
+    remembered: int
+    unknown: int
 
 
 ToWorker = OpenExport | Steps

@@ -23,16 +23,20 @@ _REASON_MAX: Final = 300
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
-class _LastWarning(logging.Handler):
-    """Keeps the last warning of OpenTelemetry, which gives the reason of a failed request."""
+class _FirstWarning(logging.Handler):
+    """A log handler with the first warning of OpenTelemetry about a request.
+
+    The first warning gives the reason of a failure. The later ones are about repetitions, and the
+    last one only says that there is no further repetition.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the text of the warning."""
-        self.text = record.getMessage()[:_REASON_MAX]
+        """Keep the text of the warning, if it is the first one."""
+        self.text = self.text or record.getMessage()[:_REASON_MAX]
 
 
 class CollectorClient:
@@ -54,16 +58,17 @@ class CollectorClient:
         self._exporter = OTLPSpanExporter(
             endpoint=opened.endpoint or None, headers=opened.headers or None
         )
-        self._warning = _LastWarning()
+        self._warning = _FirstWarning()
         logger = logging.getLogger("opentelemetry")
         logger.addHandler(self._warning)
         logger.propagate = False
 
     def export(self, spans: list[FinishedSpan]) -> str:
-        """Send spans; return "", or the reason why that failed."""
-        self._warning.text = ""
+        """Send spans; return "", or the reason why the request failed."""
         try:
-            result = self._exporter.export([self._readable(span) for span in spans])
+            readable = [self._readable(span) for span in spans]
+            self._warning.text = ""
+            result = self._exporter.export(readable)
         except Exception as error:  # noqa: BLE001 - the broker logs it; the spans are sent again
             return f"{type(error).__name__}: {error}"[:_REASON_MAX]
         if result is SpanExportResult.SUCCESS:

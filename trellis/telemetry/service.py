@@ -26,18 +26,22 @@ from trellis.worker_process import WorkerProcess
 
 #: Seconds between two lines of steps to the worker.
 FLUSH_SECONDS: Final = 0.1
-#: While the worker has not read this number of bytes, it gets no further steps.
+#: The worker gets no further steps while more than this number of bytes waits for it.
 UNSENT_MAX: Final = 1 << 20
 #: Seconds in which the worker sends its last spans when the broker stops.
 END_SECONDS: Final = 0.8
 #: Shortest time in seconds between two log lines about a collector that does not accept spans.
 LOG_INTERVAL: Final = 60.0
-#: The distribution whose presence shows that the extra is installed.
+#: The package whose presence shows that the extra `otel` is installed.
 _EXPORTER: Final = "opentelemetry-exporter-otlp-proto-http"
 
 
 class TelemetryCounters:
-    """Totals since the start of the broker. `waiting` is the present number of spans."""
+    """Totals since the start of the broker.
+
+    `waiting` is the present number of spans, `remembered` the present number of messages whose
+    steps the worker connects.
+    """
 
     def __init__(self) -> None:
         self.exported = 0
@@ -46,6 +50,9 @@ class TelemetryCounters:
         self.dropped_with_worker = 0
         self.failures = 0
         self.waiting = 0
+        self.remembered = 0
+        #: Number of messages whose publication the workers did not know (SpanAssembler).
+        self.unknown = 0
 
 
 class TelemetryService:
@@ -59,6 +66,8 @@ class TelemetryService:
         self._opening = opening
         self._steps = sampler.steps
         self._logged_at = -LOG_INTERVAL
+        #: Number of unknown messages of earlier workers.
+        self._unknown_before = 0
         self._flushing: asyncio.TimerHandle | None = None
         #: The worker; None before `start`.
         self.worker: WorkerProcess | None = None
@@ -114,11 +123,13 @@ class TelemetryService:
         counters.dropped_refused += message.dropped_refused
         counters.failures += message.failures
         counters.waiting = message.waiting
+        counters.remembered = message.remembered
+        counters.unknown = self._unknown_before + message.unknown
         if message.failures or message.exported:
             self._set_up(message.reason)
 
     def _set_up(self, reason: str) -> None:
-        """Record, and log, if the collector accepts spans; `reason` is why it does not."""
+        """Record and log the state of the collector; `reason` is "" if it accepts spans."""
         now = time.monotonic()
         if reason and (self.up or now - self._logged_at >= LOG_INTERVAL):
             self._logged_at = now
@@ -134,7 +145,8 @@ class TelemetryService:
 
     def _on_lost(self, reason: str, delay: float) -> None:
         self.counters.dropped_with_worker += self.counters.waiting
-        self.counters.waiting = 0
+        self.counters.waiting = self.counters.remembered = 0
+        self._unknown_before = self.counters.unknown
         logs.warning(
             "telemetry_worker_lost",
             reason=reason,
@@ -150,7 +162,7 @@ def telemetry_from_settings(
 ) -> TelemetryService | None:
     """Return the telemetry that the settings and the environment request; None if it is off.
 
-    The broker samples messages from now on. Raises SettingsError.
+    Unless it is off, the broker samples messages from now on. Raises SettingsError.
     """
     wanted = settings.telemetry
     environment = dict(os.environ) if environment is None else environment
@@ -192,7 +204,7 @@ def telemetry_from_settings(
 
 
 def steps_of(waiting: SampledSteps) -> list[contract.Step]:
-    """Take the steps that wait, and return them as the worker gets them."""
+    """Take the steps that wait, and return them in the form for the worker."""
     return [_step(step) for step in waiting.take()]
 
 
@@ -213,7 +225,6 @@ def _origin(origin: SampledOrigin) -> contract.StepOrigin:
     parent = origin.parent
     return contract.StepOrigin(
         "" if parent is None else parent.span_id,
-        1 if parent is None else parent.flags,
         "" if parent is None else parent.state,
         origin.vhost,
         origin.exchange,

@@ -12,12 +12,13 @@ from typing import Final, Generic, TypeVar
 SPANS_MAX: Final = 8_192
 #: Largest number of spans in one request.
 BATCH_MAX: Final = 512
-#: Seconds for which spans wait for more spans of the same request.
+#: Seconds for which a request that is not full waits for more spans.
 LINGER: Final = 0.2
-#: Seconds before a failed request is repeated: doubled from the first to the last.
+#: Seconds before a failed request is repeated: RETRY_MIN, doubled after each failure, at most
+#: RETRY_MAX.
 RETRY_MIN: Final = 1.0
 RETRY_MAX: Final = 30.0
-#: Number of requests after which a batch is dropped that the collector never accepts.
+#: Number of failed requests after which a batch is dropped: the collector may refuse it for ever.
 ATTEMPTS_MAX: Final = 10
 
 Span = TypeVar("Span")
@@ -36,9 +37,9 @@ class SpanCounts:
 class SpanQueue(Generic[Span]):
     """A bounded queue of spans, and its thread.
 
-    `export` sends a batch, and returns "" or the reason why that failed. It is called in the
-    thread, again and again for a failed batch. `changed` is called in the thread after each
-    request.
+    `export` sends a batch, and returns "" or the reason of the failure. The thread calls `export`
+    again for a failed batch, up to ATTEMPTS_MAX times, and calls `changed` after each request.
+    `retry` is the pause in seconds after the first failure.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class SpanQueue(Generic[Span]):
         return len(self._spans) + len(self._batch)
 
     def end(self, seconds: float) -> None:
-        """Send what waits, each batch once, for up to `seconds`."""
+        """Send the spans that wait, each batch once; return after `seconds` at the latest."""
         with self._arrived:
             self._ended_at = time.monotonic() + seconds
             self._arrived.notify()
@@ -113,7 +114,7 @@ class SpanQueue(Generic[Span]):
                 delay = min(2 * delay, RETRY_MAX)
 
     def _take_batch(self) -> bool:
-        """Fill the batch, unless it is to be sent again. Return False once the work is over."""
+        """Fill the batch, unless it must be sent again. Return False if the thread is to end."""
         with self._arrived:
             if self._batch:
                 return not self._over()

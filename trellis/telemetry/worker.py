@@ -12,14 +12,14 @@ from trellis.telemetry.assembly import FinishedSpan, SpanAssembler
 from trellis.telemetry.exporting import CollectorClient
 from trellis.telemetry.span_queue import SpanQueue
 
-#: The priority of the process is lowered by this number, so that the broker goes first.
+#: The priority of the process is lowered by this number, so that the broker runs first.
 NICE: Final = 5
 #: Seconds in which the last spans are sent after the broker has closed its end.
 END_SECONDS: Final = 0.5
 
 
 class TelemetryWorker:
-    """Makes spans of the steps that come over a socket, until the broker closes its end."""
+    """The part of the worker that makes and sends spans of the steps that come over a socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -44,29 +44,34 @@ class TelemetryWorker:
         self._queue.end(END_SECONDS)
 
     def _report(self) -> None:
-        """Tell the broker what became of the spans."""
-        counts = self._queue.take_counts()
-        self._send(
-            contract.SpanProgress(
-                counts.exported,
-                counts.dropped_full,
-                counts.dropped_refused,
-                counts.failures,
-                self._queue.waiting,
-                self._queue.reason,
+        """Report to the broker the numbers of spans that were sent, dropped, and that wait.
+
+        Two threads report. The lock keeps the older numbers from following the newer ones.
+        """
+        with self._sending:
+            counts = self._queue.take_counts()
+            self._send(
+                contract.SpanProgress(
+                    counts.exported,
+                    counts.dropped_full,
+                    counts.dropped_refused,
+                    counts.failures,
+                    self._queue.waiting,
+                    self._queue.reason,
+                    self._assembler.remembered,
+                    self._assembler.unknown,
+                )
             )
-        )
 
     def _send(self, message: contract.FromWorker) -> None:
         try:
-            with self._sending:
-                self._connection.sendall(contract.line(message))
+            self._connection.sendall(contract.line(message))
         except OSError:
             pass  # The broker has ended, and reads no more.
 
 
 def main(descriptor: int) -> None:
-    """Run the worker, whose broker is at the other end of the socket with this descriptor."""
+    """Run the worker, which talks to the broker over the socket with this file descriptor."""
     os.nice(NICE)
     TelemetryWorker(socket.socket(fileno=descriptor)).run()
     os._exit(0)  # A request to a collector that does not answer must not delay the end.

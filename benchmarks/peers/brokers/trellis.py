@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
-from peers.peer import PeerBroker, Running
+from peers.peer import ROOT, PeerBroker, Running
 from peers.process import Child, Failed, first_words
 
 _FLAGS = (
@@ -99,3 +101,24 @@ class TrellisPeer(PeerBroker):
         if not isinstance(facts, dict):
             raise Failed(f"{self._program} version --json printed no JSON object: {output[-200:]}")
         return facts
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the arguments of a program that measures Trellis only.
+
+    Add the option --trellis before, and exit if the command that it names does not exist.
+    """
+    parser.add_argument(
+        "--trellis",
+        type=Path,
+        default=ROOT / ".run" / "bin" / "trellis",
+        metavar="COMMAND",
+        help="command of the broker [.run/bin/trellis]",
+    )
+    options = parser.parse_args()
+    if not options.trellis.exists():
+        sys.exit(
+            f"{parser.prog}: {options.trellis} does not exist; `make run ARGS=--help` installs it, "
+            "or give --trellis"
+        )
+    return options

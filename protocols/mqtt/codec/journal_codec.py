@@ -15,6 +15,8 @@ from broker.messages.message import SWAP_SEPARATORS
 from broker.stream.row_codecs import PacketParser, PublishRun, RowName, StreamRows
 
 _EXCHANGE: Final = b"amq.topic"
+#: Name of the protocol by its level.
+_PROTOCOLS: Final = {3: b"mqtt310", 4: b"mqtt311", 5: b"mqtt50"}
 #: Number of slots of the cache of topic names; a hash of the name's bytes chooses the slot. A name
 #: of more than _LONGEST bytes, its two bytes of size included, is not cached.
 _SLOTS: Final[i64] = 1_024
@@ -49,7 +51,7 @@ class MqttPacketParser(PacketParser):
         data = packets.packets
         size: i64 = len(data)
         at: i64 = 0
-        properties: i64 = 1 if packets.has_properties else 0
+        properties: i64 = 1 if packets.level == 5 else 0
         while at < size:
             at += 1
             length: i64 = 0
@@ -104,4 +106,4 @@ class MqttPacketParser(PacketParser):
         return name
 
     def protocol(self, packets: PublishRun) -> bytes:
-        return b"mqtt50" if packets.has_properties else b"mqtt311"
+        return _PROTOCOLS[int(packets.level)]

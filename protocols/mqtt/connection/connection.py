@@ -1,7 +1,8 @@
 """The MQTT connection: one client over one transport, from its CONNECT to the end.
 
     MqttConnection --handler--> Login             until the CONNACK
-                           `--> Level4Handler     MQTT 3.1 and 3.1.1
+                           `--> Level3Handler     MQTT 3.1
+                           `--> Level4Handler     MQTT 3.1.1
                            `--> Level5Handler     MQTT 5
                    --session--> Session           outlives the connection
                    --context--> PublishContext    the client's publish permissions, and its routes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.routing.publish_context import PublishContext
+from broker.routing.relay import Relay
 from broker.store.contract import Ticket
 from protocols.budget import COLD
-from protocols.mqtt.codec.connect import LEVEL_31
 from protocols.mqtt.codec.packets import (
     DISCONNECT,
     PINGREQ,
@@ -31,7 +31,7 @@ from protocols.mqtt.session.session import Session
 
 
 class Level4Handler(PacketHandler):
-    """The packet handler for protocol levels 3 and 4: MQTT 3.1 and 3.1.1."""
+    """The packet handler for protocol level 4: MQTT 3.1.1."""
 
     def __init__(self, connection: MqttConnection) -> None:
         super().__init__(connection, has_properties=False)
@@ -47,10 +47,6 @@ class Level4Handler(PacketHandler):
         reader = PacketReader(body)
         if first >> 4 == PUBLISH:
             return self.on_publish(session, context, first, reader)
-        if connection.level == LEVEL_31:
-            # MQTT 3.1 has no rule for these flags; its clients set DUP when they send again.
-            kind = first >> 4
-            first = kind << 4 | (2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0)
         if first == PUBACK << 4:
             # Ignore the PUBACK: no message in flight has its packet identifier.
             reader.packet_id()
@@ -89,3 +85,18 @@ class Level4Handler(PacketHandler):
                 "packet type or flags are invalid"
             )  # [MQTT-2.2.2-2], [MQTT-3.1.0-2]
         return COLD
+
+
+class Level3Handler(Level4Handler):
+    """The packet handler for protocol level 3: MQTT 3.1."""
+
+    def on_packet(self, session: Session, context: PublishContext, first: i64, body: bytes) -> i64:
+        kind = first >> 4
+        if kind != PUBLISH:
+            # MQTT 3.1 has no rule for these flags; its clients set DUP when they send again.
+            first = kind << 4 | (2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0)
+        return super().on_packet(session, context, first, body)
+
+    def _send(self, run: Relay, count: i64, data: bytes, start: i64, end: i64) -> None:
+        if count > 0:
+            run.send_level_3(data[start:end], count)

@@ -65,7 +65,7 @@ from protocols.mqtt.connection.closing import AUTHENTICATING, OPENING
 from protocols.mqtt.connection.connection import InputHandler, MqttConnection
 from protocols.mqtt.connection.granting import granted
 from protocols.mqtt.connection.identifiers import identifier_refusal
-from protocols.mqtt.connection.level4 import Level4Handler
+from protocols.mqtt.connection.level4 import Level3Handler, Level4Handler
 from protocols.mqtt.connection.level5 import Level5Handler
 from protocols.mqtt.connection.reauthorization import apply_identity
 from protocols.mqtt.connection.service import NAMES
@@ -364,10 +364,11 @@ class Login(InputHandler):
             )
             session.receive_maximum = min(service.options.receive_maximum, connect.receive_maximum)
         else:
-            connection.handler = Level4Handler(connection)
+            old = connection.level == LEVEL_31
+            connection.handler = Level3Handler(connection) if old else Level4Handler(connection)
             writer = BridgeWriter(connection) if connection.bridge else Level4Writer(connection)
             # The byte is reserved in MQTT 3.1.
-            answer = connack(present and connection.level > LEVEL_31, ACCEPTED)
+            answer = connack(present and not old, ACCEPTED)
             session.receive_maximum = service.options.receive_maximum
         self._connect = None
         self._authentication = None

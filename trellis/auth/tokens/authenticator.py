@@ -139,7 +139,14 @@ class TokenAuthenticator(Authenticator):
         return Verdict(identity)
 
     def _refuse(self, token: bytes, refusal: TokenRefused) -> Verdict:
-        """Count a refused token, and return its verdict, whose details name the claimed user."""
+        """Count a refused token, and return its verdict, whose details name the claimed user.
+
+        A token with an unknown key ID is refused as busy while it is in doubt whether the provider
+        has the key.
+        """
+        doubt = self.tokens.source.doubt
+        if doubt and isinstance(refusal, UnknownKey):
+            refusal = KeysUnavailable(f"{refusal}, and {doubt}")
         self.refused[refusal.part] = self.refused.get(refusal.part, 0) + 1
         reason = f"invalid token: {str(refusal)[:REASON_MAX]}"
         user = self.tokens.user_of(token)

@@ -8,6 +8,9 @@
     the keys are older than `keep` seconds --------> no token is accepted
 
 There is at most one fetch at a time, in a thread. Up to WAITING_MAX logins wait for its result.
+
+An unknown key ID proves that a token is invalid only if the last fetch succeeded. So a login with
+an unknown key ID is answered as busy after a failed fetch, and if WAITING_MAX logins wait already.
 """
 
 from __future__ import annotations
@@ -35,6 +38,11 @@ class KeySource:
     def keys(self) -> Sequence[Key]:
         """Return the keys that may be used now."""
         raise NotImplementedError
+
+    @property
+    def doubt(self) -> str:
+        """Why a key that is not known may be valid nevertheless; "" if all keys are known."""
+        return ""
 
     def request(self, then: Callable[[], None]) -> bool:
         """Fetch the keys again, because a token needs a key that is not known.
@@ -94,6 +102,13 @@ class ProviderKeys(KeySource):
 
     def keys(self) -> Sequence[Key]:
         return self._keys if self.age <= self._settings.keep else ()
+
+    @property
+    def doubt(self) -> str:
+        if self.problem:
+            return "the last fetch of the keys failed"
+        renewing = self._fetching or self.waiting >= WAITING_MAX
+        return "the keys are being renewed" if renewing else ""
 
     def resume(self, former: ProviderKeys) -> None:
         """Take over the keys of `former`, which this object replaces after a reload."""

@@ -19,7 +19,10 @@ class UnknownKey(TokenRefused):
 
 
 class KeysUnavailable(TokenRefused):
-    """No keys are known, or only keys that are too old, because the provider does not answer."""
+    """The token cannot be judged now: its key is missing, and may be among the provider's keys.
+
+    The client may try again later.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__("kid", reason)

@@ -1,8 +1,11 @@
 import { ask, get } from './api.js';
 import { age, agree, card, commandLine, el, line, number, size, table } from './dom.js';
 import { latest } from './live.js';
+import { repeat } from './pager.js';
 
 export const title = 'Node';
+// Milliseconds between two readings of the state in the cluster.
+const RENEWED = 5000;
 const LOG_SHOWN = 200, LEVELS = ['debug', 'info', 'warning', 'error'];
 
 export async function show(view) {
@@ -15,8 +18,9 @@ export async function show(view) {
     el('h2', {}, 'Health'), table('Health checks', [['check', (row) => row[0]], ['result', (row) => el('span', { class: row[1] === 'ok' ? '' : 'bad' }, row[1])], ['reason', (row) => row[2]]], results, ''), commandLine(line('health')),
     el('h2', {}, 'Listeners'), table('Ports that the broker listens on', [['protocol', (row) => row.protocol], ['address', (row) => row.ip_address], ['port', (row) => String(row.port), 'n'], ['TLS', (row) => (row.tls ? 'yes' : 'no')]], overview.listeners, 'No port is open.'));
   const part = () => { const made = el('section'); view.append(made); return made; };
-  const ends = [part(), part(), part(), part(), part()];
-  await Promise.all([certificates(ends[0]), cluster(ends[1]), log(ends[2]), settings(ends[3]), definitions(ends[4])]);
+  const places = [part(), part(), part(), part(), part()];
+  const [end] = await Promise.all([cluster(places[1]), certificates(places[0]), log(places[2]), settings(places[3]), definitions(places[4])]);
+  return end;
 }
 
 async function rowsOf(view, heading, kind) {
@@ -28,11 +32,16 @@ async function certificates(view) {
   if (rows) view.append(el('h2', {}, 'Certificates'), table('Certificates of the listeners', [['file', (row) => row.file], ['valid until', (row) => row.not_after], ['days left', (row) => el('span', { class: row.days_left < 14 ? 'bad' : '' }, number(row.days_left)), 'n']], rows, 'No listener uses TLS.'), commandLine(line('list', 'certificates')));
 }
 
+// Shows the state of the node in its cluster, and renews it. Returns a function that ends the renewal.
 async function cluster(view) {
   const rows = await rowsOf(view, 'Cluster', 'cluster');
-  if (!rows?.length) return;
-  const [row] = rows;
-  view.append(el('h2', {}, `Cluster ${row.cluster}`), el('div', { class: 'cards' }, card(row.state, 'state of this node'), card(number(row.epoch), 'epoch'), card(number(row.offset), 'last offset'), card(number(row.listed), 'nodes'), card(number(row.struck), 'nodes too far behind'), card(size(row.log_bytes), 'replicated log'), card(`${row.lease.toFixed(1)} s`, 'lease')), commandLine(line('cluster', 'status')));
+  if (!rows?.length) return undefined;
+  const cards = el('div', { class: 'cards' });
+  const draw = ([row]) => cards.replaceChildren(card(row.state, 'state of this node'), card(number(row.epoch), 'epoch'), card(number(row.offset), 'last offset'), card(number(row.listed), 'nodes'), card(number(row.struck), 'nodes too far behind'), card(size(row.log_bytes), 'replicated log'), card(`${row.lease.toFixed(1)} s`, 'lease'));
+  view.append(el('h2', {}, `Cluster ${rows[0].cluster}`), cards, commandLine(line('cluster', 'status')));
+  draw(rows);
+  // If the broker does not answer, the cards keep their figures, and the notice of the page says so.
+  return repeat(() => get(['trellis', 'cluster']).then(draw, () => null), () => RENEWED, null);
 }
 
 async function log(view) {

@@ -3,6 +3,20 @@ import { el, number, table } from './dom.js';
 // Number of rows above which a list is renewed less often.
 const LONG = 1000;
 
+// Calls `renew` again and again, `pause()` milliseconds after each call, but not in a hidden tab. `first` is the promise of the first
+// call. Returns a function that ends the calls.
+export function repeat(renew, pause, first = renew()) {
+  let ended = false;
+  (async () => {
+    await first;
+    while (!ended) {
+      await new Promise((resolve) => setTimeout(resolve, pause()));
+      if (!ended && !document.hidden) await renew();
+    }
+  })();
+  return () => { ended = true; };
+}
+
 // Shows a list that the server filters, sorts and pages, and renews it. Returns a function that ends the renewal.
 export function pager(view, noun, sort, load, columns, empty) {
   const state = { page: 1, field: sort, reverse: sort !== 'name', name: '' };
@@ -33,12 +47,6 @@ export function pager(view, noun, sort, load, columns, empty) {
     where.textContent = `page ${number(found.page)} of ${number(Math.max(1, found.page_count))}`;
     return undefined;
   }
-  // A long list costs the broker time, so it is renewed less often; no list is renewed in a hidden tab.
-  let timer = 0, ended = false;
-  const renew = async () => {
-    if (!document.hidden) await draw();
-    if (!ended) timer = setTimeout(renew, total > LONG ? 30000 : 5000);
-  };
-  renew();
-  return () => { ended = true; clearTimeout(timer); };
+  // A long list costs the broker time, so it is renewed less often.
+  return repeat(draw, () => (total > LONG ? 30000 : 5000));
 }
