@@ -101,7 +101,7 @@ def test_settings_are_accepted_and_share_no_port(name: str) -> None:
 
 
 def test_reload_of_haproxy_keeps_connections() -> None:
-    """The option `hard-stop-after` limits the time of connections of the process before a reload."""
+    """The option `hard-stop-after` would end the connections of the process before a reload."""
     assert "hard-stop-after" not in (FILES / "haproxy.cfg").read_text()
 
 
