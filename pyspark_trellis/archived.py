@@ -72,5 +72,5 @@ class ArchivedScan(SegmentScan):
         return Cut(b"", 0, 0, self.base, low, high)
 
     def sizes(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Yield the offset `high` and the size of the file, which is read as a whole."""
+        """Yield one pair: the offset `high` and the size of the whole file."""
         yield high, self.size

@@ -100,10 +100,10 @@ class ArrowTopics(PublishedTopics):
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Route all topics by the definitions; return two arrays with a boolean for each topic.
 
-        The first boolean is True if the topic reaches a queue or a session. The second is True if
-        its destinations depend on more than the topic. Add the number of messages of each
-        (vhost, destination) to `counts`. Set `missing` to True for each topic whose exchange the
-        definitions lack.
+        The booleans of the first array are True for topics that reach a queue or a session; those
+        of the second, for topics whose destinations depend on more than the topic. Add the number
+        of messages of each (vhost, destination) to `counts`. Set `missing` to True for each topic
+        whose exchange the definitions lack.
         """
         reached, unknown = (np.zeros(self.table.num_rows, bool) for _ in range(2))
         for group in BatchRouters(definitions.hosts).groups(self.table):
@@ -180,8 +180,9 @@ class _MetCounts:
         """Count the topics that several bindings to one destination match.
 
         `rows[n]` is a part of a topic's messages, and `numbers[n]` the number of a binding that
-        matches it. A part is an index in `messages`, which has its number of messages, and in
-        `topics`, which has a number for its topic. Without `topics`, each part is a topic.
+        matches it. A part is an index in `messages`, which has the number of the part's messages,
+        and in `topics`, which has the number of the part's topic. Without `topics`, each part is a
+        topic.
         """
         if not len(rows):
             return

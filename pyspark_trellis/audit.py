@@ -64,8 +64,8 @@ class Audit:
     """The result of an audit.
 
     `bindings` is the number of examined bindings. `dead`, `duplicate`, `subsumed`, `overlapping`
-    and `unroutable` have the findings of these kinds, which the module's text defines. `span` has
-    the number of messages and the times of the history.
+    and `unroutable` have the findings of these kinds, which the docstring of this module defines.
+    `span` has the number of messages and the times of the history.
     """
 
     span: Span
@@ -150,7 +150,7 @@ def _says(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
 def needless(definitions: DefinitionsFile) -> tuple[list[Subsumed], list[Subsumed]]:
     """Return the redundant bindings of a file in two lists: duplicate and subsumed bindings.
 
-    The text of this module explains both kinds. The lists are in the order of the file.
+    The docstring of this module explains both kinds. The lists are in the order of the file.
     """
     groups: dict[tuple[str, str, str, str], list[BoundQueue]] = defaultdict(list)
     for each in definitions.bindings:

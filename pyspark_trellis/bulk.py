@@ -102,14 +102,17 @@ def counted(df: DataFrame, topic: str = "topic") -> DataFrame:
 
 @lru_cache(maxsize=4)
 def _batch(patterns: tuple[str, ...], grammar: str) -> Batch:
-    """Return the batch matcher. A worker process creates it once and keeps it for later tasks."""
+    """Return the batch matcher.
+
+    A worker process creates the matcher once, and uses it again in later tasks.
+    """
     return Batch(patterns, GRAMMARS[grammar])
 
 
 def pairs(batch: Batch, topics: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return every pair of a topic and a pattern that matches it, as two columns of equal length.
 
-    The first column has indexes in `topics`, the second one indexes of the patterns in `batch`.
+    The first column has indexes in `topics`, the second column indexes of patterns in `batch`.
     """
     found = batch.match(topics.to_pylist())
     size = len(found.topics)

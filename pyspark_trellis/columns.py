@@ -110,7 +110,7 @@ def _instants(column: pa.Array) -> pa.Array:
 
 
 def check_segment(schema: pa.Schema, names: Sequence[str], path: str) -> None:
-    """Raise PipelineError if a segment lacks one of the columns `names`.
+    """Raise PipelineError if the schema of a segment lacks one of the columns `names`.
 
     Such a file is not a journal segment, or was written by another version.
     """

@@ -72,7 +72,8 @@ class RowSelection:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Iterate over the selected rows, in the order of their offsets. Raises PipelineError.
 
-        A batch has no rows if no row of a part is selected, so that a caller can show progress.
+        For each part of the stream without a selected row, an empty batch is yielded, so that a
+        caller can show progress.
         """
         try:
             spans = self._spans()

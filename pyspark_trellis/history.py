@@ -110,7 +110,9 @@ class TopologyFeed:
 
     def parts(self, splits: RowSplits | None = None) -> DataFrame:
         """Return the partial sums of all messages so far; with `splits`, divided by PERIOD and
-        PUBLISHER. All calls must be with splits, or all without. Raises PipelineError.
+        PUBLISHER.
+
+        Pass `splits` in all calls, or in none. Raises PipelineError.
         """
         if self._options is None:
             assert self._traffic is not None

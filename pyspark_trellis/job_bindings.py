@@ -74,7 +74,7 @@ class JobBindings:
 
     @property
     def proposed_routing(self) -> DefinitionsFile:
-        """The proposed bindings, with the sessions of each message's minute, if known."""
+        """The proposed bindings, with the sessions of each message's minute if these are known."""
         found = self.then_proposed or self.proposed
         assert found is not None, "read_bindings() requires them"
         return found

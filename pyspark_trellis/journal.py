@@ -71,8 +71,8 @@ def directory_name(name: str) -> str:
 class JournalSpan:
     """The valid part of a segment: offsets from `low` up to, not including, `high`.
 
-    `first_at` and `last_at` are the times of its first and last rows in microseconds, None if they
-    are not known.
+    `first_at` and `last_at` are the times of the segment's first and last rows in microseconds,
+    None if they are not known.
     """
 
     name: SegmentName
@@ -160,12 +160,12 @@ class JournalStream:
     def scanned(self, span: JournalSpan, until: int) -> SegmentScan:
         """Return the positions of the batches of a segment, at least up to the offset `until`.
 
-        `span` must be of the last call of `spans`. Raises PipelineError.
+        `span` must come from the last call of `spans`. Raises PipelineError.
         """
         raise NotImplementedError
 
     def piece(self, span: JournalSpan, cut: Cut) -> Piece:
-        """Return rows of a segment as a piece. `span` must be of the last call of `spans`."""
+        """Return rows of a segment as a piece. `span` must come from the last call of `spans`."""
         raise NotImplementedError
 
     def rewritten(self, offset: int, epoch: int) -> int | None:
@@ -221,7 +221,7 @@ class JournalStream:
         whose batches have at most `size` bytes.
 
         The range has at least one batch, or one group of batches that the index combines, even if
-        that is larger. Raises PipelineError.
+        this batch or group is larger than `size`. Raises PipelineError.
         """
         used = 0
         for span in self.spans():

@@ -101,10 +101,9 @@ class KeptReports:
         return None
 
     def add(self, report: KeptReport) -> Path:
-        """Write a report, and return the path of its file. Remove the oldest reports above the
-        maximum.
+        """Write a report, and return the path of its file.
 
-        Raises PipelineError.
+        Remove the oldest reports if there are too many. Raises PipelineError.
         """
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -228,7 +227,7 @@ def _since(before: datetime, now: datetime) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make one report. With --every, make a report whenever one is due, until Ctrl-C.
+    """Make one report. With --every, make a report in each such period, until Ctrl-C.
 
     Raises PipelineError. With --every, errors after the first report are printed instead.
     """

@@ -58,7 +58,7 @@ def _in_amqp(bound: BoundQueue) -> str:
 
 
 class NearestKeys:
-    """Binding keys in AMQP notation, among which the nearest one to a topic is found."""
+    """Binding keys in AMQP notation, with a search for the key that is nearest to a topic."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys: Final = sorted(set(keys))

@@ -68,7 +68,7 @@ def _position(document: Mapping[str, Any]) -> Position:
 
 
 def document_of(positions: Mapping[str, Position], single: bool) -> dict[str, Any]:
-    """Return the offset JSON of these positions; `single` for a query of one journal."""
+    """Return the offset JSON of these positions; `single` is True for a query of one journal."""
     if single:
         [(name, position)] = positions.items()
         return position.document() | {"journal": name}
@@ -252,7 +252,7 @@ def _by_time(
 
 
 def resumed(start: Position, stream: JournalStream, bounds: OffsetRange, whole: bool) -> int:
-    """Return the offset at which a query continues that has read up to the position `start`.
+    """Return the offset at which a query continues after it has read up to the position `start`.
 
     Raises PipelineError if the query has read rows that are no longer in the stream, because the
     stream is shorter or was rewritten, or if retention has removed rows that the query has not read

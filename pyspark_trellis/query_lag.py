@@ -22,7 +22,7 @@ SECONDS: Final = "lagSeconds"
 class JournalLag:
     """The distance of a query from the end of a journal after a batch.
 
-    `rows` is the number of rows that the journal had and the query had not read when it planned the
+    `rows` is the number of rows in the journal that the query had not read when it planned the
     batch. `seconds` is the age of the oldest of these rows at that time: 0 if there are none, None
     if it is unknown.
     """

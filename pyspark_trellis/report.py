@@ -140,9 +140,9 @@ def make(
 ) -> str:
     """Return the HTML report on `parts`, the message counts by minute and topic (a rollup).
 
-    The rollup is the one that `trellis pipeline traffic` maintains, or is computed from a journal.
-    With `proposed` definitions, the report has a what-if section. `sources` are lines of text about
-    the origin of the bindings.
+    The rollup was written by `trellis pipeline traffic`, or is computed from a journal. With
+    `proposed` definitions, the report has a what-if section. `sources` are lines of text about the
+    origin of the bindings.
     """
     kept = parts.cache()
     try:

@@ -58,10 +58,10 @@ class Routed:
 
 @dataclass(frozen=True)
 class TopicParts:
-    """The parts of the messages of topics, in columns.
+    """Parts into which the messages of topics are divided, in columns.
 
-    `topics` has the index of the topic of each part, `periods` the period in which its messages
-    were received, and `publishers` their publisher. Without periods, all bindings exist.
+    For each part, `topics` has the index of its topic, `periods` the period in which its messages
+    were received, and `publishers` their publisher. If `periods` is None, all bindings exist.
     """
 
     topics: Rows
@@ -172,8 +172,8 @@ class BatchRouter:
     ) -> Routed:
         """Return the destinations of topics published to this exchange.
 
-        With `parts`, a row of the result is a part of the messages of a topic, and not a topic; it
-        is routed by the bindings of its period. Raises PipelineError if the exchange does not
+        With `parts`, a row of the result is a part of a topic's messages instead of a topic, and is
+        routed by the bindings of the part's period. Raises PipelineError if the exchange does not
         exist.
         """
         if exchange not in self._host.types:

@@ -269,8 +269,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publish the rows of the batch, and wait for the confirms of all of them.
 
-        If this batch was begun before, the rows that were staged then are published, and the broker
-        drops those that it has. Raises PipelineError.
+        If the batch is a repetition, the rows that were staged first are published, and the broker
+        drops the rows that it has already. Raises PipelineError.
         """
         queries = [each.query for each in messages if isinstance(each, StagedRows)]
         if queries:

@@ -177,7 +177,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a batch (options maxRowsPerTrigger and maxBytesPerTrigger).
 
-        If both are set, `latestOffset` applies the other one too.
+        If both options are set, `latestOffset` also applies maxBytesPerTrigger.
         """
         if self._most_rows:
             return ReadMaxRows(self._most_rows)

@@ -35,9 +35,9 @@ class Storage:
         raise NotImplementedError
 
     def fetched(self, name: str, scratch: Path) -> Path:
-        """Return a local file with the content of a file; a copy is in the directory `scratch`.
+        """Return a local file with the content of a file.
 
-        Raises PipelineError.
+        If a copy is needed, it is made in the directory `scratch`. Raises PipelineError.
         """
         raise NotImplementedError
 
@@ -65,9 +65,9 @@ class Storage:
         raise NotImplementedError
 
     def delete(self, name: str = "") -> None:
-        """Delete a file, or a directory with its content; without a name, this directory.
+        """Delete a file, or a directory with its content. If `name` is "", delete this directory.
 
-        Do nothing if it does not exist. Raises PipelineError.
+        Do nothing if the file or directory does not exist. Raises PipelineError.
         """
         raise NotImplementedError
 
@@ -147,7 +147,10 @@ class HadoopStorage(Storage):
     """A directory on a file system of Hadoop."""
 
     def __init__(self, url: str, settings: str = "{}") -> None:
-        """Name the directory; `settings` are settings of Hadoop, as JSON. Raises PipelineError."""
+        """Create the storage of a directory; `settings` are settings of Hadoop, as JSON.
+
+        Raises PipelineError.
+        """
         self._url: Final = url.rstrip("/")
         try:
             self._settings: Final = tuple(
@@ -238,7 +241,10 @@ class HadoopStorage(Storage):
 
 
 def _rename(files: Any, draft: Any, target: Any) -> None:
-    """Rename a file. The target must not exist: few file systems can replace it in one step."""
+    """Rename a file.
+
+    The target must not exist, because few file systems can replace a file in one step.
+    """
     if not files.rename(draft, target):
         raise _failed(
             "write", target.toString(), "the file exists; does another query use this checkpoint?"

@@ -73,8 +73,8 @@ class TakenTopics:
 class BusiestTopics:
     """The totals and the most frequent topics of each exchange.
 
-    `counts` maps (vhost, exchange) to its number of topics and of messages. `top` maps (vhost,
-    exchange) to pairs of topic and number of messages, the most frequent topic first.
+    `counts` maps (vhost, exchange) to the exchange's number of topics and of messages. `top` maps
+    (vhost, exchange) to pairs of topic and number of messages, the most frequent topic first.
     """
 
     counts: dict[tuple[str, str], tuple[int, int]]

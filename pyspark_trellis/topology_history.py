@@ -61,7 +61,7 @@ class TopologyHistory:
         return history
 
     def _replace(self, state: TopologyState, at: int) -> None:
-        """Note that from a time on, exactly the bindings and names of the state exist."""
+        """Record that from the time `at` on, exactly the bindings and names of the state exist."""
         pairs: list[tuple[dict[Any, Existence], dict[Any, dict[str, Any]]]] = [
             (self.bindings, dict(state.bindings)),
             (self.names, dict(state.names)),
@@ -87,7 +87,7 @@ class TopologyHistory:
 
 
 def _begin(known: dict[Any, Existence], key: Any, facts: dict[str, Any], at: int) -> None:
-    """Note that a binding or a name exists from a time on, with these fields."""
+    """Record that a binding or a name exists from the time `at` on, with these fields."""
     before = known.get(key)
     if before is not None and "arguments" in facts and scope_of(before.facts) != scope_of(facts):
         # The session receives other messages than before: count it as another subscription.

@@ -22,8 +22,8 @@ _log = logging.getLogger("trellis")
 class LogEvent:
     """An event of the log: its time in seconds since 1970, its level, and its text.
 
-    `text` is the name of the event with its fields, as in the log line, cut to
-    EVENT_CHARACTERS_MAX.
+    `text` is the name of the event with its fields, as in the log line, at most
+    EVENT_CHARACTERS_MAX characters.
     """
 
     __slots__ = ("at", "level", "text")

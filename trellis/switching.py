@@ -142,5 +142,8 @@ def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore) -> S
 
 
 def _never() -> bool:
-    """Return False: the broker must not act. Replaces the check of the lease during a switch."""
+    """Return False: the broker must not act.
+
+    This function replaces the check of the lease during a switch.
+    """
     return False

@@ -82,10 +82,10 @@ class TableFile:
         self._writer.close()
 
     def cancel(self) -> None:
-        """Give up an incomplete file, so that nothing is written to `out` any more.
+        """Abandon an incomplete file, so that nothing is written to `out` any more.
 
-        Otherwise pyarrow would try to complete a Parquet file when its writer is freed, and print
-        an error if `out` is closed.
+        Without this call, pyarrow would try to complete a Parquet file when its writer is freed,
+        and print an error if `out` is closed.
         """
         self._waiting.clear()
         if self._parquet:

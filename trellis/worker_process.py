@@ -87,7 +87,7 @@ class WorkerProcess:
 
     @property
     def unsent(self) -> int:
-        """Number of bytes that were passed to `send`, and that the worker has not read yet."""
+        """Number of bytes that were passed to `send` and that the worker has not read yet."""
         connection = self._connection
         if connection is None or connection.transport is None:
             return 0

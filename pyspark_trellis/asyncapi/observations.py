@@ -101,7 +101,7 @@ class ObservedAddress:
     messages: dict[tuple[str, str], ObservedMessage] = field(default_factory=dict)
 
     def message(self, content_type: str, kind: str) -> ObservedMessage | None:
-        """Return the message with this content type and type; None above MESSAGES_MAX messages."""
+        """Return the message with this content type and type; None if MESSAGES_MAX others exist."""
         key = content_type, kind
         if key not in self.messages and len(self.messages) < MESSAGES_MAX:
             self.messages[key] = ObservedMessage.of(content_type, kind, self.budget)
@@ -132,13 +132,13 @@ class Observations:
 def family(protocol: str) -> str:
     """Return "mqtt" for each version of MQTT, else "amqp".
 
-    A message that was published over the HTTP API has a routing key, like one of AMQP.
+    A message that was published over the HTTP API has a routing key, as in AMQP.
     """
     return "mqtt" if protocol.startswith("mqtt") else "amqp"
 
 
 def observe(journal: JournalRange, most: int) -> Observations:
-    """Return the observations of a journal. Raises PipelineError.
+    """Read a journal, and return the observations. Raises PipelineError.
 
     A level with more than `most` different words becomes a parameter (addresses.py).
     """

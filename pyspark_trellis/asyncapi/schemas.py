@@ -43,7 +43,10 @@ class NotJson(ValueError):
 
 
 def decoded(data: bytes | str) -> Any:
-    """Return the value of a JSON text. Raises NotJson, also for a text that is nested too deep."""
+    """Return the value of a JSON text.
+
+    Raises NotJson if the text is invalid or nested too deeply.
+    """
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -51,7 +54,7 @@ def decoded(data: bytes | str) -> Any:
 
 
 class SchemaBudget:
-    """The number of schemas that several instances of InferredSchema together may still make."""
+    """The number of further schemas that all instances of InferredSchema together may make."""
 
     def __init__(self, room: int = ALL_SCHEMAS_MAX) -> None:
         self.room = room

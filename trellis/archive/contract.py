@@ -30,7 +30,7 @@ AWAY, GONE, MISSING, BAD = "away", "gone", "missing", "bad"
 
 
 class Open(Struct, tag=True):
-    """The archive to work with: its URL, and the directory for the worker's own files.
+    """The request to open the archive: its URL, and the directory for the worker's own files.
 
     The worker fetches no file while the disk of this directory has less than `disk_free` bytes.
     """
@@ -82,7 +82,7 @@ class FindFirst(Struct, tag=True):
 
 
 class ListFiles(Struct, tag=True):
-    """A request for at most `count` files, from the one with the row at `offset` on."""
+    """A request for at most `count` files, from the file with the row at `offset` on."""
 
     number: int
     stream: str
@@ -178,5 +178,5 @@ from_worker: Final = msgspec.json.Decoder(FromWorker)
 
 
 def line(message: ToWorker | FromWorker) -> bytes:
-    """Return a message as a line."""
+    """Return a message as one line of JSON."""
     return _encoder.encode(message) + b"\n"

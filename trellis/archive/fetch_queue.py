@@ -28,7 +28,7 @@ class Wanted(NamedTuple):
 
 
 class FetchQueue:
-    """The requests without an answer, each of them once: sent to the worker, or not sent yet."""
+    """The unanswered requests, each once: those sent to the worker, and those not sent yet."""
 
     def __init__(self) -> None:
         self._wanted: set[Wanted] = set()
@@ -50,7 +50,7 @@ class FetchQueue:
         self._unsent.append(wanted)
 
     def next(self) -> Wanted | None:
-        """Return the next request to send; None if there is none, or the worker has enough."""
+        """Return the next request to send; None if there is none, or SENT_MAX are being served."""
         if not self._unsent or len(self._wanted) - len(self._unsent) >= SENT_MAX:
             return None
         return self._unsent.popleft()

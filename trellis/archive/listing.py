@@ -33,7 +33,7 @@ class StreamListing:
         self._lock = threading.RLock()
 
     def forget(self) -> None:
-        """Forget all listings: files were removed, or may have been added."""
+        """Drop all cached listings, because files were removed, or may have been added."""
         with self._lock:
             self._days = None
             self._files = {}

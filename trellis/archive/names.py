@@ -52,7 +52,7 @@ def day_of(micros: int) -> str:
 
 
 def parse_day(name: str) -> str | None:
-    """Return the day of a directory `day=...`; None for another name."""
+    """Return the day of a directory `day=...`; None if the name has another form."""
     found = _DAY.fullmatch(name)
     return None if found is None else found[1]
 

@@ -51,7 +51,7 @@ class ArchiveService(ArchiveBackend):
         patience: float,
         disk: Disk,
     ) -> None:
-        """`backlog` and `cache` are the settings stream.archive_backlog and stream.archive_cache.
+        """Create the archive; the settings stream.archive_* give `backlog` and `cache`.
 
         `opening` names the archive, and the directory for its files in the data directory. A
         request over HTTP waits up to `patience` seconds for the archive. Raises OSError.
@@ -175,7 +175,7 @@ class ArchiveService(ArchiveBackend):
                     waiters.remove(changed)
 
     async def files(self, rows: ArchivedRows, offset: int, count: int) -> list[contract.FileRow]:
-        """Return at most `count` files of a stream, from the one with the row at `offset` on.
+        """Return at most `count` files of a stream, from the file with the row at `offset` on.
 
         Raises ArchiveUnavailable.
         """

@@ -133,7 +133,7 @@ class SegmentRows:
         self.schema = pa.ipc.read_schema(pa.py_buffer(head)).remove_metadata()
 
     def views(self, low: int) -> Iterator[BatchView]:
-        """Iterate over the batches, from that with the offset `low` on. Raises UnfitRows."""
+        """Iterate over the batches, from the batch with the offset `low` on. Raises UnfitRows."""
         scan = BatchScan(self._file, SCHEMA_SIZE, self._size)
         at = self.base
         while at < self.end:

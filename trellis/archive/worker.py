@@ -40,7 +40,7 @@ Message = TypeVar(
 
 
 class Worker:
-    """Serves the messages of the broker that come over a socket, until the broker closes it."""
+    """Serves the messages that the broker sends over a socket, until the socket is closed."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

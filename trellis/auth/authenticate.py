@@ -265,7 +265,7 @@ class Accounts(Authenticator):
         self._deliver(expired)
 
     def _check(self, login: PendingLogin) -> bool:
-        """Begin a check of the login's password, or share one with equal credentials.
+        """Begin a check of the login's password, or share a running check of equal credentials.
 
         Return False if too many credentials are being checked: the login is answered as busy.
         """
@@ -316,8 +316,8 @@ class Accounts(Authenticator):
     def find_account(self, name: str, proven: bool) -> Account | None:
         """Return the account of a user name, or None.
 
-        `proven` is True if a certificate has proved the client's identity. Without that, a stored
-        user that has no password counts as unknown.
+        `proven` is True if a certificate has proved the client's identity. If `proven` is False, a
+        stored user that has no password counts as unknown.
         """
         stored = {} if self.users is None or name in self._accounts else self.users.by_name
         user = stored.get(name)

@@ -206,7 +206,7 @@ def qos(prefetch: int) -> bytes:
 
 
 def consume(queue: str, no_ack: bool) -> bytes:
-    """Encode basic.consume of a queue; `no_ack`: the consumer sends no acknowledgements."""
+    """Encode basic.consume of a queue; with `no_ack`, the consumer sends no acknowledgements."""
     return _method(
         1,
         (60, 20),

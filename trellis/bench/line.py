@@ -35,7 +35,7 @@ class PublishFeed:
         self.target: i64 = 0
 
     def start(self, count: i64, now: i64) -> None:
-        """Release the next `count` messages for sending, and record `now` as their send time."""
+        """Permit to send the next `count` messages, and record `now` as their send time."""
         self.target += count * self.packet
         self.published.send(count, now)
 

@@ -151,7 +151,7 @@ def _is_named(row: Row, name: str) -> bool:
 
 
 def _close_line(client: ApiClient, row: Row) -> str:
-    """Return the line that tells the user what follows if a connection is closed."""
+    """Return the line with the consequences of closing a connection."""
     line = f"closes {row['name']} of user '{row['user']}' ({row['protocol']})"
     identifier = row.get("variable_map", {}).get("client_id")
     if identifier is not None:

@@ -104,7 +104,7 @@ class ApiClient:
     def url(self, *path: str) -> str:
         """Return the URL of `/api/PATH`; `path` has the parts of PATH, without URL encoding.
 
-        Raises CommandError if a part is empty, because the path would name another object.
+        Raises CommandError if a part is empty, because the URL would then name another object.
         """
         encoded = "/".join(quote(part, safe="", errors="surrogateescape") for part in path)
         if "" in path:

@@ -196,7 +196,7 @@ def switch_cluster(arguments: argparse.Namespace) -> int:
 def seed_node(arguments: argparse.Namespace) -> int:
     """Copy this node's data directory for a new node of the cluster.
 
-    From then on, the replicated log keeps all records that the new node lacks.
+    From the beginning of the copy on, the replicated log keeps all records that the new node lacks.
     """
     cluster, directory = cluster_settings(arguments), str(data_directory(arguments))
     from trellis.cluster import status
@@ -208,7 +208,7 @@ def seed_node(arguments: argparse.Namespace) -> int:
     size = copy_directory(directory, str(arguments.target.expanduser()))
     text = (
         f"{size} bytes copied to {arguments.target}: move it to the data directory of node "
-        f"'{arguments.node}', and start the node; the log is kept for it until "
+        f"'{arguments.node}', and start the node; the log is kept for this node until "
         f"`trellis cluster forget {arguments.node}`"
     )
     fields = {"node": arguments.node, "target": str(arguments.target), "bytes": size}

@@ -31,8 +31,8 @@ def deletion_lines(client: ApiClient, vhost: str, kind: str, name: str) -> Itera
 
 
 def unbinding_lines(client: ApiClient, binding: Row) -> Iterator[str]:
-    """Yield the lines about the messages that queues lose, or that no queue gets, without a
-    binding.
+    """Yield the lines about the messages that queues lose, or that no queue gets, if a binding is
+    removed.
 
     `binding` is a row of `GET /api/bindings`.
     """

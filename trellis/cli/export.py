@@ -147,8 +147,8 @@ def add_export(tools: Any) -> None:
 def export_rows(arguments: argparse.Namespace) -> int:
     """Write the selected rows of a stream to a new file, and print a summary.
 
-    A file with the suffix `.partial` has the rows until it is complete, and is removed if the
-    command fails.
+    Until the file is complete, its name has the suffix `.partial`. If the command fails, the file
+    is removed.
     """
     kind = _format_of(arguments)
     _check(arguments)

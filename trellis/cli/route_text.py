@@ -78,7 +78,8 @@ def _head(answer: Answer) -> Iterator[str]:
 
 
 def _tree(answer: Answer) -> Iterator[str]:
-    """Yield a line for each exchange and binding; an exchange comes once, below its first binding.
+    """Yield a line for each exchange and binding; an exchange is listed once, below the first
+    binding that leads to it.
 
     A stack of iterators replaces recursion: exchanges may be bound to each other very deeply.
     """

@@ -185,7 +185,7 @@ def _source(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def _messages(queue: TemporaryQueue, count: int | None) -> Iterator[Row]:
-    """Yield the messages of the temporary queue as they come, `count` of them unless it is None."""
+    """Yield the messages of the temporary queue as they come; at most `count`, if given."""
     shown = 0
     while count is None or shown < count:
         rows = queue.fetch(FETCHED if count is None else min(FETCHED, count - shown))

@@ -96,8 +96,8 @@ class Adoption:
         """Check that the adoption is permitted, and return the content of the log. Changes nothing.
 
         `survey` describes the data directory. `over_records` permits a log that has records.
-        `behind` permits a directory that has less of the old log than another node has reported.
-        Raises ReplicationError if the adoption is refused, LogUnreachable.
+        `behind` permits a directory that lacks records of the old log that another node has
+        reported. Raises ReplicationError if the adoption is refused, LogUnreachable.
         """
         self._refuse_foreign(survey)
         self._refuse_running()
@@ -161,8 +161,8 @@ class Adoption:
         """Begin the log with an open directory: append a claim, then store the directory's state.
 
         Return the epoch, which is the number of the claim. `found` is the result of `examine`. If
-        this program ends between both writes, the next adoption of the directory finds the claim,
-        and only stores the state. Raises ReplicationError, OutcomeUnknown, StoreError.
+        this program ends between the two writes, the next adoption of the directory finds the
+        claim, and only stores the state. Raises ReplicationError, OutcomeUnknown, StoreError.
         """
         claim, offset = found.interrupted, found.tip - 1
         if claim is None:

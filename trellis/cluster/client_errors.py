@@ -55,12 +55,12 @@ class LogShorter(ReplicationError):
     """The log lost records, or its topic was created again.
 
     The log has ended before the offset to read for several seconds. A change of the partition's
-    leader would explain this only for a moment (LogBehind).
+    leader shortens the log for a moment only (LogBehind).
     """
 
 
 class LogHole(ReplicationError):
-    """The log lacks records: its topic was compacted, or other programs write to it."""
+    """The log lacks records: its topic was compacted, or other programs write to the topic."""
 
 
 #: Errors of the library that have a class of their own, because callers handle them differently.

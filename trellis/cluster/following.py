@@ -95,7 +95,7 @@ class Following:
         self._formats = formats
 
     def run(self) -> LogOwner:
-        """Follow the log until this node owns it. Blocks, so a thread calls it.
+        """Follow the log until this node owns it. Blocks, so call `run` in a thread.
 
         When the call returns, `opened` is the store of the data directory, which holds all batches
         of the log. Raises FollowingStopped after `stop`, ReplicationError or StoreError if the node

@@ -29,7 +29,7 @@ CLOSE_SECONDS: Final = 1.0
 
 
 class GroupOffsets:
-    """Reads and commits the offsets of consumer groups. Several threads may call it."""
+    """Reads and commits the offsets of consumer groups. Several threads may use an instance."""
 
     def __init__(self, cluster: ClusterSettings, partition: int) -> None:
         self._cluster = cluster
@@ -67,7 +67,7 @@ class GroupOffsets:
         return (found.offset, found.metadata or "") if found.offset >= 0 else None
 
     def close(self) -> None:
-        """Close the connections to Kafka, after the calls that are running.
+        """Wait for running calls, then close the connections to Kafka.
 
         Later calls raise LogUnreachable.
         """
@@ -127,7 +127,7 @@ class _GroupConsumer:
             return found
 
     def close(self) -> threading.Thread:
-        """Close the consumer in a thread, after the call that is running. Return the thread."""
+        """Start and return a thread that waits for the running call and closes the consumer."""
         closing = threading.Thread(target=self._close, daemon=True)
         closing.start()
         return closing

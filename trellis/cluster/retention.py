@@ -42,7 +42,7 @@ class Retention:
 class NodeListStore(Protocol):
     """The interface of the durable list of nodes.
 
-    The log keeps each record until all listed nodes have it.
+    The log keeps each record until all listed nodes have that record.
     """
 
     @property

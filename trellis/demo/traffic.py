@@ -79,7 +79,7 @@ class DemoClient(threading.Thread):
         return next((at for at in self.resumed.copy() if at > since), None)
 
     def succeeded(self) -> None:
-        """Record the time of the connection's first confirm or delivery; ignore later ones."""
+        """Record the time of the connection's first confirm or delivery; ignore later calls."""
         if self._fresh:
             self.resumed.append(time.monotonic())
             self._fresh = False

@@ -31,8 +31,8 @@ READY, FULL, CHANNEL_FULL, SLOW = "ready", "full", "channel_full", "slow"
 
 
 class QueueCounts(msgspec.Struct):
-    """Counts of a queue at one time: messages that came, that ended, that wait, and that are held
-    by consumers; `at` is in seconds of a monotonic clock.
+    """Counts of a queue at one time: messages that have arrived, that have ended, that wait, and
+    that consumers have not acknowledged; `at` is in seconds of a monotonic clock.
     """
 
     at: float
@@ -246,7 +246,7 @@ def _limits(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
 
 
 def _source(vhost: VirtualHost, queue: Queue) -> str:
-    """Return a text for a finding: the policy that gives the queue its limits; "" for none."""
+    """Return a text for a finding: the policy that limits the queue; "" if there is none."""
     if queue.private:
         return ""
     policy = vhost.policies.for_queue(queue.name, queue.arguments.arguments.get("x-queue-type"))

@@ -27,7 +27,7 @@ SESSIONS_MAX: Final = 256
 
 
 class PageSession:
-    """A session of the web page: a logged-in user, the time of the login, and of the last use."""
+    """A session of the web page: its user, and the times of the login and last request."""
 
     def __init__(self, identity: Identity, password_hash: str, local: bool, now: float) -> None:
         self.identity = identity

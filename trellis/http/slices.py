@@ -55,7 +55,10 @@ class Slices:
         self._ended = 0.0
 
     async def begin(self) -> float:
-        """Wait for the next slice. Return the time at which it ends, on the monotonic clock."""
+        """Wait for the next slice.
+
+        Return the time at which the slice ends, on the monotonic clock.
+        """
         idle = not self._turn.locked()
         await self._turn.acquire()
         self.taken += 1

@@ -84,7 +84,7 @@ def list_streams(broker: Broker, identity: Identity) -> Iterator[Row | None]:
 
 
 def _first_offset(local: LocalSegments) -> int:
-    """Return the first offset on the disk, or in the archive if its first offset is known."""
+    """Return the stream's first offset in the archive if that is known, else on the disk."""
     try:
         return int(first_available(local))
     except RowsPending:

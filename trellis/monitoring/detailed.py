@@ -7,8 +7,8 @@ as in RabbitMQ. On /metrics/per-object, they begin with `rabbitmq_`. A connectio
 `connection`, which is its protocol and number, so that the page shows no addresses and no user
 names. Its label `channel` has the same text, because RabbitMQ lists connections under `channel`.
 
-The families of deliveries and publications list only objects that had one, as in RabbitMQ: an idle
-queue adds no series to them.
+The families of deliveries and publications list only objects that had a delivery or publication, as
+in RabbitMQ: an idle queue adds no series to them.
 """
 
 from __future__ import annotations

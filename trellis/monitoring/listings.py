@@ -29,7 +29,7 @@ Row = dict[str, object]
 
 
 def _text(arguments: Mapping[str, object]) -> str:
-    """Return the arguments of an object, such as a queue, as JSON text; "" without arguments."""
+    """Return the arguments of an object, such as a queue, as JSON text; "" if there are none."""
     return msgspec.json.encode(dict(arguments), enc_hook=str).decode() if arguments else ""
 
 

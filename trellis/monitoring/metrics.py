@@ -109,9 +109,9 @@ def _messages(
     """Add to the page the counters of messages.
 
     The page must have the numbers of publishers and consumers already. The caller must read
-    `ingress` in this turn of the event loop. Otherwise a metric that is the difference of two
-    counters could fall from one scrape to the next. If `whole` is False, leave out the metrics of
-    fates, routes and topics, and most sums over channels.
+    `ingress` in this turn of the event loop. If `ingress` were read earlier, a metric that is the
+    difference of two counters could fall from one scrape to the next. If `whole` is False, leave
+    out the metrics of fates, routes and topics, and most sums over channels.
     """
     relayed = sum(each.relayed for each in totals)
     for front in node.fronts:
@@ -132,7 +132,7 @@ async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
     """Return the number of rows that deleted streams have delivered, and a list of all streams.
 
     The number and the list of all queues are read in one turn of the event loop, so that the rows
-    of a stream that is deleted afterwards are counted once. The streams are then picked out of the
+    of a stream that is deleted afterwards are counted once. The streams are then selected from all
     queues in slices.
     """
     served = int(node.broker.streams.served)

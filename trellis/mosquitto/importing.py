@@ -267,7 +267,7 @@ class MosquittoImport:
         return kept
 
     def _text(self, line: Line) -> str | None:
-        """Return the text of the file that a line names; None, with a report, if unreadable."""
+        """Return the text of the file that a line names. Report an unreadable file, return None."""
         file = file_of(line)
         try:
             return file.read_bytes().decode("utf-8")

@@ -56,7 +56,10 @@ class _MallocInfo(ctypes.Structure):
 
 
 class HeapTrimmer:
-    """Gives freed memory back to the operating system. Its methods block: run them in a thread."""
+    """Gives freed memory back to the operating system.
+
+    The methods block, so call them in a thread.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         library = ctypes.CDLL(None)
@@ -117,7 +120,10 @@ class HeapTrimmer:
         return seconds
 
     def trim_if_worthwhile(self) -> bool:
-        """Trim the heap if TRIM_BYTES were freed since the last trim. Return True if it trimmed."""
+        """Trim the heap if TRIM_BYTES were freed since the last trim.
+
+        Return True if the heap was trimmed.
+        """
         if not self.due or self._clock() < self._look_again_at or self._look() < TRIM_BYTES:
             return False
         self.trim()

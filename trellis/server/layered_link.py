@@ -56,7 +56,7 @@ class LayeredLink(Link):
             self._layers = self._context.layers(peer)
 
     def data_received(self, data: bytes) -> None:
-        """Handle a chunk of input: the PROXY header first, if one is awaited."""
+        """Handle a chunk of input: first the PROXY header, if the link awaits one."""
         if self._header is not None:
             self._turn.schedule()
             data = self._read_header(self._header + data)

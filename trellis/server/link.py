@@ -80,12 +80,12 @@ class Link(TurnLink):
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Open a connection for a new transport, unless admission refuses it."""
+        """Open a connection for a new transport, unless the connection limits refuse it."""
         self._turn.schedule()
         self._open(transport, self._context.peer(transport))
 
     def _open(self, transport: asyncio.Transport, peer: Peer) -> None:
-        """Open the connection of a peer, unless admission refuses the peer."""
+        """Open the connection of a peer, unless the connection limits refuse the peer."""
         if self._admission.refusal_reason(peer.address, peer.local, len(self._turn.links)):
             self.reject(transport)
             return

@@ -90,7 +90,7 @@ class MemoryEstimate:
         self._peak: tuple[int, int] | None = None
 
     def end(self) -> None:
-        """Forget the size of the unaccounted memory, because RSS is below the limit."""
+        """Drop the size of the unaccounted memory, because RSS is below the limit."""
         self._peak = None
 
     @property

@@ -69,7 +69,7 @@ def report(line: str) -> None:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Run without garbage collections: recovery makes no garbage."""
+    """Switch garbage collection off in this context, because a recovery makes no garbage."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -98,7 +98,7 @@ class RefusalLog:
 
 
 def _shown(name: str, value: object) -> str:
-    """Return a field for the log. A token in place of a user name is not shown.
+    """Return a field for the log. A token in place of a user name is masked.
 
     Another broker or service may accept the token that this broker refuses.
     """

@@ -81,7 +81,10 @@ class SettingsReload:
         self._task: asyncio.Task[None] | None = None
 
     def request(self) -> None:
-        """Begin a reload. If a reload is under way, begin another reload when that one ends."""
+        """Begin a reload.
+
+        If a reload is under way, begin another reload when the present reload ends.
+        """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._reload())
         else:

@@ -23,7 +23,7 @@ class ServiceManager:
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
         """Read the variables of the service manager, and remove them from `environment`.
 
-        The child processes of the broker do not inherit them.
+        So the child processes of the broker do not inherit these variables.
         """
         path = environment.pop("NOTIFY_SOCKET", "")
         process = environment.pop("WATCHDOG_PID", "")

@@ -260,8 +260,8 @@ class DurableStoreWriter(StoreWriter):
     def _look(self, idle: bool = False) -> None:
         """Remove dead files if there are any; else begin a checkpoint if it frees enough space.
 
-        With `idle`, also try again to remove files that could not be removed before. Then set or
-        end the throttling of publishers.
+        With `idle`, retry to remove files that could not be removed before. Finally, begin or end
+        the throttling of publishers.
         """
         log = self.durable.log
         self._looked = (log.rolls, int(log.written))
@@ -309,8 +309,8 @@ class DurableStoreWriter(StoreWriter):
     def _freed(self, error: Exception | None) -> None:
         """Handle the end of a checkpoint or of a removal of dead files.
 
-        `error` is None after a success: then free more space if that is worthwhile. After a
-        failure, log the reason.
+        `error` is None after a success. After a success, free more space if that is worthwhile.
+        After a failure, log the reason.
         """
         work, self._work = self._work, None
         if isinstance(work, Checkpointing) and work.completed:
@@ -344,7 +344,10 @@ class DurableStoreWriter(StoreWriter):
             self._call(self._written, batch, error)
 
     def _write(self, batch: WriteBatch) -> None:
-        """Write a batch; if the disk is full, give up the reserve and write into that space."""
+        """Write a batch.
+
+        If the disk is full, remove the reserve's file, and write into that space.
+        """
         try:
             batch.write()
         except (WriteFailed, CatalogFull) as error:

@@ -28,8 +28,8 @@ _URL_FORM: Final = 'must be "mqtt://HOST:PORT" or "mqtts://HOST:PORT"'
 class TopicRule(NamedTuple):
     """One entry of a bridge's `topics`.
 
-    The local topic is `local_prefix` and a topic that matches `pattern`, the remote topic is
-    `remote_prefix` and the same topic. `direction` is OUT (local to remote), IN or BOTH.
+    For a topic T that matches `pattern`, the local topic is `local_prefix` + T, and the remote
+    topic is `remote_prefix` + T. `direction` is OUT (local to remote), IN or BOTH.
     """
 
     pattern: str

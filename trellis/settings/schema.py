@@ -78,7 +78,7 @@ class Data(Section, frozen=True, kw_only=True):
     def directory(self) -> Path | None:
         """The path of the data directory, None for `:memory:`.
 
-        Raises RuntimeError if the path begins with the home directory, and the system knows none.
+        Raises RuntimeError if the path needs the home directory, and the system knows none.
         """
         if self.dir == ":memory:":
             return None

@@ -97,7 +97,7 @@ class TelemetrySettings(Section, frozen=True, kw_only=True):
 
 
 class Sampling(Struct, frozen=True):
-    """The choice of messages: `parent_based` and `ratio` as in MessageSampler."""
+    """The choice of messages: the arguments `parent_based` and `ratio` of MessageSampler."""
 
     parent_based: bool
     ratio: float

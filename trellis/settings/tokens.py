@@ -31,7 +31,8 @@ _SCOPE = re.compile(r"(?:configure|write|read):[^/\s]+/[^/\s]*(?:/[^/\s]*)?|tag:
 
 
 def url_fault(url: str) -> str:
-    """Return why the URL of a provider is not accepted, such as "must be ..."; "" if it is.
+    """Return why the URL of a provider is not accepted, such as "must be ..."; "" if it is
+    accepted.
 
     Keys decide which clients can log in, so http is accepted only from this machine.
     """

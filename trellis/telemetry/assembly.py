@@ -105,7 +105,7 @@ class _Message:
 
 
 class SpanAssembler:
-    """The maker of spans from steps, which it gets in the order in which they happened."""
+    """The maker of spans from steps. Steps must be added in the order in which they happened."""
 
     def __init__(self) -> None:
         self._messages: dict[str, _Message] = {}
@@ -149,7 +149,7 @@ class SpanAssembler:
         return message
 
     def _forget(self, present: _Message) -> None:
-        """Forget the messages that were sampled first, except `present`, if there are too many."""
+        """Remove the messages sampled first if there are too many, but never `present`."""
         while len(self._messages) > MESSAGES_MAX or self._places > PLACES_MAX:
             first = next(iter(self._messages.values()))
             if first is present:

@@ -96,5 +96,5 @@ from_worker: Final = msgspec.json.Decoder(FromWorker)
 
 
 def line(message: ToWorker | FromWorker) -> bytes:
-    """Return a message as a line."""
+    """Return a message as one line of JSON."""
     return _encoder.encode(message) + b"\n"

@@ -102,7 +102,7 @@ class TelemetryService:
             self._schedule()
 
     def _flush(self) -> bool:
-        """Send the waiting steps to the worker; return False if it cannot get them now."""
+        """Send the waiting steps to the worker; return False if it cannot receive them."""
         worker = self.worker
         if worker is None or not worker.ready or worker.unsent > UNSENT_MAX:
             return False
@@ -110,7 +110,7 @@ class TelemetryService:
         return True
 
     def _take_line(self) -> bytes:
-        """Take the waiting steps, and return them as a line; b"" if none waits."""
+        """Remove the waiting steps from the queue, and return them as a line; b"" if none waits."""
         steps = steps_of(self._steps)
         return contract.line(contract.Steps(steps)) if steps else b""
 
@@ -165,7 +165,7 @@ def telemetry_from_settings(
 ) -> TelemetryService | None:
     """Return the telemetry that the settings and the environment request; None if it is off.
 
-    Unless it is off, the broker samples messages from now on. Raises SettingsError.
+    If it is on, the broker samples messages from now on. Raises SettingsError.
     """
     wanted = settings.telemetry
     environment = dict(os.environ) if environment is None else environment
@@ -207,7 +207,7 @@ def telemetry_from_settings(
 
 
 def steps_of(waiting: SampledSteps) -> list[contract.Step]:
-    """Take the steps that wait, and return them in the form for the worker."""
+    """Remove the waiting steps from the queue, and return them in the form for the worker."""
     return [_step(step) for step in waiting.take()]
 
 

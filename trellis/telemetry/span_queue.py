@@ -65,7 +65,7 @@ class SpanQueue(Generic[Span]):
         self._thread.start()
 
     def add(self, spans: Iterable[Span]) -> None:
-        """Add spans; drop the oldest ones if more than SPANS_MAX wait."""
+        """Add spans; drop the oldest spans if more than SPANS_MAX wait."""
         with self._arrived:
             for span in spans:
                 if len(self._spans) >= SPANS_MAX:

@@ -33,7 +33,7 @@ class TelemetryWorker:
         self._sending = threading.Lock()
 
     def run(self) -> None:
-        """Serve the broker until it closes its end; then send the spans that wait."""
+        """Serve the broker until it closes the connection; then send the waiting spans."""
         self._queue.start()
         self._send(contract.ExporterReady())
         for text in self._lines:

@@ -42,7 +42,7 @@ Answer = Callable[[Verdict], None]
 
 
 class Tokens:
-    """The verifier of tokens and its source of keys, by the settings. Raises SettingsError.
+    """The verifier of tokens and its source of keys, made from the settings. Raises SettingsError.
 
     An instance can be created in any thread. Keys of a provider are fetched after `source.start`.
     """
@@ -53,7 +53,10 @@ class Tokens:
         self.source: KeySource = key_source(settings)
 
     def identity(self, token: bytes) -> TokenIdentity:
-        """Return the user of a token. Raises TokenRefused; KeysUnavailable if there are no keys."""
+        """Return the user of a token.
+
+        Raises TokenRefused, and KeysUnavailable if there are no keys.
+        """
         keys = self.source.keys()
         self._verifier.header(token)
         if not keys:

@@ -67,7 +67,7 @@ def claim(claims: Claims, path: str) -> Any:
 
 
 def words(value: Any) -> list[str]:
-    """Return the words of a claim, which is a text of words with spaces, or a list of texts."""
+    """Return the words of a claim: a list of texts, or one text of words separated by spaces."""
     if isinstance(value, str):
         return value.split()
     if isinstance(value, list):
@@ -132,7 +132,7 @@ class ClaimMapping:
     def unused(self, claims: Claims) -> list[str]:
         """Return the words of the scope claims that grant nothing in this broker.
 
-        `trellis auth check-token` prints them.
+        `trellis auth check-token` prints these words.
         """
         return [
             word

@@ -95,7 +95,7 @@ class TokenIdentity(Identity):
         return None if by_role is None else by_role.identity(client_id)
 
     def _scopes_in(self, vhost: str) -> ScopedIdentity | None:
-        """Return the identity with the scopes that match a virtual host; None without a match."""
+        """Return the identity with the scopes that match a virtual host; None if none matches."""
         if vhost not in self._scoped:
             scopes = [scope for scope in self.grants.scopes if scope.vhost.matches(vhost)]
             self._scoped[vhost] = ScopedIdentity(self.name, scopes) if scopes else None

@@ -45,7 +45,7 @@ class KeySource:
         return ""
 
     def request(self, then: Callable[[], None]) -> bool:
-        """Fetch the keys again, because a token needs a key that is not known.
+        """Request another fetch of the keys, because a token needs a key that is not known.
 
         Call `then` after the end of the fetch, in a later turn of the event loop. If there is no
         fetch for which a login can wait, return False, and never call `then`.
@@ -147,7 +147,7 @@ class ProviderKeys(KeySource):
         threading.Thread(target=self._run, name="trellis-keys", daemon=True).start()
 
     def _run(self) -> None:
-        """Fetch the keys, and pass them to the event loop. Runs in the thread."""
+        """Fetch the keys, and pass them to the event loop. Runs in the thread of a fetch."""
         keys: list[Key] = []
         problem = ""
         try:

@@ -23,7 +23,10 @@ _VERBS: Final = ("configure", "write", "read")
 
 
 class Glob:
-    """A pattern in which `*` matches any text. A match takes time linear in the text."""
+    """A pattern in which `*` matches any text.
+
+    The time of a match is linear in the length of the text.
+    """
 
     __slots__ = ("_pieces",)
 

@@ -343,7 +343,7 @@ class Gateway:
 
 
 def _document(value: dict[str, Any], rows: dict[str, list[Any]]) -> bytes:
-    """Return a definitions document as JSON. Slow: run it in a thread."""
+    """Return a definitions document as JSON. Slow: call this in a thread."""
     parts = [encode(value["head"])[1:-1]]
     for section in value["sections"]:
         parts.append(encode(section) + b":" + encode_rows(rows.get(section, [])))

@@ -64,7 +64,7 @@ class Slot:
 class OpenConnections:
     """The open connections of the gateway, and their limits.
 
-    At most `most` are open in all, and `per_address` from one address.
+    At most `most` connections are open in all, and `per_address` connections from one address.
     """
 
     def __init__(self, most: int, per_address: int, count_closed: Callable[[str], None]) -> None:
@@ -119,7 +119,7 @@ class OpenConnections:
     def take(self, slot: Slot | None, administrator: bool) -> bool:
         """Record that the user of a connection's request is known; True if the request may proceed.
 
-        RESERVED of the connections are kept for administrators. So the request of another user is
+        RESERVED connections are kept free for administrators. So the request of another user is
         refused if requests of such users occupy all connections that are not reserved.
         """
         if slot is None:
@@ -406,5 +406,5 @@ class GatewayServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers: the process ignores signals, and the broker ends it."""
+        """Install no signal handlers: the gateway ignores signals, and the broker ends it."""
         yield

@@ -72,7 +72,7 @@ class EventFeed:
     """Sends the state of the broker to all viewers once a second, while a page is open.
 
     One request to the broker serves all viewers. The requests use the sessions of the viewers in
-    turn, so the broker checks each session again and again. A viewer gets no further events if its
+    turn, so the broker checks each session regularly. A viewer gets no further events if its
     session has ended, or if its user may no longer see the state.
     """
 

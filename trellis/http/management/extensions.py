@@ -94,7 +94,7 @@ async def cancel(call: Call) -> list[Row]:
 async def delete_session(call: Call) -> Empty:
     """End the MQTT session of a client identifier, with its messages, and disconnect its client.
 
-    The will of the client is not published. Afterwards any user may connect with the identifier.
+    The client's will is not published. Afterwards any user may connect with the identifier.
     """
     vhost, client_id = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     if not await call.make_durable(

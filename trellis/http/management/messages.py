@@ -229,7 +229,7 @@ def check_encoding(encoding: str) -> None:
 
 
 async def _with_payloads(fetched: list[tuple[Row, list[bytes]]]) -> AsyncIterator[Row | bytes]:
-    """Yield a row for each fetched message.
+    """Yield a row, and the parts of the payload, for each fetched message.
 
     If a payload is divided into parts, its parts are yielded before the row of its message.
     """

@@ -112,7 +112,7 @@ def _rate(row: Row) -> float:
 class _PresentIdentity:
     """A callable that returns the present identity of a call's user in one virtual host.
 
-    A move of messages calls it, because permissions may change while the move runs.
+    A move calls this object, because permissions may change while the move runs.
     """
 
     def __init__(self, call: Call, vhost: VirtualHost) -> None:
