@@ -1,10 +1,10 @@
-"""Prints docs/moving-from-rabbitmq.md: RabbitMQ's tables and Trellis's, side by side.
+"""Prints docs/moving-from-rabbitmq.md: tables that compare RabbitMQ with Trellis.
 
 python tools/moving_page.py > docs/moving-from-rabbitmq.md
 
 The tables of definitions come from broker/compatibility.py, which the import of definitions and
-`trellis doctor` use as well. The tables of metrics are in rabbitmq_metrics.py. Names of metrics are
-looked up in docs/metrics.md, names of settings in the settings.
+`trellis doctor` use as well. The tables of metrics are in rabbitmq_metrics.py. The program looks up
+names of metrics in docs/metrics.md, and names of settings in the settings of Trellis.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""RabbitMQ's metrics and dashboards, side by side with those of Trellis."""
+"""The tables and texts that compare RabbitMQ's metrics and dashboards with those of Trellis."""
 
 from __future__ import annotations
 
