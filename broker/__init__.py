@@ -24,8 +24,8 @@ Folders, from the ground up; each folder imports only folders above it in this l
     definitions/    import, export and restoring of definitions
 
 The other modules are agenda (deferred work and timers), compatibility (what differs from RabbitMQ's
-definitions), limits, alarms, errors, eviction, names (the check of names), nesting (the bound on
-nested values) and patterns (regular expressions).
+definitions), limits, alarms, errors, eviction, lease (the time for which the active node may act),
+names (the check of names), nesting (the bound on nested values) and patterns (regular expressions).
 
 Reading order: messages/message, messages/outlet, agenda, store/contract, queues/destination,
 queues/consumer, messages/fates, queues/queue, queues/limited, routing/route, routing/binding,

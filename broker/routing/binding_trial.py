@@ -40,15 +40,15 @@ CHANGES_MAX: Final = 100
 #: TOPICS_SHOWN topics with most messages.
 DESTINATIONS_MAX: Final = 500
 TOPICS_SHOWN: Final = 20
-#: Largest number of bindings that all walks of one trial follow. A trial that would need more ends
-#: early, and its answer says so.
+#: Largest number of bindings that all walks of one trial follow. A trial that would need more
+#: bindings ends early, and is not `complete`.
 BINDINGS_MAX: Final = 2_000_000
 
 _NO_PROPERTIES: Final[Properties] = {}
 
 
 class TopicEffect:
-    """A topic whose messages a destination gains or loses, with their number.
+    """A topic whose messages a destination gains or loses, with the number of these messages.
 
     Topics are ordered by their number of messages, the smallest first.
     """
@@ -67,8 +67,8 @@ class TopicEffect:
 class DestinationEffect:
     """The topics and messages that one destination gains or loses by the changed bindings.
 
-    `gains` is True for gains, False for losses. A destination that gains some topics and loses
-    others has two objects.
+    `gains` is True for gains, False for losses. For a destination that gains some topics and loses
+    others, there are two objects.
     """
 
     def __init__(self, destination: Destination, gains: bool) -> None:
@@ -152,7 +152,8 @@ class BindingTrial:
         self.effects: dict[tuple[Destination, bool], DestinationEffect] = {}
         #: Number of gains and losses of destinations beyond DESTINATIONS_MAX.
         self.left_out = 0
-        #: Numbers of topics and messages that were tried, and of all remembered ones.
+        #: Numbers of topics and messages that were tried, and of all topics and messages in the
+        #: history.
         self.topics = self.messages = 0
         self.topics_known = self.messages_known = 0
         #: Number of topics that pass an exchange that looks at headers, and that were tried as
@@ -161,7 +162,8 @@ class BindingTrial:
         #: Number of topics whose numbers of messages are estimates, because the history has the
         #: headers of only some of their messages.
         self.estimated = 0
-        #: Numbers of messages that reach a destination only without, and only with, the changes.
+        #: Number of messages that reach a destination only without the changes, and number of
+        #: messages that reach one only with the changes.
         self.newly_unroutable = self.newly_routed = 0
         self._followed = 0
 
@@ -247,7 +249,7 @@ class BindingTrial:
             yield from _compare(before, after, messages, outcome)
 
     def _record(self, outcome: _TopicOutcome, exchange: str, key: str) -> Iterator[None]:
-        """Add the effects on one topic to those of the trial."""
+        """Add the effects on one topic to the effects of the trial."""
         for change, messages in outcome.matched.items():
             change.topics += 1
             change.messages += messages
@@ -299,7 +301,7 @@ class BindingTrial:
                     ahead.append(alternate)
 
     def _is_deleted(self, walk: _Walk, target: Destination) -> bool:
-        """True if the trial deletes `target`, and the walk is the one with the changes."""
+        """True if the trial deletes `target`, and the walk is with the changes."""
         if target not in self._bindings.deleted:
             return False
         walk.changes = True
@@ -308,8 +310,8 @@ class BindingTrial:
     def _target_of(self, walk: _Walk, binding: Binding) -> Destination | None:
         """Return the real destination of a binding that matches.
 
-        Return None if the trial removes the binding and the walk is the one with the changes, or if
-        the binding is a subscription whose user may not read the topic.
+        Return None if the trial removes the binding and the walk is with the changes, or if the
+        binding is a subscription whose user may not read the topic.
         """
         target = binding.destination
         change = self._bindings.added.get(binding) or self._bindings.removed.get(binding)

@@ -52,8 +52,8 @@ NEAR_MISSES_MAX: Final = 10
 #: Largest number of bindings and queue names that a search examines. One step examines at most
 #: CHUNK_MAX of them.
 CANDIDATES_MAX: Final = 250_000
-#: Largest number of exact comparisons in one step. One takes 3 us for a binding key, and 35 us for
-#: the arguments of a headers binding.
+#: Largest number of exact comparisons in one step. A comparison takes 3 us for a binding key, and
+#: 35 us for the arguments of a headers binding.
 KEY_COMPARISONS_PER_STEP: Final = 128
 HEADER_COMPARISONS_PER_STEP: Final = 16
 #: Largest number of other exchanges in which the search looks for a matching binding.
@@ -87,7 +87,7 @@ class NearMiss:
 
 
 class NearMissSearch:
-    """The search for near misses of one message: bindings that almost match it.
+    """The search for near misses of one message: bindings that almost match the message.
 
     `explanation` explains the route of the message; its iterator `steps` must be exhausted before
     the search begins. The iterator `steps` of the search must be exhausted before `best` is called.

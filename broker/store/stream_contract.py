@@ -61,7 +61,7 @@ class StreamGarbage:
         """Remove these files. `root` is the directory of all streams.
 
         Files that cannot be removed are skipped: the next start finds them. Raise WriteFailed if no
-        file descriptor is left; the call may be repeated.
+        file descriptor is free; the call may be repeated.
         """
         raise NotImplementedError
 

@@ -75,7 +75,7 @@ class StreamPages:
         place: i64 = segment.place_of(offset)
         for page in pages:
             if page.segment is segment and page.end == offset:
-                # The row is the first one after this page: no search is needed.
+                # The row is the first row after this page: no search is needed.
                 place = page.place
         page = self._read(segment, place, offset)
         pages.insert(0, page)

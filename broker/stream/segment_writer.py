@@ -180,13 +180,15 @@ class SegmentWriter(PoisonableWriter):
         self._active.unsynced = False
 
     def resume(self, durable: Segment, written: Segment) -> None:
-        """Append to this existing segment; `durable` and `written` are equal copies of it."""
+        """Continue to append to an existing segment; `durable` and `written` are equal copies of
+        it.
+        """
         self._segment, self._written, self._active.file = durable, written, None
         self.epoch = durable.epoch
 
     @property
     def written(self) -> Segment | None:
-        """The active segment with all batches that were written; None if there is none."""
+        """The active segment with all batches that were written; None without an active segment."""
         return self._written
 
     def forget(self) -> None:
