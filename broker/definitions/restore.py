@@ -118,7 +118,7 @@ class RestoreReport:
 
 
 def restore_broker(broker: Broker, opened: OpenedStore, sessions: SessionRestorer) -> RestoreReport:
-    """Restore everything that a data directory contains: definitions and messages."""
+    """Restore all definitions and messages of a data directory, and return a report."""
     restoring = DefinitionsRestore(broker, sessions)
     # The sort keeps the order of the numbers among definitions of equal rank.
     for number, entry in sorted(opened.definitions, key=_rank):

@@ -231,7 +231,7 @@ class MessageSource(Destination):
 
     @abstractmethod
     def requeue(self, delivery: Delivery) -> None:
-        """Return an unsettled message from its consumer to its old place in the queue."""
+        """Put an unsettled message, which its consumer returns, back at its old place."""
         raise NotImplementedError
 
     def requeue_failed(self, delivery: Delivery) -> None:

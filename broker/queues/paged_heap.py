@@ -106,7 +106,10 @@ class PagedHeap:
 
 
 def read_entries(store: Store, queue: i64, entries: list[int]) -> list[tuple[int, Message | None]]:
-    """Return the first of `entries`, each with its message; fewer if the messages are large."""
+    """Return the first of `entries`, each with its message; fewer if the messages are large.
+
+    The message is None if the store cannot read it.
+    """
     read = store.fetch(queue, [position_of(entry) for entry in entries])
     found: list[tuple[int, Message | None]] = []
     for entry, message in zip(entries, read, strict=False):

@@ -57,7 +57,7 @@ class RetryDelay(BulkTask):
         self._due: i64 = 0
 
     def add(self, returned: ReturnedMessage, ends: i64) -> None:
-        """Return the message to its queue once the clock reaches the time `ends`, in ms."""
+        """Put the message back into its queue once the clock reaches the time `ends`, in ms."""
         heapq.heappush(self._heap, (int(ends), int(returned.sequence), returned))
         self._set_timer()
 

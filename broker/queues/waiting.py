@@ -201,7 +201,7 @@ class WaitingMessages:
         self._restored = restored
 
     def take_restored(self) -> RestoredDeliveries | None:
-        """Return the deliveries that the log recorded, and forget them."""
+        """Return the deliveries that the log recorded, and forget them; None if there are none."""
         restored, self._restored = self._restored, None
         return restored
 

@@ -94,8 +94,9 @@ class Judge:
         return True
 
     def _claim(self, claim: Claim) -> bool:
-        """Put a claim in force if it is valid, and return True; return False if the claim is
-        void.
+        """Put a claim in force if it is valid, and return True; return False if the claim is void.
+
+        Raises LogGap or ForeignLog, as `judge` does.
         """
         state = self.state
         if claim.state.name != state.name:

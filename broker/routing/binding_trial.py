@@ -204,7 +204,7 @@ class BindingTrial:
                 yield None
 
     def _try_direct(self) -> Iterator[None]:
-        """Route the messages that were published to a deleted queue by its name."""
+        """Route, in steps, the messages that were published to a deleted queue by its name."""
         for target in self._bindings.deleted:
             messages = self._history.direct(self._vhost, target.name)
             if messages == 0 or not isinstance(target, Queue):
@@ -216,7 +216,7 @@ class BindingTrial:
             yield from self._try(self._scope.exchanges[""], target.name, messages)
 
     def _try(self, exchange: Exchange, key: str, messages: int) -> Iterator[None]:
-        """Route the messages of one topic, and add up the effects of the changes on them."""
+        """Route the messages of one topic, in steps, and add up the effects of the changes."""
         before, after = _Walk(key, _NO_PROPERTIES, False), _Walk(key, _NO_PROPERTIES, True)
         yield from self._walk(before, exchange)
         if before.changes:
@@ -240,7 +240,7 @@ class BindingTrial:
         shares: list[tuple[Properties, int]],
         outcome: _TopicOutcome,
     ) -> Iterator[None]:
-        """Route each sample of a topic; a sample stands for a number of messages."""
+        """Route each sample of a topic, in steps; a sample stands for a number of messages."""
         for properties, messages in shares:
             before, after = _Walk(key, properties, False), _Walk(key, properties, True)
             yield from self._walk(before, exchange)
@@ -249,7 +249,7 @@ class BindingTrial:
             yield from _compare(before, after, messages, outcome)
 
     def _record(self, outcome: _TopicOutcome, exchange: str, key: str) -> Iterator[None]:
-        """Add the effects on one topic to the effects of the trial."""
+        """Add the effects on one topic to the effects of the trial, in steps."""
         for change, messages in outcome.matched.items():
             change.topics += 1
             change.messages += messages

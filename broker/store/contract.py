@@ -233,6 +233,8 @@ class Store:
     ) -> i64:
         """Append the change of a definition, as `append` does, and record it in the audit trail.
 
+        Return the position of the entry.
+
         `shown` has the fields to record if the stored form of the definition is not readable.
         """
         if self.audit is not None:

@@ -141,7 +141,8 @@ class SegmentLog(PoisonableWriter):
     def open(
         self, replay: Replay, progress: Callable[[Recovery], None] = ignore_progress
     ) -> Recovery:
-        """Recover the log, passing all records to `replay`, and get ready to append.
+        """Recover the log, passing all records to `replay`, and get ready to append. Return the
+        report.
 
         `progress` is called with the report of the recovery while the log is read.
 
@@ -282,9 +283,10 @@ class SegmentLog(PoisonableWriter):
         raise WriteFailed(reason, error.errno or 0) from error
 
     def _roll(self, first: i64) -> tuple[LogFile, File]:
-        """Create the next segment and make it durable, before any record is written to it.
+        """Create the next segment, make it durable, and return it with its open file.
 
-        `first` is the position of the first record that the segment gets.
+        `first` is the position of the first record that the segment gets. Raise WriteFailed if the
+        segment can be created later, Poisoned if it cannot.
         """
         head = Head(SEGMENT, self.salt, first, self.last)
         file = LogFile(self.disk, self.directory, head)

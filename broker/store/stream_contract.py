@@ -78,7 +78,7 @@ class StreamWrite:
     """The rows of one stream in a batch."""
 
     def prepare(self) -> list[ShippedRows]:
-        """Encode the rows before they are written, so that a cluster's node can ship them.
+        """Encode the rows before they are written, and return them for the replicated log.
 
         Runs in the writer's thread. Raise WriteFailed if the call can be repeated later.
         """

@@ -88,7 +88,8 @@ class StreamPages:
         self._local.reading.forget(segment)
 
     def _read(self, segment: Segment, place: i64, offset: i64) -> StreamPage:
-        """Read a page: the batches from the row at `offset` on.
+        """Read and return a page: the batches from the row at `offset` on. Raise StoreError if it
+        is damaged.
 
         The search for the row begins at the byte `place` of the segment's file, where a batch
         begins.

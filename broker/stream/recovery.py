@@ -343,7 +343,7 @@ class StreamRecovery:
             self._disk.open(salvaged[-1].path, True).sync()
 
     def _new_segment(self, segment: Segment, base: int) -> Segment:
-        """Create a segment for the rows from offset `base` on of a damaged or cut segment."""
+        """Return a new segment for the rows of a damaged or cut segment from offset `base` on."""
         for other in [
             one for one in self._segment_names if one[0] == base and one[1] > segment.epoch
         ]:

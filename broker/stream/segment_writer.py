@@ -100,7 +100,7 @@ class SegmentWriter(PoisonableWriter):
         return self._active.file
 
     def append(self, encoded: EncodedBatch) -> WrittenBatch:
-        """Write a batch to the end of the stream.
+        """Write a batch to the end of the stream, and return its place.
 
         Raise WriteFailed if the batch can be appended again later, Poisoned if it cannot.
         """
@@ -223,7 +223,11 @@ class SegmentWriter(PoisonableWriter):
                 self.poison(os_error_text(segment.path, "write the index of", error))
 
     def _roll(self, first: EncodedBatch) -> tuple[Segment, Segment, File]:
-        """Create the next segment and make it durable, before its first batch is written to it."""
+        """Create the next segment, and make it durable. Return its durable part, its written part,
+        and its open file.
+
+        Raise WriteFailed if the segment can be created later, Poisoned if it cannot.
+        """
         self.finish()
         base, planned = first.base, first.planned
         try:
