@@ -198,7 +198,7 @@ def test_kafka_that_soon_forgets_repeated_records_is_unsafe(
                 (
                     "Kafka nodes 0, 1, 2: producer.id.expiration.ms is 60000, must be at least "
                     "600000: Kafka may forget which records a node has appended, and append a "
-                    "repeated one again; set it to 86400000"
+                    "repeated record again; set it to 86400000"
                 )
             ],
         )

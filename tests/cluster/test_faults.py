@@ -148,7 +148,8 @@ def test_absent_topic_and_absent_kafka_are_told_apart(kfake: Kfake, name: str) -
     log.close()
     assert str(absent.value) == (
         f"cannot describe topic '{cluster.log_topic}' at {cluster.servers}: Broker: Unknown topic "
-        "or partition (UNKNOWN_TOPIC_OR_PART): create it with `trellis cluster check --create`"
+        "or partition (UNKNOWN_TOPIC_OR_PART): create the topic with `trellis cluster check "
+        "--create`"
     )
 
 

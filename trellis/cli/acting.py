@@ -85,7 +85,7 @@ def _purge_lines(row: Row) -> Iterator[str]:
     verb = "is" if ready == 1 else "are"
     yield f"{count_text(ready, 'message')} in queue '{row['name']}' {verb} discarded"
     if held:
-        yield f"messages that consumers hold, and that stay: {held:,}"
+        yield f"unacknowledged messages, which stay in the queue: {held:,}"
 
 
 def pause_queue(arguments: argparse.Namespace) -> int:

@@ -225,6 +225,6 @@ def forget_node(arguments: argparse.Namespace) -> int:
         status.forget(cluster, arguments.node)
     except status.FAILURES as error:
         raise CommandError(str(error)) from None
-    text = f"node '{arguments.node}' is forgotten: the active node removes it within seconds"
+    text = f"node '{arguments.node}' is removed; the active node applies this within seconds"
     print_result(arguments, text, node=arguments.node, changed=True)
     return 0

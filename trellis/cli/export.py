@@ -312,8 +312,8 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
                 raise
     except FileExistsError:
         raise CommandError(
-            f"{partial} exists already: another export is writing it, or an export was killed; "
-            "then remove it"
+            f"{partial} exists already: another export is writing this file, or a killed export "
+            "left it behind: if so, remove it"
         ) from None
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror or error}") from None

@@ -134,7 +134,7 @@ class Adoption:
             )
         yield (
             "messages and settlements that are not in this directory are lost; each other node "
-            "stops until it gets a copy of this one's directory (`trellis cluster seed`)"
+            "stops until it gets a copy of this node's directory (`trellis cluster seed`)"
         )
 
     def positions(self) -> Iterator[str]:

@@ -105,7 +105,7 @@ def _of_expiration(milliseconds: int, cluster: ClusterSettings) -> str:
         return ""
     return (
         f", must be at least {least}: Kafka may forget which records a node has appended, and "
-        "append a repeated one again; set it to 86400000"
+        "append a repeated record again; set it to 86400000"
     )
 
 

@@ -170,7 +170,8 @@ def _head(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
         bound = (
             f"; after {limit:,} returns it is discarded"
             if limit >= 0
-            else "; no delivery limit ends this (x-delivery-limit, or `delivery-limit` of a policy)"
+            else "; no delivery limit stops the returns (x-delivery-limit, or `delivery-limit` of "
+            "a policy)"
         )
         yield Problem(
             "poison",
@@ -200,7 +201,7 @@ def _growth(queue: Queue, before: QueueCounts | None, now: QueueCounts) -> Itera
             f"the queue grows by {grows:,.0f} messages/s: {came:,.0f} come, and {ended:,.0f} end",
         )
     elif now.ready and came < 0.5 and ended < 0.5:
-        yield Problem("still", "no message came or ended in the time of this answer")
+        yield Problem("still", "no message arrived or was settled between the two counts")
 
 
 def _limits(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:

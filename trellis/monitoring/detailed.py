@@ -115,7 +115,7 @@ def _stream_consumers(scrape: DetailedScrape) -> Iterator[int]:
         if isinstance(queue, StreamQueue) and queue.readers:
             scrape.gauge(
                 "stream_consumer_max_offset_lag",
-                "Largest number of rows of a stream that one of its consumers has not received.",
+                "Number of rows of the stream that its slowest consumer has not received.",
                 max(0, int(queue.local.end) - min(int(one.offset) for one in queue.readers)),
                 {"vhost": vhost.name, "queue": queue.name},
             )

@@ -88,7 +88,7 @@ def add_head_age(page: MetricsPage, queue: Queue, labels: Labels) -> None:
         page.listed(
             "trellis_queue_head_age_seconds",
             "gauge",
-            "Time since the first waiting message of a queue or MQTT session came to it, in "
+            "Time for which the first waiting message of a queue or MQTT session has waited, in "
             "seconds.",
             age / 1000,
             labels,

@@ -309,8 +309,8 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         page.counter(
             "trellis_long_turns",
             "Total number of turns longer than 10 ms. `working`: the thread of the event loop used "
-            "10 ms of CPU time. `waiting`: it used less, because the machine did not run it or a "
-            "call waited.",
+            "10 ms of CPU time. `waiting`: the thread used less, because the machine did not run "
+            "it or a call waited.",
             count,
             spent=spent,
         )
@@ -334,8 +334,8 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
     )
     page.counter(
         "trellis_gc_collected_objects",
-        "Total number of objects that garbage collections found in reference cycles. If it grows "
-        "with the number of clients, memory leaks.",
+        "Total number of objects that garbage collections found in reference cycles. If this "
+        "number grows with the number of clients, memory leaks.",
         node.gc_policy.collected,
     )
     add_logins(page, node)

@@ -131,8 +131,8 @@ class StreamSettings(Section, frozen=True, kw_only=True):
     archive: Annotated[
         str,
         option(
-            "upload full segments of all streams as Parquet to this archive, and read from there "
-            'removed segments from it: "file:///path" or "s3://bucket/prefix" '
+            "upload full segments of all streams as Parquet to this archive, and read removed "
+            'segments from it: "file:///path" or "s3://bucket/prefix" '
             '("?endpoint=URL&region=NAME"); "" for none',
             check=check_archive,
         ),
