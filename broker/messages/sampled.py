@@ -88,7 +88,7 @@ class SampledStep:
 class DeliveryTimes:
     """A histogram of the times from publication to delivery of sampled messages, in seconds.
 
-    `counts` has the number of deliveries in each bucket, the last one above all BUCKETS.
+    `counts` has the number of deliveries in each bucket; the last bucket is above all BUCKETS.
     `exemplars` has the last delivery of each bucket: its trace id, the duration, and its Unix time
     in seconds.
     """

@@ -1,7 +1,7 @@
 """Policies: arguments for all queues and exchanges whose name matches a pattern.
 
-Operators set policies, in RabbitMQ's format. Of all policies that match a name, only the one with
-the highest priority applies.
+Operators set policies, in RabbitMQ's format. Of all policies that match a name, only the policy
+with the highest priority applies.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class BatchScan:
 
         After a damaged batch, the search goes on at the end of this batch according to its header,
         then at the places in `marks`. It does not search all bytes, because the body of a message
-        may contain bytes like those of a batch.
+        may contain bytes that look like a batch.
         """
         while self.place < self._size:
             here = self.place
