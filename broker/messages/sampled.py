@@ -113,8 +113,8 @@ def _ignore() -> None:
 class SampledSteps:
     """The steps that wait for the span exporter, at most STEPS_MAX.
 
-    `clock` returns Unix time in nanoseconds. `wake` is called when a step is added while none
-    waits.
+    `clock` returns Unix time in nanoseconds. `wake` is called when a step is added while no other
+    step waits.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:

@@ -223,7 +223,7 @@ class LimitedQueue(Queue):
             if self.retries is None:
                 self.retries = RetryDelay(self)
             returned = ReturnedMessage(delivery.message, delivery.sequence, attempts)
-            report(delivery.message, "requeued", self.name, f"waits {int(delay):,} ms first")
+            report(delivery.message, "requeued", self.name, f"delayed by {int(delay):,} ms")
             self.retries.add(returned, self.agenda.now + delay)
             self.schedule_drain()
             return

@@ -34,7 +34,8 @@ PRIORITY_MAX: Final = 1 << 31
 class Policy:
     """One policy, checked: a pattern, and arguments for the queues and exchanges it matches.
 
-    `definition` is as written by the operator. Raises PreconditionFailed if a value is invalid.
+    `definition` is the definition as the operator wrote it. Raises PreconditionFailed if a value is
+    invalid.
     """
 
     def __init__(

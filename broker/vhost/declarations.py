@@ -266,7 +266,7 @@ class Declarations:
     # -- queues
 
     def queue(self, name: str, owner: object = None) -> Queue:
-        """Return the queue of this name, which the connection `owner` wants to use.
+        """Return the queue of this name, for use by the connection `owner`.
 
         Raise NotFound if there is no such queue, ResourceLocked if the queue is exclusive to
         another connection or belongs to a session.
