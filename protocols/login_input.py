@@ -1,4 +1,4 @@
-"""The limit of the input that is kept for a client before its login."""
+"""The limit of the input that is stored for a client before its login."""
 
 from __future__ import annotations
 

@@ -148,9 +148,9 @@ def _words(fields: dict[bytes, bytes], name: bytes) -> list[str]:
 
 
 def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
-    """Check that a request asks for a WebSocket of version 13; return its Sec-WebSocket-Key.
+    """Return the Sec-WebSocket-Key of a request for a WebSocket of version 13.
 
-    Raises UpgradeRefused.
+    Raises UpgradeRefused for any other request.
     """
     if "websocket" not in [
         word.lower() for word in _words(fields, b"upgrade")
@@ -178,9 +178,10 @@ def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
 
 
 def _check_origin(policy: OriginPolicy, fields: dict[bytes, bytes], peer: Peer) -> None:
-    """Check that the page that sent the request may connect; update `peer.local`, `cross_site`.
+    """Check that the page that sent the request may connect; update `peer.local` and
+    `peer.cross_site`.
 
-    Raises UpgradeRefused.
+    Raises UpgradeRefused if the page may not connect.
     """
     host = _host(fields.get(b"host", b"").decode("latin-1").lower())
     if host not in _HERE or b"forwarded" in fields or b"x-forwarded-for" in fields:

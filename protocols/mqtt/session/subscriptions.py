@@ -1,8 +1,8 @@
 """The subscriptions of a session: topic filters, their bindings and options.
 
 A broker may have very many sessions with few subscriptions, most of them without a connected
-client. To save memory, a few subscriptions are kept in a tuple, and all sessions share one object
-for an empty collection.
+client. To save memory, up to FEW subscriptions are stored in a tuple, and all sessions share one
+object for an empty collection.
 """
 
 from __future__ import annotations
