@@ -353,7 +353,7 @@ def main() -> None:
     )
     parser.add_argument("--rules", action="store_true", help="measure a user with 100 topic rules")
     parser.add_argument(
-        "--traced", action="store_true", help="measure beside a trace that follows no message"
+        "--traced", action="store_true", help="measure while a trace runs that follows no message"
     )
     parser.add_argument(
         "--sampled",

@@ -343,7 +343,7 @@ class Shapes(Matcher[S]):
         return _words(shape.form, key, self.grammar), bucket
 
     def _forget(self, shape: Shape[S]) -> None:
-        """Remove a shape without patterns. If no shape is left, clear the pool of shared words."""
+        """Remove a shape without patterns. If no shape remains, clear the pool of shared words."""
         self._plans = {}
         del self._forms[shape.form]
         if shape.form[1] >= 0:

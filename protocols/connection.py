@@ -405,7 +405,7 @@ class Connection(Outlet):
     def close(self, reason: str, text: str = "") -> None:
         """End the connection on the broker's initiative, and send the reason to the client.
 
-        `reason` is one of end_reasons.py, and is counted in the metrics. `text` is sent to the
+        `reason` is a reason of end_reasons.py, and is counted in the metrics. `text` is sent to the
         client if its protocol has a field for it.
         """
         raise NotImplementedError
