@@ -74,7 +74,8 @@ topic permissions, exchanges, queues, bindings, policies and operator policies o
 
 - `tracing = true` of a `rabbitmq_vhost` is refused: `terraform apply` ends with Trellis's reason.
 - `rabbitmq_shovel` and `rabbitmq_federation_upstream` set parameters, which work as
-  [bridges.md](bridges.md) describes. They were not tried with this provider.
+  [bridges.md](bridges.md) describes. These two resources were not tried with this
+  provider.
 - If a virtual host has a `default_queue_type`, name `x-queue-type` in the arguments of each queue.
   Otherwise Terraform plans to replace the queue, because the broker reports this argument and the
   configuration lacks it.
@@ -179,7 +180,11 @@ BEHAVIOURS = [
     ("permissions that change", "apply to new connections and channels", "apply at once"),
     ("`x-delivery-limit`", "quorum queues", "classic queues too"),
     ("invalid key of a policy over HTTP", "refused", "refused"),
-    ("invalid key of an imported policy", "the import stops", "left out, and named"),
+    (
+        "invalid key of an imported policy",
+        "the import stops",
+        "the import leaves the key out, and names it",
+    ),
     (
         "default queue type",
         "added to durable declarations",
