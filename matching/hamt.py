@@ -41,8 +41,8 @@ class Hamt(Generic[K, V]):
     __slots__ = ("_size", "top")
 
     def __init__(self, top: Table[K, V], size: int) -> None:
-        #: The root table. A frequent reader may probe it directly when it is a dict. Must not be
-        #: changed.
+        #: The root table. A frequent reader may probe the table directly when it is a dict. The
+        #: table must not be changed.
         self.top = top
         self._size = size
 

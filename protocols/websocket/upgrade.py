@@ -24,11 +24,12 @@ SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 
 #: Reasons to refuse an upgrade. request: the request is not a valid upgrade; path, origin,
 #: subprotocol: the request has a wrong path, Origin or subprotocol; too_large: the request is too
-#: large; lost: the client left before its request was complete; timeout: the client took too long.
+#: large; lost: the client disconnected before its request was complete; timeout: the client took
+#: too long.
 REASONS: Final = ("request", "path", "origin", "subprotocol", "too_large", "lost", "timeout")
 
 _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-#: Names of this machine that no name server can make refer to another machine.
+#: Names that always refer to this machine, whatever a name server answers.
 _HERE: Final = ("localhost", "127.0.0.1", "[::1]")
 
 

@@ -434,9 +434,8 @@ class Login(InputHandler):
         will = connection.will
         if will is None or not self._service.topics.serves(swap(will.message.address.key)):
             return None
-        # Whether the route is refused is known without a search. If the search for destinations
-        # pauses, its result is not needed here, because the will is routed again when it is
-        # published.
+        # If the search for destinations pauses, the result of the search is not needed: a refusal
+        # is known without the search, and the will is routed again when it is published.
         route = connection.vhost.route(context, EXCHANGE, will.message.address.key, SearchSlot())
         refused = route is not None and route.plan.refusal is not None
         return None if refused else will.definition()

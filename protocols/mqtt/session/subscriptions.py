@@ -16,8 +16,8 @@ from protocols.mqtt.session.interfaces import SharedSubscription
 from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE, SharedDeliveries
 from protocols.mqtt.session.subscription_options import SessionOptions, is_special
 
-#: Up to this many subscriptions are kept in a tuple instead of a dict (a single subscription takes
-#: 64 bytes in a tuple, 184 bytes in a dict).
+#: Up to this many subscriptions are stored in a tuple instead of a dict (a single subscription
+#: takes 64 bytes in a tuple, 184 bytes in a dict).
 FEW: Final = 4
 #: The empty dict that all sessions without shared subscriptions share, and that never changes.
 _NO_MEMBERSHIPS: Final[dict[str, SharedSubscription]] = {}
