@@ -303,7 +303,7 @@ class Login(InputHandler):
             connection.reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
 
     def _log_refusal(self, user: str, reason: str) -> None:
-        """Log the reason for refusing a client; `user` is the name that the client gave."""
+        """Log the reason for refusing a client; `user` is its user name, "" if it has none."""
         connect = self._connect
         fields: dict[str, object] = {"user": user} if user else {}
         if connect is not None and connect.client_id:
