@@ -42,7 +42,7 @@ class RecentEvents(logging.Handler):
     """Keeps the last events in `recent`, except those that hold a secret."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the event of a record."""
+        """Store the event of a log record in `recent`."""
         if getattr(record, SECRET, False):
             return
         text = record.getMessage()

@@ -117,7 +117,7 @@ class SpanAssembler:
 
     @property
     def remembered(self) -> int:
-        """Number of messages whose steps are connected."""
+        """Number of sampled messages in memory, to whose traces further steps are added."""
         return len(self._messages)
 
     def add(self, steps: list[Step]) -> Iterator[FinishedSpan]:

@@ -38,7 +38,7 @@ def _value(call: Call, known: tuple[str, ...], thing: str) -> dict[str, int]:
 
 
 async def put_vhost_limit(call: Call) -> Empty:
-    """Set the limit that the path names, of a virtual host, to the `value` in the body."""
+    """Set a limit of a virtual host, both named in the path, to the `value` in the body."""
     vhost = call.vhost(call.path_parameters[0])
     limits = dict(vhost.options.limits)
     fresh = limits.pop(call.path_parameters[1], None) is None
@@ -99,7 +99,7 @@ async def _set_limits(call: Call, user: User, limits: dict[str, int]) -> None:
 
 
 async def put_user_limit(call: Call) -> Empty:
-    """Set the limit that the path names, of a user, to the `value` in the body."""
+    """Set a limit of a user, both named in the path, to the `value` in the body."""
     user = _user(call, call.path_parameters[0])
     limits = dict(user.limits)
     fresh = limits.pop(call.path_parameters[1], None) is None

@@ -176,7 +176,7 @@ def _converted(read: Callable[[], Result]) -> Result:
 
 
 def stream_result(find: Callable[[], Result]) -> Result:
-    """Call a function and return its result; raise its StreamRefusal as an ApiRefusal."""
+    """Return the result of `find`; convert its StreamRefusal to an ApiRefusal."""
     try:
         return find()
     except stream_files.StreamRefusal as refusal:
