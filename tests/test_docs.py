@@ -100,7 +100,10 @@ def test_commands_in_the_readme_exist() -> None:
 
 
 def test_changelog_has_the_reasons_of_the_recorded_counts() -> None:
-    """`make guard` requires the reasons word for word, but needs a compiled broker."""
+    """Check that CHANGELOG.md has each reason in benchmarks/guard.json, word for word.
+
+    `make guard` makes the same check, but needs a compiled broker.
+    """
     changelog = " ".join((ROOT / "CHANGELOG.md").read_text().split())
     reasons = json.loads((ROOT / "benchmarks" / "guard.json").read_text())["why"]
     assert reasons

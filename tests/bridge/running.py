@@ -48,7 +48,7 @@ class BridgingBroker(BrokerProcess):
         return f"http://{host}:{port}"
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """Return the JSON of an answer of the HTTP API; None if it has no body."""
+        """Send a request to the HTTP API; return the answer's JSON, or None without a body."""
         request = urllib.request.Request(f"{self.url}/api/{path}", method=method)
         request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
         if body is not None:
@@ -77,7 +77,7 @@ class BridgingBroker(BrokerProcess):
             self.wait(name, lambda row: row["state"] == "up")
 
     def worker(self) -> int:
-        """Return the process number of the worker of the bridges."""
+        """Return the process id of the process that runs the bridges."""
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         for pid in " ".join(task.read_text() for task in tasks).split():
             if b"trellis.bridge" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -104,9 +104,9 @@ class Received(NamedTuple):
 
 
 class Recorder:
-    """An MQTT 5 client of paho that records the messages of some filters.
+    """An MQTT 5 client of paho that records the messages of its subscriptions.
 
-    The client keeps its session, and connects again after each lost connection.
+    The client has a persistent session, and connects again after each lost connection.
     """
 
     def __init__(self, port: int, name: str, *filters: str) -> None:
@@ -136,7 +136,10 @@ class Recorder:
     def publish(
         self, topic: str, payload: bytes, qos: int = 1, retain: bool = False, **named: Any
     ) -> None:
-        """Publish a message and wait until the broker has it; `named` are its properties."""
+        """Publish a message and wait until it is acknowledged or, with QoS 0, sent.
+
+        `named` are properties of the message.
+        """
         properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         for name, value in named.items():
             setattr(properties, name, value)
@@ -165,7 +168,7 @@ class Recorder:
 
 
 def bridge(name: str, port: int, topics: Iterable[str], **more: Any) -> str:
-    """Return a [[bridge]] table to a broker on 127.0.0.1."""
+    """Return the settings of a bridge, a [[bridge]] table, to the MQTT `port` of 127.0.0.1."""
     lines = [
         "[[bridge]]",
         f'name = "{name}"',

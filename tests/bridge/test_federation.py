@@ -61,7 +61,7 @@ def test_only_the_listed_binding_keys_are_copied(pair: AmqpPair) -> None:
 
 
 def test_a_message_passes_no_more_than_max_hops_links(pair: AmqpPair) -> None:
-    """Two brokers with links to each other: a message goes over, and does not come back."""
+    """Check that a message between two brokers with links in both directions is not sent back."""
     federate(pair, "both", "fanout", "there")
     host, port = pair.local.amqp
     value = {"uri": f"amqp://{host}:{port}", "reconnect-delay": 0.2}

@@ -1,4 +1,4 @@
-"""Shovels: from queues and exchanges to queues and exchanges of another broker."""
+"""Tests of shovels: they move messages from queues and exchanges to those of another broker."""
 
 from __future__ import annotations
 
@@ -120,7 +120,10 @@ def test_a_deleted_shovel_stops_and_a_changed_one_starts_again(pair: AmqpPair) -
 
 
 def test_a_destination_that_refuses_messages_gets_them_later(pair: AmqpPair) -> None:
-    """The queue is full, so its broker sends basic.nack; the messages stay at their source."""
+    """Check that messages stay in the source queue while the destination queue is full.
+
+    The destination's broker answers basic.nack as long as the queue is full.
+    """
     full = {"x-max-length": 1, "x-overflow": "reject-publish"}
     pair.far.queue_declare("full.to", durable=True, arguments=full)
     pair.near.queue_declare("f")

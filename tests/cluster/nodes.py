@@ -108,10 +108,10 @@ class NodeProcess:
 def node_over(
     server: LogServer, directory: Path, times: str = TIMES, version: str = "", http_port: str = "0"
 ) -> NodeProcess:
-    """Start a node whose replicated log is that of a LogServer; do not wait until it is ready.
+    """Start a node that uses the replicated log of a LogServer; do not wait until it is ready.
 
-    `version` is "next" for a node of the next version. The port of the listener `http` is any free
-    one if `http_port` is 0.
+    `version` is "next" for a node of the next version, "" for the present one. The port of the
+    listener `http` is any free one if `http_port` is 0.
     """
     arguments = str(server.port), str(directory), times, version, http_port
     return NodeProcess(directory, "tests.cluster.node_process", *arguments)

@@ -67,8 +67,9 @@ class Feed:
         """Check queues without consumers.
 
         Each confirmed message must be in each of its queues once, in order. At the end of each life
-        of the broker, unconfirmed messages may be missing. But if one queue has an unconfirmed
-        message, no queue may lack this message or an earlier one of the same life.
+        of the broker (from a start to the next kill), unconfirmed messages may be missing. But if
+        one queue has an unconfirmed message, no queue may lack this message or an earlier one of
+        the same life.
         """
         for queue, numbers in found.items():
             assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"

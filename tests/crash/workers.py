@@ -202,7 +202,7 @@ class Transacting(Client):
 
 
 class Rejecting(Client):
-    """A consumer that rejects every message, so that it is dead-lettered."""
+    """A consumer that rejects every message, so that the message is dead-lettered."""
 
     def __init__(self, name: str, seed: int, queue: str) -> None:
         super().__init__(name, seed)

@@ -77,7 +77,9 @@ class Load:
         self.device.subscribe("events/#", 1)
 
     def _work(self, channel: Any, method: Any, *_: object) -> None:
-        """Requeue the first of every ten deliveries, keep the second, acknowledge the rest."""
+        """Requeue the first of ten deliveries, do not settle the second, and acknowledge the
+        others.
+        """
         self.taken.append(method.delivery_tag)
         if method.redelivered:
             channel.basic_ack(method.delivery_tag)

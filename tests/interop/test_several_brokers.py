@@ -143,7 +143,7 @@ def test_unknown_host_name_is_refused(machine: Machine) -> None:
 
 
 class MqttClient(paho.Client):
-    """A client that connects through HAProxy, whatever host name it is given."""
+    """A client that connects to HAProxy, whatever host name is passed to `open`."""
 
     def __init__(
         self, port: int, user: str, version: MQTTProtocolVersion, context: ssl.SSLContext | None

@@ -109,7 +109,10 @@ def test_conditions_select_the_same_rows_with_and_without_pushdown(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Spark's setting is the only switch: nothing is refused, whatever the option says."""
+    """Check each combination of the option `pushdown` and of Spark's setting: the rows are equal.
+
+    Only if both are "true", the source filters rows itself, and Spark's plan has no filter.
+    """
     rows = journal(tmp_path / "s", some(100))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
     try:

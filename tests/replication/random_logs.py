@@ -1,4 +1,4 @@
-"""Random replicated logs: records of several owners (active nodes) in turn, some wrong or late.
+"""Random replicated logs of several owners (active nodes), with some wrong and late records.
 
 The author keeps the state of the log only to write plausible records. The tested judges decide
 which records count.

@@ -90,7 +90,7 @@ def provider(tmp_path: Path) -> Iterator[OpenIdProvider]:
 
 
 def publish_with_pika(port: int, token: str) -> None:
-    """Publish to a queue of its own, and get the message back."""
+    """Log in with a token, publish a message to a queue, get it back, and renew the token."""
     parameters = pika.ConnectionParameters(
         "127.0.0.1", port, credentials=pika.PlainCredentials("", token)
     )

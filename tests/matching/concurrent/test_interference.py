@@ -157,7 +157,7 @@ def twice(
 ) -> Iterator[Interrupted]:
     """Iterate over all runs of `operation` that both `one` and `other` interrupt.
 
-    `other` interrupts at the same access as `one`, or at a later one.
+    `other` interrupts at the same access as `one`, or at a later access.
     """
     for first in itertools.count():
         for second in itertools.count(first):

@@ -1,6 +1,6 @@
 """Leaks: clients use every feature and disconnect in every way, and leave no object behind.
 
-The garbage collector finds nothing to free either.
+They leave no reference cycle either, so the garbage collector has nothing to free.
 """
 
 from __future__ import annotations
