@@ -181,9 +181,9 @@ def test_zig_compiles_for_this_machine_and_c_library(
 
 
 def test_versions_of_compilers_are_pinned(backend: ModuleType) -> None:
-    """The build requirements must name exact versions.
+    """Check that the build requirements name exact versions.
 
-    So a source distribution gives the same C code in a year, too.
+    A source distribution then gives the same C code in later years.
     """
     build_system = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
     required = [*build_system["requires"], *backend.COMPILING, backend.ZIG]

@@ -53,9 +53,7 @@ class AmqpPair:
         return f"amqp://guest:guest@{host}:{port}"
 
     def put(self, name: str, component: str = "shovel", **value: Any) -> None:
-        """Set a runtime parameter at the local broker. In keys of `value`, write `_` instead of
-        `-`.
-        """
+        """Set a runtime parameter at the local broker. Its keys are keywords, with `_` for `-`."""
         named = {key.replace("_", "-"): each for key, each in value.items()}
         self.local.request("PUT", f"parameters/{component}/%2F/{name}", {"value": named})
 

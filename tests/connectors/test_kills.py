@@ -287,7 +287,7 @@ def in_kafka(servers: str, count: int) -> None:
 
 
 async def received(url: str, queue: str, count: int) -> set[bytes]:
-    """Consume a queue until `count` different messages have come."""
+    """Consume a queue until `count` different messages have arrived; return their bodies."""
     found: set[bytes] = set()
     async with asyncio.timeout(PATIENCE):
         connection = await aio_pika.connect(url)

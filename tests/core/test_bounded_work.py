@@ -144,7 +144,7 @@ class Bounded(World):
         raise AssertionError("the work does not end")
 
     def wait(self, milliseconds: int) -> None:
-        """Advance the clock. The next turn runs the timers that are due."""
+        """Advance the clock. The next turn runs the timers that have expired."""
         agenda = self.broker.agenda
         now, wall = int(agenda.now) + milliseconds, agenda.wall + milliseconds / 1000
         self.steps.measure(lambda: agenda.advance(now, wall))

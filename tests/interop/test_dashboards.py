@@ -77,8 +77,10 @@ class Load:
         self.device.subscribe("events/#", 1)
 
     def _work(self, channel: Any, method: Any, *_: object) -> None:
-        """Requeue the first of ten deliveries, do not settle the second, and acknowledge the
-        others.
+        """Requeue or acknowledge a delivery, or leave it unsettled.
+
+        Of each ten deliveries, the first is requeued, the second stays unsettled, and the others
+        are acknowledged.
         """
         self.taken.append(method.delivery_tag)
         if method.redelivered:

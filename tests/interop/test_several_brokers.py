@@ -33,7 +33,7 @@ PATIENCE: Final = 20.0
 
 
 class Machine(NamedTuple):
-    """Two brokers behind HAProxy: `ports` are HAProxy's, by the name of the listener."""
+    """Two brokers behind HAProxy; `ports` has the port of HAProxy for the name of each listener."""
 
     brokers: dict[str, BrokerProcess]
     ports: dict[str, int]
@@ -119,7 +119,10 @@ def test_host_name_selects_the_broker_of_an_amqp_client(machine: Machine, name: 
 
 
 def listed(machine: Machine, name: str, what: str) -> list[dict[str, Any]]:
-    """Return the objects of a broker that the HTTP API lists, reached by the broker's host name."""
+    """Return the objects (`what`, such as "queues") of the broker `name`, from the HTTP API.
+
+    HAProxy finds the broker by the host name in the request.
+    """
     request = urllib.request.Request(
         f"http://127.0.0.1:{machine.ports['http']}/api/{what}",
         headers={

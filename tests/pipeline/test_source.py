@@ -171,8 +171,8 @@ def test_bytes_limit_the_micro_batches(spark: SparkSession, tmp_path: Path) -> N
 def test_a_journal_is_followed_in_steps(spark: SparkSession, tmp_path: Path) -> None:
     """A streaming query reads a journal in several runs, and continues at its checkpoint.
 
-    It must not read a torn batch at the end of the journal. When a later segment has a higher
-    epoch, it must not read what the older segment has at the same offsets.
+    The query must not read a torn batch at the end of the journal. When a later segment has a
+    higher epoch, the query must not read the rows of the older segment at the same offsets.
     """
     first = journal(tmp_path / "s", some(50))
     writer = Writer(tmp_path / "s", 1, 50)
@@ -271,7 +271,8 @@ def test_lost_offsets_are_named(tmp_path: Path) -> None:
 def test_a_timestamp_that_is_no_time_is_none(spark: SparkSession, tmp_path: Path) -> None:
     """A publisher may send any 64-bit number as the timestamp of a message.
 
-    If the number is no valid time in seconds, Spark must read None, and the rest of the row.
+    If the number is no valid time in seconds, Spark must read None as the timestamp, and all other
+    columns of the row.
     """
     said = [
         1_700_000_000,

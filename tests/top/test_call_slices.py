@@ -20,8 +20,9 @@ def test_a_single_call_works_without_a_rest_and_continuous_calls_rest_after_each
 
 @given(st.lists(st.floats(0, 1), max_size=40))
 def test_the_work_never_exceeds_its_share_of_the_time(idle: list[float]) -> None:
-    """Check the bound on slices: BURST, and SLICES more for each rest or REST_SECONDS without
-    calls.
+    """Check that the number of slices has a bound.
+
+    The bound is BURST, plus SLICES for each rest, plus SLICES for each REST_SECONDS without calls.
     """
     budget = RestBudget()
     rests = slices = 0

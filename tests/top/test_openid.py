@@ -30,7 +30,7 @@ pytestmark = pytest.mark.long
 
 
 class OpenIdProvider:
-    """A process with a provider, whose signing key is new at each start; its port stays."""
+    """A process with a provider. At each start, its signing key is new and its port is the same."""
 
     def __init__(self, directory: Path) -> None:
         self._node = require("openid")

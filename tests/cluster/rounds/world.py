@@ -251,7 +251,7 @@ class World:
     # -- the end
 
     def finish(self) -> None:
-        """Stop the clients, and consume all messages that are left in the queue."""
+        """Stop the clients, and consume the remaining messages of the queue."""
         self.wait_until_ready()
         self.exactly.pause()
         for session in self.sessions:

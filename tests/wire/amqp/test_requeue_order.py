@@ -1,7 +1,7 @@
-"""Thousands of requeued deliveries come before later messages, despite other events meanwhile.
+"""Thousands of requeued deliveries come before later messages, whatever else happens meanwhile.
 
-The broker requeues them over several turns. Until the last of them is back, the queue delivers no
-message.
+The broker requeues the deliveries over several turns. Until the last of them is requeued, the queue
+delivers no message.
 """
 
 from __future__ import annotations
