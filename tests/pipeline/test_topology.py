@@ -60,7 +60,7 @@ def heard_of(directory: Directory, at: datetime | None) -> set[Subscription]:
 def test_the_state_at_any_moment_includes_all_earlier_changes(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    """Compare the bindings that `$topology` gives for each minute with those that the test kept.
+    """Compare the bindings in `$topology` at each minute with those that the test recorded.
 
     Bindings and subscriptions come and go. At times, the broker writes a new snapshot, or restarts
     without its sessions.
@@ -294,10 +294,10 @@ def test_unsuitable_rows_or_options_are_a_one_line_error(
 
 
 def test_a_running_broker_gives_the_same_bindings_also_after_a_restart(tmp_path: Path) -> None:
-    """Compare the bindings read over HTTP with the real ones, before and after a restart.
+    """Compare the bindings read over HTTP with the broker's bindings, before and after a restart.
 
     The pipeline finds the stream `$topology` of the broker whose journal it reads. A clean session
-    is gone after the restart.
+    does not exist after the restart.
     """
     (tmp_path / "definitions.json").write_text(
         json.dumps(

@@ -202,9 +202,10 @@ def test_directory_without_a_batch_is_taken_over(place: WarmPlace) -> None:
 def test_messages_of_a_queue_declared_in_the_same_batch_are_counted_after_a_kill(
     tmp_path: Path,
 ) -> None:
-    """Kill the process at each of its disk operations in turn, and check the counted messages.
+    """Kill the process at each of its disk operations, and compare its survivors with a scan.
 
-    One of the kills is between the write of the log and the write of the catalog.
+    The interrupted batch declares a queue and stores messages in it. One of the kills is between
+    the write of the log and the write of the catalog.
     """
     for operation in range(1, 12):
         batches = Batches()

@@ -382,7 +382,7 @@ def test_a_drop_that_fails_loses_nothing(operation: str, nth: int) -> None:
 def test_no_checkpoint_begins_while_a_head_is_partly_overwritten(nth: int) -> None:
     """A failed drop of dead files leaves the head of a file partly overwritten.
 
-    If a checkpoint began now, a recovery would take its file for one of the dropped files.
+    If a checkpoint began now, a recovery would mistake the checkpoint's file for a dropped file.
     """
     disk = SimulatedDisk()
     log = Log(disk, 1_000)

@@ -297,7 +297,7 @@ class Node(Computer):
         return max((entry[1] for entry in self.pending if entry[0] == "define"), default=0)
 
     def acknowledge(self, position: int) -> None:
-        """Take the acknowledgement of a delivered message."""
+        """Handle the acknowledgement of a delivered message."""
         if position in self.live and self.is_open and not self.successor:
             self.position += 1
             self.pending.append(("settle", self.position, 0, position))
