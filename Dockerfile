@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The image of the broker: compiled, with Kafka's client, running as an unprivileged user. For amd64 and arm64:
+# The image of the broker: compiled, with the packages of its extra `server`, running as an unprivileged user. For amd64 and arm64:
 # docker buildx build --platform linux/amd64,linux/arm64 .
 
 FROM python:3.13-slim AS builder

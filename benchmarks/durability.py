@@ -69,8 +69,9 @@ def publication(number: int) -> bytes:
 
 
 def lone_confirms(running: Running, directory: Path) -> dict[str, list[float]]:
-    """Time LONE single confirms and LONE syncs; return their seconds ("confirm" and
-    "fdatasync")."""
+    """Time LONE single confirms and LONE syncs; return the seconds of each, as "confirm" and
+    "fdatasync".
+    """
     client, packet = client_of(running), publication(0)
     found: dict[str, list[float]] = {"confirm": [], "fdatasync": []}
     descriptor = os.open(directory / "beside", os.O_CREAT | os.O_RDWR, 0o600)

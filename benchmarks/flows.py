@@ -315,9 +315,9 @@ def prepare_memory() -> list[object]:
 
     Return objects that must be kept during the run. They fill the free blocks that earlier
     allocations left in the pools of each size class (16 to 512 bytes, in steps of 16). Further
-    pools get more free blocks than a flow ever uses. Without this, an additional import changed a
-    count by up to 2 %: an allocation costs more instructions if it takes the last free block of a
-    pool.
+    pools get more free blocks than a flow ever uses. Without this preparation, an additional import
+    changed a count by up to 2 %: an allocation costs more instructions if it takes the last free
+    block of a pool.
     """
     empty = b"".__sizeof__()
     held: list[object] = []

@@ -334,7 +334,7 @@ class Scale:
         await self._quiet()
 
     async def _quiet(self) -> None:
-        """Wait until the broker is idle: until it has answered 50 requests, 10 ms apart."""
+        """Wait until the broker is idle: it has answered 50 requests, sent 10 ms apart."""
         for _ in range(50):
             self._declarers[0].write(marshal(1, spec.Basic.Qos()))
             await self._declarers[0].wait_for(b"\x00\x3c\x00\x0b", 1)

@@ -114,8 +114,8 @@ class TransportClient:
         self.read(4 + 2 * self._framed)
 
     def frame(self, data: bytes) -> bytes:
-        """Return the data in a WebSocket frame if the transport needs one; otherwise the data
-        itself.
+        """Return the data in a WebSocket frame if the transport is WebSocket, otherwise the data
+        unchanged.
         """
         return Frame(Opcode.BINARY, data).serialize(mask=True) if self._framed else data
 

@@ -145,7 +145,7 @@ COMPONENTS: Final[dict[str, Comparison]] = {
     ),
 }
 #: The comparison of parameters of all other components, and of global parameters.
-OTHER_PARAMETER: Final = Comparison(MISSING, "kept and returned, without effect")
+OTHER_PARAMETER: Final = Comparison(MISSING, "stored and returned, without effect")
 
 #: Global parameters that only identify a cluster or an imported file of definitions.
 _NAMES_ONLY: Final = ("cluster_name", "internal_cluster_id", "imported_definition_hash_value")

@@ -85,7 +85,9 @@ def size(bucket: Bucket[S]) -> int:
 
 
 def _plain(subscriber: S) -> bool:
-    """True if the subscriber can be stored bare, without being mistaken for a container."""
+    """True if the subscriber can be stored without a list, because it cannot be taken for a
+    container.
+    """
     return subscriber is not None and not isinstance(subscriber, (list, dict))
 
 

@@ -254,8 +254,9 @@ class ConcurrentTrie(Matcher[S]):
     def _descend(self, words: list[str]) -> _Path[S]:
         """Return the existing trie nodes along a pattern's words, and the last node's content.
 
-        A node of an older generation than the root's belongs to a snapshot. It is first replaced by
-        a copy, unless its content is a tomb: then it is the last node that is returned.
+        A node of an older generation than the root's belongs to a snapshot, and is first replaced
+        by a copy. If the content of such a node is a tomb, the node is not replaced, and is the
+        last node of the result.
         """
         last = len(words) - 1
         while True:
@@ -282,7 +283,7 @@ class ConcurrentTrie(Matcher[S]):
     def _cut_off(self, words: list[str], path: list[INode[S]]) -> bool:
         """Remove the emptied node at the end of the path, then each parent that becomes empty.
 
-        Return False if a snapshot came in between: the nodes of the path then belong to an older
+        Return False if a snapshot was made meanwhile: the nodes of the path then belong to an older
         generation, and cannot be changed.
         """
         dead = path.pop()

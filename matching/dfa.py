@@ -24,9 +24,9 @@ were more changes than states, most states may be unreachable. The automaton the
 without states and frees the old states a few at a time.
 
 Costs: O(words) per lookup of a known topic, otherwise as in `trie`; memory for the trie and up to
-the budget (96 MiB by default). Choose it if the same topics, or topics with the same beginning,
-recur and subscriptions seldom change. Source: article 5 (listed in `matching`), which rebuilds the
-whole automaton at each new binding.
+the budget (96 MiB by default). Choose this matcher if the same topics, or topics with the same
+beginning, recur and subscriptions seldom change. Source: article 5 (listed in `matching`), which
+rebuilds the whole automaton at each new binding.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ with the old one.
 A change copies one leaf and the log16 n forks above it. A lookup takes log16 n steps and probes one
 dict.
 
-Source: article 2 (listed in `matching`). There, a node has 32 branches and a bitmap of the branches
-present. Here, a fork is a list of 16, because counting bits is slow in Python. Keys with colliding
-hashes need no special case (the article has L-nodes for them). Such keys share a leaf, and a leaf
-may grow beyond 64 pairs when all bits of the hash are used.
+Source: article 2 (listed in `matching`). In the article, a node has 32 branches and a bitmap of the
+branches present. Here, a fork is a list of 16 entries, because counting bits is slow in Python.
+Keys with colliding hashes need no special case (the article has L-nodes for them). Such keys share
+a leaf, and a leaf may grow beyond 64 pairs when all bits of the hash are used.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Hamt(Generic[K, V]):
         return Hamt(_put(self.top, hash(key) & _HASH, 0, key, value), size)
 
     def without(self, key: K) -> Hamt[K, V] | None:
-        """Return a map without this key, which must be present; None if no pair is left."""
+        """Return a map without this key, which must be present; None if the map would be empty."""
         if self._size == 1:
             return None
         return Hamt(_without(self.top, hash(key) & _HASH, key), self._size - 1)

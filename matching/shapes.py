@@ -16,8 +16,8 @@ trie. A pattern of a new shape goes there too if, with a table for this shape, s
 to probe more than `limit` tables.
 
 Costs: O(shapes x words) per lookup, O(words) per subscription; memory for a key and a dict entry
-per pattern, the smallest of all algorithms. Choose it for very many patterns of few shapes, or for
-interpreted Python.
+per pattern, less than in all other algorithms. Choose this matcher for very many patterns of few
+shapes, or for interpreted Python.
 
 Source: own application of tuple space search (Srinivasan, Suri and Varghese, SIGCOMM 1999), which
 classifies network packets.
@@ -109,7 +109,7 @@ class Shape(Generic[S]):
         return [self.table] if self.parts is None else self.parts
 
     def empty(self) -> bool:
-        """True if the shape has no pattern left."""
+        """True if the shape has no pattern."""
         return not any(self.tables())
 
     def _divide(self) -> None:

@@ -89,5 +89,7 @@ def _take(subscribers: SubscriberSet[S], found: list[S]) -> None:
 
 
 def _plain(subscriber: S) -> bool:
-    """True if the subscriber can be stored bare, without being mistaken for a container."""
+    """True if the subscriber can be stored without a list, because it cannot be taken for a
+    container.
+    """
     return subscriber is not None and not isinstance(subscriber, (list, Hamt))

@@ -8,13 +8,16 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import pytest
 from hypothesis import settings
 
 from tests.broker import BrokerProcess
+
+if TYPE_CHECKING:
+    from tests.cluster.programs import Kfake
 
 pytest_plugins = ["tests.watch"]
 
@@ -74,6 +77,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr.startswith("alone") and collection_path.name.startswith("test_"):
         return True if b"mark.alone" not in collection_path.read_bytes() else None
     return None
+
+
+@pytest.fixture(scope="session")
+def kfake() -> Iterator[Kfake]:
+    """Start one kfake for many tests; each test uses a topic of its own."""
+    # Most test runs need no client of Kafka.
+    from tests.cluster.programs import Kfake
+
+    process = Kfake()
+    yield process
+    process.close()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.catalog import VERSION
 from trellis.cli import parser
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -83,6 +84,22 @@ def test_page_about_mosquitto_equals_the_table_of_the_import() -> None:
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
         assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_packages_are_installed_from_the_checkout(document: Path) -> None:
+    """No index has the distributions: a stranger may register their names.
+
+    In .run, `make run` has installed the broker, so pip only adds the packages of an extra.
+    """
+    for line in document.read_text().splitlines():
+        for command in re.findall(r"(\S*pip) install ['\"]?trellis-(?:broker|pyspark)", line):
+            assert command.lstrip("`(").startswith(".run/bin/"), line
+
+
+def test_page_about_storage_has_the_schema_version_of_the_catalog() -> None:
+    page = (ROOT / "docs" / "storage.md").read_text()
+    assert f"`catalog.sqlite` has schema version {VERSION} and" in page
 
 
 def test_commands_in_the_readme_exist() -> None:

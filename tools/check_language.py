@@ -66,7 +66,7 @@ _PHRASES = [
 ]
 _MEDIA_TYPE = re.compile(r"octet-stream", re.IGNORECASE)
 _CITATION = re.compile(r"AMQP 0-9-1|MQTT-\d+\.\d+\.\d+|RFC \d+")
-#: The first line of a block of text: of a list item, a row of a table, a heading.
+#: The first line of a block of text: a list item, a row of a table, or a heading.
 _BLOCK_START = re.compile(r"\s*(\||[-*] |\d+\. |#+ \S.*$)")
 _OLD_NAME = re.compile(rf"(?<![^\W_])({'|'.join(OLD_NAMES)})(?!\w)")
 _BACKTICKED = re.compile(r"`[^`\n]*`")
@@ -91,7 +91,7 @@ class AllowList:
         self._used: set[int] = set()
 
     def covers(self, violation: Violation) -> bool:
-        """True if an entry allows the violation. Marks that entry as used."""
+        """True if an entry of the list allows the violation. Mark the entry as used."""
         line = self._files[violation.path].lines[violation.line - 1]
         covering = {
             number

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes DIRECTORY a virtual environment that holds the compiled broker with Kafka's client. WHEELS, if given, keeps the broker's wheel. The Dockerfile
-# and CI run this script.
+# Makes DIRECTORY a virtual environment that holds the compiled broker with the packages of its extra `server`. WHEELS, if given, keeps the broker's
+# wheel. The Dockerfile and CI run this script.
 set -eu
 directory=$1
 if [ "$#" -gt 1 ]; then
@@ -13,8 +13,8 @@ fi
 
 tools/make-venv.sh "$directory"
 TRELLIS_REQUIRE_COMPILED=1 "$directory/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$wheels" .
-# The extra `cluster` lets the image run as a node of a cluster (docker-compose.ha.yml).
+# The extra `server` has the packages of bridges, clusters (docker-compose.ha.yml), connectors, tokens and telemetry.
 for wheel in "$wheels"/*.whl; do
-    "$directory/bin/python" -m pip install --quiet "${wheel}[cluster]"
+    "$directory/bin/python" -m pip install --quiet "${wheel}[server]"
 done
 "$directory/bin/python" build_backend/compiled_modules.py

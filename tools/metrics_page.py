@@ -90,7 +90,7 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
 """
 
 
-#: Metrics of every detailed page, which HEAD explains.
+#: Metrics that are on every detailed page. HEAD explains these metrics, so the tables omit them.
 EVERYWHERE = (
     "trellis_detailed_families_cut",
     "trellis_detailed_families_unknown",

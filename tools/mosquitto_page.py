@@ -14,7 +14,7 @@ from trellis.mosquitto.options import GROUPS, OPTIONS
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "moving-from-mosquitto.md"
 MARKER = "<!-- tools/mosquitto_page.py generates the tables below. -->\n"
 TAIL = """
-The import uses the same table, and a test checks that this page is up to date.
+`trellis import mosquitto` uses these tables of options. A test checks that this page is up to date.
 """
 
 

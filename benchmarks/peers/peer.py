@@ -149,7 +149,7 @@ class PeerBroker:
     def found(self, program: str) -> Path:
         """Return the path of a program. Raises Failed if the program is not installed.
 
-        Subclasses call this after `missing` returned "".
+        Subclasses call this method only after `missing` has returned "".
         """
         path = self.tools.program(program)
         if path is None:

@@ -33,7 +33,8 @@ class FieldsRow(Generic[S]):
         self.criteria: Final = criteria
         self.bucket: Bucket[S] = None
         self.mark = 0
-        #: Says quickly that the row is far from a message (signature.py).
+        #: The signature, which shows without a comparison that a message fails two criteria
+        #: (signature.py).
         self.signature: Final = criteria_signature(criteria)
 
 

@@ -17,9 +17,9 @@ version=$(basename "$wheel" | cut -d- -f2)
 minor=$("$python" -c 'import sys; print(sys.version_info.minor)')
 pip=${PIP:-"$python -m pip"}
 
-# The extra `cluster` lets the broker run as a node of a cluster.
+# The extra `server` has the packages of bridges, clusters, connectors, tokens and telemetry.
 $pip install --quiet --disable-pip-version-check --no-compile --no-warn-script-location \
-    --root-user-action=ignore --target "$root/usr/lib/trellis" "${wheel}[cluster]"
+    --root-user-action=ignore --target "$root/usr/lib/trellis" "${wheel}[server]"
 rm -rf "$root/usr/lib/trellis/bin"
 install -D -m 755 "$here/trellis" "$root/usr/bin/trellis"
 install -D -m 644 "$here/broker.toml" "$root/etc/trellis/broker.toml"

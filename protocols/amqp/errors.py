@@ -49,7 +49,8 @@ _CODES: Final[dict[type[BrokerError], int]] = {
 
 
 class AmqpError(Exception):
-    """A method of the client fails. The client gets the reply code `code` and the text `text`.
+    """The error that a method of the client fails with: the client gets the reply code `code` and
+    the text `text`.
 
     If `hard` is True, the error closes the connection, else the channel.
     """

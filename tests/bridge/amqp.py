@@ -16,8 +16,13 @@ from tests.bridge.running import PATIENCE, BridgingBroker
 Got = tuple[str, bytes, pika.BasicProperties]
 
 
-def channel(broker: BridgingBroker) -> BlockingChannel:
-    return pika.BlockingConnection(pika.ConnectionParameters(*broker.amqp)).channel()
+def channel(
+    broker: BridgingBroker, user: str = "guest", password: str = "guest"
+) -> BlockingChannel:
+    login = pika.PlainCredentials(user, password)
+    return pika.BlockingConnection(
+        pika.ConnectionParameters(*broker.amqp, credentials=login)
+    ).channel()
 
 
 def take(client: BlockingChannel, queue: str, count: int) -> list[Got]:

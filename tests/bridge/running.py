@@ -27,6 +27,16 @@ PATIENCE: Final = 60.0
 EXPIRY: Final = 600
 
 
+def workers(broker: int) -> list[int]:
+    """Return the process numbers of the bridges' workers of a broker process."""
+    tasks = Path(f"/proc/{broker}/task").glob("*/children")
+    return [
+        int(pid)
+        for pid in " ".join(task.read_text() for task in tasks).split()
+        if b"trellis.bridge" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
 class BridgingBroker(BrokerProcess):
     """A broker whose settings file has `text`, such as [[bridge]] tables."""
 
@@ -47,10 +57,12 @@ class BridgingBroker(BrokerProcess):
         host, port = self.addresses["http"]
         return f"http://{host}:{port}"
 
-    def request(self, method: str, path: str, body: object = None) -> Any:
+    def request(
+        self, method: str, path: str, body: object = None, login: str = "guest:guest"
+    ) -> Any:
         """Send a request to the HTTP API; return the answer's JSON, or None without a body."""
         request = urllib.request.Request(f"{self.url}/api/{path}", method=method)
-        request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
+        request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
         if body is not None:
             request.add_header("Content-Type", "application/json")
             request.data = json.dumps(body).encode()
@@ -78,11 +90,8 @@ class BridgingBroker(BrokerProcess):
 
     def worker(self) -> int:
         """Return the process id of the process that runs the bridges."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        for pid in " ".join(task.read_text() for task in tasks).split():
-            if b"trellis.bridge" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return int(pid)
-        raise AssertionError("the broker has no worker of bridges")
+        [pid] = workers(self.process.pid)
+        return pid
 
     def trellis(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of trellis against this broker."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pika
 import pytest
 
-from tests.bridge.amqp import AmqpPair, take
+from tests.bridge.amqp import AmqpPair, channel, take
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,21 @@ def test_messages_of_the_upstream_reach_the_local_bindings(pair: AmqpPair) -> No
         row for row in pair.local.request("GET", "federation-links") if row["upstream"] == "west"
     ]
     assert (link["status"], link["exchange"]) == ("running", "orders")
+
+
+def test_the_user_of_the_upstream_is_not_copied(pair: AmqpPair) -> None:
+    """The local broker has no such user, and would refuse the message again and again."""
+    federate(pair, "signed", "fanout", "users")
+    pair.near.queue_declare("signed.to")
+    pair.near.queue_bind("signed.to", "signed")
+    pair.remote.request("PUT", "users/eve", {"password": "pw", "tags": ""})
+    every = dict.fromkeys(("configure", "write", "read"), ".*")
+    pair.remote.request("PUT", "permissions/%2F/eve", every)
+    eve = channel(pair.remote, "eve", "pw")
+    eve.basic_publish("signed", "", b"x", pika.BasicProperties(user_id="eve", app_id="kept"))
+    [(_, body, properties)] = take(pair.near, "signed.to", 1)
+    assert (body, properties.user_id, properties.app_id) == (b"x", None, "kept")
+    eve.connection.close()
 
 
 def test_only_the_listed_binding_keys_are_copied(pair: AmqpPair) -> None:

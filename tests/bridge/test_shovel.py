@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import time
 import urllib.error
 from collections.abc import Iterator
@@ -105,6 +107,7 @@ def test_a_deleted_shovel_stops_and_a_changed_one_starts_again(pair: AmqpPair) -
     pair.shovel("change", dest_queue="change.1", **common)
     pair.near.basic_publish("", "d", b"1")
     assert take(pair.far, "change.1", 1)[0][1] == b"1"
+    pair.local.wait("change", lambda row: row["sent"] == 1)
     pair.put("change", dest_queue="change.2", **common)
     pair.far.queue_declare("change.2", durable=True)
     pair.near.basic_publish("", "d", b"2")
@@ -115,6 +118,8 @@ def test_a_deleted_shovel_stops_and_a_changed_one_starts_again(pair: AmqpPair) -
             break
         if found[0] is not None:
             pair.near.basic_publish("", "d", b"2")
+    # The counts are those of both definitions.
+    pair.local.wait("change", lambda row: row["sent"] >= 2)
     pair.local.request("DELETE", "shovels/vhost/%2F/change")
     pair.wait_gone("change")
 
@@ -169,6 +174,18 @@ def test_a_rate_limits_the_messages_of_a_second(pair: AmqpPair) -> None:
         ({"src_uri": "amqp://", "src_queue": "a", "colour": 1}, "unknown key 'colour'"),
         ({"src_uri": "amqp://", "src_queue": "a", "src_protocol": "amqp10"}, "amqp091"),
         ({"src_uri": "amqp://", "src_queue": "a", "rate": -1}, "'rate' must be"),
+        *(
+            ({"src_uri": "amqp://", "src_queue": "a", "dest_publish_properties": given}, reason)
+            for given, reason in (
+                ({"colour": "red"}, "the property 'colour' is unknown"),
+                ({"priority": "high"}, "the property 'priority' must be a whole number"),
+                ({"priority": True}, "must be a whole number from 0 to 255"),
+                ({"delivery_mode": 3}, "must be a whole number from 0 to 2"),
+                ({"app_id": 7}, "the property 'app_id' must be a text"),
+                ({"app_id": "é" * 128}, "must be a text of at most 255 bytes"),
+                ({"headers": []}, "the property 'headers' must be a JSON object"),
+            )
+        ),
     ],
 )
 def test_an_invalid_shovel_is_refused(pair: AmqpPair, value: Any, reason: str) -> None:
@@ -178,6 +195,89 @@ def test_an_invalid_shovel_is_refused(pair: AmqpPair, value: Any, reason: str) -
     assert refused.value.code == 400
     assert reason in text
     assert "secret" not in text
+
+
+def test_only_administrators_set_shovels_that_act_as_the_user_of_the_settings(
+    pair: AmqpPair,
+) -> None:
+    """A policymaker can set a shovel whose URI of this broker has a login."""
+    every = dict.fromkeys(("configure", "write", "read"), ".*")
+    pair.local.request("PUT", "users/maker", {"password": "pw", "tags": "policymaker"})
+    pair.local.request("PUT", "permissions/%2F/maker", every)
+
+    def put(component: str, value: dict[str, str]) -> None:
+        path = f"parameters/{component}/%2F/rights"
+        pair.local.request("PUT", path, {"value": value}, "maker:pw")
+
+    ends = {"src-queue": "rights", "dest-queue": "rights.to"}
+    for source, target in (("amqp://", pair.remote_uri), (pair.remote_uri, "amqp:///%2F")):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            put("shovel", {**ends, "src-uri": source, "dest-uri": target})
+        assert refused.value.code == 403
+        reason = refused.value.read().decode()
+        assert "lacks the tag 'administrator'" in reason and "USER:PASSWORD@/VHOST" in reason
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        put("federation-upstream", {"uri": pair.remote_uri})
+    assert refused.value.code == 403
+    put("shovel", {**ends, "src-uri": "amqp://maker:pw@", "dest-uri": pair.remote_uri})
+    pair.local.wait_up("rights")
+    pair.local.request("DELETE", "parameters/shovel/%2F/rights", login="maker:pw")
+    pair.wait_gone("rights")
+
+
+def test_a_message_that_cannot_be_encoded_is_refused_and_the_next_one_is_moved(
+    pair: AmqpPair,
+) -> None:
+    """The header of the shovel has a number that fits into no field of AMQP."""
+    pair.near.queue_declare("n")
+    for body in (b"1", b"2"):
+        pair.near.basic_publish("", "n", body)
+    pair.shovel(
+        "numbers",
+        src_uri="amqp://",
+        src_queue="n",
+        dest_uri=pair.remote_uri,
+        dest_queue="numbers.to",
+        dest_publish_properties={"headers": {"n": 1 << 63}},
+    )
+    row = pair.local.wait("numbers", lambda row: row["refused"] == 2)
+    assert (row["state"], row["reconnects"], row["in_flight"]) == ("up", 0, 0)
+    pair.local.request("DELETE", "parameters/shovel/%2F/numbers")
+    pair.wait_gone("numbers")
+
+
+def test_a_shovel_that_is_deleted_while_it_connects_closes_its_connection(pair: AmqpPair) -> None:
+    """The destination answers after the shovel is deleted: the connection opens, and is closed."""
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        slow.settimeout(PATIENCE)
+        uri = f"amqp://127.0.0.1:{slow.getsockname()[1]}"
+        pair.put("slow", src_uri="amqp://", src_queue="a", dest_uri=uri, dest_queue="x")
+        shovel, _ = slow.accept()
+        with shovel, socket.create_connection(pair.remote.amqp) as broker:
+            pair.local.request("DELETE", "parameters/shovel/%2F/slow")
+            # When the next shovel runs, the worker has stopped the deleted one.
+            pair.shovel(
+                "next", src_uri="amqp://", src_queue="a", dest_uri="amqp://", dest_queue="b"
+            )
+            assert b"shovel slow" in relayed(shovel, broker)
+    pair.local.request("DELETE", "parameters/shovel/%2F/next")
+    pair.wait_gone("next")
+
+
+def relayed(one: socket.socket, other: socket.socket) -> bytes:
+    """Pass the bytes of two sockets to each other until `one` ends; return what it has sent."""
+    sent = b""
+    while True:
+        ready, _, _ = select.select((one, other), (), (), PATIENCE)
+        assert ready, "the connection stays open, and nothing is sent"
+        for place, target in ((one, other), (other, one)):
+            if place in ready:
+                data = place.recv(1 << 16)
+                if place is one:
+                    sent += data
+                    if not data:
+                        return sent
+                target.sendall(data)
 
 
 def test_a_login_that_is_refused_is_shown(pair: AmqpPair) -> None:

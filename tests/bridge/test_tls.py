@@ -80,3 +80,30 @@ def test_a_bridge_and_a_shovel_over_tls(
         recorder.close()
     client.connection.close()
     local.stop()
+
+
+def test_a_missing_file_is_named_and_is_read_when_it_exists(
+    tmp_path: Path, files: Files, remote: BridgingBroker
+) -> None:
+    """The files are read for each connection, so they may come later, or change."""
+    ca, certificate = tmp_path / "later-ca.pem", tmp_path / "later-client.pem"
+    port = remote.addresses["mqtts"].port
+    table = bridge("b", 0, ["s/# out 1"], ca=str(ca), certificate=files.client, reconnect_max=1)
+    text = table.replace("mqtt://127.0.0.1:0", f"mqtts://localhost:{port}")
+    local = BridgingBroker(tmp_path / "local", text)
+    query = f"cacertfile={files.ca}&certfile={certificate}"
+    value = {
+        "src-uri": "amqp://",
+        "src-queue": "q",
+        "dest-uri": f"amqps://localhost:{remote.addresses['amqps'].port}?{query}",
+        "dest-queue": "to",
+        "reconnect-delay": 0.2,
+    }
+    local.request("PUT", "parameters/shovel/%2F/s", {"value": value})
+    for name, place in (("b", f"the authorities in {ca}"), ("s", f"its key in {certificate}")):
+        row = local.wait(name, lambda row, place=place: place in row["error"])  # type: ignore[misc]
+        assert row["state"] == "connecting" and "No such file" in row["error"]
+    ca.write_bytes(Path(files.ca).read_bytes())
+    certificate.write_bytes(Path(files.client).read_bytes())
+    local.wait_up("b", "s")
+    local.stop()

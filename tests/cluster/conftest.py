@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.log_server import LogServer
 from tests.cluster.nodes import NodeProcess
-from tests.cluster.programs import KafkaNodes, Kfake
+from tests.cluster.programs import KafkaNodes
 from trellis.cluster import topic
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.topic import KafkaTopic
@@ -18,14 +18,6 @@ from trellis.settings.cluster import ClusterSettings
 
 #: The type of a function that opens the replicated log of a cluster for the node with this name.
 OpenLog = Callable[[ClusterSettings, str], KafkaLog]
-
-
-@pytest.fixture(scope="session")
-def kfake() -> Iterator[Kfake]:
-    """Start one kfake for many tests; each test uses a topic of its own."""
-    process = Kfake()
-    yield process
-    process.close()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ import pytest
 from aiohttp import web
 
 from tests.broker import BrokerProcess
-from tests.cluster.programs import Kfake
 from trellis.connect import settings
 from trellis.connect.link import ConnectorLink
 from trellis.connect.service import links_of
@@ -81,14 +80,6 @@ def keeping_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerP
     process = BrokerProcess("--data-dir", str(tmp_path_factory.mktemp("data")))
     yield process
     process.stop()
-
-
-@pytest.fixture(scope="session")
-def kfake() -> Iterator[Kfake]:
-    """Start one kfake for many tests; each test uses a topic of its own."""
-    process = Kfake()
-    yield process
-    process.close()
 
 
 @pytest.fixture

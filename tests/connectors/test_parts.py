@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import ipaddress
 import re
+import socket
 import time
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -22,7 +23,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from trellis.cli import main
 from trellis.connect import backoff, settings
-from trellis.connect.addresses import PrivateAddress, PublicResolver, is_public
+from trellis.connect.addresses import PrivateAddress, is_public, public_socket
 from trellis.connect.http_target import RETRY_AFTER_MAX, seconds_of
 from trellis.connect.key_template import MESSAGE_FIELDS, KeyTemplate, TemplateError
 from trellis.connect.progress import Progress
@@ -100,11 +101,16 @@ def test_a_public_address_is_public(address: str) -> None:
     assert is_public(ipaddress.ip_address(address))
 
 
-async def test_a_name_of_a_private_address_is_not_resolved() -> None:
-    resolver = PublicResolver()
-    with pytest.raises(PrivateAddress, match="localhost has no public address"):
-        await resolver.resolve("localhost", 80)
-    await resolver.close()
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "localhost"])
+def test_no_socket_is_made_for_a_private_address(host: str) -> None:
+    for place in socket.getaddrinfo(host, 80, type=socket.SOCK_STREAM):
+        with pytest.raises(PrivateAddress, match="no public address: set allow_private = true"):
+            public_socket(place)
+
+
+def test_a_socket_is_made_for_a_public_address() -> None:
+    [place] = socket.getaddrinfo("1.1.1.1", 80, type=socket.SOCK_STREAM)
+    public_socket(place).close()
 
 
 # -- progress, pauses, templates

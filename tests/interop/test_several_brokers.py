@@ -100,6 +100,11 @@ def test_settings_are_accepted_and_share_no_port(name: str) -> None:
     assert len(used) == len(set(used)) == 12
 
 
+def test_reload_of_haproxy_keeps_connections() -> None:
+    """The option `hard-stop-after` would end the connections of the process before a reload."""
+    assert "hard-stop-after" not in (FILES / "haproxy.cfg").read_text()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_host_name_selects_the_broker_of_an_amqp_client(machine: Machine, name: str) -> None:
     parameters = pika.ConnectionParameters(

@@ -25,6 +25,14 @@ pytestmark = [pytest.mark.long, pytest.mark.xdist_group("helm")]
 
 PASSWORD: Final = ("--set", "auth.password=secret")
 NAMES: Final = ("node", "tls", "cluster", "cluster-trial")
+#: The Secret plant-settings: settings with a password.
+BRIDGE: Final = """
+[[bridge]]
+name = "office"
+remote = "mqtts://mqtt.example:8883"
+topics = ["sensors/# out 1"]
+remote_password = "hidden"
+"""
 
 
 def example(name: str) -> tuple[str, str]:
@@ -44,6 +52,7 @@ def secrets(directory: Path) -> Secrets:
             "tls.key": certificate,
             "ca.crt": authority.file.read_bytes(),
         },
+        "plant-settings": {"settings.toml": BRIDGE.encode()},
         "plant-definitions": {"definitions.json": json.dumps(definitions).encode()},
         "kafka-client": {
             "kafka.toml": (EXAMPLES / "kafka.toml").read_bytes(),
@@ -114,6 +123,13 @@ def test_pods_are_hardened(words: tuple[str, ...]) -> None:
             for mount in container["volumeMounts"]:
                 writable = mount["mountPath"] in ("/var/lib/trellis", "/tmp")
                 assert mount.get("readOnly", False) is not writable
+
+
+def test_passwords_are_in_secrets_only() -> None:
+    for name, password in (("node", 'a "secret"'), ("cluster-trial", "trial")):
+        release = Release(render(*example(name)))
+        others = [one for one in release.objects if one["kind"] != "Secret"]
+        assert password not in yaml.safe_dump(others, allow_unicode=True, width=10_000)
 
 
 def test_services_select_the_brokers_pods_only(words: tuple[str, ...]) -> None:
@@ -201,6 +217,7 @@ def test_settings_of_the_examples(tmp_path: Path) -> None:
     assert set(pods["tls"].listeners) == {"amqps", "mqtts", "wss", "http", "metrics"}
     assert pods["tls"].http.tls
     assert pods["tls"].mqtts.certificate_user
+    assert [bridge.remote_password for bridge in pods["tls"].bridge] == ["hidden"]
     assert pods["cluster"].cluster.name == "orders"
     options = tomllib.loads((EXAMPLES / "kafka.toml").read_text())["cluster"]["options"]
     moved = {**options, "ssl.ca.location": f"{tmp_path}/cluster/etc/trellis/kafka/ca.crt"}

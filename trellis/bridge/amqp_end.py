@@ -13,6 +13,7 @@ from pika.exceptions import AMQPError
 
 from trellis.bridge.amqp_uri import AmqpUri, parse_uri
 from trellis.bridge.contract import LocalAmqp
+from trellis.bridge.tls_files import load_files
 
 #: Seconds to wait for a connection, and for the answer to a method.
 TIMEOUT: Final = 30.0
@@ -31,15 +32,14 @@ class ChannelClosed(LinkLost):
 
 
 def _tls(uri: AmqpUri) -> pika.SSLOptions | None:
-    """Return the options of TLS. Raises OSError if a file cannot be read."""
+    """Return the options of TLS. Raises OSError, which names a file that cannot be read."""
     if not uri.tls:
         return None
-    context = ssl.create_default_context(cafile=uri.ca or None)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if not uri.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if uri.certificate:
-        context.load_cert_chain(uri.certificate, uri.key or None)
+    load_files(context, uri.ca, uri.certificate, uri.key)
     return pika.SSLOptions(context, uri.server_name or uri.host)
 
 
@@ -80,6 +80,7 @@ class AmqpEnd:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection: Any = None
+        self._unwanted = False
         self.channel: Any = None
         self.lost: asyncio.Future[LinkLost] = self._loop.create_future()
 
@@ -87,12 +88,17 @@ class AmqpEnd:
         """Connect, and open a channel. Raises LinkLost."""
         opened: asyncio.Future[Any] = self._loop.create_future()
 
+        def on_open(connection: AsyncioConnection) -> None:
+            if self._unwanted:
+                connection.close()
+            _resolve(opened, None)
+
         def on_error(_connection: object, error: object) -> None:
             self._lose(LinkLost(_reason(error)))
 
         self._connection = AsyncioConnection(
             parameters,
-            on_open_callback=lambda _: _resolve(opened, None),
+            on_open_callback=on_open,
             on_open_error_callback=on_error,
             on_close_callback=on_error,
             custom_ioloop=self._loop,
@@ -175,7 +181,12 @@ class AmqpEnd:
         self._lose(LinkLost(reason))
 
     def close(self) -> None:
-        """Close the connection, if it is open."""
+        """Close the connection: at once if it is open, otherwise as soon as it is open.
+
+        A broker that does not answer is left after TIMEOUT seconds. (pika's `close` of a connection
+        that is not open yet raises an AssertionError in a callback.)
+        """
+        self._unwanted = True
         if self._connection is not None and self._connection.is_open:
             self._connection.close()
 

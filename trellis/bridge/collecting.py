@@ -3,67 +3,119 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple
 
 from broker.broker import Broker
 from broker.vhost.vhost import VirtualHost
-from trellis.bridge.contract import FEDERATION, SHOVEL, Shovel
+from trellis.bridge.amqp_uri import parse_uri
+from trellis.bridge.contract import FEDERATION, SHOVEL, LocalAmqp, Shovel
 from trellis.bridge.shovel_definition import federation_of, shovel_of
 
 UPSTREAM: Final = "federation-upstream"
 UPSTREAM_SET: Final = "federation-upstream-set"
-#: Number of exchanges or parameters that are examined in one turn of the event loop.
-SLICE: Final = 200
+#: Number of exchanges, parameters or virtual hosts that are examined in one turn of the event loop.
+SLICE: Final = 50
 #: Largest number of shovels and federation links of a broker.
 LINKS_MAX: Final = 1_000
 #: Types of exchanges that may be federated.
 FEDERATED_KINDS: Final = ("topic", "fanout", "direct", "headers")
 
 
-class InvalidLink:
+class InvalidLink(NamedTuple):
     """A shovel or federation link that cannot run; `reason` is the fault of its definition."""
 
-    def __init__(self, kind: str, vhost: str, name: str, reason: str) -> None:
-        self.kind = kind
-        self.vhost = vhost
-        self.name = name
-        self.reason = reason
+    kind: str
+    vhost: str
+    name: str
+    reason: str
 
 
-async def find_links(broker: Broker, node: str) -> list[Shovel | InvalidLink]:
-    """Return the shovels and federation links of all virtual hosts, found in slices of SLICE.
-
-    `node` is the name of this broker. After LINKS_MAX links, the next one is returned as an
-    InvalidLink, and the rest is left out.
-    """
-    found: list[Shovel | InvalidLink] = []
-    async for link in _links(broker, node):
-        if len(found) >= LINKS_MAX:
-            reason = f"the limit is {LINKS_MAX} shovels and federation links; delete some of them"
-            link = InvalidLink(link.kind, link.vhost, link.name, reason)
-            found.append(link)
-            break
-        found.append(link)
-    return found
+Link = Shovel | InvalidLink
+#: The parameters of shovels, by virtual host and name, when they were parsed, and the results.
+Parsed = dict[tuple[str, str], tuple[object, Link]]
 
 
-async def _links(broker: Broker, node: str) -> AsyncIterator[Shovel | InvalidLink]:
-    seen = 0
-    for vhost in list(broker.vhosts.values()):
-        upstreams: dict[str, object] = {}
-        for (component, name), value in list(vhost.parameters.values.items()):
-            if component == SHOVEL:
-                yield _shovel(vhost.name, name, value)
-            elif component == UPSTREAM:
-                upstreams[name] = value
+class LinkFinder:
+    """Finds the links of a broker. A shovel is parsed again only if its parameter has changed."""
+
+    def __init__(self, broker: Broker, local: LocalAmqp) -> None:
+        self._broker = broker
+        self._local = local
+        self._parsed: Parsed = {}
+        self._has_client = find_spec("pika") is not None
+
+    async def find(self) -> list[Link]:
+        """Return the shovels and federation links of all virtual hosts, found in slices of SLICE.
+
+        After LINKS_MAX links, the next one is returned as an InvalidLink, and the rest is left out.
+        """
+        found: list[Link] = []
+        parsed: Parsed = {}
+        async with aclosing(self._links(parsed)) as links:
+            async for link in links:
+                if len(found) >= LINKS_MAX:
+                    reason = f"the limit is {LINKS_MAX} shovels and federation links; delete some"
+                    found.append(InvalidLink(link.kind, link.vhost, link.name, reason))
+                    break
+                found.append(link)
+        self._parsed = parsed
+        return found
+
+    def defines(self, shovel: Shovel) -> bool:
+        """True if the present parameter of this name still defines this shovel."""
+        vhost = self._broker.vhosts.get(shovel.vhost)
+        value = None if vhost is None else vhost.parameters.values.get((SHOVEL, shovel.name))
+        return value is not None and self._shovel(shovel.vhost, shovel.name, value) == shovel
+
+    async def _links(self, parsed: Parsed) -> AsyncGenerator[Link, None]:
+        """Yield the links, and put the shovels into `parsed`."""
+        seen = 0
+        for vhost in list(self._broker.vhosts.values()):
+            upstreams: dict[str, object] = {}
+            for (component, name), value in list(vhost.parameters.values.items()):
+                if component == SHOVEL:
+                    shovel = self._shovel(vhost.name, name, value)
+                    parsed[vhost.name, name] = value, shovel
+                    yield shovel
+                elif component == UPSTREAM:
+                    upstreams[name] = value
+                seen += 1
+                if seen % SLICE == 0:
+                    await asyncio.sleep(0)
+            if upstreams and any("federation" in key for key in _policy_keys(vhost)):
+                async for link in _federation(vhost, upstreams, self._local.node):
+                    yield self._usable(link)
             seen += 1
             if seen % SLICE == 0:
                 await asyncio.sleep(0)
-        if upstreams and any("federation" in key for key in _policy_keys(vhost)):
-            async for link in _federation(vhost, upstreams, node):
-                yield link
-    await asyncio.sleep(0)
+
+    def _shovel(self, vhost: str, name: str, value: object) -> Link:
+        known = self._parsed.get((vhost, name))
+        if known is not None and known[0] is value:
+            return known[1]
+        try:
+            return self._usable(shovel_of(vhost, name, value))
+        except ValueError as error:
+            return InvalidLink(SHOVEL, vhost, name, str(error))
+
+    def _usable(self, link: Link) -> Link:
+        """Return the link itself, or the reason why this broker cannot run it."""
+        if isinstance(link, InvalidLink):
+            return link
+        if not self._has_client:
+            reason = "pika is not installed; pip install 'trellis-broker[bridge]'"
+        elif not self._local.port and not all(
+            parse_uri(uri).host for uri in (*link.source.uris, *link.target.uris)
+        ):
+            reason = (
+                "a URI without a host is this broker, whose listener amqp is off; set amqp.enabled"
+            )
+        else:
+            return link
+        return InvalidLink(link.kind, link.vhost, link.name, reason)
 
 
 def _policy_keys(vhost: VirtualHost) -> Iterator[str]:
@@ -73,7 +125,7 @@ def _policy_keys(vhost: VirtualHost) -> Iterator[str]:
 
 async def _federation(
     vhost: VirtualHost, upstreams: Mapping[str, object], node: str
-) -> AsyncIterator[Shovel | InvalidLink]:
+) -> AsyncIterator[Link]:
     """Yield the links of the exchanges to which a policy for federation applies."""
     for number, exchange in enumerate(list(vhost.exchanges.values())):
         if number % SLICE == SLICE - 1:
@@ -116,10 +168,3 @@ def _upstreams(
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and isinstance(entry.get("upstream"), str):
             yield entry["upstream"], {key: entry[key] for key in entry if key != "upstream"}
-
-
-def _shovel(vhost: str, name: str, value: object) -> Shovel | InvalidLink:
-    try:
-        return shovel_of(vhost, name, value)
-    except ValueError as error:
-        return InvalidLink(SHOVEL, vhost, name, str(error))

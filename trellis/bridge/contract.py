@@ -38,6 +38,11 @@ class MqttLogin(Struct, frozen=True):
     certificate: str = ""
     key: str = ""
 
+    @property
+    def url(self) -> str:
+        """The URL of the broker, without credentials."""
+        return f"mqtt{'s' if self.tls else ''}://{self.host}:{self.port}"
+
 
 class MqttBridge(Struct, frozen=True):
     """A bridge between the local broker and a remote MQTT broker; times are in seconds."""
@@ -114,7 +119,8 @@ class Shovel(Struct, frozen=True):
 class LocalAmqp(Struct, frozen=True):
     """The AMQP listener of this broker and a login there, for URIs without a host.
 
-    `port` is 0 if the listener is off. `node` is the name of this broker.
+    `port` is 0 if the listener is off. `node` is the name of this broker for other brokers; all
+    nodes of a cluster have the same one.
     """
 
     host: str
@@ -125,8 +131,12 @@ class LocalAmqp(Struct, frozen=True):
 
 
 class Configure(Struct, tag=True):
-    """All links that the worker is to run. Links that have not changed go on running."""
+    """All links that the worker is to run. Links that have not changed go on running.
 
+    `number` is a number that no earlier configuration has.
+    """
+
+    number: int
     bridges: list[MqttBridge]
     shovels: list[Shovel]
     local: LocalAmqp
@@ -173,8 +183,9 @@ class BridgeState(Struct):
 
 
 class LinkReport(Struct, tag=True):
-    """The states of all links."""
+    """The states of all links of the configuration with this number."""
 
+    number: int
     links: list[BridgeState]
 
 

@@ -24,8 +24,14 @@ def local_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def mqtt_bridge(settings: BridgeSettings, addresses: Mapping[str, str]) -> MqttBridge:
-    """Return the definition of a bridge. `addresses` has the addresses of listeners by name."""
+def mqtt_bridge(
+    settings: BridgeSettings, addresses: Mapping[str, str], cluster: str = ""
+) -> MqttBridge:
+    """Return the definition of a bridge. `addresses` has the addresses of listeners by name.
+
+    `cluster` is the name of the cluster, "" without one. All nodes of a cluster have the same
+    client identifier at the remote broker, so that a new active node continues the session.
+    """
     remote = parse_remote(settings.remote)
     host, port = local_address(addresses["mqtt"])
     return MqttBridge(
@@ -40,7 +46,7 @@ def mqtt_bridge(settings: BridgeSettings, addresses: Mapping[str, str]) -> MqttB
         remote=MqttLogin(
             remote.host,
             remote.port,
-            settings.client_id or f"{socket.gethostname()}.{settings.name}",
+            settings.client_id or f"{cluster or socket.gethostname()}.{settings.name}",
             settings.remote_user,
             settings.remote_password,
             remote.tls,
@@ -61,4 +67,10 @@ def local_amqp(settings: Settings, addresses: Mapping[str, str]) -> LocalAmqp:
     """Return the address and login of this broker for shovels; the port is 0 if amqp is off."""
     host, port = local_address(addresses["amqp"]) if "amqp" in addresses else ("", 0)
     user, password = settings.shovels.user, settings.shovels.password
-    return LocalAmqp(host, port, user, password, settings.node.name)
+    # The name is part of the names of queues at upstreams, which a new active node continues.
+    return LocalAmqp(host, port, user, password, cluster_name(settings) or settings.node.name)
+
+
+def cluster_name(settings: Settings) -> str:
+    """Return the name of the cluster that this node belongs to; "" without one."""
+    return settings.cluster.name if settings.cluster.enabled else ""

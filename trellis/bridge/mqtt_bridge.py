@@ -42,10 +42,6 @@ class MqttLink:
     """A running bridge between the local broker and a remote MQTT broker."""
 
     def __init__(self, bridge: MqttBridge) -> None:
-        """Prepare both connections.
-
-        Raises OSError or ValueError if a file of certificates or keys cannot be read.
-        """
         self._bridge = bridge
         outward, inward = TopicMap(bridge.topics, True), TopicMap(bridge.topics, False)
         self._local = MqttEnd(bridge, bridge.local, outward.filters)
@@ -77,7 +73,7 @@ class MqttLink:
             contract.MQTT,
             "",
             bridge.name,
-            f"mqtt{'s' if bridge.remote.tls else ''}://{bridge.remote.host}:{bridge.remote.port}",
+            bridge.remote.url,
             contract.UP if local.up and remote.up else contract.CONNECTING,
             "; ".join(f"{place}: {error}" for place, error in errors if error),
             outward.refusal or inward.refusal,
@@ -91,26 +87,3 @@ class MqttLink:
                 reconnects=local.lost + remote.lost,
             ),
         )
-
-
-class FailedLink:
-    """A bridge that cannot run, for example because a certificate's file is missing."""
-
-    def __init__(self, bridge: MqttBridge, error: str) -> None:
-        self.state = BridgeState(
-            contract.MQTT,
-            "",
-            bridge.name,
-            f"mqtt{'s' if bridge.remote.tls else ''}://{bridge.remote.host}:{bridge.remote.port}",
-            contract.CONNECTING,
-            error,
-            "",
-            0,
-            LinkCounters(),
-        )
-
-    def start(self) -> None:
-        """Do nothing: the bridge cannot run."""
-
-    def stop(self) -> None:
-        """Do nothing: the bridge has no connections."""

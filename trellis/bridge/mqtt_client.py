@@ -14,6 +14,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from trellis.bridge.contract import MqttLogin
+from trellis.bridge.tls_files import load_files
 
 #: Seconds between two checks of the keep-alive.
 CHECK_SECONDS: Final = 1.0
@@ -27,10 +28,7 @@ class AsyncioClient:
     """
 
     def __init__(self, login: MqttLogin, keep_alive: int) -> None:
-        """Prepare the client; `keep_alive` is in seconds.
-
-        Raises OSError or ValueError if a file of certificates or keys cannot be read.
-        """
+        """Prepare the client; `keep_alive` is in seconds."""
         self._login = login
         self._keep_alive = keep_alive
         self._loop = asyncio.get_running_loop()
@@ -40,8 +38,9 @@ class AsyncioClient:
         )
         if login.user:
             client.username_pw_set(login.user, login.password)
-        if login.tls:
-            client.tls_set(login.ca or None, login.certificate or None, login.key or None)
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if login.tls else None
+        if self._tls is not None:
+            client.tls_set_context(self._tls)
         client.max_inflight_messages_set(0)
         client.on_socket_open = self._in_loop(self._on_open)
         client.on_socket_close = self._on_close
@@ -89,15 +88,14 @@ class AsyncioClient:
         properties.SessionExpiryInterval = session_expiry
         properties.ReceiveMaximum = receive_maximum
         self._closed.clear()
-        await self._loop.run_in_executor(
-            None,
-            lambda: self.paho.connect(
-                self._login.host,
-                self._login.port,
-                self._keep_alive,
-                clean_start=False,
-                properties=properties,
-            ),
+        await self._loop.run_in_executor(None, self._connect, properties)
+
+    def _connect(self, properties: Any) -> None:
+        login = self._login
+        if self._tls is not None:
+            load_files(self._tls, login.ca, login.certificate, login.key)
+        self.paho.connect(
+            login.host, login.port, self._keep_alive, clean_start=False, properties=properties
         )
 
     async def closed(self) -> None:

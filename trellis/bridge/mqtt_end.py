@@ -59,10 +59,7 @@ class MqttEnd:
     """A connection of a bridge to one broker, which is made again after each loss."""
 
     def __init__(self, bridge: MqttBridge, login: MqttLogin, filters: dict[str, int]) -> None:
-        """Prepare the connection. `filters` are the topic filters to subscribe to, with their QoS.
-
-        Raises OSError or ValueError if a file of certificates or keys cannot be read.
-        """
+        """Prepare the connection. `filters` are the topic filters to subscribe to, with QoS."""
         self._bridge = bridge
         self._login = login
         self._filters = filters

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -13,8 +12,7 @@ import msgspec
 from broker.broker import Broker
 from trellis import logs
 from trellis.bridge import contract
-from trellis.bridge.amqp_uri import parse_uri
-from trellis.bridge.collecting import InvalidLink, find_links
+from trellis.bridge.collecting import InvalidLink, Link, LinkFinder
 from trellis.bridge.contract import BridgeState, LinkCounters, LocalAmqp, MqttBridge, Shovel
 from trellis.worker_process import WorkerProcess
 
@@ -46,15 +44,21 @@ class KnownLink:
         )
         return LinkCounters(**{name: earlier[name] + present[name] for name in earlier})
 
-    def worker_lost(self) -> None:
-        """Keep the counts of a worker that has ended, and note that the link is not connected."""
+    def lost(self, reason: str) -> None:
+        """Keep the counts, and note that the link is not connected, for this reason.
+
+        Called when the worker has ended, or starts the link again. It does not run links whose
+        definitions cannot be used.
+        """
+        if self.state.state == contract.INVALID:
+            return
         self._earlier = self.counters
         if self.state.state == contract.UP:
             self.since = time.time()
         self.state = msgspec.structs.replace(
             self.state,
             state=contract.CONNECTING,
-            error="the process of the bridges has ended",
+            error=reason,
             in_flight=0,
             counters=LinkCounters(),
         )
@@ -76,10 +80,14 @@ class BridgeService:
         self._links: dict[LinkName, KnownLink] = {}
         self._bridges: list[MqttBridge] = []
         self._local = LocalAmqp("", 0, "", "", "")
-        #: The definitions that were sent to the worker last, and the names of their links.
+        self._finder = LinkFinder(broker, self._local)
+        #: The links that were found last; None if they must be sent again.
+        self._found: list[Link] | None = None
+        #: The configuration that was sent to the worker last, its number, and its shovels.
         self._sent = b""
-        self._running: set[LinkName] = set()
-        #: Shovels that have ended, but that are still in the worker's definitions.
+        self._number = 0
+        self._shovels: dict[LinkName, Shovel] = {}
+        #: Shovels that have ended, but that are still in the worker's configuration.
         self._ended: set[LinkName] = set()
         self._watching: asyncio.Task[None] | None = None
         self.worker: WorkerProcess | None = None
@@ -93,6 +101,7 @@ class BridgeService:
         """
         self._bridges = list(bridges)
         self._local = local
+        self._finder = LinkFinder(self._broker, local)
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     def close(self) -> None:
@@ -111,76 +120,76 @@ class BridgeService:
         """Send the definitions of the links to the worker whenever they have changed."""
         while True:
             try:
-                self._configure(await find_links(self._broker, self._local.node))
+                found = await self._finder.find()
+                if found != self._found:
+                    self._configure(found)
             except Exception as error:  # noqa: BLE001 - later changes must still take effect
                 note = f"next attempt in {WATCH_SECONDS:g} s"
                 logs.error("bridge_definitions_failed", error=repr(error), note=note)
             await asyncio.sleep(WATCH_SECONDS)
 
-    def _configure(self, found: Sequence[Shovel | InvalidLink]) -> None:
-        shovels = []
+    def _configure(self, found: list[Link]) -> None:
         ended, self._ended = self._ended, set()
-        running: set[LinkName] = {(contract.MQTT, "", bridge.name) for bridge in self._bridges}
-        wanted = set(running)
+        # A new shovel with the name of an ended one begins after the end of the old one.
+        self._found = None if ended else found
+        before, self._shovels = self._shovels, {}
+        wanted: set[LinkName] = {(contract.MQTT, "", bridge.name) for bridge in self._bridges}
         for link in found:
             name = (link.kind, link.vhost, link.name)
             if name in ended:
-                continue  # A new shovel with the old name begins after the end of the old one.
+                continue
             wanted.add(name)
-            problem = link.reason if isinstance(link, InvalidLink) else self._problem(link)
-            if problem:
-                self.add(invalid_state(link.kind, link.vhost, link.name, problem))
-            elif isinstance(link, Shovel):
-                shovels.append(link)
-                running.add(name)
-        self._running = running
+            if isinstance(link, InvalidLink):
+                self.add(invalid_state(*link))
+            else:
+                self._shovels[name] = link
+                if name in self._links and before.get(name, link) != link:
+                    self._links[name].lost("its definition has changed")
         for name in [name for name in self._links if name not in wanted]:
             del self._links[name]
-        text = contract.line(contract.Configure(self._bridges, shovels, self._local))
-        if text == self._sent or not (self._bridges or shovels or self._sent):
+        if self.worker is None and not (self._bridges or self._shovels):
             return
-        self._sent = text
+        self._number += 1
+        self._sent = self._configuration(self._number, self._bridges, self._shovels.values())
         if self.worker is None:
-            self.worker = WorkerProcess(PROGRAM, self._sent, self._on_line, self._on_lost)
+            # Each worker begins without links, because those of the first one may be gone.
+            nothing = self._configuration(0, (), ())
+            self.worker = WorkerProcess(PROGRAM, nothing, self._on_line, self._on_lost)
         else:
-            self.worker.send(text)
+            self.worker.send(self._sent)
 
-    def _problem(self, shovel: Shovel) -> str:
-        """Return the reason why this broker cannot run a shovel; "" if it can."""
-        if find_spec("pika") is None:
-            return "pika is not installed; pip install 'trellis-broker[bridge]'"
-        if not self._local.port and not all(
-            parse_uri(uri).host for uri in (*shovel.source.uris, *shovel.target.uris)
-        ):
-            return (
-                "a URI without a host is this broker, whose listener amqp is off; set amqp.enabled"
-            )
-        return ""
+    def _configuration(
+        self, number: int, bridges: Iterable[MqttBridge], shovels: Iterable[Shovel]
+    ) -> bytes:
+        return contract.line(contract.Configure(number, list(bridges), list(shovels), self._local))
 
     # -- messages of the worker
 
     def _on_line(self, text: bytes) -> None:
         message = contract.from_worker.decode(text)
         if isinstance(message, contract.LinkReport):
-            for state in message.links:
-                self._on_state(state)
+            # An earlier report is about links that were removed or changed meanwhile.
+            if message.number == self._number:
+                for state in message.links:
+                    self._on_state(state)
         elif self.worker is not None:
             self.worker.ready = True
-            # The definitions may have changed since the worker was started.
             self.worker.send(self._sent)
 
     def _on_state(self, state: BridgeState) -> None:
-        if (state.kind, state.vhost, state.name) not in self._running:
-            return  # The worker has not yet read the message that removes this link.
+        name = (state.kind, state.vhost, state.name)
+        if name in self._ended:
+            return
         self.add(state)
-        if state.state == contract.ENDED:
+        if state.state == contract.ENDED and self._finder.defines(self._shovels[name]):
             logs.info("shovel_ended", vhost=state.vhost, name=state.name, moved=state.counters.sent)
-            self._ended.add((state.kind, state.vhost, state.name))
+            self._ended.add(name)
+            self._found = None
             self._end_shovel(state.vhost, state.name)
 
     def _on_lost(self, reason: str, delay: float) -> None:
         for link in self._links.values():
-            link.worker_lost()
+            link.lost("the process of the bridges has ended")
         logs.warning(
             "bridge_worker_lost",
             reason=reason,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import struct
 import time
 from collections import deque
 from typing import Any, Final, NamedTuple
@@ -44,6 +45,8 @@ class ShovelLink:
     def __init__(self, shovel: Shovel, local: LocalAmqp) -> None:
         self._shovel = shovel
         self._local = local
+        #: Properties that replace those of each message.
+        self._properties = msgspec.json.decode(shovel.target.properties)
         self._counters = LinkCounters()
         self._state = contract.CONNECTING
         self._error = "not connected yet"
@@ -234,7 +237,11 @@ class ShovelLink:
             self._counters.looped += 1
             self._settle(message.tag)
             return
-        for name, value in msgspec.json.decode(target.properties).items():
+        if self._shovel.kind == contract.FEDERATION:
+            # The user of another broker. This broker would refuse a message of a user that has not
+            # logged in, again and again.
+            properties.user_id = None
+        for name, value in self._properties.items():
             setattr(properties, name, value)
         self._add_headers(properties)
         if target.queue:
@@ -244,7 +251,7 @@ class ShovelLink:
             key = message.key if target.key is None else target.key
         try:
             self._target.channel.basic_publish(exchange, key, message.body, properties)
-        except (AMQPError, ValueError, TypeError, AssertionError) as error:
+        except (AMQPError, ValueError, TypeError, AssertionError, struct.error) as error:
             # The channel is closed, or the properties cannot be encoded.
             if self._target.channel.is_open:
                 self._refuse(message.tag, f"{type(error).__name__}: {error}")

@@ -33,14 +33,14 @@ _KNOWN: Final = frozenset(
         *("src-predeclared", "dest-predeclared"),
     }
 )
-#: Properties that `dest-publish-properties` may set.
-PROPERTIES: Final = frozenset(
+#: Properties that `dest-publish-properties` may set: texts, and numbers with their largest value.
+_TEXT_PROPERTIES: Final = frozenset(
     {
-        *("content_type", "content_encoding", "delivery_mode", "priority", "correlation_id"),
-        *("reply_to", "expiration", "message_id", "timestamp", "type", "user_id", "app_id"),
-        *("cluster_id", "headers"),
+        *("content_type", "content_encoding", "correlation_id", "reply_to", "expiration"),
+        *("message_id", "type", "user_id", "app_id", "cluster_id"),
     }
 )
+_NUMBER_PROPERTIES: Final = {"delivery_mode": 2, "priority": 255, "timestamp": (1 << 63) - 1}
 Value = Mapping[str, Any]
 
 
@@ -198,10 +198,23 @@ def _json(given: Value, key: str) -> str:
 
 def _properties(given: Value) -> str:
     text = _json(given, "dest-publish-properties")
-    for name in msgspec.json.decode(text):
-        if name not in PROPERTIES:
-            raise ValueError(f"'dest-publish-properties' has the unknown property '{name}'")
+    for name, value in msgspec.json.decode(text).items():
+        if problem := _problem_of(name, value):
+            raise ValueError(f"'dest-publish-properties': the property '{name}' {problem}")
     return text
+
+
+def _problem_of(name: str, value: object) -> str:
+    """Return why a property of a message cannot have this value; "" if it can."""
+    if name in _TEXT_PROPERTIES:
+        right = isinstance(value, str) and len(value.encode()) <= 255
+        return "" if right else "must be a text of at most 255 bytes"
+    if (most := _NUMBER_PROPERTIES.get(name)) is not None:
+        right = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+        return "" if right else f"must be a whole number from 0 to {most}"
+    if name == "headers":
+        return "" if isinstance(value, dict) else "must be a JSON object"
+    return "is unknown"
 
 
 def _delete_after(given: Value) -> int | None:

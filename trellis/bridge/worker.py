@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from typing import Final, Protocol
@@ -38,6 +39,8 @@ class BridgeWorker:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self._links: dict[MqttBridge | Shovel, RunningLink] = {}
+        #: The number of the present configuration.
+        self._number = 0
         self._reported: bytes = b""
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
@@ -51,6 +54,7 @@ class BridgeWorker:
     def _configure(self, wanted: contract.Configure) -> None:
         """Stop the links that are not wanted any more, and start the new ones."""
         definitions: list[MqttBridge | Shovel] = [*wanted.bridges, *wanted.shovels]
+        self._number = wanted.number
         for removed in self._links.keys() - set(definitions):
             self._links.pop(removed).stop()
         for definition in definitions:
@@ -61,7 +65,7 @@ class BridgeWorker:
     async def _report(self) -> None:
         while True:
             states = [link.state for link in self._links.values()]
-            text = contract.line(contract.LinkReport(states))
+            text = contract.line(contract.LinkReport(self._number, states))
             if text != self._reported:
                 self._reported = text
                 self._send(text)
@@ -77,12 +81,9 @@ def _link(definition: MqttBridge | Shovel, local: LocalAmqp) -> RunningLink:
         from trellis.bridge.shovel import ShovelLink
 
         return ShovelLink(definition, local)
-    from trellis.bridge.mqtt_bridge import FailedLink, MqttLink
+    from trellis.bridge.mqtt_bridge import MqttLink
 
-    try:
-        return MqttLink(definition)
-    except (OSError, ValueError) as error:
-        return FailedLink(definition, f"cannot start: {error}")
+    return MqttLink(definition)
 
 
 async def _serve(descriptor: int) -> None:
@@ -99,6 +100,8 @@ def main(descriptor: int) -> None:
     messages again.
     """
     os.nice(NICE)
+    # A link reports each of its errors; the library would write some of them to the broker's log.
+    logging.getLogger("pika").setLevel(logging.CRITICAL)
     try:
         asyncio.run(_serve(descriptor))
     except ConnectionError:

@@ -1,30 +1,27 @@
 """The addresses to which a request may go: only public ones, unless a link allows private ones.
 
-A name is resolved for each connection, and the connection goes to the address that was checked. So
-a name that later resolves to a private address (DNS rebinding) does not lead there.
+The address of each connection is checked when its socket is made, however the URL names the host.
+So a name that later resolves to a private address (DNS rebinding) does not lead there, and neither
+does another notation of a private address.
 """
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
-from typing import Final
-
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import ThreadedResolver
+from typing import Any, Final
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 #: Networks of IPv6 whose addresses contain an address of IPv4, in the last 32 bits.
-_TRANSLATED: Final = (
-    ipaddress.IPv6Network("64:ff9b::/96"),
-    ipaddress.IPv6Network("64:ff9b:1::/48"),
-    ipaddress.IPv6Network("::/96"),
-)
+_TRANSLATED: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
+#: The network for translation to IPv4 within a private network (RFC 8215).
+_LOCAL_TRANSLATED: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
 
 
 class PrivateAddress(OSError):
-    """The name of a service resolves to addresses that are not public."""
+    """The address of a service is not public."""
 
 
 def is_public(address: Address) -> bool:
@@ -39,34 +36,25 @@ def is_public(address: Address) -> bool:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(inner)
-        if address.teredo is not None:
+        if address.teredo is not None or address in _LOCAL_TRANSLATED:
             return False
     return address.is_global and not address.is_multicast
 
 
-class PublicResolver(AbstractResolver):
-    """A resolver of names that returns public addresses only."""
+def public_socket(place: tuple[int, int, int, str, tuple[Any, ...]]) -> socket.socket:
+    """Return a socket for a connection to a public address. Raises PrivateAddress.
 
-    def __init__(self) -> None:
-        self._resolver: Final = ThreadedResolver()
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """Return the public addresses of a name. Raises PrivateAddress if it has none."""
-        found = await self._resolver.resolve(host, port, family)
-        public = [each for each in found if is_public(_address(each["host"]))]
-        if not public:
-            raise PrivateAddress(
-                f"{host} has no public address; set allow_private = true if the service may be in "
-                "a private network"
-            )
-        return public
-
-    async def close(self) -> None:
-        """Release the resolver."""
-        await self._resolver.close()
-
-
-def _address(text: str) -> Address:
-    return ipaddress.ip_address(text.partition("%")[0])
+    `place` is a result of `socket.getaddrinfo`.
+    """
+    family, kind, protocol, _, (host, *_) = place
+    try:
+        public = is_public(ipaddress.ip_address(str(host).partition("%")[0]))
+    except ValueError:
+        public = False
+    if not public:
+        raise PrivateAddress(
+            errno.EACCES,
+            f"{host} is no public address: set allow_private = true if the service may be in a "
+            "private network",
+        )
+    return socket.socket(family, kind, protocol)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import aiohttp
 
-from trellis.connect.addresses import PrivateAddress, PublicResolver
+from trellis.connect.addresses import public_socket
 from trellis.connect.message import BrokerMessage, batch_of, request_of
 from trellis.connect.settings import WebhookSection
 from trellis.connect.signing import safe_identifier, signed_headers
@@ -19,6 +19,8 @@ from trellis.connect.signing import safe_identifier, signed_headers
 #: Largest number of bytes of an answer that are read. A longer answer ends the connection.
 ANSWER_MAX: Final = 64 << 10
 _ANSWER_SHOWN: Final = 200
+#: Characters of an error that are shown.
+_REASON_SHOWN: Final = 400
 #: Longest pause in seconds that an answer may ask for (Retry-After).
 RETRY_AFTER_MAX: Final = 3_600.0
 GONE: Final = 410
@@ -59,7 +61,7 @@ class HttpTarget:
         self._session: Final = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=section.in_flight,
-                resolver=None if section.allow_private else PublicResolver(),
+                socket_factory=None if section.allow_private else public_socket,
                 ssl=context,
                 ttl_dns_cache=10,
             ),
@@ -98,10 +100,7 @@ class HttpTarget:
 
 def _reason(error: Exception) -> str:
     """Return the reason why there was no answer, in one line."""
-    inner = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if isinstance(inner, PrivateAddress):
-        return str(inner)
-    return " ".join(f"{type(error).__name__}: {error}".split())[:_ANSWER_SHOWN]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_REASON_SHOWN]
 
 
 async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:

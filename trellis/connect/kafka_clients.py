@@ -77,7 +77,14 @@ class RecordWriter:
             _options(
                 servers,
                 # Records of one key stay in one partition for all clients of Kafka's Java library.
-                {"partitioner": "murmur2_random", "linger.ms": 5, **options},
+                # `in_flight` bounds the records under way; a second bound in bytes would end the
+                # session while Kafka is slow.
+                {
+                    "partitioner": "murmur2_random",
+                    "linger.ms": 5,
+                    "queue.buffering.max.kbytes": 2_147_483_647,
+                    **options,
+                },
                 {
                     "acks": "all",
                     "enable.idempotence": True,

@@ -30,7 +30,7 @@ from trellis.connect.message import (
 )
 from trellis.connect.progress import Progress
 from trellis.connect.settings import BrokerSection, FromKafkaSection, ToKafkaSection
-from trellis.connect.source import LinkSource
+from trellis.connect.source import LinkSource, open_source
 
 #: Errors with which Kafka would refuse a record again: its message goes to the dead letter queue.
 _HOPELESS: Final = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
@@ -68,27 +68,22 @@ class ToKafkaLink(ConnectorLink):
         writer = RecordWriter(section.servers, section.options, section.name, answers.put_nowait)
         try:
             await writer.check(section.topic)
-            async with broker_session(self._broker, section.name) as session:
-                source = LinkSource(session, section, section.prefetch, self.status)
+            async with open_source(self._broker, section, self.status) as source:
                 tags = Progress()
-                await source.start()
                 self.running()
-                try:
-                    async with asyncio.TaskGroup() as tasks:
-                        helpers = [
-                            tasks.create_task(until_lost(session.lost)),
-                            tasks.create_task(until_lost(writer.lost)),
-                            tasks.create_task(source.store()),
-                            tasks.create_task(self._write_all(source, writer, tags)),
-                            tasks.create_task(self._settle_all(source, answers, tags)),
-                        ]
-                        await self.stopping.wait()
-                        await source.stop()
-                        await source.idle.wait()
-                        for helper in helpers:
-                            helper.cancel()
-                finally:
-                    await source.close()
+                async with asyncio.TaskGroup() as tasks:
+                    helpers = [
+                        tasks.create_task(until_lost(source.session.lost)),
+                        tasks.create_task(until_lost(writer.lost)),
+                        tasks.create_task(source.store()),
+                        tasks.create_task(self._write_all(source, writer, tags)),
+                        tasks.create_task(self._settle_all(source, answers, tags)),
+                    ]
+                    await self.stopping.wait()
+                    await source.stop()
+                    await source.idle.wait()
+                    for helper in helpers:
+                        helper.cancel()
         finally:
             await writer.close()
 

@@ -70,6 +70,11 @@ class SourceSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stream: str = ""
     start: Literal["first", "next"] = "first"
 
+    @property
+    def prefetch(self) -> int:
+        """Largest number of messages of the source that are under way."""
+        raise NotImplementedError
+
 
 class WebhookSection(SourceSection, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A section `[[webhook]]`. Times are in seconds."""

@@ -9,16 +9,17 @@ only one process reads the stream for this link.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
 
-from trellis.connect.amqp import ERRORS, TIMEOUT, BrokerSession, MessageRefused
+from trellis.connect.amqp import ERRORS, TIMEOUT, BrokerSession, MessageRefused, broker_session
 from trellis.connect.message import BrokerMessage
 from trellis.connect.progress import Progress
-from trellis.connect.settings import SourceSection
+from trellis.connect.settings import BrokerSection, SourceSection
 from trellis.connect.status import LinkStatus
 
 #: Seconds between two stores of the offset of a stream.
@@ -26,11 +27,9 @@ STORE_SECONDS: Final = 1.0
 
 
 class LinkSource:
-    """The consumer of a link. At most `prefetch` delivered messages are not settled yet."""
+    """The consumer of a link. At most `section.prefetch` delivered messages are not settled yet."""
 
-    def __init__(
-        self, session: BrokerSession, section: SourceSection, prefetch: int, status: LinkStatus
-    ) -> None:
+    def __init__(self, session: BrokerSession, section: SourceSection, status: LinkStatus) -> None:
         self.section: Final = section
         self.messages: Final[asyncio.Queue[BrokerMessage]] = asyncio.Queue()
         #: Set while every delivered message is settled.
@@ -39,8 +38,7 @@ class LinkSource:
         #: Held while a dead letter is published, because the library finds the publication of a
         #: returned message by its message_id, and two messages may have the same one.
         self._dead_lettering: Final = asyncio.Lock()
-        self._session: Final = session
-        self._prefetch: Final = prefetch
+        self.session: Final = session
         self._status: Final = status
         self._place: Final = section.queue or section.stream
         self._offsets: Final = StoredOffset(session, section.name) if section.stream else None
@@ -49,9 +47,9 @@ class LinkSource:
 
     async def start(self) -> None:
         """Begin to consume. Raises one of the errors `amqp.ERRORS`."""
-        channel = self._session.channel
-        await self._session.declared(self.section.dead_letter)
-        await channel.set_qos(self._prefetch, timeout=TIMEOUT)
+        channel = self.session.channel
+        await self.session.declared(self.section.dead_letter)
+        await channel.set_qos(self.section.prefetch, timeout=TIMEOUT)
         arguments: dict[str, object] = {}
         if self._offsets is not None:
             await self._offsets.open()
@@ -83,7 +81,7 @@ class LinkSource:
             tags.finish(message.tag)
             self._settled(message)
         if tags.done != before and tags.done is not None:
-            underlay = await self._session.channel.get_underlay_channel()
+            underlay = await self.session.channel.get_underlay_channel()
             await underlay.basic_ack(tags.done, multiple=True)
 
     async def dead_letter(self, message: BrokerMessage, reason: str, attempts: int) -> None:
@@ -93,7 +91,7 @@ class LinkSource:
         """
         letter = message.dead_letter(self.section.name, reason, attempts)
         async with self._dead_lettering:
-            await self._session.publish(letter, "", self.section.dead_letter)
+            await self.session.publish(letter, "", self.section.dead_letter)
         self._status.dead_lettered += 1
 
     async def store(self) -> None:
@@ -135,9 +133,26 @@ class LinkSource:
         self.messages.put_nowait(message)
 
     async def _cancelled(self, _: object) -> None:
-        if not self._session.lost.done():
+        if not self.session.lost.done():
             text = f"the broker cancelled the consumer: was '{self._place}' deleted?"
-            self._session.lost.set_exception(MessageRefused(text))
+            self.session.lost.set_exception(MessageRefused(text))
+
+
+@asynccontextmanager
+async def open_source(
+    broker: BrokerSection, section: SourceSection, status: LinkStatus
+) -> AsyncIterator[LinkSource]:
+    """Connect to the broker and consume; afterwards store the offset of a stream, and disconnect.
+
+    Raises one of the errors `amqp.ERRORS`.
+    """
+    async with broker_session(broker, section.name) as session:
+        source = LinkSource(session, section, status)
+        await source.start()
+        try:
+            yield source
+        finally:
+            await source.close()
 
 
 class StoredOffset:

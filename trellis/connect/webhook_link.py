@@ -12,12 +12,11 @@ from typing import Final
 
 from trellis import logs
 from trellis.connect import backoff
-from trellis.connect.amqp import broker_session
 from trellis.connect.http_target import GONE, HttpAnswer, HttpTarget
 from trellis.connect.link import ConnectorLink, LinkStopped, until_lost
 from trellis.connect.message import BrokerMessage
 from trellis.connect.settings import BrokerSection, WebhookSection, keys_of
-from trellis.connect.source import LinkSource
+from trellis.connect.source import LinkSource, open_source
 from trellis.connect.status import LinkState
 
 
@@ -39,27 +38,22 @@ class WebhookLink(ConnectorLink):
         """Deliver messages until an error, or until `stopping` is set."""
         target = HttpTarget(self._section, self._keys)
         try:
-            async with broker_session(self._broker, self._section.name) as session:
-                source = LinkSource(session, self._section, self._section.prefetch, self.status)
-                await source.start()
+            async with open_source(self._broker, self._section, self.status) as source:
                 self.running()
-                try:
-                    async with asyncio.TaskGroup() as tasks:
-                        helpers = [
-                            tasks.create_task(until_lost(session.lost)),
-                            tasks.create_task(source.store()),
-                        ]
-                        workers = [
-                            tasks.create_task(self._deliver_all(source, target))
-                            for _ in range(self._section.in_flight)
-                        ]
-                        await self.stopping.wait()
-                        await source.stop()
-                        await asyncio.wait(workers)
-                        for helper in helpers:
-                            helper.cancel()
-                finally:
-                    await source.close()
+                async with asyncio.TaskGroup() as tasks:
+                    helpers = [
+                        tasks.create_task(until_lost(source.session.lost)),
+                        tasks.create_task(source.store()),
+                    ]
+                    workers = [
+                        tasks.create_task(self._deliver_all(source, target))
+                        for _ in range(self._section.in_flight)
+                    ]
+                    await self.stopping.wait()
+                    await source.stop()
+                    await asyncio.wait(workers)
+                    for helper in helpers:
+                        helper.cancel()
         finally:
             await target.close()
 

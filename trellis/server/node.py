@@ -33,7 +33,7 @@ from trellis.auth.authenticate import Accounts
 from trellis.auth.rates import PublishRates
 from trellis.auth.tokens.authenticator import TokenAuthenticator
 from trellis.bridge.contract import SHOVEL
-from trellis.bridge.definitions import local_amqp, mqtt_bridge
+from trellis.bridge.definitions import cluster_name, local_amqp, mqtt_bridge
 from trellis.bridge.service import BridgeService
 from trellis.process import raise_descriptor_limit
 from trellis.server import matching_profile as profile
@@ -271,7 +271,8 @@ class BrokerNode:
 
     def start_bridges(self) -> None:
         """Start the links to other brokers, when the listeners are open."""
-        bridges = [mqtt_bridge(one, self.addresses) for one in self.settings.bridge]
+        cluster = cluster_name(self.settings)
+        bridges = [mqtt_bridge(one, self.addresses, cluster) for one in self.settings.bridge]
         self.bridges.start(bridges, local_amqp(self.settings, self.addresses))
 
     def _end_shovel(self, vhost: str, name: str) -> None:

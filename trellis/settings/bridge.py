@@ -127,7 +127,8 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
         str,
         option(
             "client identifier at the remote broker; also the value of the user property "
-            'trellis-bridge in each copied message, against loops; "" is HOSTNAME.NAME'
+            'trellis-bridge in each copied message, against loops; "" is HOSTNAME.NAME, or '
+            "CLUSTER.NAME in a cluster"
         ),
     ] = ""
     local_user: Annotated[

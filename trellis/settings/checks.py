@@ -53,6 +53,13 @@ def _bridges(settings: Settings) -> Iterator[Problem]:
     if names and not settings.mqtt.enabled:
         problem = "a bridge connects to this broker over plain MQTT on loopback, which is off"
         yield ("bridge", "mqtt.enabled"), f"{problem}; set mqtt.enabled"
+    own = ipaddress.ip_address(settings.mqtt.addresses[0])
+    if own.is_unspecified:
+        own = ipaddress.ip_address("127.0.0.1" if own.version == 4 else "::1")
+    if names and any(own in network for network in settings.mqtt.networks):
+        problem = f"connections from {own} must begin with a PROXY header, which a bridge lacks"
+        remedy = "let the proxy connect from another address, such as 127.0.0.2, and name that one"
+        yield ("mqtt.proxies", "bridge"), f"{problem}; {remedy}"
 
 
 def _matchers(settings: Settings) -> Iterator[Problem]:

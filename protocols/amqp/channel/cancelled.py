@@ -15,7 +15,7 @@ class CancelledConsumers:
     """The cancelled consumers of one channel whose deliveries may still be outstanding."""
 
     def __init__(self) -> None:
-        #: All cancelled consumers with outstanding deliveries, and perhaps some without.
+        #: All cancelled consumers with outstanding deliveries, and perhaps some that have none.
         self.consumers: list[AmqpConsumer] = []
         self._most = _LEAST
 

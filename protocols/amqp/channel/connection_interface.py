@@ -52,8 +52,8 @@ class ConnectionInterface(Connection):
     @property
     @abstractmethod
     def impersonator(self) -> bool:
-        """True if the connection's user has the tag `impersonator`: its messages may name any user
-        in `user_id`.
+        """True if the connection's user has the tag `impersonator`: the user's messages may name
+        any user in `user_id`.
         """
         raise NotImplementedError
 
@@ -105,10 +105,10 @@ class ConnectionInterface(Connection):
 
     @abstractmethod
     def reject(self, reason: str) -> None:
-        """Refuse a client that has not logged in, because of its protocol header or its
-        credentials.
+        """Refuse a client before its login, because its protocol header or its credentials are
+        wrong.
 
-        `reason` is counted in the metrics.
+        The metrics count refusals by `reason`.
         """
         raise NotImplementedError
 

@@ -63,7 +63,7 @@ def encode(channel: i64, method: pamqp.base.Frame) -> bytes:
 
 
 def method_frame(channel: i64, method: bytes) -> bytes:
-    """Return the frame of a method that is encoded already."""
+    """Return the frame of a method; `method` has the encoded method, from its class id on."""
     return (
         b"\x01"
         + int(channel).to_bytes(2, "big")

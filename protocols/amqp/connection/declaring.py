@@ -141,7 +141,7 @@ def queue_purge(channel: Channel, method: spec.Queue.Purge) -> None:
 def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
     """Handle queue.delete: delete a queue, and reply with the number of its messages.
 
-    A queue that does not exist is no error. Raises AccessRefused if the user may not delete the
+    If the queue does not exist, reply with 0. Raises AccessRefused if the user may not delete the
     queue.
     """
     name = stripped(method.queue) or last_queue(channel)

@@ -183,7 +183,7 @@ class Handshake:
         )
 
     def refusal(self) -> AmqpError:
-        """Return the error that tells a client that its login was refused."""
+        """Return the error for a client whose login was refused."""
         return AmqpError(
             403,
             f"Login was refused using authentication mechanism {self.mechanism}. "

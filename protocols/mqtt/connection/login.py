@@ -1,6 +1,6 @@
 """Logs a client in, from its CONNECT to the CONNACK: credentials, verdict, session.
 
-CONNECT --> verdict on the credentials --> session --> CONNACK --> Level4Handler, Level5Handler
+CONNECT --> verdict on the credentials --> session --> CONNACK --> PacketHandler of the level
         `-> AUTH <-> AUTH ... (level 5) -^
 """
 
@@ -202,7 +202,10 @@ class Login(InputHandler):
             connection.reject(0, BAD_AUTHENTICATION_METHOD, "bad_authentication_method")
 
     def _redirect(self, server: str) -> None:
-        """Refuse the client, because this node is a standby; `server` is the active node or ""."""
+        """Refuse the client, because this node is a standby.
+
+        `server` is the HOST:PORT of the active node; "" if it is not known.
+        """
         connection, properties = self._connection, Properties5()
         code = SERVER_UNAVAILABLE
         if server:

@@ -219,14 +219,14 @@ class Level5Writer(PublishWriter):
         return True
 
     def _left(self, message: Message) -> bytes:
-        """Return the seconds until the message expires, in four bytes [MQTT-3.3.2-6]."""
+        """Return the seconds until the message expires, as a four-byte integer [MQTT-3.3.2-6]."""
         left = max(0, int(message.expires - self._agenda.now) + 999) // 1000
         return min(left, 0xFFFFFFFF).to_bytes(4, "big")
 
     def _new_alias(self, topic: bytes) -> bytes:
         """Return the property that sets a new alias for the topic name.
 
-        Return b"" if no alias is left, or if the name is too short for one.
+        Return b"" if all aliases are in use, or if the name is too short to need an alias.
         """
         number = len(self._aliases) + 1
         if number > self._aliases_max or len(topic) <= SHORT:

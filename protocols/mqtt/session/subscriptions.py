@@ -70,8 +70,8 @@ class SessionSubscriptions:
     # -- changes
 
     def put(self, binding: Binding) -> Binding | None:
-        """Add a subscription. Return the binding with the same topic filter that it replaces, or
-        None.
+        """Add a subscription. Return the replaced binding with the same topic filter; None if there
+        was none.
         """
         replaced = self.get(binding.key)
         if self._many is not None:

@@ -87,7 +87,7 @@ class ClientSession(threading.Thread):
     def __init__(self, checker: Checker, node: RoundNode, index: int, seed: int) -> None:
         super().__init__(daemon=True)
         self._checker = checker
-        self._node = node
+        self.node = node
         self._index = index
         self._chance = random.Random(seed)
         self._stopping = threading.Event()
@@ -97,7 +97,7 @@ class ClientSession(threading.Thread):
 
     def run(self) -> None:
         """Publish and consume until the node has ended, or `stop` is called."""
-        while not self._stopping.is_set() and not self._node.has_ended:
+        while not self._stopping.is_set() and not self.node.has_ended:
             try:
                 with self._connected() as connection:
                     channel = connection.channel()
@@ -120,7 +120,7 @@ class ClientSession(threading.Thread):
                 pass
 
     def _connected(self) -> pika.BlockingConnection:
-        host, _, port = self._node.addresses["amqp"].rpartition(":")
+        host, _, port = self.node.addresses["amqp"].rpartition(":")
         self._unproven.clear()
         self._last = 0
         return pika.BlockingConnection(

@@ -205,10 +205,18 @@ class World:
     # -- the states
 
     def active(self) -> RoundNode | None:
-        """Return the node that became active last, or None if its process has ended."""
+        """Return the running node that became active last, or None if there is none."""
+        session = self._session()
+        return None if session is None else session.node
+
+    def _session(self) -> ClientSession | None:
+        """Return the last session whose node runs.
+
+        It may not be the last of all: a node that owned the log for a moment, and ended because it
+        lost the log, may have been ready after its successor.
+        """
         with self._lock:
-            newest = self.sessions[-1]._node if self.sessions else None
-        return None if newest is None or newest.has_ended else newest
+            return next((one for one in reversed(self.sessions) if not one.node.has_ended), None)
 
     def standby(self) -> RoundNode | None:
         """Return a node that follows the log, or None if no node does."""
@@ -256,10 +264,10 @@ class World:
         self.exactly.pause()
         for session in self.sessions:
             session.stop()
-        active = self.active()
-        assert active is not None
-        self.wait_for(lambda: not self.sessions[-1].is_alive())
-        self.sessions[-1].drain()
+        serving = self._session()
+        assert serving is not None
+        self.wait_for(lambda: not serving.is_alive())
+        serving.drain()
         with suppress(GaveUp):  # Missing messages count as lost.
             self.wait_for(lambda: not self.exactly.missing, 20.0)
 

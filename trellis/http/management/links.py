@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from trellis.bridge import contract
+from trellis.bridge.amqp_uri import parse_uri
 from trellis.bridge.collecting import UPSTREAM
 from trellis.bridge.service import KnownLink
 from trellis.bridge.shovel_definition import federation_of, shovel_of
@@ -57,7 +58,8 @@ def _shovel(call: Call, link: KnownLink) -> Row:
         "dest_uri": target,
         "dest_protocol": "amqp091",
     }
-    value = call.broker.vhosts[state.vhost].parameters.values.get((contract.SHOVEL, state.name))
+    vhost = call.broker.vhosts.get(state.vhost)
+    value = vhost and vhost.parameters.values.get((contract.SHOVEL, state.name))
     if isinstance(value, dict):
         for end in ("src", "dest"):
             for part in ("queue", "exchange", "exchange-key"):
@@ -107,15 +109,25 @@ async def federation_links(call: Call) -> Listing:
     return Listing(iterate(_federation_link(call, link) for link in found))
 
 
-def check_parameter(component: str, vhost: str, name: str, value: object) -> None:
-    """Refuse a parameter that defines a shovel or an upstream, and is invalid.
+def check_parameter(call: Call, component: str, vhost: str, name: str, value: object) -> None:
+    """Refuse a parameter that defines a shovel or an upstream, and that the user may not set.
 
-    Raises ApiRefusal.
+    A URI of this broker without a user acts as the user `shovels.user`, who may do more than the
+    caller. So only administrators may set a shovel with such a URI, or an upstream, whose links
+    publish here as this user. Raises ApiRefusal.
     """
     try:
         if component == contract.SHOVEL:
-            shovel_of(vhost, name, value)
+            link = shovel_of(vhost, name, value)
         elif component == UPSTREAM:
-            federation_of(vhost, name, value, "name", "topic", "name")
+            link = federation_of(vhost, name, value, "name", "topic", "name")
+        else:
+            return
     except ValueError as error:
         raise bad_request(f"invalid {component} '{name}' in vhost '{vhost}': {error}") from None
+    uris = (parse_uri(uri) for uri in (*link.source.uris, *link.target.uris))
+    if any(not uri.host and uri.user is None for uri in uris):
+        call.require_administrator(
+            "upstreams of federation, and shovels with a URI of this broker that names no user "
+            "(amqp://USER:PASSWORD@/VHOST does),"
+        )

@@ -96,7 +96,7 @@ async def put_parameter(call: Call) -> Empty:
     """
     component, vhost, name = _target(call)
     value = _value(call)
-    check_parameter(component, vhost.name, name, value)
+    check_parameter(call, component, vhost.name, name, value)
     fresh = await call.make_durable(
         lambda ticket: vhost.parameters.set(component, name, value, ticket)
     )

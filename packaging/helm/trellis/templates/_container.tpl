@@ -48,6 +48,9 @@ volumeMounts:
   - { name: tmp, mountPath: /tmp }
   - { name: settings, mountPath: /etc/trellis/settings, readOnly: true }
   - { name: user, mountPath: /etc/trellis/user, readOnly: true }
+  {{- if .Values.settingsSecret }}
+  - { name: secret, mountPath: /etc/trellis/secret, readOnly: true }
+  {{- end }}
   {{- if .Values.tls.existingSecret }}
   - { name: tls, mountPath: /etc/trellis/tls, readOnly: true }
   {{- end }}
@@ -69,6 +72,11 @@ volumeMounts:
     secretName: {{ include "trellis.userSecret" . }}
     items:
       - { key: password, path: password }
+{{- with .Values.settingsSecret }}
+- name: secret
+  secret:
+    secretName: {{ . }}
+{{- end }}
 {{- with .Values.tls.existingSecret }}
 - name: tls
   secret:

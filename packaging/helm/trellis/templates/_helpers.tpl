@@ -65,6 +65,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 /etc/trellis/settings/broker.toml
 {{- if include "trellis.kafkaSecret" . }}:/etc/trellis/kafka/kafka.toml{{ end -}}
 {{- if .Values.settings }}:/etc/trellis/settings/settings.toml{{ end -}}
+{{- if .Values.settingsSecret }}:/etc/trellis/secret/settings.toml{{ end -}}
 {{- end -}}
 
 {{/* Refuse combinations of values that cannot work; values.schema.json checks single values. */}}

@@ -74,7 +74,8 @@ def _start(folders: Folders, user: int | None) -> subprocess.Popen[str]:
     directory.mkdir(mode=0o700, exist_ok=True)
     if user is not None:
         for path in (folders.run, *folders.run.iterdir(), directory, *directory.rglob("*")):
-            os.chown(path, user, user)
+            # A link that the broker's user has made must not give away another file.
+            os.chown(path, user, user, follow_symlinks=False)
     config = os.pathsep.join(map(str, folders.settings))
     return subprocess.Popen(
         [sys.executable, "-m", "trellis", "serve"],

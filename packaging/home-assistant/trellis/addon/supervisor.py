@@ -7,6 +7,7 @@ DELETE /services/mqtt   another app may provide the service
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import threading
@@ -96,6 +97,8 @@ class Supervisor:
             if error.code < 500:
                 raise SupervisorRefusal(reason) from None
             raise OSError(reason) from None
+        except http.client.HTTPException as error:
+            raise OSError(f"{method} {path}: broken answer: {error!r}") from None
 
 
 def _login(user: str, passwords: Mapping[str, str]) -> dict[str, str]:

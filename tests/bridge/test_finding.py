@@ -1,0 +1,85 @@
+"""The links that the parameters of a broker define: found again, changed, and too many."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.clients import World
+from trellis.bridge.collecting import LINKS_MAX, InvalidLink, Link, LinkFinder
+from trellis.bridge.contract import SHOVEL, LocalAmqp, Shovel
+
+VALUE: dict[str, Any] = {
+    "src-uri": "amqp://",
+    "src-queue": "a",
+    "dest-uri": "amqp://127.0.0.1",
+    "dest-queue": "b",
+}
+
+
+def finder(world: World, port: int = 5672) -> LinkFinder:
+    return LinkFinder(world.broker, LocalAmqp("127.0.0.1", port, "guest", "guest", "here"))
+
+
+def define(world: World, name: str, **value: object) -> None:
+    world.vhost.parameters.set(SHOVEL, name, {**VALUE, **value})
+
+
+def found(links: LinkFinder) -> list[Link]:
+    return asyncio.run(links.find())
+
+
+def test_a_shovel_is_parsed_again_only_after_a_change() -> None:
+    world = World()
+    links = finder(world)
+    define(world, "s")
+    [first] = found(links)
+    assert found(links)[0] is first
+    define(world, "s", rate=7)
+    [changed] = found(links)
+    assert isinstance(changed, Shovel) and changed.rate == 7
+
+
+def test_a_shovel_is_defined_until_its_parameter_changes_or_is_deleted() -> None:
+    world = World()
+    links = finder(world)
+    define(world, "s")
+    [shovel] = found(links)
+    assert isinstance(shovel, Shovel)
+    assert links.defines(shovel)
+    define(world, "s", rate=7)
+    assert not links.defines(shovel)
+    define(world, "s")
+    assert links.defines(shovel)
+    world.vhost.parameters.clear(SHOVEL, "s")
+    assert not links.defines(shovel)
+
+
+def test_after_the_limit_one_link_is_listed_with_the_reason_and_the_rest_is_left_out() -> None:
+    world = World()
+    links = finder(world)
+    for number in range(LINKS_MAX + 5):
+        define(world, f"s{number}")
+    every = found(links)
+    assert len(every) == LINKS_MAX + 1
+    last = every.pop()
+    assert isinstance(last, InvalidLink)
+    assert last.reason == f"the limit is {LINKS_MAX} shovels and federation links; delete some"
+    again = found(links)
+    assert all(before is after for before, after in zip(every, again[:-1], strict=True))
+    world.vhost.parameters.clear(SHOVEL, "s0")
+    assert isinstance(found(links)[LINKS_MAX - 1], Shovel)
+
+
+@pytest.mark.parametrize(
+    ("uri", "usable"), [("amqp://", False), ("amqp:///v", False), ("amqp://127.0.0.1", True)]
+)
+def test_without_the_listener_amqp_only_uris_with_a_host_are_usable(uri: str, usable: bool) -> None:
+    world = World()
+    define(world, "s", **{"src-uri": uri})
+    [link] = found(finder(world, port=0))
+    assert isinstance(link, Shovel) == usable
+    if isinstance(link, InvalidLink):
+        assert "whose listener amqp is off; set amqp.enabled" in link.reason

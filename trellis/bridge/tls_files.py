@@ -1,0 +1,32 @@
+"""The PEM files of a link's TLS connections, read for each connection, so that they may change."""
+
+from __future__ import annotations
+
+import ssl
+
+
+def load_files(context: ssl.SSLContext, ca: str, certificate: str, key: str) -> None:
+    """Load the authorities of the broker's certificate, and the certificate of the client.
+
+    The arguments are paths. "" for `ca` means the authorities of the system; "" for `certificate`
+    means no certificate, and "" for `key` a key in the same file. Raises OSError, which names the
+    file.
+    """
+    try:
+        if ca:
+            context.load_verify_locations(ca)
+        else:
+            context.load_default_certs()
+    except OSError as error:
+        raise _unreadable("the authorities", ca, error) from None
+    if not certificate:
+        return
+    try:
+        context.load_cert_chain(certificate, key or None)
+    except OSError as error:
+        place = f"{certificate} and {key}" if key else certificate
+        raise _unreadable("the client certificate and its key", place, error) from None
+
+
+def _unreadable(what: str, place: str, error: OSError) -> OSError:
+    return OSError(f"cannot read {what} in {place}: {error.strerror or error}")
