@@ -88,9 +88,10 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_packages_are_installed_from_the_checkout(document: Path) -> None:
-    """No index has the distributions: a stranger may register their names.
+    """Check that documents install Trellis's packages with the pip of the checkout (.run) only.
 
-    In .run, `make run` has installed the broker, so pip only adds the packages of an extra.
+    No package index has these packages, so a stranger may register their names there. In .run,
+    `make run` has installed the broker, so pip only adds the packages of an extra.
     """
     for line in document.read_text().splitlines():
         for command in re.findall(r"(\S*pip) install ['\"]?trellis-(?:broker|pyspark)", line):

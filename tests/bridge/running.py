@@ -28,7 +28,7 @@ EXPIRY: Final = 600
 
 
 def workers(broker: int) -> list[int]:
-    """Return the process numbers of the bridges' workers of a broker process."""
+    """Return the process ids of the processes that run the bridges of a broker process."""
     tasks = Path(f"/proc/{broker}/task").glob("*/children")
     return [
         int(pid)

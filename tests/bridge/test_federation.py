@@ -52,7 +52,10 @@ def test_messages_of_the_upstream_reach_the_local_bindings(pair: AmqpPair) -> No
 
 
 def test_the_user_of_the_upstream_is_not_copied(pair: AmqpPair) -> None:
-    """The local broker has no such user, and would refuse the message again and again."""
+    """Check that the property `user_id` is not copied.
+
+    The local broker has no user of this name, so it would refuse the message again and again.
+    """
     federate(pair, "signed", "fanout", "users")
     pair.near.queue_declare("signed.to")
     pair.near.queue_bind("signed.to", "signed")

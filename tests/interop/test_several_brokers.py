@@ -101,7 +101,10 @@ def test_settings_are_accepted_and_share_no_port(name: str) -> None:
 
 
 def test_reload_of_haproxy_keeps_connections() -> None:
-    """The option `hard-stop-after` would end the connections of the process before a reload."""
+    """Check that haproxy.cfg does not have the option `hard-stop-after`.
+
+    After a reload, this option would end the connections of the process from before the reload.
+    """
     assert "hard-stop-after" not in (FILES / "haproxy.cfg").read_text()
 
 
