@@ -64,7 +64,7 @@ def client_of(running: Running) -> AmqpClient:
 
 
 def publication(number: int) -> bytes:
-    """Return the bytes of a persistent message to the queue, whose body repeats the number."""
+    """Return the bytes that publish a persistent message, whose body repeats `number`."""
     return amqp.publish("", QUEUE, number.to_bytes(8, "big") * (BODY // 8), FRAME_MAX, True)
 
 
@@ -129,7 +129,8 @@ def drain(running: Running, count: int) -> None:
 def measure(trellis: Path, count: int) -> dict[str, Any]:
     """Measure confirms, fill the queue, kill and restart the broker, and return all figures.
 
-    Names that end in `_us` are microseconds, in `_bytes` bytes; `start_cpu...` is in seconds.
+    Figures are in microseconds if their names end in `_us`, in bytes if the names end in `_bytes`,
+    and in seconds if the names begin with `start_cpu`.
     """
     peer = TrellisPeer(Tools(trellis=trellis))
     with tempfile.TemporaryDirectory(prefix="trellis-durability-") as name:

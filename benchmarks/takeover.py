@@ -8,6 +8,7 @@
         --runs N               takeovers of each kind and number [3]
         --times S,L,B          silence, lease and beat in seconds [1.0,0.7,0.15]
         --servers HOST:PORT    a Kafka cluster that runs; by default kfake, an in-memory Kafka (Go)
+        --replicas N           replicas of the log's topic [3]
 
 A client publishes persistent messages one by one, waits for each confirm, and connects again at
 once, to both nodes in turn, when its connection is lost. The figure `gap` is the longest time

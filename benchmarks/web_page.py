@@ -127,7 +127,7 @@ class PageViewer:
 
 
 async def connect(port: int, name: str) -> asyncio.StreamWriter:
-    """Return the connection of an MQTT client."""
+    """Connect an MQTT client with the identifier `name`, and return its connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     texts = [text.encode() for text in (name, "guest", "guest")]
     payload = b"".join(len(text).to_bytes(2, "big") + text for text in texts)

@@ -59,7 +59,7 @@ _FREED: Final = 16
 class _Stamped(TrieNode[S]):
     """A trie node that records when its children and its subscribers last changed.
 
-    Such a time is the number of changes that the trie had had by then.
+    A time is a number of changes: the changes of the trie until then.
     """
 
     __slots__ = ("bucket_clock", "children_clock", "number", "stays")
@@ -205,9 +205,9 @@ class Dfa(Trie[S]):
     ) -> _DfaState[S] | None:
         """Return the state to which the word leads from `state`.
 
-        `known` is the stored next state for this word, or None. It is returned if it is still
-        valid. Return None if the lookup would visit more than _EFFORT nodes, or if a new state
-        would exceed the memory budget.
+        `known` is the stored next state for this word, or None. Return `known` if this state is
+        still valid. Return None if the lookup would visit more than _EFFORT nodes, or if a new
+        state would exceed the memory budget.
         """
         if not self._check(known, len(state.nodes)):
             return None

@@ -1,5 +1,5 @@
 """A persistent map (hash array mapped trie): adding a pair returns a new map that shares most nodes
-with the old one.
+with the old map.
 
     [ . . o . o . ]                      a fork of 16: four bits of the key's hash choose the entry
           |   `----- {k: v, k: v, ...}   a leaf: a dict of at most 64 pairs
@@ -41,8 +41,8 @@ class Hamt(Generic[K, V]):
     __slots__ = ("_size", "top")
 
     def __init__(self, top: Table[K, V], size: int) -> None:
-        #: The root table. A frequent reader may probe it directly when it is a dict. Must not be
-        #: changed.
+        #: The root table. A frequent reader may probe the table directly when it is a dict. The
+        #: table must not be changed.
         self.top = top
         self._size = size
 
@@ -123,7 +123,9 @@ def _without(table: Table[K, V], bits: int, key: K) -> Table[K, V]:
 
 
 def _gathered(fork: list[Any]) -> Table[Any, Any]:
-    """Return the fork, or a leaf with all its pairs if they are at most half of _LEAF."""
+    """Return the fork; if it has at most _LEAF // 2 pairs, return a leaf with all its pairs
+    instead.
+    """
     size = 0
     for table in fork:
         if isinstance(table, list):

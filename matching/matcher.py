@@ -1,5 +1,5 @@
-"""Defines `Matcher`, the interface of every matching algorithm, and a read-only `Snapshot`
-of one.
+"""Defines `Matcher`, the interface of every matching algorithm, and `Snapshot`, a read-only view of
+a matcher.
 """
 
 from __future__ import annotations

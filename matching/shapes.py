@@ -8,8 +8,8 @@
 A shape is the list of positions of literal words. Positions are counted from the left, and after a
 ``#`` from the right. The key of a pattern is its literal words. A lookup takes the topic's words at
 the positions of each shape and probes the shape's table once, whatever the number of patterns in
-it. Shapes without ``#`` apply only to topics of their length. Real sets of patterns have few shapes
-(about 40 in a million filters), so a lookup does not slow down with the number of patterns.
+the table. Shapes without ``#`` apply only to topics of their length. Real sets of patterns have few
+shapes (about 40 in a million filters), so a lookup does not slow down with the number of patterns.
 
 A pattern with two or more ``#`` has words without a fixed position. Such patterns are in a fallback
 trie. A pattern of a new shape goes there too if, with a table for this shape, some topic would have
@@ -343,7 +343,7 @@ class Shapes(Matcher[S]):
         return _words(shape.form, key, self.grammar), bucket
 
     def _forget(self, shape: Shape[S]) -> None:
-        """Remove a shape without patterns. If no shape is left, clear the pool of shared words."""
+        """Remove a shape without patterns. If no shape remains, clear the pool of shared words."""
         self._plans = {}
         del self._forms[shape.form]
         if shape.form[1] >= 0:

@@ -8,8 +8,8 @@ itself: a link (trellis/server/link.py) owns the socket, and calls
     advance(now)          when `deadline` has come: keep-alive and time limits
     close, abort, on_closed    to end the connection
 
-A subclass parses the input in `consume`. An incomplete frame at the end of the input is kept until
-the next chunk.
+A subclass parses the input in `consume`. An incomplete frame at the end of the input waits for the
+next chunk.
 
 Backpressure: a client that sends more than the broker can take is slowed down by not reading its
 socket, until the network buffers are full and the client has to wait. The reasons are:
@@ -405,7 +405,7 @@ class Connection(Outlet):
     def close(self, reason: str, text: str = "") -> None:
         """End the connection on the broker's initiative, and send the reason to the client.
 
-        `reason` is one of end_reasons.py, and is counted in the metrics. `text` is sent to the
+        `reason` is a reason of end_reasons.py, and is counted in the metrics. `text` is sent to the
         client if its protocol has a field for it.
         """
         raise NotImplementedError
@@ -438,7 +438,7 @@ class Connection(Outlet):
             self._release()
 
     def _release(self) -> None:
-        """Release the broker's objects that the connection uses. Called once, when it ends."""
+        """Release the broker's objects that the connection uses. Called once, at its end."""
         raise NotImplementedError
 
     def client_names(self) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ class AllowList:
             if entry.get("rule") not in RULES or not (entry.get("pattern") and entry.get("reason")):
                 yield self._violation(f"{text} needs a known rule, a pattern and a reason")
             elif number not in self._used:
-                yield self._violation(f"{text} allows nothing; remove it")
+                yield self._violation(f"{text} allows nothing in any file; remove it")
 
     def _violation(self, text: str) -> Violation:
         return Violation(ALLOWED, 1, 1, ALLOW_LIST, text)
@@ -224,7 +224,7 @@ def missing_docstrings(index: PythonIndex) -> Iterator[Violation]:
             if ast.get_docstring(public.node) is None:
                 line = 1 if isinstance(public.node, ast.Module) else public.node.lineno
                 column = module.file.lines[line - 1].find(public.name.rpartition(".")[2]) + 1
-                text = f"{public.kind} {public.name} has none; write one that makes sense alone"
+                text = f"{public.kind} {public.name} has no docstring; write one that stands alone"
                 yield Violation(module.file.path, line, max(column, 1), MISSING_DOCSTRING, text)
 
 

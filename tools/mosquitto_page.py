@@ -2,7 +2,7 @@
 
 python tools/mosquitto_page.py > page.md && mv page.md docs/moving-from-mosquitto.md
 
-The text above the marker (MARKER) is taken from the present page.
+The text above the marker (MARKER) is copied from the present page.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ METRICS = [
     ("telemetry_scrape_*", "Prometheus measures each scrape itself"),
 ]
 #: Labels that RabbitMQ's metrics have and Trellis's metrics lack; for each label, the metrics and
-#: the reason. In a name, `*` matches any text, and `detailed_` is left out.
+#: the reason. In a name, `*` matches any text, and `detailed_` is omitted.
 LOST_LABELS = [
     ("queue_type", "rabbitmq_global_messages_*", "counted by protocol only"),
     ("queue_type", "rabbitmq_global_messages_dead_lettered_*", "counted for all queues"),

@@ -142,7 +142,8 @@ class PeerBroker:
     def launch(self, directory: Path, running: Running) -> None:
         """Start the processes, set the fields of `running`, and wait until the broker answers.
 
-        Each process is added to `running` at once: if this method raises, `start` stops it.
+        Add each process to `running` at once: if this method raises, `start` stops the added
+        processes.
         """
         raise NotImplementedError
 

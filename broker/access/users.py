@@ -1,4 +1,4 @@
-"""Users and permissions that the broker stores itself, beside the users of the settings.
+"""Users and permissions that the broker stores, in addition to the users in the settings.
 
     user         name -> password hash, tags, role (roles.py)
     permission   virtual host, name -> configure, write, read; topic rules; topic permissions

@@ -270,7 +270,7 @@ class ObjectImport:
     ) -> Policy:
         """Return the policy without its invalid keys, and add a verdict for each of them.
 
-        Raise PreconditionFailed if no key is left, or the policy itself is not valid.
+        Raise PreconditionFailed if no key is valid, or the policy itself is not valid.
         """
         definition = row.get("definition")
         if not isinstance(definition, dict) or not definition:

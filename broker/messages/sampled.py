@@ -15,7 +15,7 @@ from typing import Final
 from broker.messages.trace_context import TraceContext
 from broker.messages.tracing import MessageTrace
 
-#: Number of steps that wait for the span exporter. Further steps are dropped and counted.
+#: Largest number of steps that wait for the span exporter. Further steps are dropped and counted.
 STEPS_MAX: Final = 1_000
 #: Largest length of a name or text of a step, and of a routing key, in characters.
 TEXT_MAX: Final = 256
@@ -154,7 +154,7 @@ class SampledMessage(MessageTrace):
         self._steps = steps
         self._trace_id = trace_id
         self._span_id = span_id
-        #: The publication, until the first step has been reported.
+        #: The publication; None once the first step has been reported.
         self._origin: SampledOrigin | None = origin
         self._published_at = steps.clock()
 

@@ -1,9 +1,9 @@
 """Arrival times of the waiting messages of a queue, estimated from a few marks.
 
-A mark says when the message with a sequence number came. The marks begin anew when a message comes
-to the empty queue. A queue makes at most one mark in MARK_MS, and keeps at most MARKS_MAX marks.
-When there are more, every second mark is dropped, and later marks are twice as far apart. So a
-waiting message needs no memory for its time.
+A mark is a sequence number, and the time at which the message with this number came. The marks
+begin anew when a message comes to the empty queue. A queue makes at most one mark in MARK_MS, and
+keeps at most MARKS_MAX marks. Above this number, every second mark is dropped, and later marks are
+twice as far apart. So a waiting message needs no memory for its arrival time.
 
 For a message that waited when the broker started, the time of the start counts as its arrival. For
 a message that was returned to the empty queue, the time of the return counts.
@@ -39,7 +39,7 @@ class Arrivals:
         """Record that the message with the number `sequence` came at the time `now`, in ms.
 
         Return the time at which the next arrival must be recorded. `oldest` is the lowest sequence
-        number of a waiting message. Records that only concern messages before it are dropped.
+        number of a waiting message. Marks that only concern messages before `oldest` are dropped.
         """
         sequences, times = self._sequences, self._times
         if sequences and sequence <= sequences[-1]:

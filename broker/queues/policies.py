@@ -123,7 +123,8 @@ class Policies:
 
     def __init__(self) -> None:
         self.by_name: dict[str, Policy] = {}
-        #: Operator policies by name; they bound the policies of the queues that they match.
+        #: Operator policies by name. An operator policy bounds the arguments that other policies
+        #: give to the queues that it matches.
         self.operator_by_name: dict[str, Policy] = {}
 
     def for_queue(self, name: str, kind: object) -> Policy | None:
@@ -143,7 +144,8 @@ class Policies:
         return self._matching(name, _EXCHANGE_KINDS)
 
     def arguments(self, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the queue arguments of the policy that applies to a queue; empty if none does.
+        """Return the queue arguments of the policy that applies to a queue; empty if no policy
+        does.
 
         `name` and `arguments` are the name and the declared arguments of the queue.
         """
@@ -181,7 +183,7 @@ def _best(policies: Mapping[str, Policy], name: str, kinds: tuple[str, ...]) -> 
 
 
 def bounded(own: Mapping[str, object], operator: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments of a policy, bounded by those of an operator policy.
+    """Return the arguments of a policy, bounded by the arguments of an operator policy.
 
     If both policies set a number for a key, the lower number applies. If both set another value for
     a key, the value of the operator policy applies.

@@ -35,8 +35,8 @@ from broker.store.entries import Sequenced
 
 PRODUCER: Final = "x-trellis-producer"
 SEQUENCE: Final = "x-trellis-sequence"
-#: Number of producers that a virtual host remembers. If there are more, the producer that published
-#: longest ago is evicted.
+#: Largest number of producers that a virtual host remembers. Above this number, the producer that
+#: published longest ago is evicted.
 PRODUCERS_MAX: Final = 100_000
 #: Time in ms for which a refused sequence number is remembered after its last refusal.
 REFUSAL_MS: Final = 3_600_000
@@ -55,7 +55,7 @@ class NumberedPublication:
 
 
 def numbered(headers: Properties) -> NumberedPublication | None:
-    """Return the producer and the sequence number in the headers; None if they name no producer.
+    """Return the producer and the sequence number in the headers; None if there is no producer.
 
     Raise PreconditionFailed if one of the two headers is invalid.
     """
@@ -136,8 +136,8 @@ class Producers:
     def record(self, publication: NumberedPublication, ticket: Ticket | None) -> None:
         """Remember and store the sequence number of a message that is published.
 
-        Call this between `begin` and `commit` of the store, so that the number is stored in one
-        group with the message.
+        Called between `begin` and `commit` of the store, so that the number is stored in one group
+        with the message.
         """
         last, producer = self.last, publication.producer
         refusal = self.refused.get(producer)

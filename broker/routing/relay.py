@@ -47,7 +47,7 @@ class Relay:
         self.send(packets, count)
 
     def send_level_3(self, packets: bytes, count: i64) -> None:
-        """Write `count` encoded packets of MQTT 3.1, which only journals tell from MQTT 3.1.1."""
+        """Write `count` encoded packets of MQTT 3.1 (the same as 3.1.1, except for journals)."""
         self.send(packets, count)
 
     def offer(self, message: Message) -> None:

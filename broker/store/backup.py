@@ -3,7 +3,7 @@
 A backup contains everything that was confirmed before it began. These are the steps, in order:
 
     1. copy the catalog, with SQLite's backup interface
-    2. copy the files of the log, all opened before the first is copied
+    2. open all files of the log, then copy them
     3. copy the segments of streams
     4. rename TARGET.part to TARGET
 
@@ -34,8 +34,8 @@ from broker.store.opening import CATALOG, LOG, STREAMS
 
 #: Number of bytes copied at once.
 _COPY: Final = 1 << 20
-#: Attempts to open all files of the log, or the newest segment of a stream. An attempt fails if a
-#: checkpoint or retention removes a file meanwhile.
+#: Largest number of attempts to open all files of the log, or the newest segment of a stream. An
+#: attempt fails if a checkpoint or retention removes a file meanwhile.
 _TRIES: Final = 1_000
 #: Endings of the names of a stream's segments, and of their indexes.
 _SEGMENT: Final = ".arrow"

@@ -10,7 +10,7 @@ from broker.store.files import (
 )
 from broker.store.segments import SegmentLog
 
-#: If there are more small files than this, a checkpoint is made to merge them.
+#: If there are more small files than this number, a checkpoint is made to merge them.
 FILES_MAX: Final = 64
 #: Total size of the dead records that the full files of a busy log may keep, in segments. Also the
 #: largest number of the newest full files that a checkpoint may leave out.

@@ -50,7 +50,8 @@ class BatchScan:
                 return None
 
     def find(self, least: i64, marks: list[int]) -> BatchView | None:
-        """Return the next intact batch whose first offset is `least` or higher; skip damage.
+        """Return the next intact batch whose first offset is `least` or higher, or None; skip
+        damage.
 
         After a damaged batch, the search goes on at the end of this batch according to its header,
         then at the places in `marks`. It does not search all bytes, because the body of a message

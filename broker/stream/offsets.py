@@ -114,7 +114,7 @@ def offset_since(local: LocalSegments, pages: StreamPages, moment: i64) -> i64:
 def _row_since(pages: StreamPages, offset: i64, end: i64, moment: i64) -> i64:
     """Return the first offset from `offset` on whose row was published at `moment` or later.
 
-    Return `end` if no row before `end` was.
+    Return `end` if there is no such row before `end`.
     """
     while offset < end:
         page = pages.page_with(offset)

@@ -1,13 +1,13 @@
 """The files of streams on a standby, a node that follows the replicated log.
 
     StreamReplica.write   writes shipped rows at the places at which the owner has written them
-    StreamReplica.check   compares the ends of the streams with those in the log
+    StreamReplica.check   compares the ends of the streams with their ends in the log
 
 A node may get rows again: after a crash, or if its directory was copied from a running node. So the
 files may already have the rows, a part of them, or rows of later batches:
 
     the file has the rows           they are compared, and not written again
-    the file ends before the rows   they are appended; a half batch at the end is cut back first
+    the file ends before the rows   they are appended, after an incomplete batch was removed
     the file is missing             it was removed by a later batch if the stream has newer files
     anything else                   StreamDiffers
 """
@@ -38,8 +38,8 @@ class StreamCopy:
         self, disk: Disk, root: str, vhost: str, name: str, number: int, writing: OpenFiles
     ) -> None:
         self.number = number
-        #: True if rows are skipped, because the files before them are missing: the stream was
-        #: deleted later, and a stream of the same name may have its directory.
+        #: True if rows are skipped, because the files with the earlier rows are missing: the stream
+        #: was deleted later, and a stream of the same name may have its directory.
         self.missing = False
         self.writer = SegmentWriter(disk, root, vhost, name, number, writing)
         self._disk = disk

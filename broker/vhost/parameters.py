@@ -43,7 +43,7 @@ class Parameters:
         self._store = store
 
     def set(self, component: str, name: str, value: object, ticket: Ticket | None = None) -> bool:
-        """Set a parameter, and store it. Return True if it is new.
+        """Set a parameter, and store it. Return True if the parameter is new.
 
         Raise PreconditionFailed if a name is invalid or the value too large, and NotAllowed if the
         virtual host has too many parameters.

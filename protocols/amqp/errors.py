@@ -1,6 +1,6 @@
-"""Errors for AMQP clients: a soft error closes the channel, a hard one the connection.
+"""Errors for AMQP clients: a soft error closes the channel, a hard error closes the connection.
 
-(AMQP 0-9-1, section 4.2.8.)
+The rule is in AMQP 0-9-1, section 4.2.8.
 """
 
 from __future__ import annotations

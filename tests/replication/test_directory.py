@@ -369,7 +369,7 @@ def test_a_record_where_the_owner_has_a_definition_stops_the_node(place: Place) 
     fork.state = batches.state
     place.apply(batches.make(stored(b"mine")))
     place.crash()
-    with pytest.raises(ReplicaDiverged, match="position 3 is not that of batch 2"):
+    with pytest.raises(ReplicaDiverged, match="position 3, and batch 2 does not"):
         place.apply(fork.make(Defined("/", "queue", "r", {})))
 
 

@@ -274,8 +274,8 @@ class AckTimeout(BulkTask):
         self._connection.close_channel(self._number, error, 0)
 
     def _set_timer(self, tick: i64) -> None:
-        """Set the timer to `tick` ms from now, unless it is already set to this time or an earlier
-        one.
+        """Set the timer to `tick` ms from now, unless the timer is already set to this or an
+        earlier time.
         """
         next_tick: i64 = self._agenda.now + tick
         due = self._due

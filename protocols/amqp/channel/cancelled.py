@@ -20,10 +20,10 @@ class CancelledConsumers:
         self._most = _LEAST
 
     def keep(self, consumer: AmqpConsumer) -> None:
-        """Keep a cancelled consumer while its deliveries are outstanding.
+        """Add a cancelled consumer to the list, if it has outstanding deliveries.
 
-        A consumer without outstanding deliveries stays in the list at first. Such consumers are
-        removed each time that the length of the list has doubled.
+        A consumer stays in the list at first when its deliveries are settled later. Such consumers
+        are removed each time that the length of the list has doubled.
         """
         if consumer.outstanding:
             if len(self.consumers) >= self._most:

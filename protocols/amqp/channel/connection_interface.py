@@ -76,8 +76,8 @@ class ConnectionInterface(Connection):
     def require_slow_path(self) -> None:
         """Send every publication of this connection through ChannelPublisher.publish from now on.
 
-        A channel in transaction mode calls this method, because it must handle each publication
-        itself.
+        A channel in transaction mode calls this method, because the channel must handle each
+        publication itself.
         """
         raise NotImplementedError
 

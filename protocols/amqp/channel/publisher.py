@@ -105,7 +105,7 @@ class ChannelPublisher:
         `address` is the exchange and the routing key as encoded in basic.publish. Return the cost
         of the publication in units of the connection's BUDGET. Return SEARCHING if the search for
         the destinations pauses; the caller then calls this method again in the next turn of the
-        event loop. Raises AmqpError.
+        event loop. Raises AmqpError if the broker refuses the message.
         """
         searched: i64 = 0
         cost: i64 = 0
@@ -121,7 +121,7 @@ class ChannelPublisher:
 
         `slot` keeps the unfinished searches. Return SEARCHING if a search pauses; the broker's
         state is then unchanged. Otherwise return the cost of the publication in units of BUDGET,
-        without the cost of the searches. Raises AmqpError.
+        without the cost of the searches. Raises AmqpError if the broker refuses the message.
         """
         if flags & IMMEDIATE:
             raise AmqpError(540, "immediate=true")
@@ -247,7 +247,7 @@ class ChannelPublisher:
     def _route(self, address: bytes, slot: SearchSlot) -> Route | None:
         """Return the route for `address`, the exchange and routing key as encoded in basic.publish.
 
-        Return None if the search for the route pauses. Raises AmqpError.
+        Return None if the search for the route pauses. Raises AmqpError for an invalid `address`.
         """
         route = self.context.routes.get(address)
         if route is not None:
@@ -266,7 +266,7 @@ class ChannelPublisher:
     def _route_copies(self, route: Route, message: Message, slot: SearchSlot) -> Route | None:
         """Return the route with the further routing keys that CC and BCC headers name.
 
-        Return None if the search for the route pauses. Raises AmqpError.
+        Return None if the search for the route pauses. Raises AmqpError for an invalid header.
         """
         properties = message.properties
         headers = properties.get("headers")
@@ -361,7 +361,7 @@ class ChannelPublisher:
     ) -> i64:
         """Publish a message, and return it to its publisher if it is mandatory and unroutable.
 
-        Return the fate of the message. Raises BrokerError.
+        Return the fate of the message. Raises BrokerError if the broker refuses the message.
         """
         self.published += 1
         self.context.received += 1

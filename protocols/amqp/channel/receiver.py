@@ -2,8 +2,8 @@
 
     queue -- AmqpConsumer.deliver --> basic.deliver, delivery tag n     (consumer.py)
                                       `unacked` holds the delivery under n
-    basic.ack, basic.nack, basic.reject, basic.recover --> ChannelReceiver takes it from `unacked`
-                                      and settles, dead-letters or requeues the message
+    basic.ack, basic.nack, basic.reject, basic.recover --> ChannelReceiver takes the delivery
+                                      from `unacked`, and settles, dead-letters or requeues it
 
 All consumers of a channel and basic.get share one sequence of delivery tags. Deliveries that are
 outstanding when the channel closes are requeued.

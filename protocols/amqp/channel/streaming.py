@@ -50,7 +50,9 @@ _BODY: Final[i64] = FIRST_BUFFER["body"]
 
 
 class StreamStart:
-    """The row at which a consumer wants to begin: `wanted` is its argument x-stream-offset."""
+    """The row at which a consumer wants to begin: `wanted` is the consumer's argument
+    x-stream-offset.
+    """
 
     def __init__(self, queue: StreamQueue, vhost: VirtualHost, wanted: object) -> None:
         self._queue = queue

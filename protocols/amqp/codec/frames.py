@@ -107,7 +107,10 @@ def decode(frame: bytes) -> pamqp.base.Frame:
 
 
 def _argument(kind: str, frame: bytes, at: int, end: int) -> tuple[object, int]:
-    """Return the argument at position `at`, and the position after it. Raises ValueError."""
+    """Return the argument at position `at`, and the position after it.
+
+    Raises ValueError for an invalid argument.
+    """
     if kind == "shortstr":
         return read_name(frame, at, end)
     if kind == "longstr":

@@ -86,7 +86,10 @@ def _body(data: bytes, at: int, end: int, depth: int) -> tuple[int, int]:
 
 
 def _read(data: bytes, at: int, end: int, depth: int) -> tuple[object, int]:
-    """Return the value at position `at`, and the position after it. Raises ValueError."""
+    """Return the value at position `at`, and the position after it.
+
+    Raises ValueError for an invalid value, or a value that ends after `end`.
+    """
     stop = _skip(data, at, end)
     kind = data[at]
     at += 1
@@ -120,7 +123,10 @@ def _read_array(data: bytes, at: int, end: int, depth: int) -> tuple[list[object
 
 
 def _skip(data: bytes, at: int, end: int) -> int:
-    """Return the position after the value at position `at`. Raises ValueError."""
+    """Return the position after the value at position `at`.
+
+    Raises ValueError for an unknown type, or a value that ends after `end`.
+    """
     if at >= end:
         raise ValueError("an entry of a table has no value")
     kind = data[at]

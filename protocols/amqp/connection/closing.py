@@ -5,9 +5,9 @@ A connection ends through one of four verbs, which are methods of AmqpConnection
     close       The broker ends the connection, and sends the reason: a protocol error, an operator,
                 a lost permission, a rate limit, the shutdown.
     reject      The broker refuses a client that has not logged in.
-    abort       The broker ends it without a reason for the client: after a timeout, or if the
-                client reads nothing.
-    on_closed   The client has closed it, or its transport is lost.
+    abort       The broker ends the connection without a reason for the client: after a timeout, or
+                if the client reads nothing.
+    on_closed   The client has closed the connection, or the transport is lost.
 
     state              close              reject                  abort     on_closed
     greeting           end                protocol header, end    end       end

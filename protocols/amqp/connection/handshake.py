@@ -140,7 +140,10 @@ class Handshake:
             self._on_open(connection, method)
 
     def _on_start_ok(self, connection: ConnectionInterface, method: Any) -> None:
-        """Read the client's properties; start the check of its credentials. Raises AmqpError."""
+        """Read the client's properties; start the check of its credentials, except on a standby.
+
+        Raises AmqpError for an unknown mechanism or an invalid response.
+        """
         self.client = ClientProperties(method.client_properties or {})
         self.mechanism = str(method.mechanism)
         if connection.front.redirect is not None:

@@ -318,7 +318,7 @@ class SubscribeTask(SubscriptionChange):
     def _subscribe(self, request: SubscribeRequest, partly: bool) -> None:
         """Subscribe to a topic filter. `partly` is True if the user may read only some topics.
 
-        Raises LimitExceeded.
+        Raises LimitExceeded if lookups of topics would take too long with this filter.
         """
         session, name = self.session, request.topic_filter
         if name.startswith(SHARE):

@@ -64,7 +64,7 @@ class PublishWriter:
 
 
 class Level4Writer(PublishWriter):
-    """The writer for clients of protocol levels 3 and 4."""
+    """The writer of PUBLISH packets for clients of protocol levels 3 and 4."""
 
     def write(self, message: Message, qos: i64, packet_id: i64, flags: i64) -> bool:
         outlet = self.outlet
@@ -82,8 +82,8 @@ class Level4Writer(PublishWriter):
 
 
 class BridgeWriter(Level4Writer):
-    """The writer for bridges of protocol levels 3 and 4, whose subscriptions have Retain As
-    Published.
+    """The writer of PUBLISH packets for bridges of protocol levels 3 and 4, whose subscriptions
+    have Retain As Published.
     """
 
     def write(self, message: Message, qos: i64, packet_id: i64, flags: i64) -> bool:
@@ -100,7 +100,7 @@ class BridgeWriter(Level4Writer):
 
 
 class Level5Writer(PublishWriter):
-    """The writer for clients of protocol level 5.
+    """The writer of PUBLISH packets for clients of protocol level 5.
 
     `packet_max` is the client's Maximum Packet Size in bytes (0: no limit), `aliases` its Topic
     Alias Maximum.

@@ -47,8 +47,8 @@ class Sessions(SessionRegistry):
 
     A session whose client stays away ends after the session expiry that the client asked for, but
     at the latest after `options.session_expiry_s` seconds. The store has a definition of each
-    persistent session. It contains the time at which the client disconnected, in ms of the wall
-    clock; 0 while the client is connected.
+    persistent session. The definition contains the time at which the client disconnected, in ms of
+    the wall clock; 0 while the client is connected.
     """
 
     def __init__(
