@@ -77,7 +77,9 @@ POLICY_KEYS: Final[dict[str, Comparison]] = {
     "delayed-retry-max": Comparison(DIFFERENT, _EVERY_RETURN),
     "federation-upstream": Comparison(DIFFERENT, _EXCHANGES_ONLY),
     "federation-upstream-set": Comparison(DIFFERENT, _EXCHANGES_ONLY),
-    "federation-upstream-pattern": Comparison(MISSING, "no effect: name upstreams or a set"),
+    "federation-upstream-pattern": Comparison(
+        MISSING, "no effect: use federation-upstream or federation-upstream-set"
+    ),
 }
 
 #: The comparison of each queue argument.

@@ -71,7 +71,7 @@ class Encoding:
         return len(self.body(content))
 
     def priority(self, content: bytes) -> i64:
-        """Return the priority that the publisher set, 0 to 255; 0 if none. Never raises."""
+        """Return the priority, 0 to 255; 0 if the publisher set no priority. Never raises."""
         priority = self.properties(content).get("priority")
         return priority if isinstance(priority, int) else 0
 

@@ -88,7 +88,7 @@ class SampledStep:
 class DeliveryTimes:
     """A histogram of the times from publication to delivery of sampled messages, in seconds.
 
-    `counts` has the number of deliveries in each bucket, the last one above all BUCKETS.
+    `counts` has the number of deliveries in each bucket; the last bucket is above all BUCKETS.
     `exemplars` has the last delivery of each bucket: its trace id, the duration, and its Unix time
     in seconds.
     """
@@ -113,8 +113,8 @@ def _ignore() -> None:
 class SampledSteps:
     """The steps that wait for the span exporter, at most STEPS_MAX.
 
-    `clock` returns Unix time in nanoseconds. `wake` is called when a step is added while none
-    waits.
+    `clock` returns Unix time in nanoseconds. `wake` is called when a step is added while no other
+    step waits.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:

@@ -61,8 +61,8 @@ class Arrivals:
     def time_of(self, sequence: i64) -> i64:
         """Return the estimated arrival time of the message with this sequence number, in ms.
 
-        The result is the time of the last mark whose sequence number is not higher. If all marks
-        have higher numbers, the result is the time of the first mark.
+        The result is the time of the last mark whose number is not above `sequence`. If the numbers
+        of all marks are above `sequence`, the result is the time of the first mark.
         """
         found: i64 = self._times[0]
         for at, marked in enumerate(self._sequences):

@@ -237,7 +237,8 @@ class MessageSource(Destination):
     def requeue_failed(self, delivery: Delivery) -> None:
         """Requeue a message whose delivery failed: it was rejected, or its channel has ended.
 
-        The effect differs from that of `requeue` only in a queue with delayed retry (`retries.py`).
+        The effect differs from the effect of `requeue` only in a queue with delayed retry
+        (`retries.py`).
         """
         self.requeue(delivery)
 
@@ -333,7 +334,7 @@ class MessageSource(Destination):
                     and (pool is None or pool.credit > 0)
                     and consumer.outlet.open()
                 ):
-                    # Consumers of equal priority take turns: move this consumer behind the others.
+                    # Consumers of equal priority take turns: move this consumer behind its equals.
                     last = at
                     self._search_left -= at
                     while (
@@ -378,7 +379,7 @@ class MessageSource(Destination):
         self.schedule_drain()
 
     def unsubscribe(self, consumer: Consumer) -> None:
-        """Remove a consumer; if no active consumer is left, activate the next standby consumers."""
+        """Remove a consumer; if no active consumer remains, activate the next standby consumers."""
         if consumer in self.standby:
             self.standby.remove(consumer)
         elif consumer in self.consumers:
@@ -399,7 +400,7 @@ class MessageSource(Destination):
             self._activate_standby()
 
     def _activate_standby(self) -> None:
-        """If no active consumer is left, activate the next standby consumers."""
+        """If no active consumer remains, activate the next standby consumers."""
         if not self.consumers and self.standby:
             count = (
                 1

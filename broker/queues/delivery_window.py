@@ -122,8 +122,8 @@ class DeliveryWindow(Waiter):
     def permits(self, position: i64, last: bool) -> bool:
         """True if the message at a position may be delivered now.
 
-        Append a higher delivery mark to the log if the deliveries come near the present one. `last`
-        is True if no other message waits.
+        Append a higher delivery mark to the log if the deliveries come near the present mark.
+        `last` is True if no other message waits.
         """
         if position > self.renew_above and self._ticket is None:
             self._raise(position, last)

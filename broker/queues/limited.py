@@ -223,7 +223,7 @@ class LimitedQueue(Queue):
             if self.retries is None:
                 self.retries = RetryDelay(self)
             returned = ReturnedMessage(delivery.message, delivery.sequence, attempts)
-            report(delivery.message, "requeued", self.name, f"waits {int(delay):,} ms first")
+            report(delivery.message, "requeued", self.name, f"delayed by {int(delay):,} ms")
             self.retries.add(returned, self.agenda.now + delay)
             self.schedule_drain()
             return
@@ -257,8 +257,8 @@ class LimitedQueue(Queue):
     def _trim(self, limit: i64) -> bool:
         """Drop messages from the head while the queue is over its limits.
 
-        At most `limit` messages are dropped now, the others as bulk work. Return True if a message
-        was dropped.
+        At most `limit` messages are dropped now, further messages as bulk work. Return True if a
+        message was dropped.
         """
         before: i64 = self.depth
         while self._over_limit():

@@ -116,14 +116,14 @@ class PagedTail:
             self._last = chunk
 
     def _open_chunk(self) -> Chunk:
-        """Return the last chunk of the tail; append a new chunk if the last one is full."""
+        """Return the last chunk of the tail; append a new chunk if the last chunk is full."""
         if len(self._last.positions) >= CHUNK_MESSAGES or self._chunks.size == 0:
             self._last = Chunk()
             self._chunks.push(self._last)
         return self._last
 
     def position_ahead(self, count: i64) -> i64:
-        """Return the position of the message about `count` places behind the first one.
+        """Return the position of the message about `count` places behind the first message.
 
         The result is inexact: it may be the position of a message up to CHUNK_MESSAGES places
         earlier. If the tail is shorter, return the position of its last message. Return 0 if the

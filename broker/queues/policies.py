@@ -1,7 +1,7 @@
 """Policies: arguments for all queues and exchanges whose name matches a pattern.
 
-Operators set policies, in RabbitMQ's format. Of all policies that match a name, only the one with
-the highest priority applies.
+Operators set policies, in RabbitMQ's format. Of all policies that match a name, only the policy
+with the highest priority applies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ PRIORITY_MAX: Final = 1 << 31
 class Policy:
     """One policy, checked: a pattern, and arguments for the queues and exchanges it matches.
 
-    `definition` is as written by the operator. Raises PreconditionFailed if a value is invalid.
+    `definition` is the definition as the operator wrote it. Raises PreconditionFailed if a value is
+    invalid.
     """
 
     def __init__(

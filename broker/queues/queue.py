@@ -475,7 +475,7 @@ class Queue(MessageSource):
         """Put back a message that `take` gave to a client which cannot receive it.
 
         The message does not count as delivered. Several messages must be put back in reverse order,
-        the last one first.
+        the last message first.
         """
         self.insert_returned(
             ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts)
@@ -591,7 +591,7 @@ class Queue(MessageSource):
         """
 
     def expire(self, limit: i64) -> None:
-        """Discard expired messages from the head: at most `limit` now, the others as bulk work.
+        """Discard expired messages from the head: at most `limit` now, more as bulk work.
 
         If bulk work of this queue waits already and `limit` is not UNLIMITED, discard none now. An
         expired message behind a message that has not expired stays until it is at the head.

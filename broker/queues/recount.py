@@ -66,7 +66,7 @@ class Recount:
         """Do one slice of the count: return the total size of the next bodies in bytes.
 
         Messages that have left the queue are skipped. `waiting` are the waiting messages now, and
-        `head` is the sequence number of the first one.
+        `head` is the sequence number of the first waiting message.
         """
         left: i64 = COUNTED_PER_SLICE
         size: i64 = 0

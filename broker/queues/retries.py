@@ -62,7 +62,7 @@ class RetryDelay(BulkTask):
         self._set_timer()
 
     def messages(self) -> list[ReturnedMessage]:
-        """Return the delayed messages, in no order."""
+        """Return the delayed messages, in no particular order."""
         return [entry[2] for entry in self._heap]
 
     def memory_bytes(self) -> i64:

@@ -9,7 +9,7 @@ from broker.replication.records import REMEDY, BatchChunk, ClusterState
 class BatchAssembly:
     """The chunks of the batch that is being received.
 
-    Callers add only chunks that have an effect: those written by the owner of the log (see
+    Callers add only chunks that have an effect: chunks that the owner of the log has written (see
     `Judge`).
     """
 

@@ -375,7 +375,7 @@ class ReplicaDirectory:
             raise self._diverged(
                 f"the directory's log ends at position {self._log.last}, after the last batch of "
                 f"the replicated log (position {self.state.position}); if the replicated log has "
-                "lost records, `trellis cluster adopt` begins a new one with this directory"
+                "lost records, `trellis cluster adopt` begins a new log with this directory"
             )
         self._check_streams(definitions)
         self.store_state(self.state)

@@ -22,7 +22,7 @@ from broker.store.received import ReceivedRecords
 from broker.store.segments import SegmentLog
 from broker.store.survivors import Survivors
 
-#: Estimated memory of an entry of the other collections of Survivors, in bytes.
+#: Estimated memory in bytes of an entry of Survivors that is not a message.
 ENTRY_BYTES: Final = 250
 
 

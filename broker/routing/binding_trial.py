@@ -301,7 +301,7 @@ class BindingTrial:
                     ahead.append(alternate)
 
     def _is_deleted(self, walk: _Walk, target: Destination) -> bool:
-        """True if the trial deletes `target`, and the walk is with the changes."""
+        """True if the trial deletes `target`, and `walk` is the routing with the changes."""
         if target not in self._bindings.deleted:
             return False
         walk.changes = True
@@ -310,8 +310,8 @@ class BindingTrial:
     def _target_of(self, walk: _Walk, binding: Binding) -> Destination | None:
         """Return the real destination of a binding that matches.
 
-        Return None if the trial removes the binding and the walk is with the changes, or if the
-        binding is a subscription whose user may not read the topic.
+        Return None if the trial removes the binding and `walk` is the routing with the changes, or
+        if the binding is a subscription whose user may not read the topic.
         """
         target = binding.destination
         change = self._bindings.added.get(binding) or self._bindings.removed.get(binding)

@@ -2,9 +2,9 @@
 
 The trial keeps the added bindings in its own exchanges, which no client can see. In most exchange
 types, a binding matches a message or not, whatever other bindings there are. Then the bindings that
-match with the changes are those of the real exchange, without the removed bindings, and those of
-the trial's exchange. A hash exchange chooses one of its bindings, so the trial makes a changed copy
-of a hash exchange.
+match with the changes are the matching bindings of the real exchange, without the removed bindings,
+and the matching bindings of the trial's exchange. A hash exchange chooses one of its bindings, so
+the trial makes a changed copy of a hash exchange.
 
 Nothing in the broker changes.
 """

@@ -10,7 +10,7 @@ prevent the broker from storing the message twice, the producer numbers its mess
 
 The broker remembers the last sequence number of each producer. A message with a number that is not
 larger is confirmed and dropped. The store keeps the last number in one group with the message, so a
-crash keeps both, or neither of the two.
+crash keeps both or none.
 
 A full queue may refuse a message, and the producer then publishes the message again. If the broker
 accepted a larger number in between, it would drop the message as a repeat. So after a refusal, the

@@ -129,7 +129,7 @@ class RouteExplanation:
     def _find_chosen(self, walked: WalkedExchange) -> Iterator[None]:
         """Find, in steps, the binding that a random exchange chose for the message.
 
-        The chosen binding is the one whose destination the message reaches.
+        The chosen binding is the binding whose destination the message reaches.
         """
         reached = self.reached
         for mine in list(walked.exchange.bindings.values()):

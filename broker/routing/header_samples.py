@@ -183,7 +183,7 @@ class WeightedSamples:
 
 
 def _sample_of(properties: Properties) -> Properties | None:
-    """Return those properties of a message at which exchanges may look.
+    """Return the properties of a message at which exchanges may look.
 
     Return None if these properties are larger than SAMPLE_BYTES, or if a header is a list or table.
     """

@@ -333,9 +333,9 @@ class HeaderComparison:
             return None
         value = arguments[failing]
         if failing not in headers:
-            asked = "is missing" if value is None else f"is missing: the binding asks for {value!r}"
+            asked = "" if value is None else f" to {value!r}"
             return NearDifference(
-                HEADER, f"the binding would match if the header '{failing}' were set, which {asked}"
+                HEADER, f"the binding would match if the missing header '{failing}' were set{asked}"
             )
         return NearDifference(
             HEADER,

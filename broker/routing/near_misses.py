@@ -140,7 +140,7 @@ class NearMissSearch:
         yield from self._ask_others()
 
     def _examine_keys(self, exchange: Exchange, wildcards: bool) -> Iterator[None]:
-        """Compare the binding keys of a topic or direct exchange, in steps, with the key."""
+        """Compare, in steps, the binding keys of an exchange with the routing key."""
         key_filter = NearKeyFilter(self._key, wildcards)
         for chunk in self._chunks(exchange):
             similar = chunk.selected(key_filter.passing(chunk.keys()))

@@ -84,7 +84,7 @@ class SearchSlot:
 
 
 class SearchScope:
-    """The exchanges and queues of a virtual host, as searches see them."""
+    """The exchanges and queues of a virtual host, for searches of destinations."""
 
     def __init__(
         self, exchanges: dict[str, Exchange], queues: dict[str, Queue], replies: dict[str, Queue]

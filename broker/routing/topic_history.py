@@ -60,7 +60,7 @@ class HistorySlot:
         self.began = began
         #: Numbers of messages by (virtual host, exchange), then by routing key.
         self.published: dict[tuple[str, str], KeyCounts] = {}
-        #: Numbers of those messages that reached no queue and no session, by the same keys.
+        #: Numbers of messages that reached no queue and no session, by the keys of `published`.
         self.unroutable: dict[tuple[str, str], KeyCounts] = {}
         #: Number of topics in both dicts.
         self.topics: i64 = 0

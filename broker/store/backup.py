@@ -14,7 +14,7 @@ file stays readable while it is open. The copy of the newest file may end within
 a crash.
 
 During the copy, the broker may drop old files, and record this in the head of the next file
-(dropping.py). The backup has the dropped files, but it may lack newer records, such as those that
+(dropping.py). The backup has the dropped files, but it may lack newer records, such as records that
 settle or move messages of the dropped files. So a start from the backup must read the dropped
 files. Therefore each copy gets the head that its file had when all files were opened, before the
 drop.

@@ -135,7 +135,7 @@ class Disk:
     def sync_directory(self, path: str) -> None:
         """Make the creations, renames and removals in a directory durable.
 
-        This opens the directory.
+        The method opens the directory, so it needs a file descriptor.
         """
         raise NotImplementedError
 

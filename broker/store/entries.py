@@ -139,7 +139,7 @@ class StreamExtended(StoreEntry):
 class Sequenced(StoreEntry):
     """The last sequence number of a producer, for deduplication.
 
-    A message of the producer with this number or a lower one is a duplicate. A negative number
+    A message of the producer with this number or a lower number is a duplicate. A negative number
     means that the producer was removed.
     """
 

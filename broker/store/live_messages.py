@@ -196,7 +196,7 @@ class ScannedMessages(LiveMessages):
 
     @property
     def count(self) -> int:
-        """Number of messages, including those that no queue holds any more."""
+        """Number of messages, including messages that no queue holds any more."""
         return len(self._positions)
 
     @property

@@ -248,7 +248,7 @@ class Recoverer:
         self._walk(file, scan, is_last and not file.checkpoint and name in self._heads)
         file.close_scan()
         if file.checkpoint and not file.closed and not file.holes:
-            report.findings.append(Finding(MISSING, name, 0, 0, "the end of this checkpoint"))
+            report.findings.append(Finding(MISSING, name, 0, 0, "this checkpoint has no end"))
         if file.checkpoint:
             file.last = max(scan.reader.last, covered)
         elif file.records or file.holes or file.closed:

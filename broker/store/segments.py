@@ -250,7 +250,10 @@ class SegmentLog(PoisonableWriter):
         self.liveness.changes += 1
 
     def count_live(self, positions: Iterable[int]) -> None:
-        """Count the entries at these positions, but no messages, as live, after recovery."""
+        """Count the entries at these positions as live, after recovery.
+
+        The entries must not be messages.
+        """
         for position in positions:
             file = file_holding(self.files, position)
             if file is not None:
@@ -340,9 +343,9 @@ class SegmentLog(PoisonableWriter):
         `short_check_reclaimable` replaces `check_reclaimable`: the reclaimable part must grow by an
         eighth of the live part.
 
-        `live` is the size of the live records in bytes, as the files were read. `measured` is the
-        value of `reclaimable` when that reading began, because entries that were settled during the
-        reading may have been read as live.
+        `live` is the size of the live records in bytes, measured by reading the files. `measured`
+        is the value of `reclaimable` when that reading began, because entries that were settled
+        during the reading may have been read as live.
         """
         total: i64 = sum(int(file.size) for file in self.sealed())
         self.check_size = max(2 * live, total + total // 4)

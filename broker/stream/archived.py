@@ -70,15 +70,21 @@ class ArchiveBackend:
         raise NotImplementedError
 
     def fetch(self, rows: ArchivedRows, offset: i64) -> None:
-        """Fetch the file that has the row at an offset, unless this fetch is already running."""
+        """Fetch the file that has the row at an offset, unless this fetch is already running.
+
+        `ArchivedRows.on_fetched` gets the segment later.
+        """
         raise NotImplementedError
 
     def find_time(self, rows: ArchivedRows, moment: i64) -> None:
-        """Find the first file whose last row was published at `moment` (us) or later."""
+        """Find the first file whose last row was published at `moment` (us) or later.
+
+        `ArchivedRows.keep_start` gets the result later.
+        """
         raise NotImplementedError
 
     def find_first(self, rows: ArchivedRows) -> None:
-        """Find the first offset of a stream in the archive."""
+        """Find the first offset of a stream in the archive, and set `ArchivedRows.first` later."""
         raise NotImplementedError
 
     def remove_stream(self, rows: ArchivedRows) -> None:
@@ -128,7 +134,7 @@ class ArchivedRows:
     # -- uploads
 
     def add_full(self, segments: list[Segment]) -> None:
-        """Let the full segments at the end of a list wait for their upload."""
+        """Add the full segments at the end of a list to the segments that wait for their upload."""
         if segments:
             self.local_first = segments[0].base
         found: list[Segment] = []

@@ -41,9 +41,9 @@ def resolve_offset(
     """Return the offset at which a reader with the argument `wanted` begins.
 
     `end` is the offset of the next row, `now_us` the time in microseconds; `thing` names the queue
-    in error texts. Raise PreconditionFailed if `wanted` is invalid, RowsUnavailable if there is no
-    such row any more, RowsPending if the archive must be asked first, StoreError if the stream
-    cannot be read.
+    in error texts. Raise PreconditionFailed if `wanted` is invalid, RowsUnavailable if the row has
+    been removed, RowsPending if the archive must be asked first, StoreError if the stream cannot be
+    read.
     """
     if isinstance(wanted, bytes):  # RabbitMQ accepts texts of AMQP's type byte array, too.
         wanted = wanted.decode(errors="replace")

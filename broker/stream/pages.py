@@ -1,7 +1,7 @@
 """Pages: pieces of segments, each read once for all readers that are near each other.
 
-A stream caches the few pages that its readers used last. A reader that is far behind the others
-reads its pages from the file.
+A stream caches the few pages that its readers used last. A reader that is far behind the other
+readers reads its pages from the file.
 """
 
 from __future__ import annotations

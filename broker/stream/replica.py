@@ -53,7 +53,7 @@ class StreamCopy:
             raise StoreError(os_error_text(self.writer.directory, "read", error)) from error
 
     def _open(self) -> None:
-        """Find the active segment and its batches. Remove files that an older stream left."""
+        """Find the active segment and its batches. Remove files of an older, deleted stream."""
         directory = self.writer.directory
         try:
             names = self._disk.list(directory)
@@ -156,7 +156,7 @@ class StreamCopy:
             or batch.end != len(rows.data)
             or (int(batch.base), int(batch.rows)) != (rows.base, rows.count)
         ):
-            raise self._differs(f"the log has damaged rows from offset {rows.base} on")
+            raise self._differs(f"the replicated log has damaged rows from offset {rows.base} on")
         return batch
 
     def _check_end(self, rows: ShippedRows, end: int, unit: str, expected: int) -> None:
@@ -228,8 +228,8 @@ class StreamCopy:
             raise self._differs(f"all rows before offset {end} are missing")
         if int(active.end) != end:
             raise self._differs(
-                f"the rows in its files end at offset {active.end}, and the rows in the log end "
-                f"at offset {end}"
+                f"the rows in the files end at offset {active.end}, and the rows in the replicated "
+                f"log end at offset {end}"
             )
         try:
             file = self._disk.open(active.path, False)
@@ -279,7 +279,7 @@ class StreamReplica:
         """Write shipped rows of several streams, and make them durable.
 
         Raise StreamDiffers if the files have other rows, WriteFailed if the call may be repeated,
-        another StoreError if it may not.
+        another StoreError otherwise.
         """
         touched: dict[int, StreamCopy] = {}
         for share in rows:

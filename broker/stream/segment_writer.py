@@ -261,7 +261,8 @@ class SegmentWriter(PoisonableWriter):
         return self._segment, self._written, file
 
     def _remove_index(self, path: str) -> None:
-        """Remove the index of the segment at `path`, if a deleted stream of the same name left one.
+        """Remove the index of a segment at `path`, which a deleted stream of the same name may have
+        left.
 
         The removal is durable when this method returns.
         """

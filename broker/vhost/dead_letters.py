@@ -25,8 +25,9 @@ wait until half of these messages are published. So the number of waiting messag
 about MOVES_MAX. A job that publishes to a queue which is behind does not wait, but moves only one
 message in each slice. So the jobs of a cycle of queues cannot wait for each other.
 
-Dead letters and delayed messages move from one queue to others. The store gets both changes in one
-group: after a crash, the message is either still in the old queue or already in the new queues.
+Dead letters and delayed messages move from one queue to other queues. The store gets both changes
+in one group: after a crash, the message is either still in the old queue or already in the new
+queues.
 """
 
 from __future__ import annotations

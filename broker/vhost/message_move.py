@@ -220,7 +220,7 @@ class MessageMove(BulkTask):
                 continue_trace(message, decision.message, self.source.name)
             self._move(decision)
             if decision.route.plan.behind:
-                self._pause(_PAUSE_MS, "a queue is behind with its dead letters")
+                self._pause(_PAUSE_MS, "many dead letters of a queue are not published yet")
             return _MESSAGE_STEPS + decision.route.plan.weight + slot.spent // SEARCH_STEPS
         return _MESSAGE_STEPS + slot.spent // SEARCH_STEPS
 

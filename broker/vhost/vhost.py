@@ -173,7 +173,7 @@ class VirtualHost(DeadLetterHost):
         return self._planner.exchange(name)
 
     def queue(self, name: str, owner: object = None) -> Queue:
-        """Return the queue of this name, which the connection `owner` wants to use.
+        """Return the queue of this name, for use by the connection `owner`.
 
         Raise NotFound if there is no such queue, ResourceLocked if the queue is exclusive to
         another connection or belongs to a session.

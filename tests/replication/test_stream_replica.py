@@ -98,7 +98,7 @@ def test_half_a_batch_is_cut_back_and_written_again(copy: Copy) -> None:
     copy.streams.write(rows)
     assert copy.content == whole
     copy.change(whole[:-7])
-    with pytest.raises(StreamDiffers, match="rows in its files end at offset 1, "):
+    with pytest.raises(StreamDiffers, match="rows in the files end at offset 1, "):
         copy.check(2)
 
 
@@ -109,7 +109,7 @@ def test_other_rows_in_the_file_stop_the_node(copy: Copy) -> None:
     altered = bytearray(first[0].data)
     altered[-1] ^= 1
     first[0].data = altered
-    with pytest.raises(StreamDiffers, match="the log has damaged rows from offset 0 on"):
+    with pytest.raises(StreamDiffers, match="the replicated log has damaged rows from offset 0 on"):
         copy.streams.write(first)
     second[0].place -= 8
     with pytest.raises(StreamDiffers, match="has other rows from offset 1 on"):
