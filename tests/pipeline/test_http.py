@@ -46,7 +46,7 @@ class Served:
         urllib.request.urlopen(request, timeout=30).close()
 
     def declare(self, name: str, **arguments: object) -> None:
-        """Declare a stream, and a topic exchange of the same name that only it is bound to."""
+        """Declare a stream, and bind the stream with `#` to a new topic exchange of its name."""
         with pika.BlockingConnection(pika.URLParameters(self.process.amqp_url)) as connection:
             channel = connection.channel()
             channel.queue_declare(

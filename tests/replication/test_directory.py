@@ -78,8 +78,7 @@ class Place:
         return open_store(self.disk, self.path, Codecs(), 1, pytest.fail, lambda _: None, SEGMENT)
 
     def contents(self) -> list[bytes]:
-        """Stop the use of the directory; return the contents of all messages in queues, in
-        order."""
+        """Close the directory; return the contents of all messages in queues, in order."""
         opened = self.recover()
         reader = LogReader(opened.store.log)
         found: list[bytes] = []

@@ -181,7 +181,7 @@ def test_files_of_another_stream_of_the_same_name(copy: Copy) -> None:
 def test_a_batch_with_an_old_and_a_new_stream_of_one_name_is_written_again(
     copy: Copy, refused: int
 ) -> None:
-    """A batch that a crash may have interrupted is written again.
+    """Check that a batch which a crash may have interrupted can be written again.
 
     By then, the file of the old stream may be removed already.
     """
@@ -208,7 +208,10 @@ def test_a_batch_with_an_old_and_a_new_stream_of_one_name_is_written_again(
 
 
 def test_the_index_of_an_older_stream_of_the_same_name_is_removed(copy: Copy) -> None:
-    """A crash may undo the removal of an index file, although the segment's removal is durable."""
+    """Check that the index of a removed segment is removed when a new stream has its file name.
+
+    A crash may undo the removal of the index, although the removal of the segment is durable.
+    """
     copy.ship(b"old")
     new = copy.replace_stream(b"new")
     copy.disk = SimulatedDisk({f"{FIRST}.index": b"index"})

@@ -115,7 +115,7 @@ class Receiver:
             return list(self.spans)
 
     def wait_for_requests(self, count: int) -> None:
-        """Wait until at least `count` requests have come."""
+        """Wait until the receiver has got at least `count` requests."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.requests) >= count, PATIENCE)
 
