@@ -96,7 +96,7 @@ def test_append_without_permission_has_an_unknown_outcome_and_an_advice(
 ) -> None:
     log = open_log(created(cluster_on(kfake.servers, name)), "one")
     kfake.tell("fault 0 TOPIC_AUTHORIZATION_FAILED 1")
-    with pytest.raises(OutcomeUnknown, match=r"permit Read, Write, Describe, .* on it$"):
+    with pytest.raises(OutcomeUnknown, match=r"permit Read, Write, Describe, .* on the topic$"):
         log.append(b"a")
     assert log.append(b"b") == 0
 
