@@ -108,7 +108,9 @@ READING: Final = (
         "query has a warning",
         "`true`",
     ),
-    SparkOption("pattern", "read only topics that match this binding key", "all topics"),
+    SparkOption(
+        "pattern", "read only topics that match this binding key or topic filter", "all topics"
+    ),
     SparkOption(
         "grammar",
         "the grammar of `pattern`: `amqp`, or `mqtt` for a topic filter with `/`",
