@@ -28,6 +28,7 @@ def test_collector_leaves_objects_of_the_start_alone(collector: GcPolicy) -> Non
 
 
 def test_the_collector_is_given_back_as_it_was() -> None:
+    thresholds = gc.get_threshold()
     gc.set_threshold(701, 11, 12)
     before = gc.callbacks[:]
     try:
@@ -39,7 +40,7 @@ def test_the_collector_is_given_back_as_it_was() -> None:
         assert gc.callbacks == before
         collector.close()
     finally:
-        gc.set_threshold(700, 10, 10)
+        gc.set_threshold(*thresholds)
 
 
 @pytest.mark.alone
