@@ -19,7 +19,7 @@ from tests.broker import BrokerProcess
 if TYPE_CHECKING:
     from tests.cluster.programs import Kfake
 
-pytest_plugins = ["tests.watch"]
+pytest_plugins = ["tests.watch", "tests.scheduling"]
 
 #: Thresholds of the garbage collector in the processes of the tests. With Python's own ones (700, 10,
 #: 10), a tenth of the CPU time of the tests was collections, and Hypothesis's callback of each.
