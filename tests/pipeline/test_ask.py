@@ -325,7 +325,7 @@ def test_an_error_is_one_line(
 def test_a_question_does_not_need_pyspark(place: Path) -> None:
     """`trellis ask` answers without pyspark, py4j, matplotlib and pika.
 
-    Without pyarrow, its error says what to install.
+    Without pyarrow, the error of the command says what to install.
     """
     script = (
         "import sys; from trellis.cli import main; "
@@ -395,5 +395,5 @@ def test_a_job_waits_for_the_first_message(
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(f"{tmp_path}/j: ")[2][:23] for line in lines] == [
         "there is no journal in ",
-        "it has no message yet",
+        "the journal has no message yet"[:23],
     ]

@@ -28,8 +28,8 @@ _URL_FORM: Final = 'must be "mqtt://HOST:PORT" or "mqtts://HOST:PORT"'
 class TopicRule(NamedTuple):
     """One entry of a bridge's `topics`.
 
-    The local topic is `local_prefix` and a topic that matches `pattern`, the remote topic is
-    `remote_prefix` and the same topic. `direction` is OUT (local to remote), IN or BOTH.
+    For a topic T that matches `pattern`, the local topic is `local_prefix` + T, and the remote
+    topic is `remote_prefix` + T. `direction` is OUT (local to remote), IN or BOTH.
     """
 
     pattern: str
@@ -134,8 +134,7 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
     local_user: Annotated[
         str,
         option(
-            "user name at this broker, or VHOST:USER; without one, the bridge is an anonymous "
-            "client",
+            "user name at this broker, or VHOST:USER; an empty name is an anonymous client",
             check=check_optional_name,
         ),
     ] = ""
@@ -184,4 +183,4 @@ class Shovels(Section, frozen=True, kw_only=True):
     user: Annotated[
         str, option("user of the URIs amqp:// and amqp:///VHOST, which mean this broker")
     ] = "guest"
-    password: Annotated[str, option("password of this user", secret=True)] = "guest"
+    password: Annotated[str, option("password of shovels.user", secret=True)] = "guest"
