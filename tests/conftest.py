@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.watch", "tests.scheduling"]
 
-#: Thresholds of the garbage collector in the processes of the tests. With Python's own ones (700, 10,
-#: 10), a tenth of the CPU time of the tests was collections, and Hypothesis's callback of each.
+#: Thresholds of the garbage collector in the processes of the tests. With Python's own ones,
+#: (700, 10, 10), a tenth of the CPU time was collections, and Hypothesis's callback of each.
 THRESHOLDS: Final = (50_000, 20, 20)
 gc.set_threshold(*THRESHOLDS)
 

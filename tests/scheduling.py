@@ -13,18 +13,21 @@ import pytest
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Return a scheduler for `--dist loadgroup` that forgets the groups whose tests are finished."""
+    """Return a scheduler for `--dist loadgroup` that forgets groups of finished tests."""
     if config.getoption("dist") != "loadgroup":
         return None
     # Only the controller of several workers needs this module.
     from xdist.scheduler import LoadGroupScheduling
 
-    class Scheduling(LoadGroupScheduling):
-        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-            super().mark_test_complete(node, item_index, duration)
-            group = self._split_scope(self.registered_collections[node][item_index])
-            given = self.assigned_work[node]
-            if all(given[group].values()):
-                del given[group]
+    scheduler = LoadGroupScheduling(config, log)
+    mark = scheduler.mark_test_complete
 
-    return Scheduling(config, log)
+    def mark_and_forget(node: Any, item_index: int, duration: float = 0) -> None:
+        mark(node, item_index, duration)
+        group = scheduler._split_scope(scheduler.registered_collections[node][item_index])
+        given = scheduler.assigned_work[node]
+        if all(given[group].values()):
+            del given[group]
+
+    scheduler.mark_test_complete = mark_and_forget
+    return scheduler

@@ -229,7 +229,7 @@ def values(option: Option) -> st.SearchStrategy[Any]:
 
 @functools.cache
 def values_of(key: str) -> st.SearchStrategy[Any]:
-    """Return the strategy of a key's values; a new one for each example would take most of the time."""
+    """Return the strategy of a key's values, made once: making it takes longer than an example."""
     return values(OPTIONS[key])
 
 
