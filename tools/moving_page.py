@@ -235,8 +235,9 @@ def definitions() -> str:
     return "\n".join(
         [
             "## Definitions\n",
-            "The import and `trellis doctor` report the differences in the following tables. An",
-            "item that is kept without effect appears in answers of the HTTP API and in exports.\n",
+            "The import and `trellis doctor` report the differences in the following tables.",
+            "An item that is stored without effect appears in answers of the HTTP API and in",
+            "exports.\n",
             "### Policies\n",
             compared(keys),
             "### Queues\n",

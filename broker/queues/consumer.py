@@ -334,7 +334,7 @@ class MessageSource(Destination):
                     and (pool is None or pool.credit > 0)
                     and consumer.outlet.open()
                 ):
-                    # Consumers of equal priority take turns: move this consumer behind its equals.
+                    # Consumers of equal priority take turns: this consumer becomes the last.
                     last = at
                     self._search_left -= at
                     while (

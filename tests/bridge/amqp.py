@@ -45,7 +45,7 @@ def messages(client: BlockingChannel, queue: str) -> Iterator[Got]:
 
 
 class AmqpPair:
-    """Two brokers with a client at each; shovels run at the local one."""
+    """Two brokers with a client at each; shovels run at the local broker."""
 
     def __init__(self, folder: Path) -> None:
         self.remote = BridgingBroker(folder / "remote")

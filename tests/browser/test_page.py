@@ -1,4 +1,4 @@
-"""The broker's web page in a headless Chromium: all views, narrow and dark, and a restart."""
+"""The broker's web page in a headless Chromium: all views, narrow and dark screens, a restart."""
 
 from __future__ import annotations
 

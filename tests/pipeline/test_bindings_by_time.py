@@ -105,7 +105,10 @@ class Past:
     proposed: Document = field(default_factory=dict)
 
     def places(self, number: int, each: Row, document: Document | None = None) -> set[str]:
-        """Return the queues and sessions that a message of a minute reached, or would reach."""
+        """Return the queues and sessions that a message reached in its minute.
+
+        With `document`, return those that the message would reach with these definitions.
+        """
         then, readers = self.states[number]
         heard = [
             reader.subscription

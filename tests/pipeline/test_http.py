@@ -1,5 +1,6 @@
-"""Spark queries over HTTP from a running broker: batch, and streaming with a checkpoint; errors are
-one line.
+"""Tests of Spark queries over HTTP from a running broker.
+
+The queries are batch queries, and streaming queries with a checkpoint. Each error is one line.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Served:
         self.url = f"http://{self.place}"
 
     def put(self, path: str, **document: str) -> None:
-        """Send a request to the management API."""
+        """Send a PUT request to the management API; `document` is its JSON body."""
         request = urllib.request.Request(
             f"http://{self.place}/api/{path}", json.dumps(document).encode(), method="PUT"
         )

@@ -1,4 +1,4 @@
-"""A small OTLP/HTTP receiver in the test's process, on the messages of opentelemetry-proto."""
+"""A small OTLP/HTTP receiver in the test's process; it decodes spans with opentelemetry-proto."""
 
 from __future__ import annotations
 

@@ -192,4 +192,4 @@ class Shovels(Section, frozen=True, kw_only=True):
     user: Annotated[
         str, option("user of the URIs amqp:// and amqp:///VHOST, which mean this broker")
     ] = "guest"
-    password: Annotated[str, option("password of the user `shovels.user`", secret=True)] = "guest"
+    password: Annotated[str, option("password of shovels.user", secret=True)] = "guest"

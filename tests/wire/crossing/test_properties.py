@@ -1,4 +1,4 @@
-"""Properties that cross between MQTT 5 and AMQP and back are unchanged."""
+"""Tests that properties which cross from MQTT 5 to AMQP, and back, are unchanged."""
 
 from __future__ import annotations
 
