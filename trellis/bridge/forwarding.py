@@ -60,7 +60,7 @@ class Forwarding:
         self._topics = topics
         self._mark = mark
         self._max_hops = max_hops
-        #: Packet identifiers at the source of messages that are under way (_waiting), and the number
+        #: Packet identifiers, at the source, of messages that are under way (_waiting), and number
         #: of the source's session to which these identifiers belong (_session).
         self._waiting: set[int] = set()
         self._session = 0
