@@ -99,8 +99,8 @@ class Broker:
     ) -> VirtualHost:
         """Return the virtual host of this name; create and store it if it does not exist.
 
-        With `options`, an existing virtual host gets these options. Raise PreconditionFailed if the
-        name is not valid.
+        With `options`, an existing virtual host gets these options. Raises PreconditionFailed if
+        the name is invalid.
         """
         known = self.vhosts.get(name)
         if known is not None:
@@ -120,7 +120,7 @@ class Broker:
         """Delete a virtual host and its contents, in slices.
 
         From now on no client can connect to the virtual host, and the front ends disconnect its
-        clients. The virtual host stays in `vhosts` until it is empty. Raise PreconditionFailed for
+        clients. The virtual host stays in `vhosts` until it is empty. Raises PreconditionFailed for
         a protected virtual host, and for the virtual host "/", which must stay because it keeps the
         counters of deleted virtual hosts.
         """

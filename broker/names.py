@@ -54,7 +54,7 @@ def fault_of(name: str) -> str:
 
 
 def checked_name(kind: str, name: str) -> str:
-    """Return the name if it is valid. Raise PreconditionFailed otherwise.
+    """Return the name if it is valid. Raises PreconditionFailed otherwise.
 
     `kind` says what the name is for, such as "queue".
     """

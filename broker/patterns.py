@@ -72,7 +72,7 @@ class _Cost:
 def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     """Compile a regular expression that cannot stall the broker. `flags` are flags of `re`.
 
-    Raise PreconditionFailed if the expression is too long or invalid, or may be slow.
+    Raises PreconditionFailed if the expression is too long or invalid, or may be slow.
     """
     if len(text) > PATTERN_MAX:
         raise PreconditionFailed(

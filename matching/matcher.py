@@ -130,13 +130,13 @@ class Snapshot(Matcher[S]):
         self._frozen = frozen
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
-        raise TypeError("a snapshot cannot be changed")
+        raise TypeError("a snapshot cannot be changed: change the matcher, and take a new one")
 
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
-        raise TypeError("a snapshot cannot be changed")
+        raise TypeError("a snapshot cannot be changed: change the matcher, and take a new one")
 
     def clear(self) -> None:
-        raise TypeError("a snapshot cannot be changed")
+        raise TypeError("a snapshot cannot be changed: change the matcher, and take a new one")
 
     def match(self, topic: str) -> list[S]:
         return self._frozen.match(topic)

@@ -124,7 +124,7 @@ class ArrowTopics(PublishedTopics):
         return [TopicCount(*row) for row in self._rows(order, chosen)]
 
     def _topics(self, rows: Rows) -> Rows | None:
-        """Return for each row the number of its topic; None if topics are not divided.
+        """Return the topic index of each row; None if topics are not divided into parts.
 
         The rows must be of one exchange.
         """
@@ -167,22 +167,22 @@ class _MetCounts:
             ],
             np.int64,
         )
-        #: The bindings by destination and number, and the place of each binding in this order.
+        #: The indexes of the bindings, sorted by destination, and the rank of each binding.
         self._ranked: Final = np.argsort(self._destinations, kind="stable")
         self._ranks: Final = np.empty(self._count, np.int64)
         self._ranks[self._ranked] = np.arange(self._count)
         self._bits: Final = self._count.bit_length()
-        #: Columns (pair, topics, messages); a pair is `one` * number of bindings + `other`.
+        #: Columns (pair, topics, messages). Bindings `one` and `other` are the pair
+        #: `one * self._count + other`.
         self._sums: list[tuple[Rows, Rows, Rows]] = []
         self._rows = 0
 
     def add(self, rows: Rows, numbers: Rows, messages: Rows, topics: Rows | None = None) -> None:
         """Count the topics that several bindings to one destination match.
 
-        `rows[n]` is a part of a topic's messages, and `numbers[n]` the number of a binding that
-        matches it. A part is an index in `messages`, which has the number of the part's messages,
-        and in `topics`, which has the number of the part's topic. Without `topics`, each part is a
-        topic.
+        The binding with the index `numbers[n]` matches part `rows[n]` of a topic's messages. A part
+        is an index in `messages` and `topics`: `messages` has the message count of each part, and
+        `topics` the index of the part's topic. If `topics` is None, each part is a whole topic.
         """
         if not len(rows):
             return

@@ -1,5 +1,6 @@
-"""Records how long each binding and each name of a virtual host existed, from the stream
-`$topology`.
+"""Computes when each binding, exchange and queue of a virtual host existed.
+
+The source is the virtual host's stream `$topology`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TopologyHistory:
-    """The bindings and names of a virtual host, with the times at which they existed."""
+    """The bindings, exchanges and queues of a virtual host, with the times of their existence.
+
+    The keys of `names` are pairs of kind and name, such as ("queue", "orders").
+    """
 
     def __init__(self, vhost: str) -> None:
         self.vhost: Final = vhost
@@ -61,7 +65,7 @@ class TopologyHistory:
         return history
 
     def _replace(self, state: TopologyState, at: int) -> None:
-        """Record that from the time `at` on, exactly the bindings and names of the state exist."""
+        """Record that exactly the bindings, exchanges and queues of `state` exist from `at` on."""
         pairs: list[tuple[dict[Any, Existence], dict[Any, dict[str, Any]]]] = [
             (self.bindings, dict(state.bindings)),
             (self.names, dict(state.names)),
@@ -87,7 +91,7 @@ class TopologyHistory:
 
 
 def _begin(known: dict[Any, Existence], key: Any, facts: dict[str, Any], at: int) -> None:
-    """Record that a binding or a name exists from the time `at` on, with these fields."""
+    """Record that a binding, exchange or queue with these fields exists from `at` on."""
     before = known.get(key)
     if before is not None and "arguments" in facts and scope_of(before.facts) != scope_of(facts):
         # The session receives other messages than before: count it as another subscription.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-#: Directories into which npm installs the packages of each Node runtime.
+#: Directories into which npm installs the packages of each Node.js runtime.
 _INSTALLED = {
     name: Path(__file__).parent / name / "node_modules"
     for name in ("node", "browser", "conformance", "openid")
@@ -29,7 +29,7 @@ _PROGRAMS = {
     "mosquitto-broker": ("mosquitto",),
 }
 
-#: The oldest version of Node on which each runtime works.
+#: The oldest version of Node.js on which each runtime works.
 _OLDEST_NODE = {"node": 18, "browser": 20, "conformance": 20, "openid": 20}
 
 

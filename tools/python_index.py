@@ -43,7 +43,7 @@ class PythonIndex:
     """All Python files of a repository, by the dotted names of their modules."""
 
     def __init__(self, files: Iterable[TextFile]) -> None:
-        """Parse the Python files among `files`. Raise SyntaxError if a file is not valid Python."""
+        """Parse the Python files among `files`. Raises SyntaxError for a file that is not valid."""
         self.modules: dict[str, Module] = {}
         for file in files:
             if file.is_python:

@@ -57,11 +57,12 @@ def _parts(results: Results, charts: Mapping[str, str]) -> Iterator[str]:
     reached = goals(results, OURS)
     if reached:
         words = (
-            "A target compares a figure of Trellis with that of one peer; both are medians of this "
-            "run. A target of N times for a broker is met if the broker's figure is at least N "
-            "times the figure of Trellis. A target of N times for a lower bound (blind relay, "
-            "blind writer: programs that only forward bytes) is met if the figure of Trellis is at "
-            "most N times the figure of the lower bound."
+            "A target compares a median of Trellis with the median of one peer in this run. The "
+            "figures are times: the lower figure is better. `RabbitMQ at least 3 ×` means that the "
+            "figure of RabbitMQ is at least 3 times the figure of Trellis. `at most 5 × blind "
+            "relay` means that the figure of Trellis is at most 5 times the figure of the blind "
+            "relay. The blind relay and the blind writer only forward bytes, so their figures are "
+            "lower bounds."
         )
         yield (
             f"### Targets\n\n{words}\n\n"

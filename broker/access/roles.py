@@ -85,7 +85,7 @@ class Roles:
         self._store = store
 
     def find(self, name: str) -> Role:
-        """Return the role with a name. Raise PreconditionFailed if there is none."""
+        """Return the role with a name. Raises PreconditionFailed if there is none."""
         role = self.by_name.get(name)
         if role is None:
             raise PreconditionFailed(
@@ -98,8 +98,8 @@ class Roles:
     ) -> bool:
         """Create a role, or replace its permissions and rules in all virtual hosts.
 
-        Return True if the role is new or has changed. Raise PreconditionFailed, and change nothing,
-        if the name, a pattern or a rule is invalid.
+        Return True if the role is new or has changed. Raises PreconditionFailed, and changes
+        nothing, if the name, a pattern or a rule is invalid.
         """
         checked_name("role", name)
         for vhost, grant in grants.items():
@@ -152,7 +152,7 @@ def _check(name: str, vhost: str, grant: RoleGrant) -> None:
 
 
 def grants_of(given: object) -> dict[str, RoleGrant]:
-    """Return grants by virtual host. Raise PreconditionFailed if a part of `given` is invalid.
+    """Return grants by virtual host. Raises PreconditionFailed if a part of `given` is invalid.
 
     A missing permission permits no name, and missing rules permit every topic.
     """

@@ -220,8 +220,8 @@ class Users:
     ) -> bool:
         """Set the permissions of a user to configure, write and read in a virtual host.
 
-        Return True if the user had no permission there before. Raise PreconditionFailed if there is
-        no such user or a pattern is invalid.
+        Return True if the user had no permission there before. Raises PreconditionFailed if the
+        user does not exist or a pattern is invalid.
         """
         user = self._user(vhost, name)
         fresh = vhost not in user.permissions
@@ -254,7 +254,7 @@ class Users:
     ) -> None:
         """Set a user's topic rules in a virtual host; an empty list permits every topic.
 
-        Raise PreconditionFailed if there is no such user or a rule is invalid.
+        Raises PreconditionFailed if there is no such user or a rule is invalid.
         """
         user = self._user(vhost, name)
         self._grant(
@@ -272,7 +272,7 @@ class Users:
         """Set a user's topic permission for an exchange.
 
         `patterns` are the patterns for write and read. Return True if there was no topic permission
-        before. Raise PreconditionFailed if there is no such user or a pattern is invalid.
+        before. Raises PreconditionFailed if there is no such user or a pattern is invalid.
         """
         user = self._user(vhost, name)
         topics = dict(user.topics.get(vhost, {}))
@@ -289,7 +289,7 @@ class Users:
     ) -> None:
         """Remove a user's topic permissions for exchanges, all in one change of the store.
 
-        An empty list stands for all exchanges. Raise PreconditionFailed if there is no such user.
+        An empty list stands for all exchanges. Raises PreconditionFailed if there is no such user.
         """
         user = self._user(vhost, name)
         known = user.topics.get(vhost, {})
@@ -304,7 +304,7 @@ class Users:
     ) -> None:
         """Create or replace a role, and authorize the connections of its users again.
 
-        Raise PreconditionFailed if the name, a pattern or a rule is invalid.
+        Raises PreconditionFailed if the name, a pattern or a rule is invalid.
         """
         if self.roles.define(name, grants, ticket):
             self._notify("")
@@ -312,7 +312,7 @@ class Users:
     def remove_role(self, name: str, ticket: Ticket | None = None) -> bool:
         """Delete a role; return True if it existed.
 
-        Raise PreconditionFailed if a user has the role.
+        Raises PreconditionFailed if a user has the role.
         """
         members = [user.name for user in self.by_name.values() if user.role_name == name]
         if members:
@@ -400,7 +400,7 @@ class Users:
     def add_permission(self, vhost: str, name: str, row: Mapping[str, object]) -> None:
         """Apply a stored permission when the broker starts.
 
-        Raise PreconditionFailed if the user does not exist, or a pattern or a rule is invalid.
+        Raises PreconditionFailed if the user does not exist, or a pattern or a rule is invalid.
         """
         user = self.by_name.get(name)
         if user is None:

@@ -77,7 +77,7 @@ class ObjectImport:
         self._ticket = ticket
 
     def add(self, section: str, row: Row) -> None:
-        """Import one object of a section. Raise BrokerError or ValueError if it is refused."""
+        """Import one object of a section. Raises BrokerError or ValueError if it is refused."""
         if section == "vhosts":
             self._add_vhost(row)
         elif section == "roles":
@@ -270,7 +270,7 @@ class ObjectImport:
     ) -> Policy:
         """Return the policy without its invalid keys, and add a verdict for each of them.
 
-        Raise PreconditionFailed if no key is valid, or the policy itself is not valid.
+        Raises PreconditionFailed if no key is valid, or the policy itself is not valid.
         """
         definition = row.get("definition")
         if not isinstance(definition, dict) or not definition:

@@ -105,7 +105,7 @@ def rows_of(document: object) -> Iterator[tuple[str, object]]:
     """Return an iterator over the objects of a document, with their sections, in the order of their
     dependencies.
 
-    Raise PreconditionFailed if the document is not a JSON object.
+    Raises PreconditionFailed if the document is not a JSON object.
     """
     if not isinstance(document, dict):
         raise PreconditionFailed(

@@ -54,7 +54,7 @@ class SessionRestorer:
     ) -> Subscriber:
         """Restore the session `name`, without a connection, and return it.
 
-        `number` is the number of the session's definition in the store. Raise BrokerError if the
+        `number` is the number of the session's definition in the store. Raises BrokerError if the
         definition is invalid.
         """
         raise NotImplementedError

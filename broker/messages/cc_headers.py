@@ -15,7 +15,7 @@ BCC: Final = "BCC"
 def parse_additional_keys(headers: Mapping[str, object]) -> list[str]:
     """Return the routing keys in the headers `CC` and `BCC`, first the keys of `CC`.
 
-    Raise PreconditionFailed if one of the two headers is not a list.
+    Raises PreconditionFailed if one of the two headers is not a list.
     """
     for header in (CC, BCC):
         if not isinstance(headers.get(header, []), list):

@@ -20,7 +20,7 @@ Reading order:
     policies          arguments for all queues and exchanges with a matching name
     limited           the queue with arguments: time to live, limits, dead letters
     recount           counts the bodies that wait when a limit in bytes is set
-    delivery_attempts how often a message was returned, as stored and as a header
+    delivery_attempts how many times a message was requeued: the stored count, the header
     retries           returned messages that wait before their next delivery
     unused_expiry     the timer of x-expires, which deletes an unused queue
     replacing         replaces a queue by a queue of another class, because of a policy

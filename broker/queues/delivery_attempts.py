@@ -12,7 +12,7 @@ from broker.store.entries import DeliveryCounted
 
 
 def store_attempts(queue: Queue, position: i64, attempts: i64) -> None:
-    """Store how often a message was returned to a queue, if the queue needs this number.
+    """Store how many times a message was requeued, if the queue needs this number.
 
     A queue needs the number for a delivery limit or a delayed retry, or if its type is quorum. The
     function is not called for the first return: the queue's delivery mark in the log already says

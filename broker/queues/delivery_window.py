@@ -244,18 +244,18 @@ class RestoredDeliveries:
         self.top = min(self.top, position)
 
     def attempts(self, position: i64, rank: i64) -> i64:
-        """Return how often a message was returned to its queue, and forget the stored count.
+        """Return how many times a message was requeued, and remove the stored count.
 
-        Without a stored count, a message up to the delivery mark counts as returned once.
+        Without a stored count, a message up to the delivery mark counts as requeued once.
         """
         attempts = self.peek_attempts(position, rank)
         self._counts.pop(int(position), None)
         return attempts
 
     def peek_attempts(self, position: i64, rank: i64) -> i64:
-        """Return how often a message was returned to its queue; keep the stored count.
+        """Return how many times a message was requeued; do not remove the stored count.
 
-        Without a stored count, a message up to the delivery mark counts as returned once.
+        Without a stored count, a message up to the delivery mark counts as requeued once.
         """
         count = self._counts.get(int(position), -1)
         if count >= 0:

@@ -86,8 +86,8 @@ class PagedHeap:
     def read(self, store: Store, queue: i64) -> list[tuple[int, Message | None]]:
         """Remove the first messages, up to CHUNK_MESSAGES, and return them with their entries.
 
-        The message is None if the store cannot read it. Raise OutOfDescriptors, and remove nothing,
-        if no file descriptor is free.
+        The message is None if the store cannot read it. Raises OutOfDescriptors, and removes
+        nothing, if no file descriptor is free.
         """
         heap = self.entries
         first = [heapq.heappop(heap) for _ in range(min(int(CHUNK_MESSAGES), len(heap)))]

@@ -123,11 +123,11 @@ class PagedTail:
         return self._last
 
     def position_ahead(self, count: i64) -> i64:
-        """Return the position of the message about `count` places behind the first message.
+        """Return the position of a message about `count` messages after the first one.
 
-        The result is inexact: it may be the position of a message up to CHUNK_MESSAGES places
-        earlier. If the tail is shorter, return the position of its last message. Return 0 if the
-        tail holds only transient messages.
+        The distance is inexact: it may be up to CHUNK_MESSAGES messages shorter. If the tail has
+        fewer messages, return the position of the last message. Return 0 if the tail holds only
+        transient messages.
         """
         found: i64 = 0
         for message in self._read_ahead:
@@ -173,7 +173,7 @@ class PagedTail:
         """Remove and return the next messages, up to the first message that cannot be read.
 
         Return `[None]` if the next message itself cannot be read; the store has logged the reason.
-        Raise OutOfDescriptors, and remove nothing, if no file descriptor is free to read the
+        Raises OutOfDescriptors, and removes nothing, if no file descriptor is free to read the
         messages.
         """
         messages = self._read_ahead or self._read()
@@ -227,7 +227,7 @@ class PagedTail:
         """Return up to `count` messages behind the first `skipped` messages, and remove none.
 
         The messages are of one chunk, so the result may be shorter. It has None for each unreadable
-        message. Raise OutOfDescriptors if no file descriptor is free to read the messages.
+        message. Raises OutOfDescriptors if no file descriptor is free to read the messages.
         """
         ahead: i64 = len(self._read_ahead)
         if skipped < ahead:

@@ -206,7 +206,7 @@ def _queue_kinds(kind: object) -> tuple[str, ...]:
 def policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
     """Create a policy from its stored or imported form.
 
-    Raise PreconditionFailed if the form or the policy is invalid.
+    Raises PreconditionFailed if the form or the policy is invalid.
     """
     thing = f"policy '{name}' in vhost '{vhost}'"
     definition, pattern, apply_to, priority = (
@@ -230,7 +230,7 @@ def policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
 def operator_policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
     """Create an operator policy from its stored or imported form.
 
-    Raise PreconditionFailed if the form, or a key that operators may not set, is invalid.
+    Raises PreconditionFailed if the form, or a key that operators may not set, is invalid.
     """
     policy = policy_of(vhost, name, {"apply-to": "queues", **row})
     thing = f"operator policy '{name}' in vhost '{vhost}'"

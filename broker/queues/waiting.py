@@ -266,14 +266,15 @@ class WaitingMessages:
         """Return up to `count` messages of the tail behind the first `skipped` messages; remove
         none. The result has None for each unreadable message.
 
-        Raise OutOfDescriptors if no file descriptor is free to read the messages.
+        Raises OutOfDescriptors if no file descriptor is free to read the messages.
         """
         return [] if self._tail is None else self._tail.peek(skipped, count)
 
     def peek_attempts(self, message: Message | None) -> i64:
-        """Return how often a message of the tail was returned, before the broker started.
+        """Return how many times a message of the tail was requeued before the broker started.
 
-        A message that may have been delivered counts as returned once.
+        Without a stored count, a message that may have been delivered counts as requeued once. The
+        result is 0 if `message` is None.
         """
         restored = self._restored
         if restored is None or message is None or message.position > restored.top:

@@ -228,7 +228,10 @@ class LogOwner:
             raise Fenced(f"the outcome of an append is unknown ({error}); the node ends") from error
         if offset < self.next:
             self._fence()
-            raise Fenced(f"the log appended a record at offset {offset}, not {self.next} or more")
+            raise Fenced(
+                f"the record of this node is at offset {offset} of the log, but the log had "
+                f"records up to offset {self.next - 1}: the log lost records, so the node ends"
+            )
         yield from self._read_between(offset)
         if not self.judge.judge(offset, record):
             raise AssertionError("the judge ignored a record of this node, whose claim is in force")

@@ -122,7 +122,7 @@ class ChangedBindings:
             _add(mine, binding)
 
     def concerns(self, exchange: Exchange) -> bool:
-        """True if the trial changes a binding of the exchange that may decide about a message."""
+        """True if the trial changes a binding that this exchange may use to route a message."""
         return exchange.name in self._changed
 
     def prepare(self) -> Iterator[None]:

@@ -57,7 +57,7 @@ class NumberedPublication:
 def numbered(headers: Properties) -> NumberedPublication | None:
     """Return the producer and the sequence number in the headers; None if there is no producer.
 
-    Raise PreconditionFailed if one of the two headers is invalid.
+    Raises PreconditionFailed if one of the two headers is invalid.
     """
     producer, sequence = headers.get(PRODUCER), headers.get(SEQUENCE)
     if producer is None:

@@ -101,7 +101,7 @@ class Planner(PlanResolver):
             self.history.add_direct(self._vhost, route.key, messages)
 
     def exchange(self, name: str) -> Exchange:
-        """Return the exchange of this name. Raise NotFound if there is none."""
+        """Return the exchange of this name. Raises NotFound if there is none."""
         exchange = self._exchanges.get(name)
         if exchange is None:
             raise NotFound(f"no exchange '{name}' in vhost '{self._vhost}'")
@@ -212,7 +212,7 @@ class Planner(PlanResolver):
     ) -> ResolvedTargets | None:
         """Return the present destinations of a message that is published later, in a transaction.
 
-        Return None if the search pauses. Raise NotFound if the exchange does not exist,
+        Return None if the search pauses. Raises NotFound if the exchange does not exist,
         AccessRefused if the identity may not publish to it.
         """
         routes = [Route(exchange, key, NO_PLAN) for key in keys]
@@ -230,8 +230,8 @@ class Planner(PlanResolver):
     def admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
         """Return the exchange if the identity may publish messages of these routes to it.
 
-        Raise NotFound if the exchange does not exist, AccessRefused if the identity may not publish
-        to it.
+        Raises NotFound if the exchange does not exist, AccessRefused if the identity may not
+        publish to the exchange.
         """
         source = self.exchange(exchange)
         if identity is not INTERNAL:

@@ -58,10 +58,10 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
     """Copy a store to a new directory, and return the size of the copy in bytes.
 
     `progress` is called with the number of bytes of the log that are copied, and the log's size.
-    Raise StoreError if there is no store, if the target exists, or if copying fails.
+    Raises StoreError if there is no store, if the target exists, or if copying fails.
     """
     if not os.path.exists(f"{directory}/{CATALOG}"):
-        raise StoreError(f"there is no store in {directory}")
+        raise StoreError(f"there is no store in {directory}: give a data directory of a broker")
     if os.path.exists(target):
         raise StoreError(f"cannot back up to {target}: it exists already")
     part = target.rstrip("/") + ".part"
@@ -95,7 +95,7 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
 def copy_catalog(source: str, target: str) -> None:
     """Copy the state of a catalog at one moment. A broker may write the catalog during the copy.
 
-    Raise StoreError if the catalog cannot be read or the copy cannot be written.
+    Raises StoreError if the catalog cannot be read or the copy cannot be written.
     """
     create_private(target)
     try:
@@ -215,7 +215,7 @@ def _copy_files(directory: str, target: str) -> int:
 
 
 def _open_with_index(directory: str, name: str) -> dict[str, OpenedFile]:
-    """Open a file, and its index if there is one. Raise FileNotFoundError if the file is missing.
+    """Open a file, and its index if there is one. Raises FileNotFoundError if the file is missing.
 
     The index is opened before the segment. In between, the stream may be deleted, and another
     stream of its name may create a segment of this name. Then the index that was opened does not

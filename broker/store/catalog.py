@@ -192,7 +192,10 @@ class Catalog:
             self.replica_state = state
 
     def _version(self) -> int:
-        """Return the schema version, 0 for an empty file. Raise CatalogError for a foreign file."""
+        """Return the schema version, 0 for an empty file.
+
+        Raises CatalogError if the file is not a catalog.
+        """
         db = self._db
         [magic] = db.execute("PRAGMA application_id").fetchone()
         if magic == MAGIC:

@@ -27,7 +27,7 @@ class Codec:
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
         """Return the encoding of a stored content, from the values that `dump` returned.
 
-        Equal encodings are one shared object. Raise ValueError if `parameters` cannot be read.
+        Equal encodings are one shared object. Raises ValueError if `parameters` cannot be read.
         """
         raise NotImplementedError
 
@@ -50,7 +50,7 @@ class Codecs:
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
         """Return (tag, parameters, content), as the log stores a message of this encoding.
 
-        Raise StoreError if no codec is registered for the encoding.
+        Raises StoreError if no codec is registered for the encoding.
         """
         if encoding is PLAIN:
             return 0, b"", content
@@ -65,7 +65,7 @@ class Codecs:
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
         """Return the encoding of a stored content.
 
-        Raise TooNew if no codec reads the tag, ValueError if `parameters` cannot be read.
+        Raises TooNew if no codec reads the tag, ValueError if `parameters` cannot be read.
         """
         if tag == 0:
             return PLAIN

@@ -160,7 +160,7 @@ class Disk:
 def remove_files(disk: Disk, paths: list[str]) -> None:
     """Remove files and directories, and skip each that cannot be removed.
 
-    The next start of the broker finds and removes the skipped files. Raise WriteFailed if no file
+    The next start of the broker finds and removes the skipped files. Raises WriteFailed if no file
     descriptor is free for a sync: then `paths` has the paths that remain, for a later call. The end
     of a path selects the action:
 
@@ -379,7 +379,7 @@ class Lock:
     def __init__(self, directory: str) -> None:
         """Take the lock on a data directory.
 
-        Raise DirectoryLocked if another process holds it, StoreError if the directory is not
+        Raises DirectoryLocked if another process holds it, StoreError if the directory is not
         writable.
         """
         path = f"{directory}/lock"

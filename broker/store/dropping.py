@@ -55,7 +55,7 @@ def dead_size(log: SegmentLog) -> int:
 def drop_dead_files(log: SegmentLog) -> int:
     """Drop all dead files, and return their total size in bytes. May block.
 
-    No checkpoint may be in progress. Raise StoreError if a file cannot be dropped or removed; a
+    No checkpoint may be in progress. Raises StoreError if a file cannot be dropped or removed; a
     later call tries again.
     """
     size = log.remove_leftover()
@@ -77,7 +77,7 @@ def drop_dead_files(log: SegmentLog) -> int:
 def mark_gap(log: SegmentLog, run: list[LogFile]) -> None:
     """Record durably, in the head of the next segment, that the files of `run` are dropped.
 
-    Raise StoreError if the head cannot be written: `log.unsure_head` then prevents checkpoints
+    Raises StoreError if the head cannot be written: `log.unsure_head` then prevents checkpoints
     until a later call succeeds.
     """
     at = log.files.index(run[-1])

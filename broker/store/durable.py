@@ -231,7 +231,7 @@ class DurableStore(Store):
     def close(self) -> None:
         """Close the catalog and the log. All batches must be written.
 
-        Raise StoreError if the log cannot be closed.
+        Raises StoreError if the log cannot be closed.
         """
         self.catalog.close()
         self.log.close()

@@ -102,7 +102,7 @@ class Head:
 def read_head(data: bytes) -> Head | None:
     """Return the head of a file from its first bytes; None if both copies are damaged.
 
-    Raise TooNew for an unknown format.
+    Raises TooNew for an unknown format.
     """
     at: i64 = 0
     while at + HEAD_SIZE <= len(data):
@@ -154,7 +154,7 @@ def open_error(path: str, verb: str, error: OSError) -> StoreError:
 
 
 def open_for_reading(disk: Disk, path: str) -> File:
-    """Open a file for reading. Raise OutOfDescriptors or another StoreError if that fails."""
+    """Open a file for reading. Raises OutOfDescriptors or another StoreError if that fails."""
     try:
         return disk.open(path, False)
     except OSError as error:
@@ -245,7 +245,7 @@ class LogFile:
         return dead if self.checkpoint else dead + int(self.transient_size)
 
     def file(self) -> File:
-        """Return the file, open for reading. Raise StoreError if it cannot be opened.
+        """Return the file, open for reading. Raises StoreError if it cannot be opened.
 
         The result stays readable after the file is removed.
         """
@@ -390,7 +390,7 @@ class FileScan:
         """Search for the next intact record after damage, and continue there if it exists.
 
         Return FOUND if an intact record follows, NOTHING if none follows, or GAVE_UP if the search
-        took too long. Raise TooNew for an unknown format, OSError if the file cannot be read.
+        took too long. Raises TooNew for an unknown format, OSError if the file cannot be read.
         """
         offset: i64 = self.offset + 1
         while offset + HEADER_SIZE <= self.size:

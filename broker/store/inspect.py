@@ -114,7 +114,7 @@ def verify(
 
     `check` gets all records. `log_position` is the last position of the log when the catalog was
     last written. A log that ends before this position has lost its end. `salt` is used only if no
-    file has an intact head. Raise StoreError if the log cannot be read.
+    file has an intact head. Raises StoreError if the log cannot be read.
     """
     recoverer = Recoverer(disk, directory, salt, check or EntryCheck(), changes_files=False)
     yield from _recover(recoverer)
@@ -153,7 +153,7 @@ def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
     """Yield a line for each record: position, kind and fields.
 
     `contents` adds the first 200 bytes of each body. Files that a checkpoint has replaced are
-    included. Raise StoreError if the log cannot be read.
+    included. Raises StoreError if the log cannot be read.
     """
     decoder = Decoder(OpaqueCodecs())
     for name in _names(disk, directory):
@@ -251,7 +251,7 @@ def repair(
 
     The repair cuts the torn end of the log, copies damage to the quarantine, and rewrites damaged
     files. After that, `verify` finds no problem. `check` gets all records. `salt` is used only if
-    no file has an intact head. Raise StoreError if a file cannot be read or written.
+    no file has an intact head. Raises StoreError if a file cannot be read or written.
     """
     recoverer = Recoverer(disk, directory, salt, check or EntryCheck())
     yield from _recover(recoverer)

@@ -46,7 +46,7 @@ class LogReader:
     def read(self, position: i64) -> bool:
         """Go to the record or group member at a position; return False if there is none.
 
-        Raise DamagedStore if the record is damaged, another StoreError if the file cannot be read.
+        Raises DamagedStore if the record is damaged, another StoreError if the file cannot be read.
         """
         log, reader = self._log, self._reader
         file = file_holding(log.files, position)
@@ -103,7 +103,7 @@ class LogReader:
     def _absent(self, file: LogFile, start: i64, position: i64) -> bool:
         """Return False, the result of `read` if no record holds the position.
 
-        Raise DamagedStore if the record may exist, but damage hides it. Called when `seek` has
+        Raises DamagedStore if the record may exist, but damage hides it. Called when `seek` has
         found no record with the position. `seek` reads only headers, so a damaged header may have
         led it past the record. Therefore this method reads all records from offset `start` on with
         their checksums, up to the first record with this or a later position.
@@ -137,7 +137,7 @@ class LogReader:
 def read_record(log: SegmentLog, position: i64) -> tuple[int, bytes] | None:
     """Return (kind, payload) of the record at a position; None if there is no such record.
 
-    Raise DamagedStore if the record is damaged, another StoreError if the file cannot be read.
+    Raises DamagedStore if the record is damaged, another StoreError if the file cannot be read.
     """
     reader = LogReader(log)
     if not reader.read(position):

@@ -107,7 +107,7 @@ class RecordReader:
     def advance(self) -> bool:
         """Go to the next record; return False if there is none. Hot path.
 
-        Raise TooNew if the format or the kind of the record is unknown.
+        Raises TooNew if the format or the kind of the record is unknown.
         """
         data = self.data
         at: i64 = self.at
@@ -222,8 +222,8 @@ class GroupMember:
 def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[GroupMember]:
     """Return the entries of the group record whose payload is `data[start:end]`.
 
-    The first entry has the position `position`. Raise DamagedStore if the group has no entry, if an
-    entry has an impossible kind, or if the entries do not fill the payload exactly.
+    The first entry has the position `position`. Raises DamagedStore if the group has no entry, an
+    entry has an impossible kind, or the entries do not fill the payload exactly.
     """
     found: list[GroupMember] = []
     left: i64 = group_size(data, start) if end - start >= COUNT_SIZE else 0
@@ -264,7 +264,7 @@ class Decoder:
     def entry(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> StoreEntry:
         """Return the entry with the payload `data[start:end]`.
 
-        Raise DamagedStore if the payload cannot be decoded, TooNew if a message's encoding is
+        Raises DamagedStore if the payload cannot be decoded, TooNew if a message's encoding is
         unknown. Hot path.
         """
         size: i64 = end - start

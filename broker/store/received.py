@@ -38,7 +38,7 @@ class ReceivedRecords:
     def read(self, data: bytes, after: i64) -> Records:
         """Return the records in `data`, whose positions must be above `after`.
 
-        Raise DamagedStore if the bytes are not the records of one whole batch of this log.
+        Raises DamagedStore if the bytes are not the records of one whole batch of this log.
         """
         records = Records()
         if not data:

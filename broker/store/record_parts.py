@@ -119,7 +119,7 @@ def write_packet_id(out: BytesWriter, session: i64, packet_id: i64) -> bytes:
 
 
 def write_u16(out: BytesWriter, number: i64) -> None:
-    """Write a number as 16 bits without sign. Raise StoreError if the number does not fit."""
+    """Write a number as 16 bits without sign. Raises StoreError if the number does not fit."""
     if number > _U16 or number < 0:
         raise StoreError(
             f"cannot store an entry: {number} does not fit into 16 bits, so a name is longer than"

@@ -106,7 +106,7 @@ class Recorder:
     def add(self, position: i64, entry: StoreEntry) -> None:
         """Encode an entry. Hot path.
 
-        Raise StoreError, and add nothing, if the entry is too large for a record.
+        Raises StoreError, and adds nothing, if the entry is too large for a record.
         """
         records = self._records
         first: i64 = BATCH_START << 16 if records.count == 0 else 0
@@ -145,7 +145,7 @@ class Recorder:
         queues: list[int],
         annotations: list[int] | None,
     ) -> None:
-        """Encode a `MessageStored` of these values. Raise StoreError like `add`. Hot path."""
+        """Encode a `MessageStored` of these values. Raises StoreError like `add`. Hot path."""
         records = self._records
         first: i64 = BATCH_START << 16 if records.count == 0 else 0
         head = BytesWriter()

@@ -79,7 +79,7 @@ class Recoverer:
         self._last: i64 = 0
 
     def run(self) -> None:
-        """Read the whole log. Raise TooNew for an unknown format, or another StoreError."""
+        """Read the whole log. Raises TooNew for an unknown format, or another StoreError."""
         self.start()
         while self.next():
             pass
@@ -258,8 +258,10 @@ class Recoverer:
         self._last = max(self._last, file.last)
 
     def _finish(self) -> None:
-        """Close the file that was read last: from now on, bad data in it is damage, never a torn
-        batch.
+        """Append a closing record to the segment that was read last; remove it if it is empty.
+
+        A torn batch is possible only at the end of the log. New records go to a new segment, so bad
+        data in this segment will count as damage.
         """
         if (
             self.files

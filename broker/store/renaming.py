@@ -36,7 +36,7 @@ def rename_invalid(catalog: Catalog, definitions: list[Numbered]) -> list[tuple[
     """Rename each object whose name is not valid UTF-8; return the objects with their new names.
 
     Bytes that are not UTF-8 become escape sequences, such as `\\xff`. A user and its permissions
-    get the same new name. Raise StoreError if the catalog cannot be written.
+    get the same new name. Raises StoreError if the catalog cannot be written.
     """
     taken: dict[tuple[str, str], set[str]] = {}
     for _, entry in definitions:

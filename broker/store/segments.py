@@ -146,7 +146,7 @@ class SegmentLog(PoisonableWriter):
 
         `progress` is called with the report of the recovery while the log is read.
 
-        Raise TooNew if the log has an unknown format, another StoreError if it cannot be opened.
+        Raises TooNew if the log has an unknown format, another StoreError if it cannot be opened.
         """
         try:
             self.disk.make_directory(self.directory)
@@ -170,7 +170,7 @@ class SegmentLog(PoisonableWriter):
         return recoverer.report
 
     def close(self) -> None:
-        """Write a closing record, and close the files. Raise StoreError if the write fails."""
+        """Write a closing record, and close the files. Raises StoreError if the write fails."""
         file, handle = self._active, self._handle
         if file is not None and handle is not None and file.records and not self.poisoned:
             end = closing_record(
@@ -192,7 +192,7 @@ class SegmentLog(PoisonableWriter):
     def append(self, records: Records) -> None:
         """Write the records of a batch to the end of the log.
 
-        Raise WriteFailed if the batch can be appended again later, Poisoned if it cannot.
+        Raises WriteFailed if the batch can be appended again later, Poisoned if it cannot.
         """
         self.check_poisoned()
         assert not self._unsynced, "the previous batch is not synced"
@@ -228,7 +228,7 @@ class SegmentLog(PoisonableWriter):
         self._appended = records
 
     def sync(self) -> None:
-        """Make all appended records durable. Raise Poisoned if this fails, or has failed before.
+        """Make all appended records durable. Raises Poisoned if this fails, or has failed before.
 
         Only now are the appended entries counted as live or settled. These counts decide which
         files are dropped.
@@ -268,7 +268,7 @@ class SegmentLog(PoisonableWriter):
         self.liveness.settle(self.files, queue, position)
 
     def sync_directory(self) -> None:
-        """Make creations, renames and removals of files durable. Raise Poisoned if this fails."""
+        """Make creations, renames and removals of files durable. Raises Poisoned if this fails."""
         directory = self._directory
         assert directory is not None
         try:
@@ -288,7 +288,7 @@ class SegmentLog(PoisonableWriter):
     def _roll(self, first: i64) -> tuple[LogFile, File]:
         """Create the next segment, make it durable, and return it with its open file.
 
-        `first` is the position of the first record that the segment gets. Raise WriteFailed if the
+        `first` is the position of the first record that the segment gets. Raises WriteFailed if the
         segment can be created later, Poisoned if it cannot.
         """
         head = Head(SEGMENT, self.salt, first, self.last)
@@ -368,7 +368,7 @@ class SegmentLog(PoisonableWriter):
     def remove(self, file: LogFile) -> int:
         """Remove a file that is no longer part of the log, and return its size in bytes.
 
-        Raise StoreError if that fails. `remove_leftover` then tries again. May block.
+        Raises StoreError if that fails. `remove_leftover` then tries again. May block.
         """
         file.close_scan()
         try:

@@ -60,8 +60,8 @@ class StreamGarbage:
     def remove(self, disk: Disk, root: str) -> None:
         """Remove these files. `root` is the directory of all streams.
 
-        Files that cannot be removed are skipped: the next start finds them. Raise WriteFailed if no
-        file descriptor is free; the call may be repeated.
+        Files that cannot be removed are skipped: the next start finds them. Raises WriteFailed if
+        no file descriptor is free; the call may be repeated.
         """
         raise NotImplementedError
 
@@ -80,7 +80,7 @@ class StreamWrite:
     def prepare(self) -> list[ShippedRows]:
         """Encode the rows before they are written, and return them for the replicated log.
 
-        Runs in the writer's thread. Raise WriteFailed if the call can be repeated later.
+        Runs in the writer's thread. Raises WriteFailed if the call can be repeated later.
         """
         raise NotImplementedError
 

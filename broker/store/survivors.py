@@ -92,7 +92,7 @@ class Survivors(Replay):
         self.unconfirmed_holders = 0
 
     def record(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
-        """Process a record. Raise DamagedStore if its payload is impossible. Hot path."""
+        """Process a record. Raises DamagedStore if its payload is impossible. Hot path."""
         if kind == GROUP:
             for member in group_members(data, position, start, end):
                 self.record(member.kind, member.position, data, member.start, member.end)

@@ -26,12 +26,12 @@ Definition = dict[str, object]
 
 
 def dump(definition: Mapping[str, object]) -> str:
-    """Return a definition as JSON text. Raise TypeError for a value that AMQP cannot represent."""
+    """Return a definition as JSON text. Raises TypeError for a value that AMQP cannot represent."""
     return _ENCODER.encode(_plain(definition))
 
 
 def load(text: str) -> Definition:
-    """Return the definition in a text that `dump` made. Raise ValueError if the text is invalid."""
+    """Return the definition in a text that `dump` made. Raises ValueError for an invalid text."""
     try:
         definition = (_TAGGED if '{"$' in text else _UNTAGGED).decode(text)
     except (ValueError, ArithmeticError, TypeError, struct.error, RecursionError) as error:

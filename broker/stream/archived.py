@@ -134,7 +134,10 @@ class ArchivedRows:
     # -- uploads
 
     def add_full(self, segments: list[Segment]) -> None:
-        """Add the full segments at the end of a list to the segments that wait for their upload."""
+        """Queue for upload the full segments that were neither uploaded nor queued yet.
+
+        `segments` are the segments of the stream on the disk, the oldest first.
+        """
         if segments:
             self.local_first = segments[0].base
         found: list[Segment] = []
@@ -181,7 +184,7 @@ class ArchivedRows:
     def segment_with(self, offset: i64) -> Segment | None:
         """Return the fetched segment that has the row at an offset.
 
-        Return None if the archive does not have the row. Raise RowsPending if the row must be
+        Return None if the archive does not have the row. Raises RowsPending if the row must be
         fetched first, RowsUnavailable if it cannot be fetched.
         """
         restored = self.restored
@@ -210,7 +213,7 @@ class ArchivedRows:
     def first_offset(self) -> i64:
         """Return the first offset in the archive; -1 if the archive has no row of the stream.
 
-        Raise RowsPending if the offset is not known yet.
+        Raises RowsPending if the offset is not known yet.
         """
         if not self.first_known:
             self.backend.find_first(self)
@@ -220,7 +223,7 @@ class ArchivedRows:
     def offset_since(self, moment: i64) -> i64:
         """Return an offset from which to search for the first row published at `moment` (us).
 
-        Return -1 if the archive has no row of this time or later. Raise RowsPending if the offset
+        Return -1 if the archive has no row of this time or later. Raises RowsPending if the offset
         is not known yet.
         """
         found = self._starts.get(int(moment), -2)
@@ -266,7 +269,7 @@ class ArchivedRows:
         self.restored.insert(0, segment)
 
     def drop_restored(self, segment: Segment) -> None:
-        """Remove a fetched segment, because its file leaves the cache."""
+        """Remove a fetched segment whose file is evicted from the cache."""
         if segment in self.restored:
             self.restored.remove(segment)
         segment.close()

@@ -39,7 +39,7 @@ def verify(
     """Yield a finding for each stream and for each problem, without changing anything.
 
     `ends` maps the number of each stream to its durable end, as the log has it. `ends_exact` is
-    False if the log is damaged. Raise StoreError if a stream cannot be read.
+    False if the log is damaged. Raises StoreError if a stream cannot be read.
     """
     for finding in _recover_streams(ReadOnlyDisk(disk), root, list(definitions), ends, ends_exact):
         if finding.kind in _ADVICE:
@@ -63,7 +63,7 @@ def repair(
 ) -> Iterator[Finding]:
     """Recover all streams, and yield the findings. After that `verify` finds no problem.
 
-    Raise StoreError if a stream cannot be read or repaired.
+    Raises StoreError if a stream cannot be read or repaired.
     """
     yield from _recover_streams(disk, root, list(definitions), ends, ends_exact)
 

@@ -41,7 +41,7 @@ def resolve_offset(
     """Return the offset at which a reader with the argument `wanted` begins.
 
     `end` is the offset of the next row, `now_us` the time in microseconds; `thing` names the queue
-    in error texts. Raise PreconditionFailed if `wanted` is invalid, RowsUnavailable if the row has
+    in error texts. Raises PreconditionFailed if `wanted` is invalid, RowsUnavailable if the row has
     been removed, RowsPending if the archive must be asked first, StoreError if the stream cannot be
     read.
     """
@@ -77,7 +77,7 @@ def resolve_offset(
 def first_available(local: LocalSegments) -> i64:
     """Return the first offset with a row, on the disk or in the archive.
 
-    Raise RowsPending if the archive must be asked first.
+    Raises RowsPending if the archive must be asked first.
     """
     local_first = local.first_offset
     if local.archived is None or local_first == 0:
@@ -89,7 +89,7 @@ def first_available(local: LocalSegments) -> i64:
 def offset_since(local: LocalSegments, pages: StreamPages, moment: i64) -> i64:
     """Return the offset of the first row published at `moment` or later, else the end.
 
-    `moment` is a Unix time in microseconds. Raise RowsPending if the archive must be asked first.
+    `moment` is a Unix time in microseconds. Raises RowsPending if the archive must be asked first.
     """
     archived, local_first = local.archived, local.first_offset
     if (

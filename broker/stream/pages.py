@@ -58,7 +58,7 @@ class StreamPages:
     def page_with(self, offset: i64) -> StreamPage:
         """Return a page that has the row at `offset`, which must be below the stream's end.
 
-        Raise RowsUnavailable if the row no longer exists, RowsPending if it must be fetched from
+        Raises RowsUnavailable if the row no longer exists, RowsPending if it must be fetched from
         the archive first, StoreError if it cannot be read.
         """
         pages = self._pages
@@ -88,7 +88,7 @@ class StreamPages:
         self._local.reading.forget(segment)
 
     def _read(self, segment: Segment, place: i64, offset: i64) -> StreamPage:
-        """Read and return a page: the batches from the row at `offset` on. Raise StoreError if it
+        """Read and return a page: the batches from the row at `offset` on. Raises StoreError if it
         is damaged.
 
         The search for the row begins at the byte `place` of the segment's file, where a batch

@@ -28,7 +28,7 @@ class QueueStreamReader:
     def find_start(self) -> i64:
         """Return the offset at which the reader begins, which the archive had to find.
 
-        Raise RowsPending if the archive has not found the offset yet, RowsUnavailable if there is
+        Raises RowsPending if the archive has not found the offset yet, RowsUnavailable if there is
         no such offset.
         """
         raise NotImplementedError

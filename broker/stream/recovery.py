@@ -58,7 +58,7 @@ class StreamRecovery:
         ends_exact: bool = True,
         thorough: bool = False,
     ) -> None:
-        """Recover the stream. Raise StoreError if a file cannot be read or written.
+        """Recover the stream. Raises StoreError if a file cannot be read or written.
 
         `end` is the durable end in the log. If `ends_exact` is False, the log was damaged, and all
         intact rows are kept. If `thorough` is True, all segments are read; otherwise only segments

@@ -72,7 +72,7 @@ class StreamCopy:
             elif number != self.number and (number >= 0 or file.size() <= SCHEMA_SIZE):
                 self._remove(name)
             elif head is None or head[1:] != parsed:
-                raise self._differs(f"the schema of '{name}' is damaged")
+                raise self._differs(f"the schema of segment '{name}' is damaged")
             elif newest is None or (parsed[1], parsed[0]) > newest:
                 newest = parsed[1], parsed[0]
         if newest is not None:
@@ -116,7 +116,7 @@ class StreamCopy:
     def write(self, rows: ShippedRows) -> None:
         """Write shipped rows to the stream's files, unless the files have the rows already.
 
-        Raise StreamDiffers if the files have other rows, StoreError if the write fails.
+        Raises StreamDiffers if the files have other rows, StoreError if the write fails.
         """
         batch = self._view(rows)
         active = self.writer.written
@@ -175,7 +175,7 @@ class StreamCopy:
         if int(placed.place) != rows.place:
             raise self._differs(
                 f"the rows from offset {rows.base} on belong at byte {rows.place} of "
-                f"'{placed.segment.name}', and they are at byte {placed.place}"
+                f"segment '{placed.segment.name}', but are at byte {placed.place}"
             )
         self._trimmed = True
 
@@ -237,7 +237,7 @@ class StreamCopy:
         except OSError as error:
             raise StoreError(os_error_text(active.path, "read", error)) from error
         if not END_OF_STREAM.startswith(rest):
-            raise self._differs(f"'{active.name}' has data behind its last row")
+            raise self._differs(f"segment '{active.name}' has data after its last row")
 
 
 class StreamReplica:
@@ -278,7 +278,7 @@ class StreamReplica:
     def write(self, rows: list[ShippedRows]) -> None:
         """Write shipped rows of several streams, and make them durable.
 
-        Raise StreamDiffers if the files have other rows, WriteFailed if the call may be repeated,
+        Raises StreamDiffers if the files have other rows, WriteFailed if the call may be repeated,
         another StoreError otherwise.
         """
         touched: dict[int, StreamCopy] = {}

@@ -67,7 +67,7 @@ class BatchAppender(BatchSink):
                 return  # RowsWrite.write flushes again at the end, and raises then.
 
     def flush(self) -> None:
-        """Write the waiting batches. Raise WriteFailed if a failed write can be repeated later."""
+        """Write the waiting batches. Raises WriteFailed if a failed write can be repeated later."""
         while self.unwritten:
             self.written.append(self._segment_writer.append(self.unwritten[0]))
             del self.unwritten[0]

@@ -87,7 +87,7 @@ class SegmentWriter(PoisonableWriter):
     def _open_file(self) -> File | None:
         """Return the active segment's file, opened again if it was closed; None without a segment.
 
-        Raise WriteFailed if the file cannot be opened.
+        Raises WriteFailed if the file cannot be opened.
         """
         segment = self._segment
         if segment is not None and self._active.file is None:
@@ -102,7 +102,7 @@ class SegmentWriter(PoisonableWriter):
     def append(self, encoded: EncodedBatch) -> WrittenBatch:
         """Write a batch to the end of the stream, and return its place.
 
-        Raise WriteFailed if the batch can be appended again later, Poisoned if it cannot.
+        Raises WriteFailed if the batch can be appended again later, Poisoned if it cannot.
         """
         self.check_poisoned()
         segment, written, file = self._segment, self._written, self._open_file()
@@ -168,7 +168,7 @@ class SegmentWriter(PoisonableWriter):
         return _epoch_above(names)
 
     def sync(self) -> None:
-        """Make all appended batches durable. Raise Poisoned if this fails, or has failed before."""
+        """Make all appended batches durable. Raises Poisoned if a sync fails or has failed."""
         self.check_poisoned()
         file, segment = self._active.file, self._segment
         if not self._active.unsynced or file is None or segment is None:
@@ -199,7 +199,7 @@ class SegmentWriter(PoisonableWriter):
         """Make the rows of the active segment durable, then write its end marker and its index.
 
         If the disk is full, the end marker and the index are left out: the next start adds them.
-        Raise WriteFailed if the segment can be finished later, Poisoned if it cannot.
+        Raises WriteFailed if the segment can be finished later, Poisoned if it cannot.
         """
         self.sync()
         segment, written, file = self._segment, self._written, self._open_file()
@@ -226,7 +226,7 @@ class SegmentWriter(PoisonableWriter):
         """Create the next segment, and make it durable. Return its durable part, its written part,
         and its open file.
 
-        Raise WriteFailed if the segment can be created later, Poisoned if it cannot.
+        Raises WriteFailed if the segment can be created later, Poisoned if it cannot.
         """
         self.finish()
         base, planned = first.base, first.planned
@@ -301,7 +301,7 @@ def _epoch_above(names: list[str]) -> int:
 
 
 def write_index(disk: Disk, segment: Segment) -> None:
-    """Write the index of a full segment beside the segment. Raise OSError if that fails."""
+    """Write the index of a full segment beside the segment. Raises OSError if that fails."""
     path = f"{segment.path}.index"
     directory = path.rpartition("/")[0]
     temporary = f"{path}.tmp"

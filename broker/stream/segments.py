@@ -136,7 +136,7 @@ class Segment(FileUser):
         return list(self._places)
 
     def file(self) -> File:
-        """Return the file, open for reading. Raise StoreError if it cannot be opened."""
+        """Return the file, open for reading. Raises StoreError if it cannot be opened."""
         if self._file is None:
             self._file = open_for_reading(self.disk, self.path)
         return self._file
@@ -175,7 +175,7 @@ class Segment(FileUser):
         """Load an index. Return False if the index is damaged, or belongs to a file that does not
         have `size` bytes.
 
-        Raise TooNew for an unknown version.
+        Raises TooNew for an unknown version.
         """
         if len(data) < _HEAD.size + _CHECKSUM.size or _CHECKSUM.unpack(data[-_CHECKSUM.size :])[
             0

@@ -137,7 +137,7 @@ class AppliedPolicies:
     def add_parameter(self, component: str, name: str, value: object) -> None:
         """Add a stored parameter when the broker starts.
 
-        Raise PreconditionFailed if the parameter is invalid.
+        Raises PreconditionFailed if the parameter is invalid.
         """
         self._parameters.restore(component, name, value)
         if component == OPERATOR_POLICY and isinstance(value, dict):
@@ -148,7 +148,7 @@ class AppliedPolicies:
     ) -> bool:
         """Set a parameter. Return True if the parameter is new.
 
-        Raise PreconditionFailed if the parameter is invalid.
+        Raises PreconditionFailed if the parameter is invalid.
         """
         fresh = (component, name) not in self._parameters.values
         if component == OPERATOR_POLICY:

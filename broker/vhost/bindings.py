@@ -73,7 +73,7 @@ class Bindings:
         """Add a binding to an exchange. Return True if it replaces no other binding.
 
         The new binding replaces the binding with the same destination, key and arguments, if there
-        is one. Raise NotFound if the exchange does not exist, PreconditionFailed if its type does
+        is one. Raises NotFound if the exchange does not exist, PreconditionFailed if its type does
         not accept the binding, AccessRefused if the destination is the topology stream,
         LimitExceeded if lookups would become too long because of the bindings to this destination.
         """
@@ -120,7 +120,7 @@ class Bindings:
         """Add a binding without storing it. A restore calls this for a stored binding.
 
         Return the old binding with the same destination, key and arguments, which the new binding
-        replaces; None if there is no such binding. Raise PreconditionFailed if the type of the
+        replaces; None if there is no such binding. Raises PreconditionFailed if the type of the
         exchange does not accept the binding.
         """
         exchange.check(binding)

@@ -159,7 +159,7 @@ class Declarations:
     ) -> Exchange:
         """Return the exchange of this name; create it if it does not exist.
 
-        Raise PreconditionFailed if the exchange exists with other options, or if an option is
+        Raises PreconditionFailed if the exchange exists with other options, or if an option is
         invalid, and NotAllowed if the limit of exchanges is reached.
         """
         known = self.exchanges.get(name)
@@ -202,7 +202,7 @@ class Declarations:
     def add_exchange(self, name: str, kind: str, options: ExchangeOptions, number: i64) -> Exchange:
         """Create an exchange without storing it, and return it.
 
-        `number` is its number in the store, 0 if it is not stored (yet). Raise PreconditionFailed
+        `number` is its number in the store, 0 if it is not stored (yet). Raises PreconditionFailed
         if an option is invalid.
         """
         exchange = self.exchanges[name] = self._maker.make(name, kind, options)
@@ -232,7 +232,7 @@ class Declarations:
     ) -> None:
         """Delete an exchange, if it exists.
 
-        Raise PreconditionFailed if the exchange has bindings and `if_unused` is True.
+        Raises PreconditionFailed if the exchange has bindings and `if_unused` is True.
         """
         exchange = self.exchanges.get(name)
         if exchange is None:
@@ -268,7 +268,7 @@ class Declarations:
     def queue(self, name: str, owner: object = None) -> Queue:
         """Return the queue of this name, for use by the connection `owner`.
 
-        Raise NotFound if there is no such queue, ResourceLocked if the queue is exclusive to
+        Raises NotFound if there is no such queue, ResourceLocked if the queue is exclusive to
         another connection or belongs to a session.
         """
         queue = self.queues.get(name)
@@ -300,7 +300,7 @@ class Declarations:
         """Return the queue of this name; create it if it does not exist.
 
         `owner` is the connection that declares the queue; only `owner` may use it if `exclusive` is
-        True. Raise PreconditionFailed if the queue exists with other options, or if an option is
+        True. Raises PreconditionFailed if the queue exists with other options, or if an option is
         invalid, ResourceLocked if the queue belongs to another connection or a session, and
         NotAllowed if the limit of queues is reached.
         """
@@ -401,7 +401,7 @@ class Declarations:
     ) -> int:
         """Delete a queue, and return how many messages it held.
 
-        Raise PreconditionFailed in three cases: the queue has consumers and `if_unused` is True;
+        Raises PreconditionFailed in three cases: the queue has consumers and `if_unused` is True;
         the queue holds messages and `if_empty` is True; or the queue is the topology stream and a
         journal exists. The third case does not apply if the whole virtual host is deleted
         (`vhost_closing` is True).

@@ -47,7 +47,7 @@ class ExchangeMaker:
         self._host = host
 
     def make(self, name: str, kind: str, options: ExchangeOptions) -> Exchange:
-        """Return a new exchange. Raise PreconditionFailed if its type or an option is invalid."""
+        """Return a new exchange. Raises PreconditionFailed if its type or an option is invalid."""
         where = f"for exchange '{name}' in vhost '{self._vhost}'"
         if "alternate-exchange" in options.arguments and options.alternate is None:
             raise PreconditionFailed(f"invalid arg 'alternate-exchange' {where}: not a string")

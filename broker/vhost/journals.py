@@ -64,7 +64,7 @@ class Journals:
     def record_in(self, name: str) -> None:
         """Record all messages in the stream of this name from now on; declare the stream if needed.
 
-        Raise PreconditionFailed if a queue of another type has this name.
+        Raises PreconditionFailed if a queue of another type has this name.
         """
         self.name = name
         known = self._queues.get(name)

@@ -82,7 +82,7 @@ class VirtualHostOptions:
 
 
 def options_of(vhost: str, row: Mapping[str, object]) -> VirtualHostOptions:
-    """Return the options in a stored or imported row. Raise PreconditionFailed for a wrong value.
+    """Return the options in a stored or imported row. Raises PreconditionFailed for a wrong value.
 
     RabbitMQ writes description, tags and default queue type next to the name, or in `metadata`.
     """
@@ -137,7 +137,7 @@ def _tags(vhost: str, given: object) -> list[str]:
 def limits_of(thing: str, known: Sequence[str], given: object) -> dict[str, int]:
     """Return the limits in `given`, without limits below 0, which mean no limit.
 
-    Raise PreconditionFailed for an unknown limit, or a limit that is not a number. `thing` names
+    Raises PreconditionFailed for an unknown limit, or a limit that is not a number. `thing` names
     the object in the error.
     """
     if given == []:  # RabbitMQ writes an empty list for empty limits.

@@ -45,7 +45,7 @@ class Parameters:
     def set(self, component: str, name: str, value: object, ticket: Ticket | None = None) -> bool:
         """Set a parameter, and store it. Return True if the parameter is new.
 
-        Raise PreconditionFailed if a name is invalid or the value too large, and NotAllowed if the
+        Raises PreconditionFailed if a name is invalid or the value too large, and NotAllowed if the
         virtual host has too many parameters.
         """
         key = (component, name)

@@ -129,7 +129,7 @@ def resolve_now(
     """Return the present destinations of a message that a transaction publishes later.
 
     Return None if the search for these destinations continues in the next turn of the event loop:
-    call again with the same `slot` then. Raise NotFound if the exchange does not exist,
+    call again with the same `slot` then. Raises NotFound if the exchange does not exist,
     AccessRefused if the identity may not publish to it.
     """
     planner = vhost.declarations.planner

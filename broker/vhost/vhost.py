@@ -169,13 +169,13 @@ class VirtualHost(DeadLetterHost):
     # -- declarations and bindings, as clients request them
 
     def exchange(self, name: str) -> Exchange:
-        """Return the exchange of this name. Raise NotFound if there is none."""
+        """Return the exchange of this name. Raises NotFound if there is none."""
         return self._planner.exchange(name)
 
     def queue(self, name: str, owner: object = None) -> Queue:
         """Return the queue of this name, for use by the connection `owner`.
 
-        Raise NotFound if there is no such queue, ResourceLocked if the queue is exclusive to
+        Raises NotFound if there is no such queue, ResourceLocked if the queue is exclusive to
         another connection or belongs to a session.
         """
         return self.declarations.queue(name, owner)

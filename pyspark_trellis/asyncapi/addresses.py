@@ -93,7 +93,10 @@ def templates(topics: Sequence[str], most: int) -> list[Template]:
 
 
 def queue_templates(names: Sequence[str]) -> list[Template]:
-    """Return the address of each queue: its name, or {queue} for names with an identifier."""
+    """Return the address of each queue: its name, or {queue} if the name is an identifier.
+
+    The rules at the top of this module say which names are identifiers, such as a UUID.
+    """
     return _templates([[name] for name in names], QUEUES_MAX, "queue")
 
 

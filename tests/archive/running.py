@@ -96,7 +96,7 @@ class ArchivingBroker(BrokerProcess):
         return rows
 
     def get(self, path: str, **query: Any) -> Any:
-        """Get a path of the HTTP API; return the answer's JSON. Raise HTTPError for a refusal."""
+        """Get a path of the HTTP API; return the answer's JSON. Raises HTTPError for a refusal."""
         request = urllib.request.Request(f"{self.url}/api/{path}?{urlencode(query)}")
         request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
         with urllib.request.urlopen(request, timeout=60) as answer:

@@ -158,7 +158,7 @@ class Channel:
         self._file = self._socket.makefile("rb")
 
     def ask(self, request: dict[str, Any]) -> Any:
-        """Send a request, and return its answer. Raise OSError if the server cannot be reached."""
+        """Send a request, and return its answer. Raises OSError if the server cannot be reached."""
         self._socket.sendall(json.dumps(request).encode() + b"\n")
         line = self._file.readline()
         if not line:

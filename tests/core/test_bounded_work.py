@@ -137,7 +137,7 @@ class Bounded(World):
         return left
 
     def finish(self) -> None:
-        """Run turns until no work is left. Raise AssertionError after TURNS_MAX turns."""
+        """Run turns until no work is left. Raises AssertionError after TURNS_MAX turns."""
         for _ in range(TURNS_MAX):
             if not self.one_turn():
                 return

@@ -1,4 +1,7 @@
-"""Deadlines, compared with a sorted list: timers run in order, and cancelled timers do not run."""
+"""Tests of deadlines, with a sorted list as the model.
+
+Timers run in order, and cancelled timers do not run.
+"""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ class RepeatedKills:
         await until(ended)
 
     def write_record(self, path: Path) -> None:
-        """Write all recorded packets to a file, one in a line."""
+        """Write all recorded packets to a file, one per line."""
         path.write_text("".join(f"{packet}\n" for packet in self.relay.records))
 
     def _judge(self) -> None:

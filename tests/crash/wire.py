@@ -255,7 +255,7 @@ def acknowledgement(tag: int, multiple: bool = False) -> bytes:
 
 
 async def until(truth: Callable[[], bool], patience: float = PATIENCE) -> None:
-    """Wait until a condition is true. Raise TimeoutError after `patience` seconds."""
+    """Wait until a condition is true. Raises TimeoutError after `patience` seconds."""
     async with asyncio.timeout(patience):
         while True:
             if truth():

@@ -3,7 +3,7 @@
     amqp_client.py        interface of an AMQP client; one driver amqp_with_*.py for each library
     mqtt_client.py        interface of an MQTT client; one driver mqtt_with_*.py for each library
     client.py             time limit and login error of both interfaces
-    node.py               the process that runs the Node libraries (tests/node)
+    node.py               the process that runs the Node.js libraries (tests/node)
     clients.py            all drivers by name
     recording_client.py   records the answers of a broker, to compare Trellis with RabbitMQ
     rabbitmq.py           the RabbitMQ process to compare with

@@ -1,4 +1,4 @@
-"""A driver for amqplib, which runs in a Node process."""
+"""A driver for amqplib, which runs in a Node.js process."""
 
 from __future__ import annotations
 

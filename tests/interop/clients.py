@@ -31,7 +31,7 @@ MQTT: Final = (
 
 
 def connect_amqp(name: str, url: str, node: Callable[[], Node], heartbeat: int = 60) -> AmqpClient:
-    """Return a connected AMQP client; `node` starts the process for Node libraries."""
+    """Return a connected AMQP client; `node` starts the process for Node.js libraries."""
     match name:
         case "pika":
             from tests.interop.amqp_with_pika import PikaClient
@@ -55,7 +55,7 @@ def connect_amqp(name: str, url: str, node: Callable[[], Node], heartbeat: int =
 def connect_mqtt(
     name: str, broker: BrokerProcess, login: Login, node: Callable[[], Node]
 ) -> MqttClient:
-    """Return a connected MQTT client; `node` starts the process for Node libraries."""
+    """Return a connected MQTT client; `node` starts the process for Node.js libraries."""
     if name.endswith("5"):
         name, login = name.removesuffix("5"), replace(login, version=5)
     match name:

@@ -1,4 +1,4 @@
-"""The Node process that runs the client libraries of Node for the tests."""
+"""The Node.js process that runs the Node.js client libraries for the tests."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class NodeError(Exception):
 
 
 class Node:
-    """A Node process with clients, whose methods can be called one at a time.
+    """A Node.js process with clients, whose methods can be called one at a time.
 
-    Without Node, the constructor skips the test.
+    Without Node.js, the constructor skips the test.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Node:
         self._lines.put("")
 
     def connect(self, library: str, *args: object) -> str:
-        """Connect a client of `amqplib` or `mqtt`; return its name in the Node process."""
+        """Connect a client of `amqplib` or `mqtt`; return its name in the process."""
         client = f"{library}-{next(self._numbers)}"
         self._request(library=library, client=client, call="connect", args=[*args, PATIENCE * 1000])
         return client

@@ -1,7 +1,8 @@
-"""Mosquitto's decisions about topics, written down independently of the import.
+"""A model of Mosquitto's access decisions about topics.
 
-The source of each function is the function of the same purpose in Mosquitto: `acl__check` of the
-ACL file, and `acl_check` of the dynamic security plugin.
+The model shares no code with the import of Mosquitto's configuration. Each function follows its
+counterpart in Mosquitto: `acl__check` for the ACL file, and `acl_check` for the dynamic security
+plugin.
 """
 
 from __future__ import annotations

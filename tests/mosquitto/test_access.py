@@ -1,4 +1,4 @@
-"""Topic rules that the import makes, compared with a model of Mosquitto's decisions."""
+"""Tests that imported topic rules decide as a model of Mosquitto does."""
 
 from __future__ import annotations
 

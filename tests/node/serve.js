@@ -1,4 +1,4 @@
-// Runs the client libraries of Node for tests/interop: reads one JSON request per line and writes one JSON answer per line.
+// Runs the Node.js client libraries for tests/interop: reads one JSON request per line and writes one JSON answer per line.
 //
 //   {"id": 1, "library": "amqplib", "client": "a", "call": "connect", "args": [...]}   connects the client "a"
 //   {"id": 2, "client": "a", "call": "purge", "args": ["q"]}                           calls a method of the client "a"

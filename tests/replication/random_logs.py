@@ -157,10 +157,10 @@ class Author:
     # -- claims
 
     def right_seen(self) -> int:
-        """Return an offset for the field `seen` of a claim, with which the claim counts.
+        """Return a value for the field `seen` of a claim with which readers accept the claim.
 
-        `seen` is the last offset that the writer of a claim has read. The claim counts if no record
-        between this offset and the claim counts.
+        `seen` is the last offset that the writer of the claim has read. Readers accept the claim if
+        they accept no record between `seen` and the claim.
         """
         return self.random.randrange(self.state.last, max(self.offset, self.state.last + 1))
 
@@ -168,7 +168,7 @@ class Author:
         self.win("claim", self.claim(self.state.epoch + 1, self.right_seen()))
 
     def race(self) -> None:
-        """Append claims of standbys that claim the log at once; only the first one counts."""
+        """Append claims of standbys that claim the log at once; readers accept the first claim."""
         seen, epoch = self.right_seen(), self.state.epoch + 1
         losers = [self.claim(epoch, seen) for _ in range(self.random.randrange(1, 3))]
         winner = self.claim(epoch, seen)

@@ -137,7 +137,7 @@ def test_data_behind_the_last_row_stops_a_takeover(copy: Copy) -> None:
         copy.change(whole + end)
         copy.check(1)
     copy.change(whole + b"more")
-    with pytest.raises(StreamDiffers, match="has data behind its last row"):
+    with pytest.raises(StreamDiffers, match="has data after its last row"):
         copy.check(1)
 
 
@@ -237,9 +237,9 @@ def test_a_segment_that_cannot_be_made_is_made_later(copy: Copy) -> None:
 
 
 def test_waiting_rows_count_in_the_size_of_a_batch(copy: Copy) -> None:
-    """A node of a cluster keeps the encoded rows of a batch until the batch is written.
+    """Check that the size of a batch includes `row_overhead` bytes for each row.
 
-    So the size of the batch includes `row_overhead` additional bytes for each row.
+    A node of a cluster keeps the encoded rows of a batch until the batch is written.
     """
     home = copy.cluster.home
     sizes = []

@@ -50,7 +50,7 @@ def test_the_same_with_many_seeds(first: int, tmp_path: Path) -> None:
 
 
 class OwnRetention(ReplicaDirectory):
-    """Wrong on purpose: a standby removes old segments itself, without a record of the owner."""
+    """Wrong on purpose: a standby that removes old segments without a record of the owner."""
 
     def apply(self, step: Apply) -> None:
         super().apply(step)
@@ -64,7 +64,7 @@ class OwnRetention(ReplicaDirectory):
 
 
 class RemovedByName(ReplicaDirectory):
-    """Wrong on purpose: a standby removes segments by their file names alone.
+    """Wrong on purpose: a standby that removes segments by their file names alone.
 
     A segment may belong to a newer stream of the same name.
     """
@@ -95,9 +95,9 @@ class HalfKeptStreams(StreamReplica):
 
 
 class HalfKept(ReplicaDirectory):
-    """Wrong on purpose: half of a batch's rows in a file counts as the complete batch.
+    """Wrong on purpose: a node that takes half of a batch's rows in a file for the whole batch.
 
-    The second half is then never written.
+    So the node never writes the second half.
     """
 
     def _add_streams(self, batch: DurableBatch, content: Payload) -> None:
@@ -107,7 +107,7 @@ class HalfKept(ReplicaDirectory):
 
 
 class AppendedFirst(Cluster):
-    """Wrong on purpose: the owner appends rows to its files before the log has the rows."""
+    """Wrong on purpose: an owner that appends rows to its files before the log has the rows."""
 
     def ship(self, batch: DurableBatch) -> bytes:
         batch.write_streams()
@@ -115,9 +115,9 @@ class AppendedFirst(Cluster):
 
 
 class OwnPlaces(Cluster):
-    """Wrong on purpose: a standby begins new segments later than the owner does.
+    """Wrong on purpose: a standby that begins new segments later than the owner does.
 
-    So its rows are at other places of the files.
+    So the standby's rows are at other offsets in its files.
     """
 
     def ship(self, batch: DurableBatch) -> bytes:

@@ -453,7 +453,7 @@ def test_leftover_files_that_are_removed_by_hand_are_forgotten() -> None:
 def test_the_last_position_stays_while_the_newest_segment_has_no_record(
     sealed: int, kept: float
 ) -> None:
-    """The last position of the log must not be lost if no file has a record.
+    """Check that the last position of the log is not lost if no file has a record.
 
     The disk is full when the first batch of a new segment is written. All older files are dead, and
     are dropped.

@@ -1,4 +1,4 @@
-"""Session inboxes after a restart, compared with a list.
+"""Tests of session inboxes after a restart, with a plain list as the model.
 
 Unsettled messages keep their order and packet identifiers. After a PUBREC, only PUBREL is sent
 again. Unreadable messages are skipped and reported.

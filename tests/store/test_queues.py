@@ -1,4 +1,4 @@
-"""Long durable queues compared with a plain list.
+"""Tests of long durable queues, with a plain list as the model.
 
 Messages are published, delivered, settled, requeued, purged, expired and dropped, in memory and on
 disk. Each message must be in its place, and the store must keep exactly the needed messages.

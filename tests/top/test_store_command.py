@@ -171,7 +171,7 @@ def test_errors_name_missing_files(tmp_path: Path) -> None:
     assert store("backup", tmp_path, "--data-dir", tmp_path) == (
         1,
         "",
-        f"trellis: there is no store in {tmp_path}\n",
+        f"trellis: there is no store in {tmp_path}: give a data directory of a broker\n",
     )
 
 

@@ -152,7 +152,7 @@ NO_ANSWER: Final = b"-"
 def happen(visit: Visit, port: int, context: ssl.SSLContext) -> None:
     """Connect to a port, send the input of the visit, wait for its answer, and disconnect.
 
-    Raise AssertionError if the broker closes the connection without the expected answer.
+    Raises AssertionError if the broker closes the connection without the expected answer.
     """
     client: socket.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
     if visit.reset:

@@ -15,7 +15,7 @@ LEAST: Final = 2
 class SegmentCache:
     """The fetched segments, of at most `most` bytes; the oldest ones are removed first.
 
-    `remove` is called with the path of each segment that leaves the cache.
+    `remove` is called with the path of each segment that is evicted from the cache.
     """
 
     def __init__(self, most: int, remove: Callable[[str], None]) -> None:

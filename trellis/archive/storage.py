@@ -80,7 +80,7 @@ class ArchiveStorage:
         return found
 
     def put(self, source: Path, path: str) -> None:
-        """Store a finished local file under a path; replace a file with this path."""
+        """Store a complete local file under a path; overwrite an existing file at this path."""
         self.check()
         target = f"{self._root}/{path}"
         try:

@@ -1,4 +1,7 @@
-"""Makes the definitions that the worker needs from the settings: bridges, login for shovels."""
+"""Translates the settings into definitions for the worker process.
+
+The definitions are the MQTT bridges, and for shovels the address and login of this broker.
+"""
 
 from __future__ import annotations
 

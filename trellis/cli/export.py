@@ -34,7 +34,7 @@ _EVERY: Final = 0.2
 
 
 class _Bound(NamedTuple):
-    """A bound of the rows: `offset`, or `time` in microseconds since 1970; one of both is None.
+    """A bound of the rows: `offset`, or `time` in microseconds since 1970; the other is None.
 
     `text` is the value of the argument.
     """

@@ -53,7 +53,7 @@ class ClientLog:
     """
 
     def __init__(self, client: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Create the log of one client; `client` is the client's task, such as "append"."""
+        """Create the log of one client; `client` is the client's purpose, such as "append"."""
         self._client = client
         self._clock = clock
         #: The time at which a line was written, and the number of its repetitions left out since;

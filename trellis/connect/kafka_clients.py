@@ -208,7 +208,10 @@ class GroupReader:
         await self._call(self._consumer.pause, partitions)
         found = await self._call(self._consumer.consume, 1, 0.0)
         if found:  # A record of a new partition, which is not paused: it would be lost here.
-            raise KafkaFailed("Kafka has assigned other partitions to this member of the group")
+            raise KafkaFailed(
+                f"Kafka has assigned other partitions of {', '.join(self._topics)} to this "
+                "consumer, so the link must connect again"
+            )
         await self._call(self._consumer.resume, partitions)
 
     async def commit(self, messages: Sequence[Message]) -> None:

@@ -275,7 +275,10 @@ def _check_webhook(section: WebhookSection) -> None:
 
 
 def _key(text: str) -> bytes:
-    """Return the key of a secret. Raises ValueError."""
+    """Decode a secret (SECRET_PREFIX and Base64) to the key that signs requests.
+
+    Raises ValueError unless the key has 24 to 64 bytes.
+    """
     try:
         key = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error:

@@ -150,7 +150,7 @@ class Ping(Struct, array_like=True, tag=8):
 
 
 class Greeting(Struct, array_like=True, tag=20):
-    """The first message of the broker: the settings of the gateway, and the routes of the API."""
+    """The first message to a new gateway: the gateway's settings, and the routes of the API."""
 
     log_level: str
     #: Time limit in seconds for each of four steps of a request: receiving its head, receiving its
@@ -165,14 +165,14 @@ class Greeting(Struct, array_like=True, tag=20):
 
 
 class Accepted(Struct, array_like=True, tag=21):
-    """The broker's notice that the user may make the call, so the gateway reads the body."""
+    """The broker's notice that the user may make the call: the gateway may read the body."""
 
     number: int
     administrator: bool
 
 
 class Taken(Struct, array_like=True, tag=22):
-    """The broker's notice that it has handled the last Part: the next Part may be sent."""
+    """The broker's notice that the last Part was handled: the gateway may send the next Part."""
 
     number: int
 

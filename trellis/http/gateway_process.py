@@ -152,7 +152,7 @@ class GatewayProcess:
             self._log(
                 "http_gateway_lost",
                 status=status,
-                note="its open requests failed; the next request starts the gateway again",
+                note="open requests to the gateway failed; the next request starts it again",
             )
 
     def _log(self, event: str, **fields: object) -> None:

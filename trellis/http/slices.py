@@ -4,8 +4,8 @@ After SLICES slices, the work of all calls rests for REST_SECONDS. Otherwise man
 use a whole processor, and when a message arrives, the operating system would run other processes
 before the broker.
 
-A time without API calls counts as rest in advance, for up to BURST slices. So a single call after
-such a time needs fewer rests.
+Time without API calls is credited, up to BURST slices (a token bucket): a single call after an idle
+time runs with fewer rests.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ BURST: Final = 100
 
 
 class RestBudget:
-    """The number of slices until the next rest is due."""
+    """A token bucket of slices: `slices` is the number of slices until the next rest."""
 
     def __init__(self) -> None:
         self.slices = BURST
 
     def add_idle(self, seconds: float) -> None:
-        """Count a time without API calls as rest."""
+        """Credit a time without API calls with SLICES slices for each REST_SECONDS."""
         self.slices = min(BURST, self.slices + int(seconds / REST_SECONDS) * SLICES)
 
     def spend(self) -> bool:
-        """Count a slice. Return True if a rest must follow it."""
+        """Count a slice. Return True if a rest must follow the slice."""
         self.slices -= 1
         if self.slices > 0:
             return False
@@ -68,7 +68,7 @@ class Slices:
         return now + SLICE_SECONDS
 
     async def end(self) -> None:
-        """End the present slice: let other work run, and rest if a rest is due."""
+        """End the present slice: let other work run, for REST_SECONDS if a rest must follow."""
         try:
             await asyncio.sleep(REST_SECONDS if self._budget.spend() else 0)
         finally:

@@ -42,7 +42,7 @@ class AedesPeer(PeerBroker):
         )
 
     def launch(self, directory: Path, running: Running) -> None:
-        """Start the broker `aedes.js` in Node, and wait until it answers MQTT."""
+        """Start the broker `aedes.js` in Node.js, and wait until it answers MQTT."""
         [running.mqtt] = free_ports(1)
         program, environment = HERE / "node" / "aedes.js", {"NODE_ENV": "production"}
         child = Child(

@@ -53,10 +53,8 @@ class DeduplicationExchange(Exchange):
 def cache_arguments(where: str, options: ExchangeOptions) -> tuple[int, int]:
     """Return how many header values an exchange remembers, and for how many ms (0: no time limit).
 
-    Both numbers come from the arguments of the exchange. Raise PreconditionFailed if one of them is
-    invalid.
-
-    `where` names the exchange in the error.
+    Both numbers come from the arguments of the exchange. `where` names the exchange in the error.
+    Raises PreconditionFailed if one of the numbers is invalid.
     """
     size = _number(where, options, SIZE, SIZE_MAX)
     ttl = _number(where, options, TTL, TTL_MAX) if TTL in options.arguments else 0

@@ -47,7 +47,7 @@ class RecentHistoryExchange(Exchange):
 
 
 def history_length(where: str, options: ExchangeOptions) -> int:
-    """Return the argument `x-recent-history-length`. Raise PreconditionFailed if it is invalid.
+    """Return the argument `x-recent-history-length`. Raises PreconditionFailed if it is invalid.
 
     `where` names the exchange in the error.
     """

@@ -138,7 +138,7 @@ def topic_exchange(
 ) -> TopicExchange:
     """Return a topic exchange with the matcher that its argument `x-matcher` names.
 
-    Without this argument, the exchange has the matcher `default`. Raise PreconditionFailed if the
+    Without this argument, the exchange has the matcher `default`. Raises PreconditionFailed if the
     matcher is not in `allowed`.
     """
     wanted = options.arguments.get("x-matcher", default)

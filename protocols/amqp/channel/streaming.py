@@ -64,7 +64,7 @@ class StreamStart:
     def offset(self) -> i64:
         """Return the offset of the row.
 
-        Raise PreconditionFailed if `wanted` is invalid, RowsPending if the archive must be asked
+        Raises PreconditionFailed if `wanted` is invalid, RowsPending if the archive must be asked
         first, RowsUnavailable or StoreError if the rows cannot be read.
         """
         queue = self._queue
@@ -75,7 +75,7 @@ class StreamStart:
     def offset_now(self) -> i64:
         """Return the offset of the row; -1 if the archive must be asked first.
 
-        Raise PreconditionFailed if `wanted` is invalid, AmqpError if the rows cannot be read.
+        Raises PreconditionFailed if `wanted` is invalid, AmqpError if the rows cannot be read.
         """
         try:
             return self.offset()

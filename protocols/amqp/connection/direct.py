@@ -18,7 +18,7 @@ HTTP: Final = "http"
 def open_directly(connection: AmqpConnection, identity: Identity, vhost: VirtualHost) -> None:
     """Open a new connection and its channel 1.
 
-    `identity` is the user; the caller has checked the user's credentials. Raise AccessRefused if
+    `identity` is the user; the caller has checked the user's credentials. Raises AccessRefused if
     the user may not enter the virtual host.
     """
     within = identity.for_vhost(vhost.name)

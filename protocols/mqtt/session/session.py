@@ -167,7 +167,7 @@ class Session(Subscriber):
     ) -> None:
         """Add or replace a subscription [MQTT-3.8.4-3].
 
-        Raise LimitExceeded if lookups of topics would take too long because of this session's
+        Raises LimitExceeded if lookups of topics would take too long because of this session's
         subscriptions.
         """
         binding = Binding(topic_filter, self, qos, arguments, MQTT)

@@ -148,7 +148,7 @@ class VersionedNode(Node):
 
 
 class WritesItsNewest(VersionedNode):
-    """Wrong on purpose: the owner writes batches in the newest format of its version at once.
+    """Wrong on purpose: an owner that writes the newest format of its version at once.
 
     The right owner first appends a claim that names the format.
     """
@@ -159,7 +159,7 @@ class WritesItsNewest(VersionedNode):
 
 
 class AsksNoOtherNode(VersionedNode):
-    """Wrong on purpose: the owner puts the newest format of its version in force too early.
+    """Wrong on purpose: an owner that puts the newest format of its version in force too early.
 
     The owner ignores that other nodes may be unable to read the format.
     """

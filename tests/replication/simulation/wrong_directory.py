@@ -34,9 +34,9 @@ def with_replica(wrong_type: type[ReplicaDirectory]) -> type[Node]:
 
 
 class HalfKept(ReplicaDirectory):
-    """Wrong on purpose: half of a batch in the local log counts as a completely written batch.
+    """Wrong on purpose: a node that takes half of a batch in its local log for the whole batch.
 
-    The second half is then never written.
+    So the node never writes the second half.
     """
 
     def _has(self, log: SegmentLog, batch: ReceivedBatch, records: Records, data: bytes) -> bool:
@@ -44,7 +44,7 @@ class HalfKept(ReplicaDirectory):
 
 
 class MarkedWithEnd(ReplicaDirectory):
-    """Wrong on purpose: each batch whose records the local log has is considered applied.
+    """Wrong on purpose: a node that considers a batch applied if its log has the batch's records.
 
     The catalog may still lack the definitions of that batch.
     """
@@ -55,9 +55,9 @@ class MarkedWithEnd(ReplicaDirectory):
 
 
 class SurvivorsBegunEarly(ReplicaDirectory):
-    """Wrong on purpose: a log that was ahead of its catalog is not scanned again.
+    """Wrong on purpose: a node that scans its log only once, with an old catalog.
 
-    So its survivors (live records) lack the messages of queues that were not in the catalog during
+    So the survivors (live records) lack the messages of queues that were not in the catalog during
     the first scan.
     """
 
@@ -71,7 +71,7 @@ class SurvivorsBegunEarly(ReplicaDirectory):
 
 
 class SurvivorsLate(ReplicaDirectory):
-    """Wrong on purpose: the survivors (live records) are updated one batch too late."""
+    """Wrong on purpose: a node that updates its survivors (live records) one batch too late."""
 
     _late: PreparedBatch | None = None
 
@@ -86,7 +86,7 @@ class SurvivorsLate(ReplicaDirectory):
 
 
 class SurvivorsOfHalfBatch(ReplicaDirectory):
-    """Wrong on purpose: records that are cut off the log stay among the survivors.
+    """Wrong on purpose: a node whose survivors include records that were cut off its log.
 
     After a crash, the node cuts off the records of an incomplete batch. Survivors are live records.
     """
@@ -98,21 +98,21 @@ class SurvivorsOfHalfBatch(ReplicaDirectory):
 
 
 class DiskFirst(wrong.DiskFirst, RealNode):
-    """Wrong on purpose: the owner writes a batch to its directory before the log has the batch."""
+    """Wrong on purpose: an owner that writes a batch to its directory before the log has it."""
 
 
 class ResumedWithinBatch(RealNode):
-    """Wrong on purpose: a follower stores its state even between two chunks of a batch."""
+    """Wrong on purpose: a follower that stores its state even between two chunks of a batch."""
 
     follower_type = wrong.ResumedWithinBatch.follower_type
 
 
 class ShippedAgain(wrong.ShippedAgain, RealNode):
-    """Wrong on purpose: after its disk was full, the owner appends a batch a second time."""
+    """Wrong on purpose: an owner that appends a batch a second time after its disk was full."""
 
 
 class OwnSalt(RealNode):
-    """Wrong on purpose: each node chooses the salt of its segment log itself."""
+    """Wrong on purpose: a node that chooses the salt of its segment log itself."""
 
     def apply(self, step: Apply) -> Iterator[None]:
         salt = int(self.name[-1]) + 1
@@ -120,7 +120,7 @@ class OwnSalt(RealNode):
 
 
 class WritingStart(RealNode):
-    """Wrong on purpose: a start settles the oldest message before it has read the whole log."""
+    """Wrong on purpose: a node that settles the oldest message before it has read the whole log."""
 
     def opened(self) -> None:
         replica, state = self.directory.replica, self.directory.state

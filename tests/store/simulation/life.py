@@ -173,7 +173,7 @@ class Life(World):
     def write(self) -> None:
         """Do the work of the writer's thread.
 
-        If the disk is full, the next call repeats the write. Raise Crash if the store is stopped.
+        If the disk is full, the next call repeats the write. Raises Crash if the store is stopped.
         """
         batch = self._flying
         if batch is None or self._wrote:

@@ -33,7 +33,7 @@ def test_the_same_with_many_seeds(first: int) -> None:
 
 
 class WithoutRemovals(StandbyDirectory):
-    """Wrong on purpose: a batch lacks the removals of definitions."""
+    """Wrong on purpose: a cluster whose batches lack the removals of definitions."""
 
     def encode(self, batch: DurableBatch) -> bytes:
         made = [change for change in batch.changes if not isinstance(change[1], Undefined)]
@@ -41,14 +41,14 @@ class WithoutRemovals(StandbyDirectory):
 
 
 class WithoutDefinitions(StandbyDirectory):
-    """Wrong on purpose: a batch lacks its definitions."""
+    """Wrong on purpose: a cluster whose batches lack their definitions."""
 
     def encode(self, batch: DurableBatch) -> bytes:
         return payload.encode([], batch.records.parts)
 
 
 class LateRecords(StandbyDirectory):
-    """Wrong on purpose: the records of every tenth batch are lost."""
+    """Wrong on purpose: a cluster that loses the records of every tenth batch."""
 
     def encode(self, batch: DurableBatch) -> bytes:
         lost = batch.records.count and self._state.number % 10 == 9

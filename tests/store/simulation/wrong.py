@@ -152,7 +152,7 @@ def drop_with_marks(log: SegmentLog) -> int:
 
 
 class Apart(WatchedStore):
-    """Wrong on purpose: base class of stores that write some entries one batch too late."""
+    """Wrong on purpose: the base class of stores that write some entries one batch too late."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -206,7 +206,7 @@ class SequenceApart(Apart):
 
 
 class Lazy(StreamWrite):
-    """Wrong on purpose: rows of a stream that are written after the log instead of before it."""
+    """Wrong on purpose: a write of stream rows that follows the write to the log."""
 
     def __init__(self, share: StreamWrite) -> None:
         self._share = share

@@ -75,7 +75,8 @@ class Copy:
 class ModelQueue:
     """A queue of the model.
 
-    `arrived` has all its messages, `held` those that a client got and has not settled yet.
+    `arrived` has all messages of the queue, `held` the messages that were delivered to a client and
+    are not settled yet.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Three clients compared with a small model: the output to each client after every step."""
+"""Tests that the broker's output to three clients after each step is that of a small model."""
 
 from __future__ import annotations
 

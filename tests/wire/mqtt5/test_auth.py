@@ -17,11 +17,10 @@ CONTINUE, AGAIN = CODES[0x18], CODES[0x19]
 
 
 class Riddle(AuthConversation):
-    """A conversation of enhanced authentication: it asks for the double of a number, and accepts
-    the client if the reply is right.
+    """An enhanced authentication for tests: the server sends "21", the client must reply "42".
 
-    While the authenticator's `late` is True, it holds the answers back in its list `steps`; `say`
-    sends them.
+    While `late` of the authenticator is True, the server's answers wait in the authenticator's list
+    `steps`, and `Riddling.say` sends them.
     """
 
     def __init__(self, guests: Riddling, credentials: Credentials) -> None:

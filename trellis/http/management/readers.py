@@ -23,8 +23,8 @@ _SCOPES: Final = {READ_ALL: "all", READ_SOME: "some"}
 async def readers(call: Call) -> Listing:
     """List the users that may read some or all topics of `filter`, with the rules that decide.
 
-    Rules with `{client_id}` are compared for the client identifier `client_id` of the query. If the
-    query has no `client_id`, such a rule permits no topic.
+    Rules with `{client_id}` are evaluated with the client identifier `client_id` of the query. If
+    the query has no `client_id`, such a rule permits no topic.
     """
     vhost = call.vhost(call.path_parameters[0])
     topic_filter = call.query.get("filter", "")
