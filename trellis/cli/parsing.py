@@ -32,13 +32,13 @@ class CommandError(Exception):
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises CommandError instead of exiting, and prints no colours.
 
-    `parse` suggests the nearest flag for an unknown one. Flags cannot be abbreviated.
+    `parse` suggests the nearest flag for an unknown flag. Flags cannot be abbreviated.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False, formatter_class=_Formatter)
         self.color = False  # Python 3.14 prints help in colour by default.
-        #: Suggestion for a user who typed too many words; the error's text ends with it.
+        #: Suggestion at the end of the error for too many words on the command line.
         self.hint = ""
 
     def error(self, message: str) -> NoReturn:

@@ -184,7 +184,7 @@ class LoopTurn:
 
     @property
     def journaling(self) -> bool:
-        """True if a stream journals all messages of its virtual host."""
+        """True if a stream is the journal of all messages of its virtual host."""
         return self._store_writer.store.journaling
 
     @property
@@ -315,7 +315,7 @@ class LoopTurn:
     def _handle_leftover(self) -> None:
         """Finish closed connections, then resume links with leftover input.
 
-        Both together get INPUT_SECONDS of this turn. The remaining connections and links are
+        Both tasks together get INPUT_SECONDS of this turn. The remaining connections and links are
         handled in the next turn.
         """
         end = time.perf_counter() + INPUT_SECONDS
