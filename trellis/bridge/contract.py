@@ -46,7 +46,10 @@ class MqttLogin(Struct, frozen=True):
 
 
 class MqttBridge(Struct, frozen=True):
-    """A bridge between the local broker and a remote MQTT broker; times are in seconds."""
+    """A bridge between the local broker and a remote MQTT broker; times are in seconds.
+
+    `window` is the largest number of unacknowledged messages in each direction.
+    """
 
     name: str
     local: MqttLogin
@@ -101,8 +104,8 @@ class Shovel(Struct, frozen=True):
 
     `prefetch` is the largest number of unacknowledged messages; `rate` the largest number of
     messages per second, 0 for no limit. `delete_after` is the number of messages after which the
-    shovel ends; 0 means the number in the queue at the start, None that the shovel does not end. A
-    message that `max_hops` links have copied is not copied again; 0 means no limit.
+    shovel ends; 0 means the number in the queue at the start, None means that the shovel does not
+    end. A message that `max_hops` links have copied is not copied again; 0 means no limit.
     `reconnect_delay` is in seconds.
     """
 
@@ -149,7 +152,7 @@ class WorkerReady(Struct, tag=True):
 
 
 class LinkCounters(Struct):
-    """Counts of one link since the start of the worker.
+    """Counts of one link; in a report of the worker, since the last start of the link.
 
     `sent` and `received` are messages that were copied to and from the remote broker. `refused`
     messages were refused by their destination. `dropped` messages had QoS 0, and their destination

@@ -60,8 +60,8 @@ class Forwarding:
         self._topics = topics
         self._mark = mark
         self._max_hops = max_hops
-        #: Packet identifiers at the source of messages that are under way, and the number of the
-        #: source's session that they belong to.
+        #: Packet identifiers, at the source, of messages that are under way (_waiting), and number
+        #: of the source's session to which these identifiers belong (_session).
         self._waiting: set[int] = set()
         self._session = 0
         #: Messages of QoS 1 that wait until the destination can accept them.

@@ -46,7 +46,7 @@ class Handler:
         """Handle the loss of the connection."""
 
     def on_message(self, message: MQTTMessage) -> None:
-        """Handle a message that has arrived; `acknowledge` must be called later if its QoS is 1."""
+        """Handle a message that has arrived; if its QoS is 1, call `acknowledge` later."""
 
     def on_settled(self, identifier: int, refusal: str) -> None:
         """Handle the answer to a publication; `refusal` is "", or the reason of a refusal.

@@ -33,7 +33,7 @@ class KnownLink:
         self.state = state
         #: Counts before the last start of the link.
         self._earlier = LinkCounters()
-        #: Time of the last change between up and not up, in seconds since 1970.
+        #: Time at which the state last became UP, or stopped being UP, in seconds since 1970.
         self.since = time.time()
 
     @property

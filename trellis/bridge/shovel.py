@@ -45,7 +45,7 @@ class ShovelLink:
     def __init__(self, shovel: Shovel, local: LocalAmqp) -> None:
         self._shovel = shovel
         self._local = local
-        #: Properties that replace those of each message.
+        #: Properties that replace properties of each message.
         self._properties = msgspec.json.decode(shovel.target.properties)
         self._counters = LinkCounters()
         self._state = contract.CONNECTING

@@ -105,7 +105,7 @@ def _reason(error: Exception) -> str:
 
 
 async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
-    """Read the answer; the status decides, so an unreadable body does not matter."""
+    """Return the answer. An unreadable body is ignored, because the status decides."""
     text = b""
     try:
         text = await response.content.read(ANSWER_MAX)

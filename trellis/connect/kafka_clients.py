@@ -109,7 +109,7 @@ class RecordWriter:
         headers: list[tuple[str, bytes]],
         timestamp: int,
     ) -> None:
-        """Send the record of a message. Raises KafkaFailed if the producer cannot take it."""
+        """Send the record of a message. Raises KafkaFailed if the producer does not accept it."""
 
         def answered(error: KafkaError | None, _: Message) -> None:
             with self._lock:

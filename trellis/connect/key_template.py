@@ -1,4 +1,4 @@
-"""Keys made from a message: `{routing_key}`, `plant.{word2}`, `{header.device}`."""
+"""Keys that a link makes from a message: `{routing_key}`, `plant.{word2}`, `{header.device}`."""
 
 from __future__ import annotations
 

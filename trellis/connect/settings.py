@@ -22,7 +22,7 @@ from trellis.settings.loading import read_password
 
 #: The names of links: they are part of the names of queues, and labels of metrics.
 _NAME: Final = r"^[A-Za-z0-9_-]{1,60}$"
-#: Prefix of a secret of Standard Webhooks, and the sizes of its key in bytes.
+#: Prefix of a secret of Standard Webhooks, and the permitted sizes of the secret's key in bytes.
 SECRET_PREFIX: Final = "whsec_"
 _SECRET_BYTES: Final = range(24, 65)
 #: Options of Kafka's client that a link sets itself.
@@ -194,7 +194,7 @@ def broker_url(section: BrokerSection) -> str:
 def keys_of(section: WebhookSection) -> list[bytes]:
     """Return the keys that sign the requests, in the order of the settings. Raises SettingsError.
 
-    The keys of `secrets` come before those of `secret_files`.
+    The keys of `secrets` come before the keys of `secret_files`.
     """
     texts = list(section.secrets)
     for file in section.secret_files:
@@ -216,7 +216,7 @@ def new_secret() -> str:
 
 
 class _Wrong(Exception):
-    """The settings have an error. The arguments are the key and the problem."""
+    """A setting is wrong. The arguments are the key of the setting and the problem."""
 
 
 def _check(settings: ConnectSettings) -> None:

@@ -72,7 +72,7 @@ class LinkSource:
         self._settled(message)
 
     async def settle_in_order(self, messages: list[BrokerMessage], tags: Progress) -> None:
-        """Settle messages; acknowledge all messages before the first unsettled one at once.
+        """Settle messages; one acknowledgement covers all before the first unsettled message.
 
         `tags` has the delivery tags of all messages of the channel.
         """
@@ -158,7 +158,7 @@ async def open_source(
 class StoredOffset:
     """The offset up to which a link has settled the rows of a stream, stored in the broker.
 
-    `stored` is the offset; None if the broker has none yet.
+    `stored` is the offset; None if no offset is stored yet.
     """
 
     def __init__(self, session: BrokerSession, link: str) -> None:

@@ -1,8 +1,8 @@
 """A link from a queue or a stream to an HTTP service.
 
-Each of `in_flight` workers takes a message, or up to `batch` messages, and sends a request until
-the service accepts it, or until `attempts` requests have failed; then the messages go to the dead
-letter queue. A message is acknowledged when the service or the dead letter queue has accepted it.
+Each of `in_flight` workers takes up to `batch` messages, and repeats their request until the
+service accepts the request. If `attempts` requests have failed, the messages go to the dead letter
+queue. A message is acknowledged when the service or the dead letter queue has accepted it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class WebhookLink(ConnectorLink):
     async def _deliver(
         self, batch: list[BrokerMessage], source: LinkSource, target: HttpTarget
     ) -> bool:
-        """Settle the batch and return True; return False if `stopping` is set before that."""
+        """Settle the batch and return True; return False if `stopping` is set earlier."""
         loop = asyncio.get_running_loop()
         for attempt in range(1, self._section.attempts + 1):
             if await self._wait_for_pause():
