@@ -4,19 +4,19 @@ from __future__ import annotations
 
 
 class BrokerError(Exception):
-    """The core refuses a request. The text names the object and the reason."""
+    """Raised if the core refuses a request. The text names the object and the reason."""
 
 
 class NotFound(BrokerError):
-    """The queue or exchange that the request names does not exist."""
+    """Raised if the queue or exchange that a request names does not exist."""
 
 
 class AccessRefused(BrokerError):
-    """The user lacks a permission, or the request is forbidden to all clients."""
+    """Raised if the user lacks a permission, or a request is forbidden to all clients."""
 
 
 class PreconditionFailed(BrokerError):
-    """An argument is invalid, or the object is not in the state that the request needs.
+    """Raised if an argument is invalid, or the state of the object does not permit the request.
 
     For example, the object exists with other properties, or the request says `if_unused` and the
     object has consumers.
@@ -24,15 +24,15 @@ class PreconditionFailed(BrokerError):
 
 
 class LimitExceeded(PreconditionFailed):
-    """The request would exceed a limit of the broker on what one client may use."""
+    """Raised if a request would exceed a limit of the broker on what one client may use."""
 
 
 class ResourceLocked(BrokerError):
-    """The queue is exclusive to another connection, or belongs to an MQTT session."""
+    """Raised if a queue is exclusive to another connection, or belongs to an MQTT session."""
 
 
 class NotAllowed(BrokerError):
-    """The request violates a rule of its connection, or a limit of the broker."""
+    """Raised if a request violates a rule of its connection, or a limit of the broker."""
 
 
 def inequivalent(

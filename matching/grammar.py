@@ -22,7 +22,7 @@ _SWAPPED: Final = str.maketrans("/.", "./")
 
 
 class InvalidPattern(ValueError):
-    """The error that a pattern violates a rule of its grammar.
+    """Raised if a pattern violates a rule of its grammar.
 
     `position` is the index, from 0, of the word that violates `rule`; 0 if the rule is about the
     whole pattern.
@@ -36,7 +36,7 @@ class InvalidPattern(ValueError):
 
 
 class InvalidTopic(ValueError):
-    """The error that a topic violates a rule of its grammar: no message may be published to it.
+    """Raised if a topic violates a rule of its grammar: no message may be published to it.
 
     `position` is the index, from 0, of the word that violates `rule`; 0 if the rule is about the
     whole topic.

@@ -12,10 +12,11 @@ _CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
 
 
 class PipelineError(Exception):
-    """An action failed for a reason that the user can remove. A command ends with exit code 2.
+    """Raised if an action fails for a reason that the user can remove.
 
-    The text is one line, which names the failed action, the object, the reason and a remedy. The
-    class is not a subclass of ValueError, so that handlers of ValueError do not catch it.
+    A command then ends with exit code 2. The text is one line, which names the failed action, the
+    object, the reason and a remedy. The class is not a subclass of ValueError, so that handlers of
+    ValueError do not catch it.
     """
 
     #: True if rows are missing that a query should read. With failOnDataLoss=false, a query

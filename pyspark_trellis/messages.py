@@ -30,7 +30,7 @@ _LENGTH: Final = 0
 
 
 class DamagedSegment(ValueError):
-    """A segment contains data that is not an Arrow message."""
+    """Raised if a segment contains data that is not an Arrow message."""
 
 
 def end_of(data: Buffer, at: int, size: int) -> int:

@@ -44,6 +44,7 @@ BLOCK_LINES = 20
 BANNED_WORD = "banned-word"
 OLD_NAME = "old-name"
 DOCSTRING_OPENING = "docstring-opening"
+EXCEPTION_OPENING = "exception-opening"
 MISSING_DOCSTRING = "missing-docstring"
 DUPLICATE_CLASS = "duplicate-class"
 LINE_LENGTH = "line-length"
@@ -52,6 +53,7 @@ RULES = (
     BANNED_WORD,
     OLD_NAME,
     DOCSTRING_OPENING,
+    EXCEPTION_OPENING,
     MISSING_DOCSTRING,
     DUPLICATE_CLASS,
     LINE_LENGTH,
@@ -71,6 +73,7 @@ _BLOCK_START = re.compile(r"\s*(\||[-*] |\d+\. |#+ \S.*$)")
 _OLD_NAME = re.compile(rf"(?<![^\W_])({'|'.join(OLD_NAMES)})(?!\w)")
 _BACKTICKED = re.compile(r"`[^`\n]*`")
 _OPENING = re.compile("|".join(OPENINGS), re.IGNORECASE)
+_EXCEPTION_OPENING = re.compile(r"Raised (if|when)\b")
 #: A comment that documents an attribute: on a line of its own, or two blanks after the attribute.
 _ATTRIBUTE_COMMENT = re.compile(r"^(?: *|.*\S {2})#: ?(?P<text>.*)$", re.MULTILINE)
 
@@ -210,11 +213,28 @@ def docstring_openings(module: Module) -> Iterator[Violation]:
             yield _opening(module.file, line, comment["text"])
 
 
-def _opening(file: TextFile, line: int, text: str) -> Violation:
+def exception_openings(index: PythonIndex) -> Iterator[Violation]:
+    """Find docstrings of exceptions that do not begin with the condition for raising them."""
+    for module in index.modules.values():
+        for node in module.documented:
+            if isinstance(node, ast.ClassDef) and index.is_exception(module, node):
+                text = ast.get_docstring(node)
+                if text is not None and not _EXCEPTION_OPENING.match(text):
+                    line = node.body[0].lineno
+                    advice = "begin with 'Raised if' or 'Raised when'"
+                    yield _opening(module.file, line, text, EXCEPTION_OPENING, advice)
+
+
+def _opening(
+    file: TextFile,
+    line: int,
+    text: str,
+    rule: str = DOCSTRING_OPENING,
+    advice: str = "begin with a verb, 'True if', or the noun that it documents",
+) -> Violation:
     first = text.splitlines()[0]
     column = file.lines[line - 1].find(first) + 1
-    advice = "begin with a verb, 'True if', or the noun that it documents"
-    return Violation(file.path, line, max(column, 1), DOCSTRING_OPENING, f"'{first}'; {advice}")
+    return Violation(file.path, line, max(column, 1), rule, f"'{first}'; {advice}")
 
 
 def missing_docstrings(index: PythonIndex) -> Iterator[Violation]:
@@ -262,7 +282,7 @@ def check(root: Path) -> list[Violation]:
     files = read_text_files(root)
     index = PythonIndex(files)
     allowed = AllowList({file.path: file for file in files})
-    found = list(missing_docstrings(index))
+    found = [*missing_docstrings(index), *exception_openings(index)]
     for file in files:
         if file.path not in EXEMPT:
             found += [*banned_words(file), *old_names(file)]

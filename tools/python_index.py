@@ -6,6 +6,7 @@ Nothing is imported: base classes are followed through the import statements of 
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,11 @@ Documented = ast.Module | ast.ClassDef | Function
 
 #: Decorators of functions that need no docstring, because another definition documents them.
 _DOCUMENTED_ELSEWHERE = {"override", "overload", "setter", "deleter"}
+_BUILT_IN_EXCEPTIONS = {
+    name
+    for name, value in vars(builtins).items()
+    if isinstance(value, type) and issubclass(value, BaseException)
+}
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,21 @@ class PythonIndex:
                 yield PublicName("function", name, node)
             elif not self._inherits(module, parent, node.name, set()):
                 yield PublicName("method", name, node)
+
+    def is_exception(self, module: Module, node: ast.ClassDef, depth: int = 0) -> bool:
+        """True if the class is an exception.
+
+        A base class that is neither of the project nor built in counts as an exception if its name
+        ends with Error or Exception.
+        """
+        for base in map(_dotted, node.bases):
+            found = self._resolve(module, base)
+            if found is not None:
+                if depth < 20 and self.is_exception(*found, depth + 1):
+                    return True
+            elif base.endswith(("Error", "Exception")) or base in _BUILT_IN_EXCEPTIONS:
+                return True
+        return False
 
     def _inherits(
         self, module: Module, node: ast.ClassDef, method: str, seen: set[ast.ClassDef]

@@ -28,7 +28,7 @@ def filter_of(pattern: str) -> str:
 
 
 class Unable(Exception):
-    """An AMQP pattern has no equivalent in MQTT."""
+    """Raised if an AMQP pattern has no equivalent in MQTT."""
 
 
 class PahoMatcher:

@@ -25,7 +25,7 @@ SHOWN: Final = 12
 
 
 class Failed(Exception):
-    """A program did not start, ended unexpectedly or gave no answer.
+    """Raised if a program does not start, ends unexpectedly or gives no answer.
 
     The text names the program and the reason.
     """

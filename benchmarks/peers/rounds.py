@@ -30,7 +30,7 @@ CALIBRATIONS = 3
 
 
 class WrongPeerAnswer(Exception):
-    """A broker lost, repeated, reordered or changed a message."""
+    """Raised if a broker loses, repeats, reorders or changes a message."""
 
 
 class Load(Protocol):

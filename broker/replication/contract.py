@@ -24,22 +24,25 @@ Result = TypeVar("Result")
 
 
 class OutcomeUnknown(Exception):
-    """The outcome of an append is unknown: the log may have the record now, or get it later."""
+    """Raised if the outcome of an append is unknown.
+
+    The log may have the record now, or get the record later.
+    """
 
 
 class LogUnreachable(Exception):
-    """The log did not answer. The engine may repeat the step."""
+    """Raised if the log does not answer. The engine may repeat the step."""
 
 
 class ReplicaFull(Exception):
-    """The disk of the replica is full, so the batch is not applied.
+    """Raised if a batch cannot be applied, because the disk of the replica is full.
 
     The engine may repeat the step.
     """
 
 
 class LogTrimmed(ReplicationError):
-    """The records to read were trimmed. The log now begins at the offset `low`."""
+    """Raised if the records to read were trimmed. The log now begins at the offset `low`."""
 
     def __init__(self, low: int, offset: int) -> None:
         super().__init__(
@@ -49,11 +52,14 @@ class LogTrimmed(ReplicationError):
 
 
 class Fenced(ReplicationError):
-    """Another node owns the log, or may own it: this node must end, and confirm nothing more."""
+    """Raised if another node owns the log, or may own it.
+
+    This node must end, and confirm nothing more.
+    """
 
 
 class ReplicaDiverged(ReplicationError):
-    """The data directory differs from the replicated log.
+    """Raised if the data directory differs from the replicated log.
 
     The remedy is to seed the node (`trellis cluster seed`).
     """

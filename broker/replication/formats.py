@@ -27,7 +27,7 @@ from broker.store.stream_contract import ShippedRows, StreamGarbage
 
 
 class FormatUnread(ReplicationError):
-    """A log or a data directory has batches in a format that this version cannot read."""
+    """Raised if this version cannot read the format of batches in a log or a data directory."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

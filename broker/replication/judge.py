@@ -30,11 +30,11 @@ from broker.replication.records import (
 
 
 class LogGap(ReplicationError):
-    """The reader lacks earlier records of the log, so it cannot judge the records that follow."""
+    """Raised if the reader lacks records of the log before the records to judge."""
 
 
 class ForeignLog(ReplicationError):
-    """The log belongs to a broker with another name."""
+    """Raised if the log belongs to a broker with another name."""
 
 
 class Judge:

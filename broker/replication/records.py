@@ -54,11 +54,11 @@ DIGEST_SIZE: Final = 32
 
 
 class ReplicationError(Exception):
-    """A node cannot continue in its cluster. The text names the reason and a remedy."""
+    """Raised if a node cannot continue in its cluster. The text names the reason and a remedy."""
 
 
 class ForeignRecord(ReplicationError):
-    """The log has a record that another program, or a newer version of Trellis, wrote."""
+    """Raised if another program, or a newer version of Trellis, wrote a record of the log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,18 +87,18 @@ _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 class CatalogError(StoreError):
-    """An operation on the catalog failed. The text names the file and a remedy."""
+    """Raised if an operation on the catalog fails. The text names the file and a remedy."""
 
 
 class CatalogUnwritten(CatalogError):
-    """A write to the catalog failed, and can be repeated.
+    """Raised if a write to the catalog fails, and can be repeated.
 
     Another process holds a lock, no file descriptor is free, or the disk is full (CatalogFull).
     """
 
 
 class CatalogFull(CatalogUnwritten):
-    """A write to the catalog failed because the disk is full. The write can be repeated."""
+    """Raised if the disk is too full for a write to the catalog. The write can be repeated."""
 
 
 class Catalog:

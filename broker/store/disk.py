@@ -29,23 +29,29 @@ _WRITE_MAX: Final[i64] = 1 << 26
 
 
 class StoreError(Exception):
-    """An operation of the store failed. The text names the file and a remedy."""
+    """Raised if an operation of the store fails. The text names the file and a remedy."""
 
 
 class DirectoryLocked(StoreError):
-    """The data directory is in use by another process."""
+    """Raised if another process uses the data directory."""
 
 
 class OutOfDescriptors(StoreError):
-    """A file cannot be opened now, because no file descriptor is free. The caller may try again."""
+    """Raised if no file descriptor is free to open a file. The caller may try again."""
 
 
 class Poisoned(StoreError):
-    """The store is stopped, because a sync or truncation failed: the disk's content is unknown."""
+    """Raised if the store is stopped after a failed sync or truncation.
+
+    The content of the disk is unknown after such a failure.
+    """
 
 
 class WriteFailed(StoreError):
-    """A write failed, and can be repeated: it left no bytes behind. `errno` has the reason."""
+    """Raised if a write fails, and can be repeated because it added no bytes to the file.
+
+    `errno` has the reason.
+    """
 
     def __init__(self, text: str, errno: int) -> None:
         super().__init__(text)
@@ -53,11 +59,11 @@ class WriteFailed(StoreError):
 
 
 class DamagedStore(StoreError):
-    """Data on the disk is damaged: the bytes differ from the bytes that were written."""
+    """Raised if data on the disk is damaged: the bytes differ from the bytes that were written."""
 
 
 class TooNew(StoreError):
-    """Data on the disk has a format that only a later version of Trellis can read."""
+    """Raised if data on the disk has a format that only a later version of Trellis can read."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

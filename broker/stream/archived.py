@@ -24,7 +24,7 @@ _REMEMBERED_MAX: Final = 64
 
 
 class RowsUnavailable(Exception):
-    """The requested rows were removed by retention, or are lost.
+    """Raised if retention removed the requested rows, or if they are lost.
 
     `next_offset` is the offset of the next row that can be read.
     """
@@ -35,7 +35,7 @@ class RowsUnavailable(Exception):
 
 
 class RowsPending(Exception):
-    """The requested rows must first be fetched from the archive.
+    """Raised if the requested rows must first be fetched from the archive.
 
     The caller reads the stream again after the fetch.
     """

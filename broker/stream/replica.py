@@ -28,7 +28,7 @@ from broker.stream.segments import SUFFIXES, Segment, directory_name, parse_segm
 
 
 class StreamDiffers(Exception):
-    """The files of a stream differ from the rows in the replicated log."""
+    """Raised if the files of a stream differ from the rows in the replicated log."""
 
 
 class StreamCopy:

@@ -30,7 +30,7 @@ KINDS: Final = ("all", "any", "all-with-x", "any-with-x")
 
 
 class InvalidCriteria(ValueError):
-    """The arguments of a binding have an unknown `x-match`."""
+    """Raised if the arguments of a binding have an unknown `x-match`."""
 
 
 class Criteria:

@@ -49,8 +49,7 @@ _CODES: Final[dict[type[BrokerError], int]] = {
 
 
 class AmqpError(Exception):
-    """The error that a method of the client fails with: the client gets the reply code `code` and
-    the text `text`.
+    """Raised if a method of the client fails: the client gets the reply code `code` and `text`.
 
     If `hard` is True, the error closes the connection, else the channel.
     """

@@ -58,7 +58,7 @@ class OriginPolicy:
 
 
 class UpgradeRefused(Exception):
-    """The upgrade from HTTP to WebSocket is refused.
+    """Raised if the upgrade from HTTP to WebSocket is refused.
 
     The response to the client has the HTTP `status` and the error's text. Metrics count the refusal
     under `reason`, which is one of REASONS.

@@ -39,7 +39,7 @@ _FORMATS: Final[tuple[tuple[str, Callable[[str], object]], ...]] = (
 
 
 class NotJson(ValueError):
-    """The bytes are not a JSON text."""
+    """Raised if the bytes are not a JSON text."""
 
 
 def decoded(data: bytes | str) -> Any:

@@ -22,7 +22,7 @@ GLANCE: Final = 0.001
 
 
 class Refused(AssertionError):
-    """The broker closed a connection or channel whose client had violated no rule."""
+    """Raised if the broker closes a connection or channel whose client violated no rule."""
 
 
 class Confirmed(NamedTuple):

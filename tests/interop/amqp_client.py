@@ -19,7 +19,7 @@ Properties = Mapping[str, Any]
 
 
 class Refused(Exception):
-    """The broker closed the channel. The driver has opened another channel."""
+    """Raised if the broker closed the channel. The driver has opened another channel."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code} {text}")

@@ -9,4 +9,4 @@ PATIENCE: Final = 20.0
 
 
 class LoginRefused(Exception):
-    """The client library reported, in its own words, a wrong user name or password."""
+    """Raised if the client library reports, in its own words, a wrong user name or password."""

@@ -17,7 +17,7 @@ _SCRIPT: Final = Path(__file__).parents[1] / "node" / "serve.js"
 
 
 class NodeError(Exception):
-    """A client in the Node process raised an error.
+    """Raised if a client in the Node.js process raises an error.
 
     `code` is the code of the JavaScript error, or None if that error has no code.
     """

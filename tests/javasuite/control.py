@@ -57,7 +57,7 @@ sys.exit(code)
 
 
 class Refused(Exception):
-    """A control command failed."""
+    """Raised if a control command fails."""
 
 
 class Control:

@@ -23,7 +23,7 @@ BATCH_BYTES: Final = 256 << 10
 
 
 class DamagedFile(Exception):
-    """A file of the archive cannot be decoded, or does not have the rows that its name says."""
+    """Raised if a file of the archive cannot be decoded, or lacks the rows that its name says."""
 
 
 def restore_file(source: Any, path: Path, stream: int, first: int, end: int) -> Segment:

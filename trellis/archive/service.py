@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class ArchiveUnavailable(Exception):
-    """The archive did not deliver rows in time. The text has the reason."""
+    """Raised if the archive does not deliver rows in time. The text has the reason."""
 
 
 class ArchiveService(ArchiveBackend):

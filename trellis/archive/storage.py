@@ -26,14 +26,14 @@ ATTEMPTS: Final = 2
 
 
 class ArchiveAway(Exception):
-    """The archive cannot be reached, or refuses a request. The text has the reason.
+    """Raised if the archive cannot be reached, or refuses a request. The text has the reason.
 
     A later attempt may succeed.
     """
 
 
 class FileMissing(Exception):
-    """A file of the archive does not exist any more."""
+    """Raised if a file of the archive does not exist any more."""
 
 
 class ArchiveStorage:

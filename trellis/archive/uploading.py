@@ -31,7 +31,7 @@ _COMPARED: Final = ("offset", "published_at", "topic", "size")
 
 
 class UnfitRows(Exception):
-    """A segment is damaged, or the archive has other rows at the offsets of the segment."""
+    """Raised if a segment is damaged, or the archive has other rows at the segment's offsets."""
 
 
 class Written(NamedTuple):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 
 class BenchError(Exception):
-    """The failure of one workload. Other workloads can still run."""
+    """Raised if one workload fails. Other workloads can still run."""
 
 
 class Unreachable(BenchError):
-    """A failure of all workloads.
+    """Raised if no workload can run.
 
     No broker answers, the broker refuses the login, or --pid names no process.
     """
 
 
 class WrongAnswer(BenchError):
-    """A fault of the broker: it lost, changed, repeated or reordered a message or a confirm."""
+    """Raised if the broker loses, changes, repeats or reorders a message or a confirm."""
 
     def __init__(self, where: str, subject: str, expected: object, got: object) -> None:
         super().__init__(f"wrong answer at {where}: {subject}: expected {expected}, got {got}")

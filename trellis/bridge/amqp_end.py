@@ -20,11 +20,11 @@ TIMEOUT: Final = 30.0
 
 
 class LinkLost(Exception):
-    """A connection or channel was closed or could not be opened, or a broker did not answer."""
+    """Raised if a connection or channel is closed or cannot be opened, or gets no answer."""
 
 
 class ChannelClosed(LinkLost):
-    """The broker has closed the channel because a method failed; `code` is the reply code."""
+    """Raised if the broker closed the channel because a method failed; `code` is the reply code."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code} {text}")

@@ -34,7 +34,10 @@ class RequestRefused(msgspec.Struct):
 
 
 class ApiRefused(CommandError):
-    """The HTTP API refused a request. `status` is the HTTP status; the text has the reason."""
+    """Raised if the HTTP API refuses a request.
+
+    `status` is the HTTP status, and the text has the reason.
+    """
 
     def __init__(self, problem: str, status: int) -> None:
         super().__init__(problem)

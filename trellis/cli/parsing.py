@@ -23,7 +23,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class CommandError(Exception):
-    """A command failed. The text is one line for stderr; `code` is the exit code."""
+    """Raised if a command fails. The text is one line for stderr; `code` is the exit code."""
 
     def __init__(self, problem: str, code: int = 1) -> None:
         super().__init__(printable(problem))

@@ -31,29 +31,29 @@ _DEFAULT_ADVICE: Final = "check that the nodes in cluster.servers run and can be
 
 
 class TopicAbsent(LogUnreachable):
-    """The topic of the log does not exist."""
+    """Raised if the topic of the log does not exist."""
 
 
 class GroupAbsent(LogUnreachable):
-    """Kafka has no consumer group of this name.
+    """Raised if Kafka has no consumer group of this name.
 
     The group of a node exists only after the node has reported an offset.
     """
 
 
 class TopicReplaced(ReplicationError):
-    """The topic that this node followed was replaced by another topic of the same name."""
+    """Raised if another topic of the same name replaced the topic that this node followed."""
 
 
 class LogBehind(LogUnreachable):
-    """The log ends before the offset to read, according to the leader of the partition.
+    """Raised if the leader of the partition says that the log ends before the offset to read.
 
     The caller may retry, because a new leader may report an old end of the log for a moment.
     """
 
 
 class LogShorter(ReplicationError):
-    """The log lost records, or its topic was created again.
+    """Raised if the log lost records, or its topic was created again.
 
     The log has ended before the offset to read for several seconds. A change of the partition's
     leader shortens the log for a moment only (LogBehind).
@@ -61,7 +61,10 @@ class LogShorter(ReplicationError):
 
 
 class LogHole(ReplicationError):
-    """The log lacks records: its topic was compacted, or other programs write to the topic."""
+    """Raised if records of the log are missing.
+
+    The topic of the log was compacted, or other programs write to the topic.
+    """
 
 
 #: Errors of the library that have a class of their own, because callers handle them differently.

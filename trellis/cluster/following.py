@@ -31,7 +31,7 @@ CLOCK_STEP: Final = 250
 
 
 class FollowingStopped(Exception):
-    """The standby stops, so its thread must end."""
+    """Raised when the standby stops, so that its thread ends."""
 
 
 def _ignore_lost(line: str) -> None:

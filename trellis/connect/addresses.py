@@ -21,7 +21,7 @@ _LOCAL_TRANSLATED: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
 
 
 class PrivateAddress(OSError):
-    """The address of a service is not public."""
+    """Raised if the address of a service is not public."""
 
 
 def is_public(address: Address) -> bool:

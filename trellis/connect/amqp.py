@@ -25,11 +25,11 @@ _HEARTBEAT: Final = 20
 
 
 class BrokerLost(ConnectionError):
-    """The connection or the channel to the broker was closed."""
+    """Raised if the connection or the channel to the broker was closed."""
 
 
 class MessageRefused(Exception):
-    """The broker did not accept a message. The text has the reason.
+    """Raised if the broker did not accept a message. The text has the reason.
 
     `unroutable` is True if no queue takes the message.
     """

@@ -30,7 +30,7 @@ _COMMON: Final[dict[str, OptionValue]] = {
 
 
 class KafkaFailed(ConnectionError):
-    """Kafka cannot be reached, or a request to Kafka failed. The text has the reason."""
+    """Raised if Kafka cannot be reached, or a request to Kafka failed. The text has the reason."""
 
 
 class RecordAnswer(NamedTuple):

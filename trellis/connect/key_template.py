@@ -15,7 +15,7 @@ _PART: Final = re.compile(r"\{([^{}]*)\}")
 
 
 class TemplateError(ValueError):
-    """A template has an error. The text is for the author of the template."""
+    """Raised if a template has an error. The text is for the author of the template."""
 
 
 class KeyTemplate:

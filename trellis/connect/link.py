@@ -20,7 +20,7 @@ SETTLED_SECONDS: Final = 10.0
 
 
 class LinkStopped(Exception):
-    """The link stops, and does not connect again."""
+    """Raised when the link stops. The link does not connect again."""
 
 
 class ConnectorLink(ABC):

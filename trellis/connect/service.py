@@ -21,7 +21,7 @@ PATIENCE: Final = 10.0
 
 
 class PortInUse(OSError):
-    """The process cannot listen on the port for /metrics and /health."""
+    """Raised if the process cannot listen on the port for /metrics and /health."""
 
 
 def links_of(settings: ConnectSettings) -> list[ConnectorLink]:

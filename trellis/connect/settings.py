@@ -216,7 +216,7 @@ def new_secret() -> str:
 
 
 class _Wrong(Exception):
-    """A setting is wrong. The arguments are the key of the setting and the problem."""
+    """Raised if a setting is wrong. The arguments are the key of the setting and the problem."""
 
 
 def _check(settings: ConnectSettings) -> None:

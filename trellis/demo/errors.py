@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class DemoError(Exception):
-    """The demonstration cannot begin or continue. The text is one line for the user."""
+    """Raised if the demonstration cannot begin or continue. The text is one line for the user."""

@@ -258,7 +258,7 @@ _HEAD: Final = 4
 
 
 class ContractError(Exception):
-    """A frame between broker and gateway is too large, or is not a valid message."""
+    """Raised if a frame between broker and gateway is too large, or is not a valid message."""
 
 
 def encode_other(value: object) -> object:

@@ -11,7 +11,7 @@ SINGLE_HEADERS: Final = frozenset((b"authorization", b"host", b"origin", b"sec-f
 
 
 class AmbiguousHead(ValueError):
-    """The request is refused, because two programs could read it differently.
+    """Raised if two programs could read a request differently: the request is refused.
 
     The text names the ambiguous header.
     """

@@ -28,7 +28,7 @@ ARCHIVED: Final = "archived-"
 
 
 class StreamRefusal(Exception):
-    """A request for a stream is refused, with an HTTP status and a reason."""
+    """Raised if a request for a stream is refused, with an HTTP status and a reason."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

@@ -248,7 +248,7 @@ def _revocations(file: str) -> list[float]:
 
 
 class _Encrypted(Exception):
-    """The private key is encrypted with a password. Raised instead of a prompt for the password."""
+    """Raised if the private key is encrypted, so that OpenSSL does not prompt for a password."""
 
 
 def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> None:

@@ -36,7 +36,7 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class ListenError(Exception):
-    """A port or Unix socket cannot be opened.
+    """Raised if a port or Unix socket cannot be opened.
 
     The text names the address, the reason and a remedy.
     """

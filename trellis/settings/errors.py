@@ -12,7 +12,7 @@ SHOWN = 60
 
 
 class SettingsError(Exception):
-    """The settings have an error. The text is one line.
+    """Raised if the settings have an error. The text is one line.
 
     The arguments are the parts of the text: the place (file, environment variable or flag), the key
     and the problem.

@@ -36,7 +36,7 @@ _FATE: Final = re.compile(
 
 
 class BrokerFailure(Exception):
-    """A broker of a test did not start, or refused a request of a helper."""
+    """Raised if a broker of a test does not start, or refuses a request of a helper."""
 
 
 class Spawner:

@@ -42,7 +42,7 @@ NEVER: Final = 0xFFFFFFFF
 
 
 class UnacceptableVersion(Exception):
-    """The error that a CONNECT names a protocol level that the broker does not support.
+    """Raised if a CONNECT names a protocol level that the broker does not support.
 
     `level` is the protocol level in which the broker writes the refusal.
     """

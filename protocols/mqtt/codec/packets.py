@@ -49,7 +49,7 @@ FAILURE: Final = 0x80
 
 
 class MalformedPacket(Exception):
-    """A violation of the protocol by a client, which ends its connection [MQTT-4.8.0-1].
+    """Raised if a client violates the protocol, which ends its connection [MQTT-4.8.0-1].
 
     Metrics count the error under `reason`. `code` is the reason code that the broker sends to a
     client of MQTT 5.

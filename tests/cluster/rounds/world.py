@@ -37,7 +37,7 @@ LOOK_SECONDS = 0.02
 
 
 class GaveUp(Exception):
-    """The cluster did not reach a state, such as "a node is active", in time."""
+    """Raised if the cluster does not reach a state, such as "a node is active", in time."""
 
 
 class RoundNode:

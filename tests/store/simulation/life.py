@@ -25,7 +25,7 @@ from trellis.server.recovery import codecs
 
 
 class Crash(BaseException):
-    """A crash of the simulated process. The broker must not catch this exception."""
+    """Raised when the simulated process crashes. The broker must not catch this exception."""
 
 
 class Faults:

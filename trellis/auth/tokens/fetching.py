@@ -33,7 +33,7 @@ _PORTS: Final = {"https": 443, "http": 80}
 
 
 class FetchError(Exception):
-    """The keys of a provider cannot be fetched. The text names the URL and the reason."""
+    """Raised if the keys of a provider cannot be fetched. The text names the URL and the reason."""
 
 
 class KeyFetcher:

@@ -32,7 +32,7 @@ class MatchAnswers(NamedTuple):
 
 
 class WrongMatch(Exception):
-    """The answers of a matcher differ from the expected answers."""
+    """Raised if the answers of a matcher differ from the expected answers."""
 
 
 def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> MatchAnswers:

@@ -44,14 +44,14 @@ class Contender:
 
 
 class ContenderFailed(Exception):
-    """The process of a contender ended, or its answer is not a JSON object.
+    """Raised if the process of a contender ends, or its answer is not a JSON object.
 
     A contender is an algorithm or a peer that the bench measures.
     """
 
 
 class Slow(Exception):
-    """A contender (an algorithm or a peer) gave no answer within the permitted time."""
+    """Raised if a contender (an algorithm or a peer) gives no answer within the permitted time."""
 
 
 def ours(interpreted: Sequence[str] = ()) -> list[Contender]:

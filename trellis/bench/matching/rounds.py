@@ -62,7 +62,7 @@ class RoundPlan:
 
 
 class Disagreement(Exception):
-    """The algorithms `naive` and `trie` give different answers, so one of them is wrong."""
+    """Raised if the algorithms `naive` and `trie` give different answers: one of them is wrong."""
 
 
 def measure(

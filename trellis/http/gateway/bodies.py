@@ -30,7 +30,7 @@ DocumentPart = tuple[str, str, list[bytes]]
 
 
 class Disconnected(Exception):
-    """The client closed the connection before its request was complete."""
+    """Raised if the client closed the connection before its request was complete."""
 
 
 class BodyReader:

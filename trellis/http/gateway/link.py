@@ -17,7 +17,7 @@ UNREAD_MAX: Final = 64 << 10
 
 
 class HttpRefusal(Exception):
-    """The request is refused, with an HTTP status, RabbitMQ's name of the error, and a reason."""
+    """Raised if a request is refused. `error` is RabbitMQ's name of the error."""
 
     def __init__(self, status: int, error: str, reason: str, challenge: bool = False) -> None:
         super().__init__(reason)

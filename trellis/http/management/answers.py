@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class ApiRefusal(Exception):
-    """The request is refused, with an HTTP status, RabbitMQ's name of the error, and a reason."""
+    """Raised if a request is refused. `error` is RabbitMQ's name of the error."""
 
     def __init__(self, status: int, error: str, reason: str) -> None:
         super().__init__(reason)

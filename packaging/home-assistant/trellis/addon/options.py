@@ -25,7 +25,7 @@ ENCRYPTED: Final = ("amqps", "mqtts", "wss")
 
 
 class OptionsError(Exception):
-    """The options of the app are invalid. The error's text names the option and the remedy."""
+    """Raised if an option of the app is invalid. The text names the option and the remedy."""
 
 
 class AppLogin(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 
 class SupervisorRefusal(Exception):
-    """The Supervisor refused a request, and would refuse another attempt, too."""
+    """Raised if the Supervisor refuses a request, and would refuse another attempt, too."""
 
 
 class Supervisor:
