@@ -365,6 +365,7 @@ class App:
                 "not_compiled",
                 note="interpreted hot paths are many times slower; see README, Compiled or not",
             )
+        node.turn.begin_counting()
         print(f"ready {_listed(self.addresses)}", flush=True)
         self._manager.notify("READY=1", f"STATUS=ready {_listed(self.addresses)}")
         self.started.set()

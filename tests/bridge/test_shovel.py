@@ -174,6 +174,10 @@ def test_a_rate_limits_the_messages_of_a_second(pair: AmqpPair) -> None:
         ({"src_uri": "amqp://", "src_queue": "a", "colour": 1}, "unknown key 'colour'"),
         ({"src_uri": "amqp://", "src_queue": "a", "src_protocol": "amqp10"}, "amqp091"),
         ({"src_uri": "amqp://", "src_queue": "a", "rate": -1}, "'rate' must be"),
+        (
+            {"src_uri": "amqp://", "src_exchange": "a", "src_delete_after": "queue-length"},
+            "'src-delete-after' can be queue-length only with 'src-queue'",
+        ),
         *(
             ({"src_uri": "amqp://", "src_queue": "a", "dest_publish_properties": given}, reason)
             for given, reason in (

@@ -223,6 +223,8 @@ def _delete_after(given: Value) -> int | None:
     if value == "never":
         return None
     if value == "queue-length":
+        if given.get("src-queue") is None:
+            raise ValueError("'src-delete-after' can be queue-length only with 'src-queue'")
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError("'src-delete-after' must be never, queue-length or a number of messages")

@@ -17,7 +17,7 @@ def load_files(context: ssl.SSLContext, ca: str, certificate: str, key: str) -> 
         else:
             context.load_default_certs()
     except OSError as error:
-        raise _unreadable("the authorities", ca, error) from None
+        raise _unreadable("the authorities", ca or "the files of the system", error) from None
     if not certificate:
         return
     try:

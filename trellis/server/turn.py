@@ -143,6 +143,15 @@ class LoopTurn:
             self.update_clock()
             self._loop.call_soon(self.run)
 
+    def begin_counting(self) -> None:
+        """Count the duration of a scheduled turn from now on. Called when the broker is ready.
+
+        The start of the broker schedules a turn, and then keeps the event loop busy without
+        clients.
+        """
+        self._scheduled_at = self._cpu_sample_at = time.perf_counter()
+        self._cpu_sample = time.thread_time()
+
     def has_no_input_time(self, size: int) -> bool:
         """True if this turn's time for input is used up, so a chunk of `size` bytes must wait.
 
