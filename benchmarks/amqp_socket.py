@@ -71,7 +71,7 @@ class AmqpSocket:
         if head[0] == 1:
             name = payload[:4]
             if name in (b"\x00\x0a\x00\x32", b"\x00\x14\x00\x28"):
-                raise SystemExit(f"scale: the broker closed a connection or channel: {payload!r}")
+                raise SystemExit(f"the broker closed a connection or channel: {payload!r}")
             self.methods[name] = self.methods.get(name, 0) + 1
             if name == b"\x00\x3c\x00\x3c":
                 tag = 5 + payload[4]
@@ -81,7 +81,9 @@ class AmqpSocket:
         return payload
 
     async def ask(self, requests: Iterable[bytes], answer: bytes) -> None:
-        """Send the requests, at most FLIGHT at a time, and wait for the method `answer` to each."""
+        """Send the requests, at most FLIGHT at a time; wait until each is answered by the method
+        `answer`.
+        """
         flight: list[bytes] = []
         for request in requests:
             flight.append(request)

@@ -92,7 +92,8 @@ class Attack:
         #: The broker's process id, and the path of its data directory.
         self.pid = pid
         self.directory = directory
-        #: Seconds from the end of the attack's cause until the broker served its clients again.
+        #: Seconds from the end of the cause, such as a full queue, until the broker served its
+        #: clients again.
         self.recovery = 0.0
         #: Seconds between the end of the attack and the measurement of the memory.
         self.rest = 2.0
@@ -145,7 +146,7 @@ async def ready_messages(client: AmqpSocket, queue: str) -> int:
 
 
 async def answered(client: AmqpSocket) -> None:
-    """Wait until the broker has handled all that this client has sent."""
+    """Wait until the broker has handled all input of this client."""
     client.write(marshal(1, spec.Basic.Qos()))
     await client.wait_for(QOS_OK, 1)
 

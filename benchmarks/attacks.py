@@ -6,14 +6,14 @@ Each attack runs against a new broker in a process of its own, with a clock in i
 scale.py. During the attack, another client sends a request (basic.qos) every 5 ms. One line is
 printed for each attack:
 
-    held      the most CPU time in ms that the loop's thread used between two ticks of the clock,
+    held      the most CPU time in ms of the event loop's thread between two ticks of the clock,
               which ticks every millisecond; 0 if no more than 2 ms. Times when the whole machine
               was slow (see control.py) are left out
     slow      the same figure for the times when the whole machine was slow
     answer    the longest time in ms that the other client waited for an answer
     memory    growth of the broker's resident memory in MB, some seconds after the attack
-    recovery  for attacks of resource_attacks.py, the time in seconds from the end of the attack's
-              cause until clients are served again; for other attacks, the duration of the attack
+    recovery  for attacks of resource_attacks.py, the seconds from the end of the cause, such as a
+              full queue, until clients are served again; for other attacks, their duration
     before    the result of the attack before the broker bounded its work
 
 `held` must be measured on a compiled broker and a machine without other load. The memory of a
@@ -64,8 +64,8 @@ ASKING: Final = 0.005
 
 
 async def filters(attack: Attack) -> Prepared:
-    """Prepare an attack: 20 clients subscribe to all 1,024 combinations of `+` and `a` in ten
-    levels; another client publishes to 1,000 topics.
+    """Prepare an attack: each of 20 clients subscribes to 1,024 filters, all combinations of `+`
+    and `a` in ten levels; another client publishes to 1,000 topics.
     """
     readers: list[MqttSocket] = []
     for number in range(20):
@@ -87,8 +87,8 @@ async def filters(attack: Attack) -> Prepared:
 
 
 async def patterns(attack: Attack) -> Prepared:
-    """Prepare an attack: 3,200 queues have 99,200 bindings with twelve `#` each; a client publishes
-    ten messages with routing keys of 61 words.
+    """Prepare an attack: 3,200 queues have 99,200 bindings in total, each key with twelve `#`; a
+    client publishes ten messages with routing keys of 61 words.
     """
     queues = [f"q{number}" for number in range(3_200)]
     await attack.declare(queues)
@@ -120,8 +120,8 @@ async def patterns(attack: Attack) -> Prepared:
 
 
 async def exchanges(attack: Attack) -> Prepared:
-    """Prepare an attack: each of 150 exchanges is bound to each of the 150 by ten bindings; a
-    client publishes ten messages.
+    """Prepare an attack: 150 exchanges are bound to each other and to themselves, each pair by ten
+    bindings; a client publishes ten messages.
     """
     names = [f"e{number}" for number in range(150)]
     client = attack.client
@@ -253,7 +253,7 @@ async def purge(attack: Attack) -> Prepared:
 
 
 async def subscriptions(attack: Attack) -> Prepared:
-    """Prepare an attack: a client deletes a queue with 100,000 bindings (subscriptions)."""
+    """Prepare an attack: a client deletes a queue with 100,000 bindings."""
     await attack.declare(["q"])
     await attack.client.ask(
         (
@@ -383,7 +383,11 @@ def measure(
     descriptors: int = 0,
     parent: str | None = None,
 ) -> tuple[dict[str, float], str]:
-    """Run one attack against a new broker, and return its figures and notes."""
+    """Run one attack against a new broker, and return the attack's figures and notes.
+
+    `limits` are the broker's limits, `descriptors` is its hard limit of file descriptors (0:
+    unchanged), and `parent` is the directory of its data directory.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with tempfile.TemporaryDirectory(prefix="trellis-attack-", dir=parent) as directory:

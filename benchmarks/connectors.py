@@ -32,7 +32,7 @@ BODY = b"x" * 200
 
 
 async def main(messages: int) -> None:
-    """Measure each kind of link with this number of messages."""
+    """Measure each kind of link with `messages` messages, and print the rate and the CPU time."""
     with tempfile.TemporaryDirectory() as directory:
         broker, kfake = BrokerProcess("--data-dir", directory), Kfake()
         url, process = await _service()

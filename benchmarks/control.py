@@ -64,7 +64,7 @@ class Control:
     def stop(self) -> list[tuple[float, float]]:
         """End the process. Return (begin, end) of each time when the machine was slow.
 
-        Both are in seconds of time.perf_counter.
+        `begin` and `end` are in seconds of time.perf_counter.
         """
         self._pipe.send(True)
         rounds: list[tuple[float, float, float]] = self._pipe.recv()

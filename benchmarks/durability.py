@@ -64,13 +64,14 @@ def client_of(running: Running) -> AmqpClient:
 
 
 def publication(number: int) -> bytes:
-    """Return the bytes of a persistent message to the queue, whose body repeats the number."""
+    """Return the bytes that publish a persistent message, whose body repeats `number`."""
     return amqp.publish("", QUEUE, number.to_bytes(8, "big") * (BODY // 8), FRAME_MAX, True)
 
 
 def lone_confirms(running: Running, directory: Path) -> dict[str, list[float]]:
-    """Time LONE single confirms and LONE syncs; return their seconds ("confirm" and
-    "fdatasync")."""
+    """Time LONE single confirms and LONE syncs; return the seconds of each, as "confirm" and
+    "fdatasync".
+    """
     client, packet = client_of(running), publication(0)
     found: dict[str, list[float]] = {"confirm": [], "fdatasync": []}
     descriptor = os.open(directory / "beside", os.O_CREAT | os.O_RDWR, 0o600)
@@ -128,7 +129,8 @@ def drain(running: Running, count: int) -> None:
 def measure(trellis: Path, count: int) -> dict[str, Any]:
     """Measure confirms, fill the queue, kill and restart the broker, and return all figures.
 
-    Names that end in `_us` are microseconds, in `_bytes` bytes; `start_cpu...` is in seconds.
+    Figures are in microseconds if their names end in `_us`, in bytes if the names end in `_bytes`,
+    and in seconds if the names begin with `start_cpu`.
     """
     peer = TrellisPeer(Tools(trellis=trellis))
     with tempfile.TemporaryDirectory(prefix="trellis-durability-") as name:

@@ -35,7 +35,8 @@ QUEUES: Final = 10_000
 #: Bindings that one request imports.
 PART: Final = 20_000
 KINDS: Final = ("topic", "direct", "headers", "fanout", "x-consistent-hash")
-#: The query of each call. One change makes most of the messages match a binding.
+#: The query of each call. If one word or header of a message were different, most messages would
+#: match a binding.
 ASKED: Final = {
     "topic": "exchange=topic&key=Plant.7.line.77.temp",
     "direct": "exchange=direct&key=Plant.7.line.77.temp",
@@ -49,7 +50,9 @@ ASKED: Final = {
 
 
 def bindings(count: int) -> Iterator[dict[str, Any]]:
-    """Yield the bindings of all exchanges, `count` of each, as rows of a definitions document."""
+    """Yield the bindings of all exchanges, `count` for each exchange, as rows of a definitions
+    document.
+    """
     for number in range(count):
         plant, line = number % 100, number // 100
         queue = {
@@ -99,7 +102,7 @@ class RouteCaller:
         self._writer = writer
 
     async def call(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """Return the body of the answer, whose status must be 200."""
+        """Send a request, and return the body of the answer, whose status must be 200."""
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {LOGIN}\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
@@ -124,7 +127,7 @@ def processor_ms(pid: int) -> float:
 
 
 async def measure(arguments: argparse.Namespace) -> None:
-    """Run the measurement."""
+    """Start a broker, import the bindings, and print a line of figures for each question."""
     broker = MeasuredProcess(arguments.trellis)
     try:
         port = broker.ports["http"]
@@ -157,7 +160,7 @@ async def measure(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parse the arguments, and run."""
+    """Parse the arguments, and run the measurement."""
     parser = argparse.ArgumentParser(description="Measure GET /api/route with many bindings.")
     parser.add_argument("--trellis", default=".run/bin/trellis")
     parser.add_argument("--bindings", type=int, default=100_000)

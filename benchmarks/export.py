@@ -2,11 +2,12 @@
 
     python benchmarks/export.py [--rows N] [--trellis .run/bin/trellis] [--into docs/streams.md]
 
-A broker gets two streams: `slow`, of 2,000 messages, each published after the confirm of the one
-before, so that each is a batch of its own; and `fast`, of --rows messages. Each message has another
-body, a JSON text of about 100 bytes, and one of 5,000 topics. The rows are exported from the data
-directory and over HTTP, in each format. For comparison, the program writes Parquet files with a row
-group for each batch of the stream. The Python that runs the program needs pyarrow. Linux only.
+A broker gets two streams: `slow`, of 2,000 messages, each published after the confirm of the
+previous message, so that each message is a separate batch; and `fast`, of --rows messages. Each
+message has a different body, a JSON text of about 100 bytes, and one of 5,000 topics. The rows are
+exported from the data directory and over HTTP, in each format. For comparison, the program writes
+Parquet files with a row group for each batch of the stream. The Python that runs the program needs
+pyarrow. Linux only.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 async def publish(port: int, queue: str, count: int, slowly: bool) -> None:
-    """Declare a stream, and publish messages to it: one by one, or in transactions."""
+    """Declare a stream, and publish messages: one by one if `slowly`, else in transactions."""
     client = await AmqpSocket.connect(port, 1)
     arguments: Any = {"x-queue-type": "stream"}
     client.write(marshal(1, spec.Queue.Declare(queue=queue, durable=True, arguments=arguments)))
@@ -110,7 +111,7 @@ def export(trellis: Path, *words: str) -> Figures:
     """Run an export, and return its summary, its CPU seconds and its peak of memory in MiB."""
     command = [str(trellis), "stream", "export", *words, "--json"]
     # Between fork and exec, a process has the memory of its parent. So a small process starts the
-    # command; otherwise the peak would be that of this program.
+    # command; otherwise the peak would include the memory of this program.
     done = subprocess.run(
         [sys.executable, "-c", _RUN, *command], capture_output=True, text=True, check=False
     )
@@ -123,7 +124,7 @@ def export(trellis: Path, *words: str) -> Figures:
 
 
 def batch_by_batch(directory: Path) -> Figures:
-    """Return the figures of a Parquet file with a row group for each batch of a stream."""
+    """Write a Parquet file with a row group for each batch of a stream, and return its figures."""
     out = io.BytesIO()
     writer: Any = None
     for segment in sorted(directory.glob("*.arrow")):

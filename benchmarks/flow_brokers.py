@@ -82,7 +82,9 @@ class Bench:
             self.broker.sample_messages(sampler)
 
     def mqtt(self, name: str, persistent: bool = False) -> Connection:
-        """Connect an MQTT 3.1.1 client with this identifier, with or without a clean session."""
+        """Connect an MQTT 3.1.1 client with the identifier `name`; its session is clean unless
+        `persistent`.
+        """
         connection = self.mqtt_front.connect(Peer())
         flags = b"\x00" if persistent else b"\x02"
         connection.receive_data(
@@ -105,7 +107,7 @@ class Bench:
         return connection
 
     def drain(self, *connections: Connection) -> bytes:
-        """Run the work that the core has to do; return the bytes to send to these connections."""
+        """Run the pending work of the core; return the bytes to send to these connections."""
         self.broker.agenda.turn()
         self.broker.store.sync()
         return b"".join(connection.data_to_send() for connection in connections)

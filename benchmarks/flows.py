@@ -1,7 +1,7 @@
 """Measure what one publication costs inside the broker, without sockets: the program passes the
 clients' bytes to the real front ends on the real core, and takes the bytes for clients from them.
 
-    python benchmarks/flows.py [--messages 200000] [--rounds 5] [FLOW...]
+    python benchmarks/flows.py [--messages 100000] [--rounds 5] [FLOW...]
 
 Run this program with the Python that has the broker installed (`make run` makes .run), from any
 directory: the first line of output says whether the measured broker is compiled. Times are medians
@@ -315,9 +315,9 @@ def prepare_memory() -> list[object]:
 
     Return objects that must be kept during the run. They fill the free blocks that earlier
     allocations left in the pools of each size class (16 to 512 bytes, in steps of 16). Further
-    pools get more free blocks than a flow ever uses. Without this, an additional import changed a
-    count by up to 2 %: an allocation costs more instructions if it takes the last free block of a
-    pool.
+    pools get more free blocks than a flow ever uses. Without this preparation, an additional import
+    changed a count by up to 2 %: an allocation costs more instructions if it takes the last free
+    block of a pool.
     """
     empty = b"".__sizeof__()
     held: list[object] = []
@@ -353,7 +353,7 @@ def main() -> None:
     )
     parser.add_argument("--rules", action="store_true", help="measure a user with 100 topic rules")
     parser.add_argument(
-        "--traced", action="store_true", help="measure beside a trace that follows no message"
+        "--traced", action="store_true", help="measure while a trace runs that follows no message"
     )
     parser.add_argument(
         "--sampled",

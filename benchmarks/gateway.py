@@ -59,7 +59,7 @@ class MeasuredProcess:
         }
 
     def children(self) -> list[int]:
-        """Return the identifiers of the broker's child processes: of its gateway."""
+        """Return the process ids of the broker's child processes, which belong to its gateway."""
         threads = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         return [int(child) for file in threads for child in file.read_text().split()]
 

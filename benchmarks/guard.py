@@ -8,14 +8,16 @@ counts with the recorded ones.
     python -P benchmarks/guard.py --owned [FLOW...]    compare with and without a cluster
     python -P benchmarks/guard.py --write WHY [FLOW...]    record the counts of these flows
 
-The exit code is 1 if a count is more than 2 % (TOLERANCE) above its record, or with `--rules`, if
-the count with 100 topic rules is more than 0.5 % (NOISE) above the count without rules, or with
-`--traced` or `--sampled`, if a trace that follows no message, or a sampler for distributed tracing
-that samples none, adds more than 3 % (TRACED), or with `--owned`, if a transient flow costs more
-than 2 % (OWNED) more in a broker that owns the log of a cluster.
+The exit code is 1 if a count is too high: more than 2 % (TOLERANCE) above its record. With an
+option, a count is too high if the option raises it by more than
+
+    --rules      0.5 % (NOISE): a user with 100 topic rules
+    --traced     3 % (TRACED): a trace that follows no message
+    --sampled    3 % (TRACED): a sampler for distributed tracing that samples no message
+    --owned      2 % (OWNED), of a transient flow: a broker that owns the log of a cluster
 
 The record in guard.json is the reference: every change is compared with the record, not with the
-change before, so that many small losses cannot add up unseen. Use `--write` only for a new
+previous change, so that many small losses cannot add up unseen. Use `--write` only for a new
 reference: for a flow that has no record yet, or for another Python or compiler. Never use it to
 make a slower flow pass. Without FLOW, `--write` records all flows. WHY, the reason for the new
 reference, must be in CHANGELOG.md word for word; guard.json keeps one reason per flow.
@@ -25,9 +27,9 @@ the load of the machine. Each flow of flows.py runs twice, with few and with mor
 difference of both runs leaves out start and warm-up. Hash seed and memory are prepared (FIXED, and
 `prepare_memory` in flows.py): two runs on the same files differ by less than 0.1 %. A change
 elsewhere, such as an import or the path of the installation, moved a count by up to 0.7 %. Another
-build of Python or another compiler may move it by a few percent: compare counts of one machine
-only. Run the guard with the Python that has the compiled broker installed, from a directory without
-the sources.
+build of Python or another compiler may change a count by a few percent: compare counts of one
+machine only. Run the guard with the Python that has the compiled broker installed, from a directory
+without the sources.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ NOISE = 0.005
 #: A count in a broker that owns the log of a cluster may be above the count without a cluster, with
 #: the same store, by this share. A test of the lease reads the clock once, which callgrind counts
 #: as 850 instructions. In a turn of 100 messages there is a test for the agenda and one for each
-#: client: 1.4 % of the cheapest flow, and 1.6 % of that with ten clients.
+#: client: 1.4 % of the cheapest flow, and 1.6 % of the cheapest flow with ten clients.
 OWNED = 0.02
 #: The flows without persistent messages: a cluster must not slow them down.
 TRANSIENT = tuple(flow for flow in FLOWS if "persistent" not in flow)
@@ -115,8 +117,8 @@ def count(flow: str, *more: str) -> int:
 
 
 def compile_modules() -> None:
-    """Compile the modules of the flows. Else one of the first two runs would compile them, and its
-    count would be higher.
+    """Compile the modules of the flows. Otherwise one of the first two runs would compile the
+    modules, and the count of this run would be higher.
     """
     for module in HERE.glob("flow*.py"):
         py_compile.compile(str(module))

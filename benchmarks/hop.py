@@ -3,10 +3,11 @@
     python benchmarks/hop.py [--seconds S] [--bytes N]     (S: 2, N: 100)
 
 The sender writes batches of 1 to 1,000 messages, as a worker would at the end of a turn of its
-event loop; the receiver only counts their bytes, and answers each batch with one byte. Both run
-uvloop, as the broker does. The figure is the CPU time of both processes per message, with the
-answers, for a message that enters one worker process and leaves another (decision 0026). Reading
-the message again in the other process comes on top.
+event loop; the receiver only counts their bytes, and answers each batch with one byte. Both
+processes run uvloop, as the broker does. The figure is the CPU time of both processes per message,
+answers included: the additional cost if a message enters one worker process and leaves another
+(decision 0026). The other process would also have to parse the message again; the figure does not
+include this cost.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BATCHES: Final = (1, 10, 100, 1000)
 
 
 class _Receiver(asyncio.Protocol):
-    """Answers each whole batch with one byte, and ends the process with the connection."""
+    """Answers each complete batch with one byte; stops the event loop when the connection ends."""
 
     def __init__(self, batch: int) -> None:
         self._batch = self._missing = batch
@@ -46,7 +47,7 @@ class _Receiver(asyncio.Protocol):
 
 
 class _Sender(asyncio.Protocol):
-    """Writes a batch whenever the former one was answered, until a moment; counts the batches."""
+    """Writes a batch when the previous batch is answered, for `seconds`; counts the batches."""
 
     def __init__(self, batch: bytes, seconds: float) -> None:
         self._batch = batch

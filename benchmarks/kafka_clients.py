@@ -73,7 +73,7 @@ class Measurement:
 
 
 def confluent(servers: str, topic: str, size: int) -> dict[str, float]:
-    """Measure the client that Trellis uses, in the thread that appends."""
+    """Measure confluent-kafka, the client that Trellis uses, in the thread that appends."""
     cluster = ClusterSettings(name="bench", servers=servers, topic=topic)
     appender = KafkaAppender(cluster)
     found = Measurement(size)

@@ -10,8 +10,8 @@
 Three Kafka nodes (downloaded), an active node and a standby run on this machine. `trellis bench
 load` publishes persistent messages to a durable queue, takes and acknowledges them, and checks each
 of them. Once a second, the script adds up the files of the log's partition on each Kafka node. The
-limit is cluster.keep, and two segments of Kafka, and what the standby has not read. Needs the
-packages of the tests, and Java; see docs/high-availability.md for figures.
+limit is cluster.keep plus the size of two Kafka segments, so the standby must not be far behind.
+Needs the packages of the tests, and Java; see docs/high-availability.md for figures.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main() -> int:
 def _measure(
     given: argparse.Namespace, nodes: list[Node], homes: list[Path]
 ) -> dict[str, float | int]:
-    """Run the load, and return the figures."""
+    """Run the load, and return the sizes of the log on the Kafka nodes and other figures."""
     rounds = max(1, given.seconds // ROUND)
     load = subprocess.Popen(
         [
@@ -120,7 +120,8 @@ def _measure(
 def _log_size(home: Path) -> int:
     """Return the bytes that the log's partition takes on the disk of a Kafka node.
 
-    Kafka allots more than it uses to the index of the last segment; only used blocks count.
+    Kafka allocates more space for the index of the last segment than it uses; only used blocks
+    count.
     """
     total = 0
     for path in (home / "data").glob("trellis-disk-*/*"):

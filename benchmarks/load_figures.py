@@ -16,8 +16,8 @@ Figures = dict[str, float]
 
 
 def spent(pid: int) -> tuple[int, int]:
-    """Return two CPU times of a broker's process in ns: that of its first thread, which runs the
-    event loop, and that of all threads.
+    """Return two CPU times of a broker's process in ns: the time of its first thread, which runs
+    the event loop, and the time of all threads.
     """
     tasks = {
         task.name: int((task / "schedstat").read_text().split()[0])

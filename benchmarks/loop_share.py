@@ -5,10 +5,11 @@
         --seconds S          length of a round [2]
         --trellis COMMAND    the broker [.run/bin/trellis]
 
-The event loop runs on one core. So this share says how much of a workload is bound by one core, and
-what the threads of the broker (disk, checksums) already do on others. The table belongs to decision
-0026. Its last column is derived: the messages for which the event loop needs one second of CPU
-time. Run this program on an idle machine: other programs raise CPU times. Linux only.
+The event loop runs on one core. So this share shows how much of a workload is bound by one core.
+The other threads of the broker (disk, checksums) use the remaining CPU time, on other cores. The
+table belongs to decision 0026. Its last column is derived from the other columns: the messages for
+which the event loop needs one second of CPU time. Run this program on an idle machine: other
+programs raise CPU times. Linux only.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def shares(trellis: Path, name: str, rounds: int, seconds: float) -> tuple[float
         peer.flags = ("--config", str(settings))
         broker = peer.start(Path(directory))
         try:
-            # The first run checks passwords, in threads. Later logins find them checked.
+            # The first run checks passwords, in threads. At later logins, the result of the check
+            # is cached.
             load(trellis, broker, workload, seconds, 0)
             found = [load(trellis, broker, workload, seconds, 0) for _ in range(rounds)]
         finally:
@@ -74,7 +76,7 @@ def main() -> int:
     print(f"Trellis {TrellisPeer(Tools(trellis=options.trellis)).version()}")
     print("; ".join(f"{name} {value}" for name, value in machine().items()))
     print(f"load average at the start: {os.getloadavg()[0]:.1f}")
-    print("| workload | us a message | of these, the event loop | messages per CPU second of it |")
+    print("| workload | us a message | event loop's share | messages per CPU second of the loop |")
     print("|---|---:|---:|---:|", flush=True)
     for name in options.workloads or WORKLOADS:
         every, loop = shares(options.trellis, name, options.rounds, options.seconds)

@@ -298,8 +298,8 @@ def measure(subject: MemorySubject, trellis: Path) -> float:
 def backlog(trellis: Path) -> dict[str, int]:
     """Return the number of messages, and the broker's resident memory in bytes.
 
-    `empty` is before the messages, `full` with all of them, `peak` the most while a consumer drains
-    the queue.
+    `empty` is the memory before the messages are published, `full` the memory with all messages in
+    the queue, and `peak` the largest memory while a consumer drains the queue.
     """
     with running(trellis) as broker:
         client = broker.amqp_client()

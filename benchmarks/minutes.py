@@ -1,6 +1,7 @@
-"""Measures `trellis ask audit` and `trellis ask whatif` for the worst case of routing each message
-by the bindings of its minute: a million messages in 17 minutes, nearly all of 50,000 topics in each
-minute, 1,003 bindings, and a binding that ends in every minute.
+"""Measures `trellis ask audit` and `trellis ask whatif`, which route each message by the bindings
+that existed in the message's minute. The journal is the worst case: a million messages in 17
+minutes, with nearly all of 50,000 topics in each minute, and 1,003 bindings, of which one ends in
+each minute.
 
     python benchmarks/minutes.py [--rounds N]     CPU seconds of each whole command (user, system)
 
@@ -29,7 +30,7 @@ from tests.pipeline.traffic import bound, numbered, snapshot  # noqa: E402
 from tests.pipeline.written import Row, journal  # noqa: E402
 
 MESSAGES: Final = 1_000_000
-#: `write` gives the messages times from 1970 on, a thousand in a second.
+#: The time of the first message. `write` gives every 1,000 messages the times of the next second.
 BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTES: Final = MESSAGES // 60_000 + 1
 BINDINGS: Final = 1_003
@@ -38,8 +39,8 @@ BINDINGS: Final = 1_003
 def definitions() -> dict[str, Any]:
     """Return definitions with BINDINGS bindings of 200 queues to amq.topic."""
     rng = random.Random(2)
-    # With a binding of all topics, because the nearest binding of each unroutable topic is another
-    # cost, of `audit` only.
+    # The binding `#` makes all topics routable. For unroutable topics, `audit` would also search
+    # the nearest binding, which is not measured here.
     keys = ["#", *patterns_of(pool(rng, TOPICS), BINDINGS - 1, rng)]
     return {
         "vhosts": [{"name": "/"}],
@@ -60,7 +61,7 @@ def definitions() -> dict[str, Any]:
 
 
 def changes(document: dict[str, Any]) -> list[Row]:
-    """Return the rows of `$topology`: in each minute, one binding ends."""
+    """Return the rows of the stream `$topology`: in each minute, one binding ends."""
     found = snapshot(document, [], BEGIN - timedelta(hours=1))
     for minute in range(MINUTES):
         at = BEGIN + timedelta(minutes=minute, seconds=30)

@@ -57,7 +57,7 @@ FLAGS: Final = (
 
 
 class Churn:
-    """The clients of a broker that come and go."""
+    """The clients of the churn: they connect to a broker, publish, and disconnect again."""
 
     def __init__(self, broker: subprocess.Popen[str], directory: str) -> None:
         assert broker.stdout is not None

@@ -176,7 +176,7 @@ def _sampled(workload: str, trellis: Path, running: Running, directory: Path) ->
 def _wait_for_clients(workload: str, pid: int, load: subprocess.Popen[bytes]) -> None:
     """Wait until all clients are connected and have had time to subscribe and begin to publish.
 
-    So the profile does not include the cost of connecting. Exit with an error if they do not
+    So the profile does not include the cost of connecting. Exit with an error if the clients do not
     connect within PATIENCE seconds.
     """
     clients = WORKLOADS[workload].publishers + WORKLOADS[workload].subscribers

@@ -1,7 +1,7 @@
 """Attacks on memory, the disk, file descriptors and time, which attacks.py replays.
 
-Each attack measures the time from the end of its cause (such as the purge of a full queue) until
-the broker serves its clients again (`Attack.recovery`).
+Each attack measures `Attack.recovery`: the time from the end of the attack's cause (for example,
+from the purge of a full queue) until the broker serves its clients again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from attack_clients import (
 #: The directory of the attack on disk space: a file system that nothing else fills meanwhile.
 SHARED_MEMORY: Final = "/dev/shm"
 _MB: Final = 1_000_000
-#: Space on disk in the attack on disk space, in bytes: the disk reserve, and the space for the
+#: Free disk space in the attack on disk space, in bytes: the disk reserve, plus the space for the
 #: queue.
 _DISK_ROOM: Final = 150 * _MB + 300 * _MB
 #: Attack `descriptors`: the broker's hard limit of file descriptors, and the number of connections

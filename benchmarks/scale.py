@@ -7,11 +7,11 @@ connections with 10 channels each.
 The broker is a separate process with a clock in its event loop: a timer that fires every
 millisecond. `held` is the most CPU time that the loop's thread used between two timer events: the
 broker's own work. `late` is the most wall-clock time by which a timer event was late, which
-includes other activity of the machine. Each phase prints one line with both, the longest loop
-iteration in wall-clock time (`turn`), and the longest garbage collection in CPU time with its
-generation. A further line for each hold above 10 ms says what its CPU time was: user and system
-time, garbage collection, page faults, how often another thread or process took the processor, and
-how much time the host took away from this machine (`steal`, of all processors).
+includes other activity of the machine. Each phase prints one line with `held` and `late`, the
+longest loop iteration in wall-clock time (`turn`), and the longest garbage collection in CPU time
+with its generation. A further line for each hold above 10 ms shows how its CPU time was spent: user
+and system time, garbage collection, page faults, how often another thread or process took the
+processor, and how much time the host took away from this machine (`steal`, of all processors).
 
 Linux only.
 """
@@ -334,7 +334,7 @@ class Scale:
         await self._quiet()
 
     async def _quiet(self) -> None:
-        """Wait until the broker is idle: until it has answered 50 requests, 10 ms apart."""
+        """Wait until the broker is idle: it has answered 50 requests, sent 10 ms apart."""
         for _ in range(50):
             self._declarers[0].write(marshal(1, spec.Basic.Qos()))
             await self._declarers[0].wait_for(b"\x00\x3c\x00\x0b", 1)

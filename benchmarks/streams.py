@@ -154,7 +154,7 @@ def delivery(messages: int, streaming: bool) -> float:
         )
         tag += BATCH
         assert got == BATCH
-        # The time of the client's work is left out: the start moves forward by it.
+        # The time of the client's work is not counted: the start moves forward by this time.
         began += time.thread_time() - spent
         reader.receive_data(acks)
     return time.thread_time() - began

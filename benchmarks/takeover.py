@@ -8,6 +8,7 @@
         --runs N               takeovers of each kind and number [3]
         --times S,L,B          silence, lease and beat in seconds [1.0,0.7,0.15]
         --servers HOST:PORT    a Kafka cluster that runs; by default kfake, an in-memory Kafka (Go)
+        --replicas N           replicas of the log's topic [3]
 
 A client publishes persistent messages one by one, waits for each confirm, and connects again at
 once, to both nodes in turn, when its connection is lost. The figure `gap` is the longest time
@@ -104,7 +105,7 @@ class Node:
         return at
 
     def figure(self, name: str) -> float:
-        """Return the metric `trellis_cluster_NAME` of the node; 0 if the node lacks it."""
+        """Return the node's metric `trellis_cluster_NAME`; 0 if the node has no such metric."""
         url = f"http://{self.addresses['metrics']}/metrics"
         with urllib.request.urlopen(url, timeout=PATIENCE) as response:
             for line in response.read().decode().splitlines():
@@ -171,7 +172,9 @@ class Prober(threading.Thread):
         self.join(PATIENCE)
 
     def gap_after(self, moment: float) -> float:
-        """Return the longest time between two confirms of which the second is after `moment`."""
+        """Return the longest time between two consecutive confirms, the second of which is after
+        `moment`.
+        """
         pairs = zip(self.confirms, self.confirms[1:], strict=False)
         return max((later - earlier for earlier, later in pairs if later > moment), default=-1.0)
 

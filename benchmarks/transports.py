@@ -3,9 +3,9 @@
     python benchmarks/transports.py [MESSAGES] [SIZE]
 
 One client publishes MESSAGES messages of SIZE bytes at full speed, and another client receives them
-over the same kind of transport. `tls of uvloop` is, for comparison, a listener that uses the event
-loop's own TLS instead of Trellis's. The transports are measured in turn; the smallest time of each
-counts.
+over the same kind of transport. `tls of uvloop` is, for comparison, a listener that uses the TLS of
+the event loop instead of the TLS of Trellis. The transports are measured in turn; the smallest time
+of each counts.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class TransportClient:
         self.read(4 + 2 * self._framed)
 
     def frame(self, data: bytes) -> bytes:
-        """Return the data in a WebSocket frame if the transport needs one; otherwise the data
-        itself.
+        """Return the data in a WebSocket frame if the transport is WebSocket, otherwise the data
+        unchanged.
         """
         return Frame(Opcode.BINARY, data).serialize(mask=True) if self._framed else data
 

@@ -7,15 +7,15 @@ The broker is a separate process. Each round measures three phases, in which the
 
     quiet    no page is open
     now      the viewers have the view Now open: each reads the stream of events
-    lists    as in `now`, and two of the viewers also have a long list open: the view Queues and
-             the view Clients; each requests its list again and again, as the page does
+    lists    as in `now`, and two viewers also have a long list open, in the view Queues or in the
+             view Clients; each of them requests its list every 30 s, as the page does
 
 For each phase, the program prints the CPU time that the broker used, in percent of one processor,
 the most CPU time of one turn of its event loop (`held` of loop_clock.py), how many turns took more
 than 2 ms of CPU time, the longest garbage collection, and the CPU time of the gateway, which is a
-process of its own. CPU time does not depend on the load of the machine. At the
-end it prints the difference of the medians. With node and the packages of tests/browser, it also
-prints the first paint of the page in a new browser, in wall-clock time.
+separate process. CPU time does not depend on the load of the machine. At the end, the program
+prints the difference of the medians. With node and the packages of tests/browser, it also prints
+the first paint of the page in a new browser, in wall-clock time.
 
 Linux only.
 """
@@ -41,7 +41,7 @@ from scale import run_server
 
 HERE: Final = Path(__file__).resolve().parent
 PAGE_TESTS: Final = HERE.parent / "tests" / "browser"
-#: The header of a request that needs its connection only once.
+#: The header of a request that is the last request on its connection.
 CLOSING: Final = "Connection: close\r\n"
 #: Seconds between two renewals of a long list (pager.js).
 RENEWAL: Final = 30.0
@@ -60,7 +60,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def gateway_of(pid: int) -> int:
-    """Return the process number of the gateway of a broker process."""
+    """Return the process id of the gateway of a broker process."""
     children = (file.read_text().split() for file in Path(f"/proc/{pid}/task").glob("*/children"))
     found = [
         int(child)
@@ -127,7 +127,7 @@ class PageViewer:
 
 
 async def connect(port: int, name: str) -> asyncio.StreamWriter:
-    """Return the connection of an MQTT client."""
+    """Connect an MQTT client with the identifier `name`, and return its connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     texts = [text.encode() for text in (name, "guest", "guest")]
     payload = b"".join(len(text).to_bytes(2, "big") + text for text in texts)
@@ -147,7 +147,7 @@ class PageLoad:
         self._pid = pid
         self._report = report
         self._gateway = 0
-        #: The shares of a processor by phase, of the broker and of the gateway, in percent.
+        #: The CPU time of the broker and of the gateway in each phase, in percent of one processor.
         self.shares: dict[str, list[float]] = {}
         self.gateway_shares: dict[str, list[float]] = {}
         self.held: dict[str, float] = {}

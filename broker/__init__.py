@@ -14,18 +14,18 @@ Folders, from the ground up; each folder imports only folders above it in this l
 
     messages/       a message, its fates, the output buffer of a connection
     store/          the log of messages, the catalog of definitions, recovery
-    replication/    the rules of the replicated log, which standbys follow
     queues/         queues and their limits, consumers, arguments, policies
     access/         identities, topic rules, users
     stream/         queues that keep their messages: segments, offsets, retention
+    replication/    the rules of the replicated log, which standbys follow
     routing/        exchanges, bindings, plans and routes, the cache of routes
     vhost/          virtual hosts: declarations, publishing, retained messages, dead letters
     broker          all virtual hosts, and the parts that they share
     definitions/    import, export and restoring of definitions
 
 The other modules are agenda (deferred work and timers), compatibility (what differs from RabbitMQ's
-definitions), limits, alarms, errors, eviction, names (the check of names), nesting (the bound on
-nested values) and patterns (regular expressions).
+definitions), limits, alarms, errors, eviction, lease (the time for which the active node may act),
+names (the check of names), nesting (the bound on nested values) and patterns (regular expressions).
 
 Reading order: messages/message, messages/outlet, agenda, store/contract, queues/destination,
 queues/consumer, messages/fates, queues/queue, queues/limited, routing/route, routing/binding,

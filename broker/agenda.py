@@ -24,7 +24,8 @@ from mypy_extensions import i64
 #: that add each other cannot block the event loop.
 TURN_TASKS: Final[i64] = 500
 #: Largest number of slices of bulk work that run in one turn, at most one of each task. A slice
-#: takes up to 2 ms, so the turn also ends when its time is over, but not before the first slice.
+#: takes up to 2 ms, so a turn also ends when its time is over; at least one slice runs in each
+#: turn.
 TURN_SLICES: Final[i64] = 8
 #: Timers that are no longer needed are removed once they outnumber the needed timers by more than
 #: this number.
@@ -60,7 +61,7 @@ class Agenda:
 
     `now` is a monotonic time in milliseconds, `wall` is Unix time in seconds. The function `clock`
     returns seconds, and only measures how long a turn has lasted: a turn ends after `share`
-    seconds, even if tasks are left. The agenda calls `wake` when it gets work, so that the server
+    seconds, even if more tasks wait. The agenda calls `wake` when it gets work, so that the server
     calls `turn` soon.
     """
 
@@ -73,7 +74,7 @@ class Agenda:
         self._tasks: list[Task] = []
         self._next_turn: list[Task] = []
         self._bulk: list[Task] = []
-        #: The bulk tasks that got a slice in this turn and have work left.
+        #: The bulk tasks that got a slice in this turn and need another slice.
         self._next_bulk: list[Task] = []
         #: The bulk task that runs now.
         self._slicing: Task | None = None
@@ -205,8 +206,8 @@ class Agenda:
 
 
 class BulkTask(Task):
-    """A piece of bulk work. `run` does one slice of the work, and adds the task again if work is
-    left.
+    """A piece of bulk work. `run` does one slice of the work, and adds the task again if the work
+    is not finished.
 
     If a slice raises an unexpected exception, the task goes on with its next slice. So `do_slice`
     removes each item from the task before it handles the item. The next slice then skips only the
@@ -225,7 +226,7 @@ class BulkTask(Task):
         raise NotImplementedError
 
     def has_work(self) -> bool:
-        """True if the task needs another slice, also after a slice that failed."""
+        """True if the task needs another slice, even if the last slice has failed."""
         raise NotImplementedError
 
     def on_failure(self) -> None:
@@ -235,7 +236,7 @@ class BulkTask(Task):
         """
 
     def schedule(self) -> None:
-        """Add the next slice to the agenda if work is left and no slice waits there already."""
+        """Add the next slice to the agenda, if the task needs one and no slice waits there yet."""
         if not self.waits and self.has_work():
             self.waits = True
             self._agenda.add_bulk(self)

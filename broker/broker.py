@@ -61,11 +61,11 @@ class Broker:
         self.users = Users(store)
         self.streams = Streams(store)
         self.vhosts: dict[str, VirtualHost] = {}
-        #: Counters of unroutable messages by groups of topics; None if there are none.
+        #: Counters of unroutable messages by groups of topics; None if no groups are configured.
         self.topic_groups: TopicGroups | None = None
-        #: The topics of the last hour.
+        #: The topics of the last hour, with their numbers of messages.
         self.history = TopicHistory()
-        #: The sampler for distributed tracing; None without it.
+        #: The sampler for distributed tracing; None if no messages are sampled.
         self.sampler: MessageSampler | None = None
         self.add_vhost("/")
 
@@ -141,7 +141,9 @@ class Broker:
 
     @property
     def cluster_name(self) -> str:
-        """The name that clients and tools see: the global parameter `cluster_name`, or `name`."""
+        """The cluster's name for clients and tools: the global parameter `cluster_name` if it is
+        set, else the attribute `name`.
+        """
         given = self.vhosts["/"].parameters.values.get((GLOBAL, CLUSTER_NAME))
         return given if isinstance(given, str) else self.name
 
@@ -180,10 +182,10 @@ class Broker:
         return ""
 
     def user_limit(self, user: str, name: str, general: int) -> int:
-        """Return the limit of this name that applies to a user; -1 if there is no limit.
+        """Return the value of the limit `name` that applies to a user; -1 if there is no limit.
 
-        `general` is the limit for all users, 0 for none. If the user has a limit of the same name,
-        the lower one of both applies.
+        `general` is the limit for all users, or 0 for no limit. If the user also has a limit of
+        this name, the lower limit applies.
         """
         known = self.users.by_name.get(user)
         return lower_limit(general, {} if known is None else known.limits, name)

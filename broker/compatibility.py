@@ -77,7 +77,9 @@ POLICY_KEYS: Final[dict[str, Comparison]] = {
     "delayed-retry-max": Comparison(DIFFERENT, _EVERY_RETURN),
     "federation-upstream": Comparison(DIFFERENT, _EXCHANGES_ONLY),
     "federation-upstream-set": Comparison(DIFFERENT, _EXCHANGES_ONLY),
-    "federation-upstream-pattern": Comparison(MISSING, "no effect: name upstreams or a set"),
+    "federation-upstream-pattern": Comparison(
+        MISSING, "no effect: use federation-upstream or federation-upstream-set"
+    ),
 }
 
 #: The comparison of each queue argument.
@@ -145,7 +147,7 @@ COMPONENTS: Final[dict[str, Comparison]] = {
     ),
 }
 #: The comparison of parameters of all other components, and of global parameters.
-OTHER_PARAMETER: Final = Comparison(MISSING, "kept and returned, without effect")
+OTHER_PARAMETER: Final = Comparison(MISSING, "stored and returned, without effect")
 
 #: Global parameters that only identify a cluster or an imported file of definitions.
 _NAMES_ONLY: Final = ("cluster_name", "internal_cluster_id", "imported_definition_hash_value")

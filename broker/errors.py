@@ -28,7 +28,7 @@ class LimitExceeded(PreconditionFailed):
 
 
 class ResourceLocked(BrokerError):
-    """The queue is exclusive to another connection."""
+    """The queue is exclusive to another connection, or belongs to an MQTT session."""
 
 
 class NotAllowed(BrokerError):

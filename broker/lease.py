@@ -9,8 +9,8 @@ from math import inf
 class Lease:
     """The lease of the node that owns the replicated log (broker/replication/owner.py).
 
-    The event loop tests the lease before each flush. So this class is compiled, unlike the rest of
-    the log's code, and a test only reads the clock and compares two numbers.
+    The event loop tests the lease before each flush. So this class is compiled, unlike the other
+    code of the replicated log, and a test only reads the clock and compares two numbers.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""The list of the modules to compile. As a script, it fails if a listed module is not compiled."""
+"""The list of the modules to compile. As a script, check that each one is installed compiled."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def small_modules() -> set[str]:
 def _file(name: str) -> str:
     """Return the file of a module; "" if the module cannot be located.
 
-    A module whose optional dependencies are not installed cannot be imported, only located.
+    A module that needs packages which are not installed is located without being imported.
     """
     try:
         return importlib.import_module(name).__file__ or ""

@@ -60,7 +60,7 @@ def _pure() -> bool:
 def wants_zig() -> bool:
     """Return True if wheels need Zig: on a supported 64-bit Linux without a C compiler.
 
-    Without Python's headers, Zig cannot compile either: then the result is False.
+    The result is False if Python's headers are missing, because Zig needs the headers, too.
     """
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     return (

@@ -12,7 +12,7 @@ docs/decisions/0005-auto-matcher.md.
 
     trie ----pop, restore----> tables   above `compact_above` patterns; a new trie gets the patterns
                                         that the tables cannot hold
-    tables --pop, restore----> trie     when half of `compact_above` patterns or fewer are left
+    tables --pop, restore----> trie     when at most half of `compact_above` patterns remain
 
 The move is incremental: each call moves a few patterns with all their subscribers, so no call takes
 long. Every pattern is either in a trie or in the tables, and lookups search the tries and the

@@ -65,7 +65,7 @@ class Batch:
         grammar: Grammar = DEFAULT,
         vectorised: bool = numpy is not None,
     ) -> None:
-        """Index the patterns. Raises InvalidPattern if one of them is invalid.
+        """Index the patterns. Raises InvalidPattern if a pattern is invalid.
 
         `vectorised=True` needs numpy; with False, the topics are matched one by one in `Shapes`.
         """

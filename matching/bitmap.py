@@ -17,8 +17,8 @@ the patterns in `end` match. The lookup stops when the set is empty. Article 3 c
 and children` (rest), `immediate children` (any) and `null` (end). A topic longer than the longest
 pattern is rejected at once, unless some pattern has a ``#``.
 
-Costs: O(words x patterns / 64) per lookup, O(words) per subscription; one bitmap per row. Choose it
-for patterns of few words that share many words. Needs the package pyroaring.
+Costs: O(words x patterns / 64) per lookup, O(words) per subscription; one bitmap per row. Choose
+this matcher for patterns of few words that share many words. Needs the package pyroaring.
 
 A pattern is in no row after its own end. Article 3 writes ``#`` into every later row and ``*`` into
 the row of every word. These entries save one operation per position in lookups, but the cost of a

@@ -18,9 +18,9 @@ At most `capacity` topics have a row. Every lookup of another topic searches the
 evicted for such a topic. Rows are kept until the last pattern is removed.
 
 Costs: O(1 + matches) per lookup of a known topic, O(topics) per subscription; memory for one row
-per known topic and two tries. Choose it for a small set of topics and patterns that rarely change.
-Needs the package pyroaring. Source: articles 1 and 4, which `matching` lists. Article 4 describes
-the directory search of Svalgaard and Tveden, 1980.
+per known topic and two tries. Choose this matcher for a small set of topics and patterns that
+rarely change. Needs the package pyroaring. Source: articles 1 and 4, which `matching` lists.
+Article 4 describes the directory search of Svalgaard and Tveden, 1980.
 """
 
 from __future__ import annotations

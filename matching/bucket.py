@@ -7,7 +7,7 @@ would take more memory than the rest of the index. A short list is the fastest t
 allows removal from many subscribers in constant time. Lists and dicts are unhashable, so neither
 can be a subscriber. A subscriber that could be mistaken for a container (None, or a hashable
 subclass of list or dict) is wrapped in a list. `with_added` and `without` return a bucket, which
-the caller stores in place of the old one.
+the caller stores in place of the old bucket.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def size(bucket: Bucket[S]) -> int:
 
 
 def _plain(subscriber: S) -> bool:
-    """True if the subscriber can be stored bare, without being mistaken for a container."""
+    """True if the subscriber can be stored without a list, because it cannot be taken for a
+    container.
+    """
     return subscriber is not None and not isinstance(subscriber, (list, dict))
 
 

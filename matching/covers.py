@@ -10,8 +10,8 @@ fixed.
 The first run must be at the beginning of a topic, and the last run at its end. Both may be empty.
 
 Pattern `a` covers pattern `b` if three conditions hold. Each run of `a` occurs inside a run of `b`,
-because a gap of `b` may be arbitrarily long. The runs of `a` occur in their order. Between two of
-them, `b` has at least as many words as the gap of `a` needs; here each gap of `b` counts with its
+because a gap of `b` may be arbitrarily long. The runs of `a` occur in this order. Between two runs
+of `a`, `b` has at least as many words as the gap of `a` needs; here each gap of `b` counts with its
 least length. Placing each run as far left as possible is optimal, so one pass over `b` suffices.
 
 Only a wildcard of `a` accepts a wildcard of `b`. The set of words is unlimited, so a wildcard of

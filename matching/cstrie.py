@@ -6,14 +6,14 @@
 
 A C-node holds the branches of one node: for each word, the subscribers of the pattern that ends
 there and the I-node below. C-nodes are immutable. A subscription makes a new C-node, which replaces
-the old one in the I-node above by compare-and-set. I-nodes are permanent, so changes above and
+the old C-node in the I-node above by compare-and-set. I-nodes are permanent, so changes above and
 below an I-node cannot overwrite each other. Two cases need more:
 
 - **Removal.** An emptied node must be cut off while another thread may subscribe below it. Its last
   content is therefore a T-node (tomb), which is never replaced. A thread that meets a tomb helps to
   cut it off and restarts.
 - **Snapshots.** A snapshot gives the root a new generation. I-nodes of an older generation belong
-  to snapshots; a change first replaces each of them on its path by a copy of the present
+  to snapshots; a change first replaces each such I-node on its path by a copy of the present
   generation. A change is valid only if the root still has the generation of the I-node after the
   new C-node was set. This operation is called GCAS: the new C-node refers to the `previous` one
   until the outcome is decided. A thread that reads an undecided C-node decides the outcome:
@@ -22,8 +22,8 @@ below an I-node cannot overwrite each other. Two cases need more:
 **Lookups collect twice.** A lookup reads several I-nodes one after the other, and the contents it
 saw may never have existed at the same time. The published lookup has this flaw and is not
 linearizable (docs/matching.md shows the history). Here, a lookup records all contents that it
-reads, and checks at the end that none of them was replaced. If one was, the lookup restarts.
-Subscribing and unsubscribing follow a single path and need no such check.
+reads, and checks at the end that none of them was replaced. If a content was replaced, the lookup
+restarts. Subscribing and unsubscribing follow a single path and need no such check.
 
 Costs: a lookup visits the same nodes as in `trie`, and reads each of them twice; it restarts if
 other threads change these nodes. A subscription costs O(words) reads and one new C-node (log16 n
@@ -254,8 +254,9 @@ class ConcurrentTrie(Matcher[S]):
     def _descend(self, words: list[str]) -> _Path[S]:
         """Return the existing trie nodes along a pattern's words, and the last node's content.
 
-        A node of an older generation than the root's belongs to a snapshot. It is first replaced by
-        a copy, unless its content is a tomb: then it is the last node that is returned.
+        A node of an older generation than the root's belongs to a snapshot, and is first replaced
+        by a copy. If the content of such a node is a tomb, the node is not replaced, and is the
+        last node of the result.
         """
         last = len(words) - 1
         while True:
@@ -282,7 +283,7 @@ class ConcurrentTrie(Matcher[S]):
     def _cut_off(self, words: list[str], path: list[INode[S]]) -> bool:
         """Remove the emptied node at the end of the path, then each parent that becomes empty.
 
-        Return False if a snapshot came in between: the nodes of the path then belong to an older
+        Return False if a snapshot was made meanwhile: the nodes of the path then belong to an older
         generation, and cannot be changed.
         """
         dead = path.pop()

@@ -24,9 +24,9 @@ were more changes than states, most states may be unreachable. The automaton the
 without states and frees the old states a few at a time.
 
 Costs: O(words) per lookup of a known topic, otherwise as in `trie`; memory for the trie and up to
-the budget (96 MiB by default). Choose it if the same topics, or topics with the same beginning,
-recur and subscriptions seldom change. Source: article 5 (listed in `matching`), which rebuilds the
-whole automaton at each new binding.
+the budget (96 MiB by default). Choose this matcher if the same topics, or topics with the same
+beginning, recur and subscriptions seldom change. Source: article 5 (listed in `matching`), which
+rebuilds the whole automaton at each new binding.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _FREED: Final = 16
 class _Stamped(TrieNode[S]):
     """A trie node that records when its children and its subscribers last changed.
 
-    Such a time is the number of changes that the trie had had by then.
+    A time is a number of changes: the changes of the trie until then.
     """
 
     __slots__ = ("bucket_clock", "children_clock", "number", "stays")
@@ -205,9 +205,9 @@ class Dfa(Trie[S]):
     ) -> _DfaState[S] | None:
         """Return the state to which the word leads from `state`.
 
-        `known` is the stored next state for this word, or None. It is returned if it is still
-        valid. Return None if the lookup would visit more than _EFFORT nodes, or if a new state
-        would exceed the memory budget.
+        `known` is the stored next state for this word, or None. Return `known` if this state is
+        still valid. Return None if the lookup would visit more than _EFFORT nodes, or if a new
+        state would exceed the memory budget.
         """
         if not self._check(known, len(state.nodes)):
             return None

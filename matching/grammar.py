@@ -179,8 +179,8 @@ DEFAULT: Final = AMQP
 def swap(text: str) -> str:
     """Return the topic in the other grammar's notation: ``/`` and ``.`` exchanged.
 
-    Applied twice, it returns the original text. Different topics stay different, and no wildcard
-    appears or disappears.
+    Applied twice, `swap` returns the original text. Different topics stay different, and no
+    wildcard appears or disappears.
     """
     # With only one of the two characters present, a plain replacement takes a third of the time.
     if "/" not in text:

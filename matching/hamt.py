@@ -1,5 +1,5 @@
 """A persistent map (hash array mapped trie): adding a pair returns a new map that shares most nodes
-with the old one.
+with the old map.
 
     [ . . o . o . ]                      a fork of 16: four bits of the key's hash choose the entry
           |   `----- {k: v, k: v, ...}   a leaf: a dict of at most 64 pairs
@@ -9,10 +9,10 @@ with the old one.
 A change copies one leaf and the log16 n forks above it. A lookup takes log16 n steps and probes one
 dict.
 
-Source: article 2 (listed in `matching`). There, a node has 32 branches and a bitmap of the branches
-present. Here, a fork is a list of 16, because counting bits is slow in Python. Keys with colliding
-hashes need no special case (the article has L-nodes for them). Such keys share a leaf, and a leaf
-may grow beyond 64 pairs when all bits of the hash are used.
+Source: article 2 (listed in `matching`). In the article, a node has 32 branches and a bitmap of the
+branches present. Here, a fork is a list of 16 entries, because counting bits is slow in Python.
+Keys with colliding hashes need no special case (the article has L-nodes for them). Such keys share
+a leaf, and a leaf may grow beyond 64 pairs when all bits of the hash are used.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Hamt(Generic[K, V]):
     __slots__ = ("_size", "top")
 
     def __init__(self, top: Table[K, V], size: int) -> None:
-        #: The root table. A frequent reader may probe it directly when it is a dict. Must not be
-        #: changed.
+        #: The root table. A frequent reader may probe the table directly when it is a dict. The
+        #: table must not be changed.
         self.top = top
         self._size = size
 
@@ -66,7 +66,7 @@ class Hamt(Generic[K, V]):
         return Hamt(_put(self.top, hash(key) & _HASH, 0, key, value), size)
 
     def without(self, key: K) -> Hamt[K, V] | None:
-        """Return a map without this key, which must be present; None if no pair is left."""
+        """Return a map without this key, which must be present; None if the map would be empty."""
         if self._size == 1:
             return None
         return Hamt(_without(self.top, hash(key) & _HASH, key), self._size - 1)
@@ -123,7 +123,9 @@ def _without(table: Table[K, V], bits: int, key: K) -> Table[K, V]:
 
 
 def _gathered(fork: list[Any]) -> Table[Any, Any]:
-    """Return the fork, or a leaf with all its pairs if they are at most half of _LEAF."""
+    """Return the fork; if it has at most _LEAF // 2 pairs, return a leaf with all its pairs
+    instead.
+    """
     size = 0
     for table in fork:
         if isinstance(table, list):

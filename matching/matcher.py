@@ -1,5 +1,5 @@
-"""Defines `Matcher`, the interface of every matching algorithm, and a read-only `Snapshot`
-of one.
+"""Defines `Matcher`, the interface of every matching algorithm, and `Snapshot`, a read-only view of
+a matcher.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Search(Generic[S]):
         self.done = False
 
     def advance(self, steps: int) -> int:
-        """Continue the lookup for about `steps` steps, and return how many of these steps are left.
+        """Continue the lookup for about `steps` steps, and return how many of these steps were not
+        used.
 
         A visited node is one step. The returned number may be negative, because one visit can cost
         several steps.

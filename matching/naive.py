@@ -1,8 +1,8 @@
 """The reference algorithm: tries every pattern with `Grammar.matches`.
 
-Costs O(patterns x words) per lookup and a dict entry per pattern. Use it for a dozen patterns, or
-as the definition that the other algorithms are tested against. Source: the starting point of
-articles 1 and 3 (listed in `matching`).
+Costs O(patterns x words) per lookup and a dict entry per pattern. Use this matcher for a dozen
+patterns, or as the definition that the other algorithms are tested against. Source: the starting
+point of articles 1 and 3 (listed in `matching`).
 """
 
 from __future__ import annotations

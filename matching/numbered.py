@@ -5,9 +5,9 @@
     free        1                                numbers to reuse
     fallback    a trie                           patterns that the algorithm's sets cannot hold
 
-A subclass has the sets. It decides which patterns they can hold, adds and removes patterns, and
-finds the numbers of the patterns that match a topic. When the last pattern is removed, the subclass
-clears its sets.
+A subclass has the sets. The subclass decides which patterns the sets can hold, adds and removes
+patterns, and finds the numbers of the patterns that match a topic. When the last pattern is
+removed, the subclass clears its sets.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def create(name: str, grammar: Grammar) -> Matcher[S]:
 
 
 def _installed() -> tuple[Algorithm, ...]:
-    """Return the algorithms of installed packages, except those that reuse a built-in name."""
+    """Return the algorithms of installed packages, except algorithms that have a built-in name."""
     return _found_in(tuple(sys.path))
 
 

@@ -8,16 +8,16 @@
 A shape is the list of positions of literal words. Positions are counted from the left, and after a
 ``#`` from the right. The key of a pattern is its literal words. A lookup takes the topic's words at
 the positions of each shape and probes the shape's table once, whatever the number of patterns in
-it. Shapes without ``#`` apply only to topics of their length. Real sets of patterns have few shapes
-(about 40 in a million filters), so a lookup does not slow down with the number of patterns.
+the table. Shapes without ``#`` apply only to topics of their length. Real sets of patterns have few
+shapes (about 40 in a million filters), so a lookup does not slow down with the number of patterns.
 
 A pattern with two or more ``#`` has words without a fixed position. Such patterns are in a fallback
 trie. A pattern of a new shape goes there too if, with a table for this shape, some topic would have
 to probe more than `limit` tables.
 
 Costs: O(shapes x words) per lookup, O(words) per subscription; memory for a key and a dict entry
-per pattern, the smallest of all algorithms. Choose it for very many patterns of few shapes, or for
-interpreted Python.
+per pattern, less than in all other algorithms. Choose this matcher for very many patterns of few
+shapes, or for interpreted Python.
 
 Source: own application of tuple space search (Srinivasan, Suri and Varghese, SIGCOMM 1999), which
 classifies network packets.
@@ -109,7 +109,7 @@ class Shape(Generic[S]):
         return [self.table] if self.parts is None else self.parts
 
     def empty(self) -> bool:
-        """True if the shape has no pattern left."""
+        """True if the shape has no pattern."""
         return not any(self.tables())
 
     def _divide(self) -> None:
@@ -343,7 +343,7 @@ class Shapes(Matcher[S]):
         return _words(shape.form, key, self.grammar), bucket
 
     def _forget(self, shape: Shape[S]) -> None:
-        """Remove a shape without patterns. If no shape is left, clear the pool of shared words."""
+        """Remove a shape without patterns. If no shape remains, clear the pool of shared words."""
         self._plans = {}
         del self._forms[shape.form]
         if shape.form[1] >= 0:

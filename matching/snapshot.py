@@ -6,9 +6,9 @@
 
 A subscription makes a new version with a new root, and replaces the old version by compare-and-set.
 If another thread was faster, the subscription starts again from that thread's version. A lookup
-reads the cell once and walks an immutable trie. So it never waits and never restarts, and its
-answer is that of a single moment. A snapshot is the version that was read: O(1), and as fast as the
-matcher itself.
+reads the cell once and walks an immutable trie. So a lookup never waits and never restarts, and its
+answer belongs to a single version. A snapshot is the present version: it takes O(1), and is
+searched as fast as the matcher itself.
 
 Costs: a lookup costs as much as in `trie`. A subscription copies one node per word (and log16 n
 short lists of its children, see `hamt`). If several threads change subscriptions at the same time,

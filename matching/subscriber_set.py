@@ -3,7 +3,7 @@
     None | subscriber | [two, or a few] | Hamt of many
 
 Every change makes a new value. Copying a short list is cheap. A new `Hamt` shares all but one path
-with the old one, so if 20,000 clients subscribe to one filter, the set is not copied as a whole
+with the old `Hamt`, so if 20,000 clients subscribe to one filter, the set is not copied as a whole
 20,000 times. A subscriber that could be mistaken for a container (None, or a hashable subclass of
 list or `Hamt`) is wrapped in a list. `bucket` is the mutable counterpart.
 """
@@ -89,5 +89,7 @@ def _take(subscribers: SubscriberSet[S], found: list[S]) -> None:
 
 
 def _plain(subscriber: S) -> bool:
-    """True if the subscriber can be stored bare, without being mistaken for a container."""
+    """True if the subscriber can be stored without a list, because it cannot be taken for a
+    container.
+    """
     return subscriber is not None and not isinstance(subscriber, (list, Hamt))

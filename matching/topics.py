@@ -79,8 +79,8 @@ class _Positions:
         return stays | moved | ((stays | moved) & self._many) << 1
 
     def to_visit(self, positions: int, children: dict[str, _TopicNode[V]]) -> list[str]:
-        """Return the words of the children to visit: all, only the word that the pattern names, or
-        none.
+        """Return the words of the children to visit: all words, only the word that the pattern
+        names, or no word.
         """
         if positions & (self._one | self._many):
             return list(children)

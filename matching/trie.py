@@ -13,8 +13,8 @@ the ``#`` nodes already entered.
 
 Costs: a lookup takes at most words x nodes steps, whatever the number of ``#``; usually it visits a
 few nodes per word. A subscription takes O(words). Memory: 261 bytes per subscription for a million
-device patterns. Choose it for any mix of patterns; above some 250,000 patterns `shapes` needs less
-than half the memory, and `auto` makes that choice.
+device patterns. Choose this matcher for any mix of patterns. Above some 250,000 patterns, `shapes`
+needs less than half the memory; `auto` changes to `shapes` at this number.
 
 Source: articles 1 and 5 (listed in `matching`). Their search backtracks at each ``#`` and is
 exponential in the number of ``#`` (see `backtracking`).

@@ -6,7 +6,7 @@ may pause between any two of them:
 
     opening     for each node that the last word led to: enter the ``#`` nodes below it
     walking     for each of these nodes, and each ``#`` node entered so far: follow the word
-    closing     after the last word: take the subscribers of the nodes that it led to
+    closing     after the last word: take the subscribers of the nodes that this word led to
 
 The trie may change during a pause. A search finds every subscriber that was subscribed during the
 whole search; it may also find subscribers that were added or removed meanwhile.

@@ -30,7 +30,8 @@ from matching.grammar import Grammar
 from matching.matcher import Matcher, S, Snapshot
 from matching.numbered import Numbered
 
-#: The default of `capacity`: the most sets and members stored. Each takes some 60 bytes.
+#: The default of `capacity`: the most sets and members stored. Each set or member takes some 60
+#: bytes.
 CAPACITY: Final = 1_000_000
 
 

@@ -13,6 +13,6 @@ BUDGET: Final[i64] = 20_000
 #: Cost of a packet that is not on a hot path, in units of BUDGET.
 COLD: Final[i64] = 10
 #: Returned in place of a cost if the search for a publication's destinations pauses. The
-#: publication has had no effect, and is handled again in the next turn of the event loop; the input
-#: after it waits.
+#: publication has had no effect, and is handled again in the next turn of the event loop; later
+#: input waits.
 SEARCHING: Final[i64] = -1

@@ -1,15 +1,15 @@
 """A connection: bytes in, bytes out, and the ways in which a client has to wait.
 
-Connection is the base of AmqpConnection and MqttConnection. It does no input or output: a link
-(trellis/server/link.py) owns the socket, and calls
+Connection is the base of AmqpConnection and MqttConnection. A connection does no input or output
+itself: a link (trellis/server/link.py) owns the socket, and calls
 
     receive_data(data)    with each chunk of input; a chunk may begin and end within a frame
     parts_to_send()       once in a turn of the event loop, for the output (Outlet)
     advance(now)          when `deadline` has come: keep-alive and time limits
     close, abort, on_closed    to end the connection
 
-A subclass parses the input in `consume`. An incomplete frame at the end of the input is kept until
-the next chunk.
+A subclass parses the input in `consume`. An incomplete frame at the end of the input waits for the
+next chunk.
 
 Backpressure: a client that sends more than the broker can take is slowed down by not reading its
 socket, until the network buffers are full and the client has to wait. The reasons are:
@@ -30,7 +30,7 @@ socket, until the network buffers are full and the client has to wait. The reaso
                 (BACKLOG_BYTES in trellis/server/store_writer.py). Then no link reads whose client
                 has published to the store (`persists`); with a journal, no link reads at all.
 
-The opposite direction, a client that reads too slowly, is in broker/messages/outlet.py.
+broker/messages/outlet.py handles the opposite direction: a client that reads too slowly.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ConnectionRegistry:
         self.connections: dict[Connection, None] = {}
         #: Number of connections that were ever opened.
         self.opened = 0
-        #: Number of closed connections by reason.
+        #: Number of closed connections, by the reason of their end.
         self.closed: dict[str, int] = {}
         #: Number of logins by outcome.
         self.logins: dict[str, int] = {}
@@ -111,7 +111,7 @@ class Connection(Outlet):
 
     A link reads these fields after each call of a method of the connection:
 
-    * `behind`: input is left over; stop reading, and call `resume` in the next turn;
+    * `behind`: unhandled input remains; stop reading, and call `resume` in the next turn;
     * `stalled`: the connection waits for the broker; stop reading until this is False again;
     * `finished`: close the transport once the output is sent;
     * `deadline`: time at which to call `advance`, in ms of Agenda.now; 0 for never.
@@ -190,7 +190,7 @@ class Connection(Outlet):
         return int(len(self.out) + self._parts_size) + self.transport_backlog()
 
     def memory_bytes(self) -> int:
-        """Return the estimated memory of unsent output, kept input and unacknowledged messages."""
+        """Return the estimated bytes of unsent output, unhandled input, unacknowledged messages."""
         return self.unsent + int(self._input_size)
 
     # -- input
@@ -215,7 +215,7 @@ class Connection(Outlet):
         self._feed(data)
 
     def resume(self) -> None:
-        """Continue with the input that is left over from an earlier turn."""
+        """Continue with the unhandled input of an earlier turn."""
         self.behind = False
         if self._input and not self.stalled:
             data = b"".join(self._input)
@@ -223,7 +223,7 @@ class Connection(Outlet):
             self._feed(data)
 
     def _feed(self, data: bytes) -> None:
-        """Consume a chunk, and keep the bytes that were not consumed."""
+        """Consume a chunk, and store the bytes that were not consumed for the next call."""
         self.need = 0
         self._feeding = True
         try:
@@ -243,7 +243,7 @@ class Connection(Outlet):
     def _check_login_input(self) -> None:
         """Abort the connection if its client sends too much input before the login is complete.
 
-        While the connection waits, for example for the check of the client's credentials, it keeps
+        While the connection waits, for example for the check of the client's credentials, it stores
         at most LOGIN_INPUT_MAX bytes of input.
         """
         if self._input_size > LOGIN_INPUT_MAX and not self.admitted:
@@ -333,7 +333,7 @@ class Connection(Outlet):
     def review_incomplete(self) -> None:
         """Block the client if it has sent a large part of a message before an alarm began.
 
-        Otherwise a message whose rest never comes could keep the memory alarm on for ever.
+        Otherwise a client that never completes its message could keep the memory alarm on for ever.
         """
         if not self.behind:
             self.limit_incomplete(self._input_size)
@@ -383,7 +383,7 @@ class Connection(Outlet):
         raise NotImplementedError
 
     def excuse(self, pause: int) -> None:
-        """Do not count a pause of the broker against the client. `pause` is its length in ms.
+        """Extend the client's time limits by a pause of the broker, which lasted `pause` ms.
 
         The times of the client's last input and of its deadline move forward by the pause. The
         broker has not read during the pause, for example because its process was stopped, so input
@@ -397,21 +397,21 @@ class Connection(Outlet):
         """Look up the client's permissions again, because they have changed or the credentials have
         expired.
 
-        Apply the permissions found, or close the connection if the client may not stay connected.
+        Apply the new permissions, or close the connection if the client may not stay connected.
         """
 
     # -- the end
 
     def close(self, reason: str, text: str = "") -> None:
-        """End the connection on the broker's initiative, and tell the client the reason.
+        """End the connection on the broker's initiative, and send the reason to the client.
 
-        `reason` is EXPELLED, TOO_FAST, SHUTDOWN or INTERNAL_ERROR, and is counted in the metrics.
-        `text` is sent to the client if its protocol has a field for it.
+        `reason` is a reason of end_reasons.py, and is counted in the metrics. `text` is sent to the
+        client if its protocol has a field for it.
         """
         raise NotImplementedError
 
     def abort(self, reason: str) -> None:
-        """End the connection without telling the client the reason, for example after a timeout."""
+        """End the connection without a reason for the client, for example after a timeout."""
         self._end(reason)
 
     def on_closed(self, reason: str = "lost") -> None:
@@ -438,7 +438,7 @@ class Connection(Outlet):
             self._release()
 
     def _release(self) -> None:
-        """Release the broker's objects that the connection uses. Called once, when it ends."""
+        """Release the broker's objects that the connection uses. Called once, at its end."""
         raise NotImplementedError
 
     def client_names(self) -> tuple[str, ...]:

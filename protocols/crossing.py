@@ -1,4 +1,4 @@
-"""The AMQP headers that carry those MQTT properties of a message for which AMQP has no property.
+"""The AMQP headers for MQTT properties of a message that have no equivalent AMQP property.
 
 Both front ends write and read these headers, so a message can cross from one protocol to the other
 and back unchanged.
@@ -9,8 +9,8 @@ and back unchanged.
     x-mqtt-user-properties   [name, value, ...] of all User Properties, if a name is repeated,
                              empty, too long for a header, or the name of one of these headers
     x-mqtt-content-type      a Content Type of more than 255 bytes
-    x-reply-to-topic         the Response Topic, as a routing key
-    x-correlation-id         Correlation Data of more than 255 bytes, or that is not UTF-8
+    x-reply-to-topic         the Response Topic, converted to a routing key
+    x-correlation-id         Correlation Data that has more than 255 bytes, or is not UTF-8
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def wants_retain(properties: Mapping[str, object]) -> bool:
 
 
 def wanted_qos(properties: Mapping[str, object]) -> int:
-    """Return the quality of service (QoS) in the header x-mqtt-qos, or -1 without a valid one.
+    """Return the quality of service (QoS) in the header x-mqtt-qos; -1 if the header is missing or
+    invalid.
 
     `properties` is the result of `Encoding.properties` for the message.
     """

@@ -36,7 +36,8 @@ class DeferredReply(Waiter):
 
 
 def add_reply(ticket: Ticket, reply: bytes) -> None:
-    """Add a reply to those that a DeferredReply sends once the ticket is settled.
+    """Add a reply that is sent, with the earlier replies of this ticket, once the ticket is
+    settled.
 
     The replies are sent in the order in which they were added.
     """

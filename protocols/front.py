@@ -36,7 +36,7 @@ class Review(Task, Generic[T]):
     ) -> None:
         """Create a task that calls `review` for each connection or session (holder).
 
-        `holders` returns the list of all connections or sessions; `per_turn` is the number that is
+        `holders` returns the list of all connections or sessions. At most `per_turn` of them are
         reviewed in one turn of the event loop.
         """
         self._agenda = agenda
@@ -80,8 +80,8 @@ class Front(ConnectionRegistry):
 
     def __init__(self, name: str, broker: Broker) -> None:
         super().__init__(name, broker)
-        #: Names of the front end's publish contexts, one for each version of the protocol that has
-        #: a context of its own.
+        #: Names of the front end's publish contexts, one for each protocol version with a separate
+        #: context.
         self.context_names: tuple[str, ...] = (name,)
         self._reauthorization = Review(
             broker.agenda, REVIEWED, lambda: list(self.connections), _reauthorize
@@ -92,7 +92,9 @@ class Front(ConnectionRegistry):
         broker.alarms.changed.append(self._alarm_changed)
 
     def _alarm_changed(self, on: bool) -> None:
-        """When an alarm begins (`on`), block the clients that hold large parts of messages."""
+        """When an alarm begins (`on`), block the clients that have sent large parts of incomplete
+        messages.
+        """
         if on:
             self._incomplete_messages.start()
 

@@ -27,7 +27,7 @@ class BlockedConnection(Protocol):
         """True while an alarm blocks the connection."""
 
     def abort(self, reason: str) -> None:
-        """End the connection without telling the client the reason."""
+        """End the connection without a reason for the client."""
 
     def touch(self) -> None:
         """Schedule a flush: the server sends the output, and notices the end of the connection."""

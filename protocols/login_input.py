@@ -1,4 +1,4 @@
-"""The limit of the input that is kept for a client before its login."""
+"""The limit of the input that is stored for a client before its login."""
 
 from __future__ import annotations
 
@@ -6,5 +6,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-#: Largest size of the input that is kept for a client while its credentials are checked, in bytes.
+#: Largest size of the input that is stored for a client while its credentials are checked, in
+#: bytes.
 LOGIN_INPUT_MAX: Final[i64] = 64 << 10

@@ -35,7 +35,7 @@ def read_header(data: bytes) -> tuple[int, Address | None]:
     """Return the size of the header in bytes, and the address and port of the proxy's client.
 
     The size is 0 if the header is incomplete. The address is None if the header has none, as in the
-    health checks of a proxy. Raises BadHeader.
+    health checks of a proxy. Raises BadHeader if the header is invalid.
     """
     if data[: len(_SIGNATURE)] == _SIGNATURE[: len(data)]:
         return _read_binary(data)

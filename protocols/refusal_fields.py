@@ -6,9 +6,8 @@ from __future__ import annotations
 def refusal_fields(
     protocol: str, owner: tuple[str, str], address: str, note: str, fields: dict[str, object] | None
 ) -> dict[str, object]:
-    """Return the fields of a log line about a refusal.
-
-    These are the client's protocol, user, virtual host and address, then `fields` and `note`.
+    """Return the fields of a log line about a refusal: the client's protocol, user, virtual host
+    and address, then `fields` and `note`. `owner` is the pair of user and virtual host.
     """
     more = dict(fields or {})
     user, vhost = owner

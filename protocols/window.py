@@ -34,7 +34,7 @@ _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
 class Window:
     """The outstanding deliveries of one client or channel, numbered from 1.
 
-    Recent deliveries are in a list. A few old ones, the stragglers, may be in a dict.
+    Recent deliveries are in a list. A few old deliveries, the stragglers, may be in a dict.
     """
 
     def __init__(self) -> None:

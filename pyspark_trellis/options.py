@@ -75,7 +75,7 @@ READING: Final = (
     ),
     SparkOption(
         "startingOffsets",
-        "`earliest`, `latest`, an offset, or JSON with these for each journal: "
+        "`earliest`, `latest`, an offset, or JSON with one of these values for each journal: "
         '`{"orders": 23, "eu/orders": "latest"}` (`-2` and `-1` mean `earliest` and `latest`). '
         "A streaming query uses this option only without a checkpoint",
         "`earliest`",
@@ -84,14 +84,14 @@ READING: Final = (
         "startingTimestamp",
         "in place of `startingOffsets`: begin with the first message that the broker received at "
         "this time or later; ISO 8601 (UTC if there is no zone), milliseconds since 1970, or JSON "
-        "with these for each journal",
+        "with one of these times for each journal",
         "",
         ("startingOffsetsByTimestamp",),
     ),
     SparkOption(
         "endingOffsets",
-        "`latest`, the first offset that is not read, or JSON with these for each journal "
-        "(`spark.read` only)",
+        "`latest`, the first offset that is not read, or JSON with one of these values for each "
+        "journal (`spark.read` only)",
         "`latest`",
     ),
     SparkOption(
@@ -108,7 +108,9 @@ READING: Final = (
         "query has a warning",
         "`true`",
     ),
-    SparkOption("pattern", "read only topics that match this pattern of bindings", "all topics"),
+    SparkOption(
+        "pattern", "read only topics that match this binding key or topic filter", "all topics"
+    ),
     SparkOption(
         "grammar",
         "the grammar of `pattern`: `amqp`, or `mqtt` for a topic filter with `/`",

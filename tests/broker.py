@@ -93,7 +93,8 @@ class BrokerProcess:
     ) -> None:
         """Start the broker, with further environment variables.
 
-        `descriptors` is its hard limit of file descriptors; 0 for no limit.
+        `descriptors` is the broker's hard limit of file descriptors; 0 for the limit of the test
+        process.
         """
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
         self.process = forks.start(

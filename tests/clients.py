@@ -164,9 +164,9 @@ class World:
     def fates(self) -> dict[str, int]:
         """Return, for each fate, how many received messages ended with this fate.
 
-        Fates of no message are left out. Asserts that the counts of all fates of messages add up to
-        the number of received messages. Asserts that the counts of all fates of copies, and the
-        copies that are still in queues, add up to the number of copies.
+        The result has no fate with 0 messages. Asserts that the counts of all fates of messages add
+        up to the number of received messages. Asserts that the counts of all fates of copies, and
+        the copies that are still in queues, add up to the number of copies.
         """
         ingress = list(self.vhost.contexts.ingress_counters().values())
         fates = {
@@ -181,7 +181,7 @@ class World:
     def copies(self) -> dict[str, int]:
         """Return, for each fate, how many copies of messages in queues ended with this fate.
 
-        Fates of no copy are left out.
+        The result has no fate with 0 copies.
         """
         self.vhost.contexts.ingress_counters()  # Adds the counts of the routes.
         census = self.vhost.totals().whole()

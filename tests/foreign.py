@@ -1,4 +1,4 @@
-"""The programs of foreign clients: where they are installed, and skipping tests without them."""
+"""Finds the programs that tests of other projects' clients need, and skips tests without them."""
 
 from __future__ import annotations
 

@@ -88,9 +88,10 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_packages_are_installed_from_the_checkout(document: Path) -> None:
-    """No index has the distributions: a stranger may register their names.
+    """Check that documents install Trellis's packages with the pip of the checkout (.run) only.
 
-    In .run, `make run` has installed the broker, so pip only adds the packages of an extra.
+    No package index has these packages, so a stranger may register their names there. In .run,
+    `make run` has installed the broker, so pip only adds the packages of an extra.
     """
     for line in document.read_text().splitlines():
         for command in re.findall(r"(\S*pip) install ['\"]?trellis-(?:broker|pyspark)", line):
@@ -117,7 +118,10 @@ def test_commands_in_the_readme_exist() -> None:
 
 
 def test_changelog_has_the_reasons_of_the_recorded_counts() -> None:
-    """`make guard` requires the reasons word for word, but needs a compiled broker."""
+    """Check that CHANGELOG.md has each reason in benchmarks/guard.json, word for word.
+
+    `make guard` makes the same check, but needs a compiled broker.
+    """
     changelog = " ".join((ROOT / "CHANGELOG.md").read_text().split())
     reasons = json.loads((ROOT / "benchmarks" / "guard.json").read_text())["why"]
     assert reasons

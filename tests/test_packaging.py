@@ -215,9 +215,9 @@ def test_zig_compiles_for_this_machine_and_c_library(
 
 
 def test_versions_of_compilers_are_pinned(backend: ModuleType) -> None:
-    """The build requirements must name exact versions.
+    """Check that the build requirements name exact versions.
 
-    So a source distribution gives the same C code in a year, too.
+    A source distribution then gives the same C code in later years.
     """
     build_system = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
     required = [*build_system["requires"], *backend.COMPILING, backend.ZIG]
@@ -316,7 +316,11 @@ def test_version_is_the_same_everywhere() -> None:
 
 
 def test_trellis_pyspark_needs_what_the_extra_pipeline_needs() -> None:
-    """The extra has the packages of plots too, and the broker needs pyroaring in any case."""
+    """Check that the packages of trellis-pyspark are those of the extra `pipeline`, except two.
+
+    The extra also has matplotlib, for plots. trellis-pyspark also needs pyroaring, which is not in
+    the extra, because the broker itself depends on it.
+    """
     extra = PROJECT["optional-dependencies"]["pipeline"]
     needed = {*CONNECTOR["dependencies"], *CONNECTOR["optional-dependencies"]["spark"]}
     plots = {line for line in extra if line.startswith("matplotlib")}

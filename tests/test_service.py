@@ -127,7 +127,7 @@ def test_debian_package_installs_serves_and_is_removed_without_a_trace(tmp_path:
 
 
 def serve_once(root: Path) -> None:
-    """Serve as the user of the package, publish a message, find it again, and stop."""
+    """Serve as the user of the package, publish a message to a queue, peek at it, and stop."""
     run("chroot", root, "install", "-d", "-o", "trellis", "-m", "700", "/var/lib/trellis")
     words = ["chroot", "--userspec=trellis:trellis", str(root), "trellis", "serve"]
     ports = [f"--{name}-port=0" for name in ("amqp", "mqtt", "metrics", "http")]

@@ -66,7 +66,7 @@ _PHRASES = [
 ]
 _MEDIA_TYPE = re.compile(r"octet-stream", re.IGNORECASE)
 _CITATION = re.compile(r"AMQP 0-9-1|MQTT-\d+\.\d+\.\d+|RFC \d+")
-#: The first line of a block of text: of a list item, a row of a table, a heading.
+#: The first line of a block of text: a list item, a row of a table, or a heading.
 _BLOCK_START = re.compile(r"\s*(\||[-*] |\d+\. |#+ \S.*$)")
 _OLD_NAME = re.compile(rf"(?<![^\W_])({'|'.join(OLD_NAMES)})(?!\w)")
 _BACKTICKED = re.compile(r"`[^`\n]*`")
@@ -91,7 +91,7 @@ class AllowList:
         self._used: set[int] = set()
 
     def covers(self, violation: Violation) -> bool:
-        """True if an entry allows the violation. Marks that entry as used."""
+        """True if an entry of the list allows the violation. Mark the entry as used."""
         line = self._files[violation.path].lines[violation.line - 1]
         covering = {
             number
@@ -115,7 +115,7 @@ class AllowList:
             if entry.get("rule") not in RULES or not (entry.get("pattern") and entry.get("reason")):
                 yield self._violation(f"{text} needs a known rule, a pattern and a reason")
             elif number not in self._used:
-                yield self._violation(f"{text} allows nothing; remove it")
+                yield self._violation(f"{text} allows nothing in any file; remove it")
 
     def _violation(self, text: str) -> Violation:
         return Violation(ALLOWED, 1, 1, ALLOW_LIST, text)
@@ -224,7 +224,7 @@ def missing_docstrings(index: PythonIndex) -> Iterator[Violation]:
             if ast.get_docstring(public.node) is None:
                 line = 1 if isinstance(public.node, ast.Module) else public.node.lineno
                 column = module.file.lines[line - 1].find(public.name.rpartition(".")[2]) + 1
-                text = f"{public.kind} {public.name} has none; write one that makes sense alone"
+                text = f"{public.kind} {public.name} has no docstring; write one that stands alone"
                 yield Violation(module.file.path, line, max(column, 1), MISSING_DOCSTRING, text)
 
 

@@ -129,9 +129,9 @@ def paths(document: Document, repository: Repository) -> Iterator[Violation]:
     """Find paths in code that look like files of the repository and do not exist.
 
     A path looks like a file of the repository if it is the bare name of a Python file, a document
-    or a shell script. A path with directories looks like one if it begins with a top-level
-    directory of the repository, and has one of these: a suffix, a slash at its end, a parent
-    directory that exists.
+    or a shell script. A path with directories looks like such a file if it begins with a top-level
+    directory of the repository, and also has a suffix, ends with a slash, or has a parent directory
+    that exists.
     """
     directory = posixpath.dirname(document.file.path)
     for start, code in _code(document):
@@ -181,7 +181,8 @@ def make_targets(document: Document, repository: Repository) -> Iterator[Violati
 def subcommands(document: Document, repository: Repository) -> Iterator[Violation]:
     """Find calls of `trellis` whose subcommand the command line does not have.
 
-    Alternatives are separated by `|`, and each of them is looked for: `trellis store verify|dump`.
+    Alternatives are separated by `|`, as in `trellis store verify|dump`; each alternative is
+    checked.
     """
     for start, code in _code(document):
         for match in _TRELLIS.finditer(code):

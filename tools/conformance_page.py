@@ -3,7 +3,7 @@
     python tools/conformance_page.py > docs/mqtt-conformance.md
 
 A test names a statement in a comment or docstring between its first line and its first assertion:
-`# [MQTT-3.3.5-1]`, or several as in `[MQTT-3.1.2-23..29]`.
+`# [MQTT-3.3.5-1]`. A range such as `[MQTT-3.1.2-23..29]` names several statements.
 """
 
 from __future__ import annotations

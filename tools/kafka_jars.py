@@ -42,7 +42,7 @@ def resolved(repository: Path) -> list[Path]:
 
 
 def coordinates(path: Path) -> str:
-    """Return group:artifact:version of a file, whose path begins at the group."""
+    """Return the group:artifact:version of a file; `path` begins with the folders of the group."""
     *group, artifact, version, _ = path.parts
     return f"{'.'.join(group)}:{artifact}:{version}"
 

@@ -90,7 +90,7 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
 """
 
 
-#: Metrics of every detailed page, which HEAD explains.
+#: Metrics that are on every detailed page. HEAD explains these metrics, so the tables omit them.
 EVERYWHERE = (
     "trellis_detailed_families_cut",
     "trellis_detailed_families_unknown",
@@ -100,7 +100,9 @@ EVERYWHERE = (
 
 
 async def pages() -> list[tuple[str, MetricsPage]]:
-    """Return the pages of a broker with a queue, a stream, a session and every listener."""
+    """Return the metrics pages, with their paths, of a broker with a queue, a stream, a session and
+    every listener.
+    """
     with tempfile.TemporaryDirectory() as directory:
         certificate = Path(directory, "certificate.pem")
         trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(

@@ -2,7 +2,7 @@
 
 python tools/mosquitto_page.py > page.md && mv page.md docs/moving-from-mosquitto.md
 
-The text above the marker (MARKER) is taken from the present page.
+The text above the marker (MARKER) is copied from the present page.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trellis.mosquitto.options import GROUPS, OPTIONS
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "moving-from-mosquitto.md"
 MARKER = "<!-- tools/mosquitto_page.py generates the tables below. -->\n"
 TAIL = """
-The import uses the same table, and a test checks that this page is up to date.
+`trellis import mosquitto` uses these tables of options. A test checks that this page is up to date.
 """
 
 

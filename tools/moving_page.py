@@ -1,10 +1,10 @@
-"""Prints docs/moving-from-rabbitmq.md: RabbitMQ's tables and Trellis's, side by side.
+"""Prints docs/moving-from-rabbitmq.md: tables that compare RabbitMQ with Trellis.
 
 python tools/moving_page.py > docs/moving-from-rabbitmq.md
 
 The tables of definitions come from broker/compatibility.py, which the import of definitions and
-`trellis doctor` use as well. The tables of metrics are in rabbitmq_metrics.py. Names of metrics are
-looked up in docs/metrics.md, names of settings in the settings.
+`trellis doctor` use as well. The tables of metrics are in rabbitmq_metrics.py. The program looks up
+names of metrics in docs/metrics.md, and names of settings in the settings of Trellis.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ topic permissions, exchanges, queues, bindings, policies and operator policies o
 
 - `tracing = true` of a `rabbitmq_vhost` is refused: `terraform apply` ends with Trellis's reason.
 - `rabbitmq_shovel` and `rabbitmq_federation_upstream` set parameters, which work as
-  [bridges.md](bridges.md) describes. They were not tried with this provider.
+  [bridges.md](bridges.md) describes. These two resources were not tried with this
+  provider.
 - If a virtual host has a `default_queue_type`, name `x-queue-type` in the arguments of each queue.
   Otherwise Terraform plans to replace the queue, because the broker reports this argument and the
   configuration lacks it.
@@ -179,7 +180,11 @@ BEHAVIOURS = [
     ("permissions that change", "apply to new connections and channels", "apply at once"),
     ("`x-delivery-limit`", "quorum queues", "classic queues too"),
     ("invalid key of a policy over HTTP", "refused", "refused"),
-    ("invalid key of an imported policy", "the import stops", "left out, and named"),
+    (
+        "invalid key of an imported policy",
+        "the import stops",
+        "the import leaves the key out, and names it",
+    ),
     (
         "default queue type",
         "added to durable declarations",
@@ -230,8 +235,9 @@ def definitions() -> str:
     return "\n".join(
         [
             "## Definitions\n",
-            "The import and `trellis doctor` report the differences in the following tables. An",
-            "item that is kept without effect appears in answers of the HTTP API and in exports.\n",
+            "The import and `trellis doctor` report the differences in the following tables.",
+            "An item that is stored without effect appears in answers of the HTTP API and in",
+            "exports.\n",
             "### Policies\n",
             compared(keys),
             "### Queues\n",

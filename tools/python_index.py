@@ -93,7 +93,7 @@ class PythonIndex:
     ) -> tuple[Module, ast.ClassDef] | None:
         """Return the class to which a name in a module refers, and the module that defines it.
 
-        Return None if no class of the project has this name there.
+        Return None if the name refers to no class of the project.
         """
         if name in module.classes:
             return module, module.classes[name]

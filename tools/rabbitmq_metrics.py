@@ -1,4 +1,4 @@
-"""RabbitMQ's metrics and dashboards, side by side with those of Trellis."""
+"""The tables and texts that compare RabbitMQ's metrics and dashboards with those of Trellis."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ METRICS = [
     ("rabbitmq_memory_*", "`/metrics/memory-breakdown` does not exist"),
     ("erlang_vm_memory_*", "`rabbitmq_process_resident_memory_bytes`"),
     ("erlang_*", "no Erlang"),
-    ("process_start_time_seconds", "the time minus `rabbitmq_erlang_uptime_seconds`"),
+    ("process_start_time_seconds", "the present time minus `rabbitmq_erlang_uptime_seconds`"),
     ("telemetry_scrape_*", "Prometheus measures each scrape itself"),
 ]
 #: Labels that RabbitMQ's metrics have and Trellis's metrics lack; for each label, the metrics and
-#: the reason. In a name, `*` matches any text, and `detailed_` is left out.
+#: the reason. In a name, `*` matches any text, and `detailed_` is omitted.
 LOST_LABELS = [
     ("queue_type", "rabbitmq_global_messages_*", "counted by protocol only"),
     ("queue_type", "rabbitmq_global_messages_dead_lettered_*", "counted for all queues"),
@@ -128,7 +128,10 @@ LOST_LABELS = [
 ]
 #: RabbitMQ's dashboards, and the panels that have no data, with the reason.
 DASHBOARDS = [
-    ("RabbitMQ-Overview (10991)", "all panels; of RabbitMQ 4.1 all but the sizes of messages"),
+    (
+        "RabbitMQ-Overview (10991)",
+        "all panels; of the dashboard of RabbitMQ 4.1, all panels but the sizes of messages",
+    ),
     ("RabbitMQ-Stream (14798)", "all panels show 0: no stream protocol; see `trellis_stream_...`"),
     (
         "dashboards of queues, channels and connections",

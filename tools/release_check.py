@@ -1,4 +1,4 @@
-"""Build the files of a release, as far as one machine can, and check them: `make release-check`.
+"""Build and check the files of a release that one machine can build: `make release-check`.
 
 The program builds one source distribution. From this distribution it builds a compiled wheel for
 each installed CPython version, and the pure wheel. It also builds the distribution trellis-pyspark
@@ -32,7 +32,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 TARGET: Final = ROOT / "build" / "release"
 #: Largest size of a compiled wheel, in bytes.
 MOST_BYTES: Final = 6_000_000
-#: Minor versions of CPython 3 that a release supports.
+#: Supported minor versions of CPython 3.
 MINORS: Final = range(11, 15)
 #: Sections that an ELF file has only if it is not stripped.
 DEBUG_SECTIONS: Final = (b".symtab", b".debug_")
@@ -116,7 +116,10 @@ def unstripped(wheel: Path) -> list[str]:
 
 
 def try_wheel(python: str, wheel: Path, compiled: bool) -> None:
-    """Install a wheel into a new virtual environment, and serve with it."""
+    """Install a wheel into a new virtual environment, and check that the broker serves and stops.
+
+    If `compiled`, also check that the modules are compiled.
+    """
     venv = TARGET / "venv"
     run(python, "-m", "venv", "--clear", venv)
     pip = [venv / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def notes(changelog: str, version: str) -> str:
     """Return the text below the heading `## VERSION`, up to the next such heading.
 
-    Raises ValueError if there is no such heading, or nothing below it.
+    Raises ValueError if there is no such heading, or no text below it.
     """
     parts = re.split(r"^## +(\S+)[^\n]*\n", changelog, flags=re.MULTILINE)
     text = dict(zip(parts[1::2], parts[2::2], strict=True)).get(version, "").strip()

@@ -1,6 +1,7 @@
 """The words that Trellis does not use, each with the words to write instead.
 
-tools/check_language.py finds them. Its list EXEMPT names the files that may contain them.
+tools/check_language.py finds these words. Its list EXEMPT names the files in which the words are
+allowed.
 """
 
 from __future__ import annotations

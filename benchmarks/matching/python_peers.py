@@ -119,7 +119,7 @@ class _NoLog:
 
 
 class PythonPeer(step.MatchingStep):
-    """Answers the requests of the bench with one of the matchers of this module."""
+    """Answers the requests of `trellis bench matching` with one of the matchers of this module."""
 
     def make(self) -> Any:
         return PahoMatcher() if self.name == "paho" else AmqttMatcher()

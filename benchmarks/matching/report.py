@@ -41,8 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "results",
         type=Path,
         nargs="+",
-        help="files written by `trellis bench matching --json FILE`; of figures that several files "
-        "have, the last file's are used",
+        help="files written by `trellis bench matching --json FILE`; if several files have "
+        "the same figure, the last file's figure is used",
     )
     parser.add_argument(
         "--into",

@@ -13,8 +13,8 @@ from peers.results import Figures
 from peers.rounds import WrongPeerAnswer
 from peers.workloads import Case
 
-#: Longest time in seconds that the load tool may run for a measurement; to create 100,000 bindings
-#: takes long.
+#: Longest time in seconds that the load tool may run for a measurement. (Some workloads first
+#: create 100,000 bindings, which takes minutes.)
 PATIENCE: Final = 600.0
 #: The version of the load tool's JSON that this module reads.
 FORMAT: Final = 1

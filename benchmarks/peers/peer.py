@@ -142,14 +142,15 @@ class PeerBroker:
     def launch(self, directory: Path, running: Running) -> None:
         """Start the processes, set the fields of `running`, and wait until the broker answers.
 
-        Each process is added to `running` at once: if this method raises, `start` stops it.
+        Add each process to `running` at once: if this method raises, `start` stops the added
+        processes.
         """
         raise NotImplementedError
 
     def found(self, program: str) -> Path:
         """Return the path of a program. Raises Failed if the program is not installed.
 
-        Subclasses call this after `missing` returned "".
+        Subclasses call this method only after `missing` has returned "".
         """
         path = self.tools.program(program)
         if path is None:

@@ -181,7 +181,7 @@ class Child:
                 self._process.kill()
                 self._process.wait()
         for pid, birth in below:
-            # This is still the same process, not a later one with its id.
+            # This is still the same process, not a later process with the same id.
             if birth and _birth(pid) == birth:
                 try:
                     os.kill(pid, signal.SIGKILL)

@@ -30,7 +30,7 @@ class Figures:
 
 @dataclass
 class PeerCell:
-    """The figures of one peer in one workload, by round, or the reason why there are none."""
+    """The figures of one peer in one workload, by round, or the reason why no figures exist."""
 
     rounds: list[Figures] = field(default_factory=list)
     unable: str = ""  # Why the workload was not run with the peer; "" if the workload was run.
@@ -89,8 +89,8 @@ class Results:
         return self.cells.get(peer, {}).get(workload, PeerCell()).medians
 
     def write(self, path: Path) -> None:
-        """Replace the file atomically, so that after an interrupted run it has the complete
-        rounds.
+        """Replace the file atomically, so that the file has all complete rounds even if the run is
+        interrupted.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")

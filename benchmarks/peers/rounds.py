@@ -83,7 +83,9 @@ class RoundProgress:
         self._began = clock()
 
     def step(self, what: str) -> None:
-        """Report that the measurement `what` begins, with the time spent and the time left."""
+        """Report that the measurement `what` begins, with the elapsed and the estimated remaining
+        time.
+        """
         spent = self._clock() - self._began
         left = (
             f", about {duration(spent / self._done * (self._steps - self._done))} left"
@@ -94,7 +96,7 @@ class RoundProgress:
         self._done += 1
 
     def skip(self, steps: int = 1) -> None:
-        """Lower the number of measurements to make, because `steps` of them are left out."""
+        """Subtract `steps` skipped measurements from the number of measurements to make."""
         self._steps -= steps
 
 

@@ -1,7 +1,8 @@
 """The performance targets of Trellis in comparison with other brokers, checked against a run.
 
-Each target compares one figure of Trellis with that of one peer. A broker must cost at least
-`least` times as much as Trellis. Trellis may cost at most `most` times as much as a lower bound.
+Each target compares one figure of Trellis with the same figure of one peer. A broker must cost at
+least `least` times as much as Trellis. Trellis may cost at most `most` times as much as a lower
+bound.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from peers.results import Results, ratio
 
 
 class Goal(NamedTuple):
-    """A target for one figure of Trellis, compared with that of a peer, in one workload.
+    """A target for one figure of Trellis in one workload, compared with the same figure of a peer.
 
     `figure` names a field of Figures. If `least` is set, the peer's figure must be at least `least`
     times that of Trellis. If `most` is set, the figure of Trellis must be at most `most` times that

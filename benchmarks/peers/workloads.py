@@ -1,5 +1,5 @@
-"""Lists the workloads: those of `trellis bench load`, and some of them again at half of the rate
-that a reference peer reaches.
+"""Lists the workloads: all workloads of `trellis bench load`, and some of these a second time, at
+half of the rate that a reference peer reaches.
 
 The load tool's own table defines what a workload does; this module only reads it.
 """

@@ -8,5 +8,5 @@ Reading order:
     roles          named sets of permissions and topic rules that many users share
     users          the users that the broker stores, with their permissions
 
-The authenticators are in trellis/auth; docs/security.md describes both layers of access control.
+The authenticators are in trellis/auth; docs/security.md describes permissions and topic rules.
 """

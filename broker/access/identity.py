@@ -257,7 +257,7 @@ class Verdict:
 class AuthStep:
     """A step of an enhanced authentication: data for the client, and in the last step the verdict.
 
-    `verdict` is None in all other steps.
+    `verdict` is None in all steps before the last step.
     """
 
     def __init__(self, verdict: Verdict | None, data: bytes) -> None:

@@ -110,5 +110,5 @@ class Reservations:
         return 0, []
 
     def users(self, vhost: str, client_id: str) -> list[str]:
-        """Return the users for which an identifier is reserved; an empty list if it is free."""
+        """Return the users for which an identifier is reserved; empty if no rule reserves it."""
         return self.find(vhost, client_id)[1]

@@ -117,7 +117,7 @@ class Roles:
         return True
 
     def remove(self, name: str, ticket: Ticket | None = None) -> bool:
-        """Delete a role that no user has, which the caller checks; return True if it existed."""
+        """Delete a role; return True if it existed. The caller checks that no user has the role."""
         if self.by_name.pop(name, None) is None:
             return False
         self._store.define(Undefined(USERS_VHOST, "role", name), ticket)
@@ -141,8 +141,8 @@ def _check(name: str, vhost: str, grant: RoleGrant) -> None:
     for text in grant.rules:
         if is_reservation(text):
             raise PreconditionFailed(
-                f"role '{name}': '{text}' reserves a client identifier, which only the rules of a "
-                "user can do"
+                f"role '{name}': '{text}' reserves a client identifier: move this rule to the "
+                "rules of a user"
             )
     try:
         UserPermissions("user", vhost, grant.permission, grant.rules)

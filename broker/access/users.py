@@ -1,4 +1,4 @@
-"""Users and permissions that the broker stores itself, beside the users of the settings.
+"""Users and permissions that the broker stores, in addition to the users in the settings.
 
     user         name -> password hash, tags, role (roles.py)
     permission   virtual host, name -> configure, write, read; topic rules; topic permissions
@@ -57,7 +57,7 @@ class User(Identity):
         return None if permissions is None else permissions.identity(client_id)
 
     def _role_permissions(self, vhost: str) -> UserPermissions | None:
-        """Return the permissions that the user's role gives in a virtual host; None for none."""
+        """Return the permissions that the user's role gives in a virtual host, or None."""
         if self.role is None:
             return None
         known = self._by_role.get(vhost)
@@ -152,7 +152,7 @@ class Users:
         self.reservations.replace(user.name, vhost, rules)
 
     def _notify(self, name: str) -> None:
-        """Call the functions in `changed`, because a user was changed or deleted."""
+        """Call the functions in `changed` with the name of a changed user, or "" for a role."""
         for tell in self.changed:
             tell(name)
 

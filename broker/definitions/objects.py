@@ -270,7 +270,7 @@ class ObjectImport:
     ) -> Policy:
         """Return the policy without its invalid keys, and add a verdict for each of them.
 
-        Raise PreconditionFailed if no key is left, or the policy itself is not valid.
+        Raise PreconditionFailed if no key is valid, or the policy itself is not valid.
         """
         definition = row.get("definition")
         if not isinstance(definition, dict) or not definition:
@@ -354,7 +354,7 @@ class ObjectImport:
         source, name = _text(row, "source"), _text(row, "destination")
         if not source:
             raise PreconditionFailed(
-                "the default exchange leads to every queue, and takes no bindings"
+                "the default exchange is bound to every queue, and cannot have other bindings"
             )
         if name.startswith(_MQTT_PREFIX) and row.get("destination_type") == "queue":
             raise PreconditionFailed(MQTT_SESSION.text)

@@ -102,7 +102,8 @@ def import_(
 
 
 def rows_of(document: object) -> Iterator[tuple[str, object]]:
-    """Return the objects of a document with their sections, in the order of their dependencies.
+    """Return an iterator over the objects of a document, with their sections, in the order of their
+    dependencies.
 
     Raise PreconditionFailed if the document is not a JSON object.
     """

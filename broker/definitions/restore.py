@@ -3,7 +3,8 @@
     definitions --> exchanges, queues, sessions --> bindings and subscriptions --> messages
 
 A definition that is invalid now (a matcher that is no longer allowed, an argument that a newer
-version refuses) is reported, and stays in the store: once it is valid again, it is restored.
+version refuses) is reported, and stays in the store. A later start restores the definition if it is
+valid then.
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ class SessionRestorer:
     ) -> None:
         """Restore a session's inbox: messages that wait, or that its client has not settled.
 
-        An inbox without messages is restored too.
-        `pubrec_received` are the positions of messages that the client has acknowledged with a
-        PUBREC.
+        An inbox without messages is restored too. `positions` are the positions of the inbox's
+        messages in the store, and `pubrec_received` the positions of messages that the client has
+        acknowledged with a PUBREC.
         """
         raise NotImplementedError
 
@@ -117,7 +118,7 @@ class RestoreReport:
 
 
 def restore_broker(broker: Broker, opened: OpenedStore, sessions: SessionRestorer) -> RestoreReport:
-    """Restore everything that a data directory contains: definitions and messages."""
+    """Restore all definitions and messages of a data directory, and return a report."""
     restoring = DefinitionsRestore(broker, sessions)
     # The sort keeps the order of the numbers among definitions of equal rank.
     for number, entry in sorted(opened.definitions, key=_rank):

@@ -28,7 +28,7 @@ TOO_LARGE: Final[i64] = 4
 #: make more than COPIES_MAX (x_death.py) copies of it.
 LOOPED: Final[i64] = 5
 #: The publisher numbers its messages, and published this sequence number before; or the exchange
-#: deduplicates messages, and has already routed a message with this header value.
+#: deduplicates messages, and has already routed a message with the same `x-deduplication-header`.
 REPEATED: Final[i64] = 6
 #: The names of the message fates, as metrics show them.
 MESSAGE_FATES: Final = (
@@ -52,9 +52,9 @@ AUTO_ACKNOWLEDGED: Final[i64] = 1
 EXPIRED: Final[i64] = 2
 #: The queue exceeded the limit on its messages or bytes, and dropped the message.
 OVER_LIMIT: Final[i64] = 3
-#: The message had QoS 0, and its client did not read fast enough.
+#: The message had QoS 0, and the receiving client did not read fast enough.
 DROPPED: Final[i64] = 4
-#: The message had QoS 0, and its client was not connected.
+#: The message had QoS 0, and the receiving client was not connected.
 OFFLINE: Final[i64] = 5
 #: The protocol of the consumer cannot represent the message or its topic. Exported as
 #: `not_representable`.
@@ -74,8 +74,8 @@ OVERDELIVERED: Final[i64] = 11
 #: The delay of the message is over, and it was published again; or a newer message replaced it in
 #: the history of an exchange.
 RELEASED: Final[i64] = 12
-#: The queue deduplicates its messages, and already holds a message with this header value. Exported
-#: as `repeated`.
+#: The queue deduplicates its messages, and already holds a message with the same
+#: `x-deduplication-header`. Exported as `repeated`.
 REPEATED_IN_QUEUE: Final[i64] = 13
 #: An operator moved the message to another queue or exchange.
 MOVED: Final[i64] = 14

@@ -28,8 +28,8 @@ QUEUES: Final[i64] = 1 << 30
 #: Messages with the header `traceparent` take the slow path, because the broker samples messages
 #: for distributed tracing. A front end whose fast path takes messages with headers tests this bit.
 TRACEPARENT_HEADER: Final[i64] = 1 << 31
-#: The bits that a front end tests for each message that comes as a whole: they are properties of
-#: the route, not of the message.
+#: The bits that a front end tests for each message that it receives as a whole. The bits are
+#: properties of the route, not of the message.
 ROUTE_BITS: Final[i64] = ALWAYS | SUBSCRIBERS | TRACEPARENT_HEADER
 #: Bits 19 to 29 belong to front ends, for `RelayFormat.apart`. FRONT_END is the first of these
 #: bits.
@@ -71,7 +71,7 @@ class Encoding:
         return len(self.body(content))
 
     def priority(self, content: bytes) -> i64:
-        """Return the priority that the publisher set, 0 to 255; 0 if none. Never raises."""
+        """Return the priority, 0 to 255; 0 if the publisher set no priority. Never raises."""
         priority = self.properties(content).get("priority")
         return priority if isinstance(priority, int) else 0
 
@@ -207,7 +207,8 @@ class Address:
         #: The publisher, and the number of queues that the route leads to: streams record both.
         self.origin = UNKNOWN
         self.routed: i64 = 0
-        #: True for a TracedAddress: what happens to the message is reported (tracing.py).
+        #: True for a TracedAddress: the steps of the message are reported to its trace
+        #: (tracing.py).
         self.traced = False
         #: Virtual host, exchange and routing key with their lengths, as the log writes them; empty
         #: until the first message of this address is stored.

@@ -54,7 +54,7 @@ class Outlet:
         return True
 
     def client_names(self) -> tuple[str, ...]:
-        """Return the names by which an operator knows the client: its identifier, its address."""
+        """Return the client's names for operators: its identifier and its address."""
         return ()
 
     def touch(self) -> None:

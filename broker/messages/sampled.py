@@ -15,7 +15,7 @@ from typing import Final
 from broker.messages.trace_context import TraceContext
 from broker.messages.tracing import MessageTrace
 
-#: Number of steps that wait for the span exporter. Further steps are dropped and counted.
+#: Largest number of steps that wait for the span exporter. Further steps are dropped and counted.
 STEPS_MAX: Final = 1_000
 #: Largest length of a name or text of a step, and of a routing key, in characters.
 TEXT_MAX: Final = 256
@@ -88,7 +88,7 @@ class SampledStep:
 class DeliveryTimes:
     """A histogram of the times from publication to delivery of sampled messages, in seconds.
 
-    `counts` has the number of deliveries in each bucket, the last one above all BUCKETS.
+    `counts` has the number of deliveries in each bucket; the last bucket is above all BUCKETS.
     `exemplars` has the last delivery of each bucket: its trace id, the duration, and its Unix time
     in seconds.
     """
@@ -113,8 +113,8 @@ def _ignore() -> None:
 class SampledSteps:
     """The steps that wait for the span exporter, at most STEPS_MAX.
 
-    `clock` returns Unix time in nanoseconds. `wake` is called when a step is added while none
-    waits.
+    `clock` returns Unix time in nanoseconds. `wake` is called when a step is added while no other
+    step waits.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -154,7 +154,7 @@ class SampledMessage(MessageTrace):
         self._steps = steps
         self._trace_id = trace_id
         self._span_id = span_id
-        #: The publication, until the first step has been reported.
+        #: The publication; None once the first step has been reported.
         self._origin: SampledOrigin | None = origin
         self._published_at = steps.clock()
 

@@ -1,7 +1,7 @@
 """Trace contexts: the headers `traceparent` and `tracestate` of a message (W3C Trace Context).
 
-A publisher that takes part in distributed tracing writes them: as headers of an AMQP message, or as
-User Properties of an MQTT 5 message. The broker forwards them unchanged.
+A publisher that takes part in distributed tracing writes these headers: as headers of an AMQP
+message, or as User Properties of an MQTT 5 message. The broker forwards the headers unchanged.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from broker.messages.message import Message
 
 #: Name of the header with the trace id, the publisher's span id and the flags.
 TRACEPARENT: Final = "traceparent"
-#: The bytes of this name, which stand in the encoded properties of a message.
+#: The bytes of the name `traceparent`, as the encoded properties of a message contain them.
 TRACEPARENT_MARK: Final = TRACEPARENT.encode()
 #: Name of the header with data of tracing systems, which the broker does not interpret.
 TRACESTATE: Final = "tracestate"
-#: Longest `tracestate` that is kept, in characters (W3C Trace Context section 3.3.1.5).
+#: Longest `tracestate` that the broker reads, in characters (W3C Trace Context section 3.3.1.5).
 TRACESTATE_MAX: Final = 512
 #: Bit of the flags: the publisher records this trace (W3C Trace Context section 3.2.2.5.1).
 SAMPLED_FLAG: Final = 1

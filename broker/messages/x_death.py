@@ -46,7 +46,7 @@ REASONS: Final[dict[int, str]] = {
 
 
 def deaths_of(headers: Mapping[str, object]) -> list[Death]:
-    """Return the deaths in the header `x-death`, the last one first.
+    """Return the deaths in the header `x-death`, the last death first.
 
     Return an empty list if there is no such header or it is not a list.
     """

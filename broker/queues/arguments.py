@@ -10,10 +10,10 @@ x-dead-letter-exchange            an exchange name                            ye
 x-dead-letter-routing-key         needs x-dead-letter-exchange                yes
 x-max-priority                    0 to 255                                    yes
 x-single-active-consumer          a boolean                                   yes
-x-delivery-limit                  from 0; -1 (or less) is none                yes
+x-delivery-limit                  from 0; -1 (or less): no limit              yes
 x-delayed-retry-type              disabled, all, failed, returned             yes
 x-delayed-retry-min, -max         ms, from 1                                  yes
-x-consumer-timeout                ms, from 0 (none)                           yes
+x-consumer-timeout                ms, from 0 (no timeout)                     yes
 x-message-deduplication           a boolean; not with x-max-priority          yes
 x-queue-type                      classic (if absent), quorum or stream       yes
 x-max-age                         of a stream: 7D, 12h, ...                   yes
@@ -187,8 +187,8 @@ class QueueArguments:
         self.journal = arguments.get(JOURNAL) is True
         self.single_active_consumer = arguments.get(_SINGLE_ACTIVE_CONSUMER) is True
         self.max_priority = _number(arguments.get("x-max-priority"))
-        #: True if the queue drops a message whose header value equals that of a message in the
-        #: queue.
+        #: True if the queue drops a message whose `x-deduplication-header` equals the header of a
+        #: message in the queue.
         self.deduplicates = arguments.get(DEDUPLICATION) is True
         if self.deduplicates and self.ranked:
             raise PreconditionFailed(

@@ -1,9 +1,9 @@
 """Arrival times of the waiting messages of a queue, estimated from a few marks.
 
-A mark says when the message with a sequence number came. The marks begin anew when a message comes
-to the empty queue. A queue makes at most one mark in MARK_MS, and keeps at most MARKS_MAX marks.
-When there are more, every second mark is dropped, and later marks are twice as far apart. So a
-waiting message needs no memory for its time.
+A mark is a sequence number, and the time at which the message with this number came. The marks
+begin anew when a message comes to the empty queue. A queue makes at most one mark in MARK_MS, and
+keeps at most MARKS_MAX marks. Above this number, every second mark is dropped, and later marks are
+twice as far apart. So a waiting message needs no memory for its arrival time.
 
 For a message that waited when the broker started, the time of the start counts as its arrival. For
 a message that was returned to the empty queue, the time of the return counts.
@@ -39,7 +39,7 @@ class Arrivals:
         """Record that the message with the number `sequence` came at the time `now`, in ms.
 
         Return the time at which the next arrival must be recorded. `oldest` is the lowest sequence
-        number of a waiting message. Records that only concern messages before it are dropped.
+        number of a waiting message. Marks that only concern messages before `oldest` are dropped.
         """
         sequences, times = self._sequences, self._times
         if sequences and sequence <= sequences[-1]:
@@ -61,8 +61,8 @@ class Arrivals:
     def time_of(self, sequence: i64) -> i64:
         """Return the estimated arrival time of the message with this sequence number, in ms.
 
-        The result is the time of the last mark whose sequence number is not higher. If all marks
-        have higher numbers, the result is the time of the first mark.
+        The result is the time of the last mark whose number is not above `sequence`. If the numbers
+        of all marks are above `sequence`, the result is the time of the first mark.
         """
         found: i64 = self._times[0]
         for at, marked in enumerate(self._sequences):

@@ -28,7 +28,8 @@ from broker.queues.destination import Destination
 from broker.queues.statistics import NO_EVENTS
 from broker.store.contract import Store
 
-#: A search that has looked at more consumers than this reduces `_search_left` by their number.
+#: A search that has looked at more consumers than this number reduces `_search_left` by the number
+#: of these consumers.
 MANY_CONSUMERS: Final[i64] = 64
 #: Number of consumers of one queue that are searched in one turn, in up to 5 ms, before the search
 #: continues in the next turn. A search that exceeds this number is completed, so that it need not
@@ -98,7 +99,8 @@ class CreditPool:
         """Take one credit for a delivery to `consumer`.
 
         When the pool gets credit again, the queue of the consumer that took the last credit is
-        served last. Otherwise this queue could take all the new credit, and the other queues none.
+        served last. Otherwise this queue could take all the new credit, and the other queues would
+        get none.
         """
         self.credit -= 1
         if self.credit <= 0 and consumer in self.consumers:
@@ -229,13 +231,14 @@ class MessageSource(Destination):
 
     @abstractmethod
     def requeue(self, delivery: Delivery) -> None:
-        """Return an unsettled message from its consumer to its old place in the queue."""
+        """Put an unsettled message, which its consumer returns, back at its old place."""
         raise NotImplementedError
 
     def requeue_failed(self, delivery: Delivery) -> None:
         """Requeue a message whose delivery failed: it was rejected, or its channel has ended.
 
-        The effect differs from that of `requeue` only in a queue with delayed retry (`retries.py`).
+        The effect differs from the effect of `requeue` only in a queue with delayed retry
+        (`retries.py`).
         """
         self.requeue(delivery)
 
@@ -331,7 +334,7 @@ class MessageSource(Destination):
                     and (pool is None or pool.credit > 0)
                     and consumer.outlet.open()
                 ):
-                    # Consumers of equal priority take turns: move this consumer behind the others.
+                    # Consumers of equal priority take turns: this consumer becomes the last.
                     last = at
                     self._search_left -= at
                     while (
@@ -376,7 +379,7 @@ class MessageSource(Destination):
         self.schedule_drain()
 
     def unsubscribe(self, consumer: Consumer) -> None:
-        """Remove a consumer; if no active consumer is left, activate the next standby consumers."""
+        """Remove a consumer; if no active consumer remains, activate the next standby consumers."""
         if consumer in self.standby:
             self.standby.remove(consumer)
         elif consumer in self.consumers:
@@ -397,7 +400,7 @@ class MessageSource(Destination):
             self._activate_standby()
 
     def _activate_standby(self) -> None:
-        """If no active consumer is left, activate the next standby consumers."""
+        """If no active consumer remains, activate the next standby consumers."""
         if not self.consumers and self.standby:
             count = (
                 1

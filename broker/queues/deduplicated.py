@@ -1,7 +1,7 @@
 """The queue that deduplicates its messages (RabbitMQ's plugin `rabbitmq-message-deduplication`).
 
     put --> does a message in the queue have the same x-deduplication-header? --yes--> dropped
-                `--no--> waits, and its value is known until it is settled or discarded
+                `--no--> waits; the queue remembers its header until it is settled or discarded
 
 An unacknowledged message is still in the queue. A message without the header is not compared. After
 a restart, the queue reads its stored messages, so it knows their header values before the first new
@@ -33,7 +33,7 @@ VALUES_MAX: Final = 1_000_000
 
 
 class DeduplicatedQueue(LimitedQueue):
-    """A queue that drops a new message if a queued one has the same `x-deduplication-header`."""
+    """A queue that drops a new message if a message in it has the same `x-deduplication-header`."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class DeduplicatedQueue(LimitedQueue):
         host: DeadLetterHost,
     ) -> None:
         super().__init__(vhost, name, agenda, store, durable, arguments, host)
-        #: Maps the hash of each known value to the position of its message in the store, 0 for
-        #: none. The position distinguishes a purged, unacknowledged message from a later message
-        #: with the same value.
+        #: Maps the hash of each known value to the position of its message in the store, or to 0 if
+        #: the message is not stored. The position distinguishes a purged, unacknowledged message
+        #: from a later message with the same value.
         self._known: dict[bytes, int] = {}
         #: The largest number of values that the queue remembers.
         self.values_max = VALUES_MAX

@@ -32,7 +32,7 @@ class DelayQueue(HeapQueue):
     def discard(self, message: Message, fate: i64) -> None:
         if fate == EXPIRED and self._host is not None:
             self.count(RELEASED)
-            # The virtual host settles the message in the store once it is published.
+            # The virtual host settles the message in the store after it has published the message.
             self._host.publish_delayed(self, message)
         else:
             super().discard(message, fate)
@@ -40,7 +40,7 @@ class DelayQueue(HeapQueue):
     def withdraw(self, sequence: i64) -> bool:
         """Discard the message with this sequence number; return True if it was in the queue.
 
-        Slow: it searches the whole queue.
+        The method is slow, because it searches the whole queue.
         """
         for at, entry in enumerate(self._heap):
             if entry[1] == sequence:

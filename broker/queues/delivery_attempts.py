@@ -1,4 +1,4 @@
-"""The number of times that a message was returned, as stored and as a header for consumers."""
+"""The number of returns of a message: recorded in the store, and sent to consumers as a header."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ class DeliveryGate:
     """The gate of one queue: permits deliveries up to the queue's durable delivery mark.
 
     The delivery mark is a position in the log. After a crash, messages up to the mark are delivered
-    as redelivered. `queue` is the queue, or the queue that replaced it.
+    as redelivered. `queue` is the queue that the gate belongs to; if a policy replaces the queue,
+    `queue` becomes the replacement.
     """
 
     def __init__(self, queue: GatedQueue) -> None:

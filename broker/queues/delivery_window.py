@@ -21,8 +21,8 @@ were never delivered. While consumers take messages faster than the disk syncs m
 FASTEST * WAITING_MARKED.
 
 A slow or full disk must not hold back deliveries. If messages have waited MARK_PATIENCE ms for a
-mark, the queue delivers them without it, and counts them (`Store.unmarked_deliveries`). If the
-broker crashes before the disk has caught up, these messages come back as not redelivered.
+mark, the queue delivers them without the mark, and counts them (`Store.unmarked_deliveries`). If
+the broker crashes before the disk has caught up, these messages come back as not redelivered.
 
 A mark that is not durable yet is valid for messages that are stored after it: a crash that keeps
 the message in the log keeps the mark, too.
@@ -57,7 +57,8 @@ class WindowOwner(Protocol):
     def position_ahead(self, rank: i64, count: i64) -> i64:
         """Return the position of the waiting message that is `count` places behind the head.
 
-        Return 0 if no message is there. In a priority queue, only the messages of the rank count.
+        Return 0 if fewer messages wait. In a priority queue, only messages of the priority `rank`
+        count.
         """
 
     def window_changed(self) -> None:
@@ -70,7 +71,8 @@ class WindowOwner(Protocol):
 class Patience(Task):
     """A timer that ends the wait for a delivery mark.
 
-    If the mark is not durable when the timer runs out, the queue delivers messages without it.
+    If the mark is not durable when the timer runs out, the queue delivers messages without the
+    mark.
     """
 
     def __init__(self, window: DeliveryWindow, ticket: Ticket) -> None:
@@ -120,8 +122,8 @@ class DeliveryWindow(Waiter):
     def permits(self, position: i64, last: bool) -> bool:
         """True if the message at a position may be delivered now.
 
-        Append a higher delivery mark to the log if the deliveries come near the present one. `last`
-        is True if no other message waits.
+        Append a higher delivery mark to the log if the deliveries come near the present mark.
+        `last` is True if no other message waits.
         """
         if position > self.renew_above and self._ticket is None:
             self._raise(position, last)
@@ -225,7 +227,7 @@ class DeliveryWindow(Waiter):
 
 
 class RestoredDeliveries:
-    """The deliveries of one queue before the broker started, as the log has them.
+    """The deliveries of one queue before the broker started, as the log recorded them.
 
     `marks` has the delivery marks by rank (the priority, or 0), `counts` has the delivery counts by
     position.

@@ -24,9 +24,9 @@ class Destination(Task):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: The number of this object's definition in the store, 0 if the object is not durable. A
-        #: number is never used again, but a name may be. A predeclared exchange has a number below
-        #: 0.
+        #: The number of this object's definition in the store, 0 if the object is not durable. No
+        #: other object ever gets the same number, but a new object can have the name of a deleted
+        #: object. A predeclared exchange has a number below 0.
         self.number: i64 = 0
         #: The exchanges that have bindings to this destination.
         self.bound_to: Bucket[Destination] = None

@@ -5,7 +5,7 @@ destinations of a message finds queues and subscribers. A Plan keeps its filters
 queues.
 
 The filter remembers a hash of each header value, so all entries have the same size. As in
-RabbitMQ's plugin by default, they are in memory only: after a restart the filter is empty.
+RabbitMQ's plugin by default, the entries are in memory only: after a restart the filter is empty.
 """
 
 from __future__ import annotations
@@ -90,6 +90,6 @@ class DuplicateFilter(Queue):
 
 
 def hash_value(value: object) -> bytes:
-    """Return a 16-byte hash of a header value. The hashes of 1 and "1" differ: the type counts."""
+    """Return a 16-byte hash of a header value and its type: the hashes of 1 and "1" differ."""
     text = f"{type(value).__name__} {value!a}".encode()
     return blake2b(text, digest_size=16).digest()

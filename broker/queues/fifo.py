@@ -76,5 +76,5 @@ class Fifo(Generic[T]):
         return [item for item in self._items[first : first + most] if item is not None]
 
     def items(self) -> list[T]:
-        """Return all items, the first one first."""
+        """Return all items, in order."""
         return self.part(0, len(self._items))

@@ -8,7 +8,7 @@ define the rank: PriorityQueue by priority, DelayQueue by time.
 If more than `store.window` messages wait, a stored message that comes behind the head goes to a
 second heap, which has positions in the store instead of messages (paged_heap.py). Messages are read
 back when they come before all messages in memory. So the head is always in memory, except while no
-file descriptor is left to read it. Meanwhile, no message is delivered: `_waiting.paged` is set to
+file descriptor is free to read it. Meanwhile, no message is delivered: `_waiting.paged` is set to
 `depth`, as if all messages were on disk.
 """
 
@@ -140,7 +140,7 @@ class HeapQueue(LimitedQueue):
     def _load_head(self) -> None:
         """Read paged messages until the head is in memory.
 
-        If no file descriptor is left, no message is delivered until a retry succeeds.
+        If no file descriptor is free, no message is delivered until a retry succeeds.
         """
         heap, paged = self._heap, self._paged_heap
         while paged.entries and (not heap or paged.precedes(heap[0][0], heap[0][1])):

@@ -192,8 +192,9 @@ class LimitedQueue(Queue):
         if self.depth > before:
             self.count_bytes(message)
             if self._trim(self._put_drops()) or 0 < message.expires <= self.agenda.now:
-                # With TTL 0 and no ready consumer, the message has expired already; and dropping
-                # messages may have left an expired one at the head. Do not wait for the timer.
+                # Do not wait for the timer: with TTL 0 and no ready consumer, the message has
+                # expired already. Or messages were dropped, and the new head of the queue has
+                # expired.
                 self.expire(MESSAGES_PER_SLICE)
 
     def enqueue(self, message: Message) -> None:
@@ -222,7 +223,7 @@ class LimitedQueue(Queue):
             if self.retries is None:
                 self.retries = RetryDelay(self)
             returned = ReturnedMessage(delivery.message, delivery.sequence, attempts)
-            report(delivery.message, "requeued", self.name, f"waits {int(delay):,} ms first")
+            report(delivery.message, "requeued", self.name, f"delayed by {int(delay):,} ms")
             self.retries.add(returned, self.agenda.now + delay)
             self.schedule_drain()
             return
@@ -256,8 +257,8 @@ class LimitedQueue(Queue):
     def _trim(self, limit: i64) -> bool:
         """Drop messages from the head while the queue is over its limits.
 
-        At most `limit` messages are dropped now, the others as bulk work. Return True if a message
-        was dropped.
+        At most `limit` messages are dropped now, further messages as bulk work. Return True if a
+        message was dropped.
         """
         before: i64 = self.depth
         while self._over_limit():
@@ -297,7 +298,7 @@ class LimitedQueue(Queue):
     def _over_limit(self) -> bool:
         """True if more messages, or more bytes, wait than the arguments allow.
 
-        False while the head is on disk and no file descriptor is left to read the head.
+        False while the head is on disk and no file descriptor is free to read the head.
         """
         arguments = self.arguments
         return self.depth > self._waiting.paged and (
@@ -390,7 +391,7 @@ class LimitedQueue(Queue):
         return returned
 
     def _is_counted(self, returned: ReturnedMessage, was_returned: bool) -> bool:
-        """True if `waiting_bytes` includes this message, the former head (returned or not)."""
+        """True if `waiting_bytes` includes this message, which was the head of the queue."""
         if was_returned:
             return returned.counted == self._count_number
         return self._recount is None or self._recount.contains(returned.sequence)

@@ -70,11 +70,12 @@ class PagedHeap:
 
     def __init__(self) -> None:
         self.entries: list[int] = []
-        #: True while no file descriptor is left to read the next messages, and a retry is due.
+        #: True while no file descriptor is free to read the next messages, and a retry is
+        #: scheduled.
         self.waits = False
 
     def push(self, rank: int, sequence: int, message: Message) -> None:
-        """Add a stored message: the heap keeps its numbers, not its content."""
+        """Add an entry for a stored message. The heap does not keep the message's content."""
         heapq.heappush(self.entries, _pack(rank, sequence, message))
 
     def precedes(self, rank: int, sequence: int) -> bool:
@@ -86,7 +87,7 @@ class PagedHeap:
         """Remove the first messages, up to CHUNK_MESSAGES, and return them with their entries.
 
         The message is None if the store cannot read it. Raise OutOfDescriptors, and remove nothing,
-        if no file descriptor is left.
+        if no file descriptor is free.
         """
         heap = self.entries
         first = [heapq.heappop(heap) for _ in range(min(int(CHUNK_MESSAGES), len(heap)))]
@@ -105,7 +106,10 @@ class PagedHeap:
 
 
 def read_entries(store: Store, queue: i64, entries: list[int]) -> list[tuple[int, Message | None]]:
-    """Return the first `entries`, each with its message; fewer if the messages are large."""
+    """Return the first of `entries`, each with its message; fewer if the messages are large.
+
+    The message is None if the store cannot read it.
+    """
     read = store.fetch(queue, [position_of(entry) for entry in entries])
     found: list[tuple[int, Message | None]] = []
     for entry, message in zip(entries, read, strict=False):

@@ -28,7 +28,7 @@ POSITION_SIZE: Final[i64] = 17
 #: Number that is added to the QoS in a message's flags if the message was published with the retain
 #: flag.
 _RETAINED: Final = 4
-#: Flags of a restored message: its QoS and its retain flag are those that the store returns.
+#: Flags of a restored message: its QoS and its retain flag are read from the store.
 _AS_STORED: Final = -1
 
 
@@ -60,7 +60,7 @@ class Chunk:
     def split(self, count: i64, transient: i64) -> Chunk:
         """Remove the first `count` messages, and return them as a new chunk.
 
-        `transient` is the number of transient messages among them.
+        `transient` is the number of these messages that the store does not keep.
         """
         first = Chunk()
         first.positions, self.positions = self.positions[:count], self.positions[count:]
@@ -88,7 +88,8 @@ class PagedTail:
         #: Number of messages in `Chunk.transient` of all chunks, and total size of their contents.
         self._transient: i64 = 0
         self._transient_bytes: i64 = 0
-        #: True while no file descriptor is left to read the next messages, and a retry is due.
+        #: True while no file descriptor is free to read the next messages, and a retry is
+        #: scheduled.
         self.waits = False
 
     def push(self, message: Message) -> None:
@@ -115,14 +116,14 @@ class PagedTail:
             self._last = chunk
 
     def _open_chunk(self) -> Chunk:
-        """Return the last chunk of the tail; append a new chunk if the last one is full."""
+        """Return the last chunk of the tail; append a new chunk if the last chunk is full."""
         if len(self._last.positions) >= CHUNK_MESSAGES or self._chunks.size == 0:
             self._last = Chunk()
             self._chunks.push(self._last)
         return self._last
 
     def position_ahead(self, count: i64) -> i64:
-        """Return the position of the message about `count` places behind the first one.
+        """Return the position of the message about `count` places behind the first message.
 
         The result is inexact: it may be the position of a message up to CHUNK_MESSAGES places
         earlier. If the tail is shorter, return the position of its last message. Return 0 if the
@@ -172,7 +173,7 @@ class PagedTail:
         """Remove and return the next messages, up to the first message that cannot be read.
 
         Return `[None]` if the next message itself cannot be read; the store has logged the reason.
-        Raise OutOfDescriptors, and remove nothing, if no file descriptor is left to read the
+        Raise OutOfDescriptors, and remove nothing, if no file descriptor is free to read the
         messages.
         """
         messages = self._read_ahead or self._read()
@@ -223,10 +224,10 @@ class PagedTail:
         return messages
 
     def peek(self, skipped: i64, count: i64) -> list[Message | None]:
-        """Return up to `count` messages behind the first `skipped` ones, and remove none.
+        """Return up to `count` messages behind the first `skipped` messages, and remove none.
 
         The messages are of one chunk, so the result may be shorter. It has None for each unreadable
-        message. Raise OutOfDescriptors if no file descriptor is left to read the messages.
+        message. Raise OutOfDescriptors if no file descriptor is free to read the messages.
         """
         ahead: i64 = len(self._read_ahead)
         if skipped < ahead:

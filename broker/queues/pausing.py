@@ -2,7 +2,7 @@
 
 A pause is one hold of the queue (`Queue.hold`). A consumer keeps the messages that it has; it may
 settle and return them. A client that polls (basic.get) gets no message. Messages expire, and limits
-drop messages, as in any queue. The pause lives in memory: it ends with the broker.
+drop messages, as in any queue. The pause is in memory only: it ends when the broker stops.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from broker.queues.queue import Queue
 
 
 def pause(queue: Queue) -> bool:
-    """Stop the deliveries of a queue until `resume`; return False if it is paused already."""
+    """Stop the deliveries of a queue until `resume`. Return False if it is already paused."""
     if queue.paused:
         return False
     queue.paused = True

@@ -2,9 +2,9 @@
 
     peek(queue, cursor, most) --> the next messages behind the cursor, in the order of delivery
 
-The queue does not change: its order, its counters and the marks of its messages stay as they are.
-A caller reads a long queue in several calls. Each call begins behind the last message of the call
-before, so that the queue may deliver messages meanwhile: a message that has left the queue is not
+The queue does not change: its order, its counters and the marks of its messages stay as they are. A
+caller reads a long queue in several calls. Each call begins behind the last message of the previous
+call, so the queue may deliver messages between two calls: a message that has left the queue is not
 read, and no message is read twice.
 
 One call reads at most one chunk of messages from the store (paged_tail.py).
@@ -57,7 +57,7 @@ def peek(queue: Queue, cursor: PeekCursor, most: i64) -> list[PeekedMessage]:
     """Return the next waiting messages behind the cursor, at most `most`, and move the cursor.
 
     The result is empty at the end of the queue. Raises OutOfDescriptors if no file descriptor is
-    left to read a message from the store.
+    free to read a message from the store.
     """
     while queue.replacement is not None:
         queue = queue.replacement
@@ -71,7 +71,7 @@ def peek(queue: Queue, cursor: PeekCursor, most: i64) -> list[PeekedMessage]:
 
 
 def head_of(queue: Queue) -> Message | None:
-    """Return the first waiting message; None if no message waits, or if no file descriptor is left
+    """Return the first waiting message; None if no message waits, or if no file descriptor is free
     to read the message from the store.
     """
     return queue._head() if queue.depth > queue.paged else None
@@ -105,7 +105,7 @@ def put_aside_back(queue: Queue, returned: ReturnedMessage) -> None:
 def _peek_plain(queue: Queue, after: i64, most: i64) -> list[PeekedMessage]:
     """Return the messages of a FIFO queue whose sequence numbers are above `after`.
 
-    They come in the order of delivery: returned messages, messages in memory, messages on disk.
+    The result is in the order of delivery: returned messages, messages in memory, messages on disk.
     """
     found: list[PeekedMessage] = []
     waiting = queue._waiting
@@ -134,7 +134,7 @@ def _of_returned(returned: ReturnedMessage, rank: i64) -> PeekedMessage:
 def _peek_heap(queue: HeapQueue, cursor: PeekCursor, most: i64) -> list[PeekedMessage]:
     """Return messages behind the cursor from the heap in memory and the heap of paged messages.
 
-    They come in the order of delivery: by rank, then by sequence number.
+    The result is in the order of delivery: by rank, then by sequence number.
     """
     last = (int(cursor.rank), int(cursor.sequence))
     memory: list[tuple[int, int, ReturnedMessage]] = []

@@ -1,7 +1,7 @@
 """Policies: arguments for all queues and exchanges whose name matches a pattern.
 
-Operators set policies, in RabbitMQ's format. Of all policies that match a name, only the one with
-the highest priority applies.
+Operators set policies, in RabbitMQ's format. Of all policies that match a name, only the policy
+with the highest priority applies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ PRIORITY_MAX: Final = 1 << 31
 class Policy:
     """One policy, checked: a pattern, and arguments for the queues and exchanges it matches.
 
-    `definition` is as written by the operator. Raises PreconditionFailed if a value is invalid.
+    `definition` is the definition as the operator wrote it. Raises PreconditionFailed if a value is
+    invalid.
     """
 
     def __init__(
@@ -123,7 +124,8 @@ class Policies:
 
     def __init__(self) -> None:
         self.by_name: dict[str, Policy] = {}
-        #: Operator policies by name; they bound the policies of the queues that they match.
+        #: Operator policies by name. An operator policy bounds the arguments that other policies
+        #: give to the queues that it matches.
         self.operator_by_name: dict[str, Policy] = {}
 
     def for_queue(self, name: str, kind: object) -> Policy | None:
@@ -143,7 +145,8 @@ class Policies:
         return self._matching(name, _EXCHANGE_KINDS)
 
     def arguments(self, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the queue arguments of the policy that applies to a queue; empty if none does.
+        """Return the queue arguments of the policy that applies to a queue; empty if no policy
+        does.
 
         `name` and `arguments` are the name and the declared arguments of the queue.
         """
@@ -181,7 +184,7 @@ def _best(policies: Mapping[str, Policy], name: str, kinds: tuple[str, ...]) -> 
 
 
 def bounded(own: Mapping[str, object], operator: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments of a policy, bounded by those of an operator policy.
+    """Return the arguments of a policy, bounded by the arguments of an operator policy.
 
     If both policies set a number for a key, the lower number applies. If both set another value for
     a key, the value of the operator policy applies.

@@ -74,7 +74,7 @@ class RankedGate(DeliveryGate):
         rank.add(message.position, self._ranked.store.waiting_marked)
 
     def remove(self, priority: i64, position: i64) -> None:
-        """Remove the message at this position in the store, and earlier ones of its priority."""
+        """Remove the message at this position, and all earlier messages of the priority."""
         known = self._ranks.get(priority)
         if known is not None:
             known.remove(position)

@@ -6,7 +6,7 @@
 
 A queue is first in, first out (FIFO). Each message has a sequence number in its queue. A message
 that a consumer returns (a requeue) goes back to its old place. The waiting messages may be on disk
-(waiting.py): while no file descriptor is left to read them, the queue has messages but no head, and
+(waiting.py): while no file descriptor is free to read them, the queue has messages but no head, and
 `depth == _waiting.paged`.
 
 Backpressure: a consumer is ready while it has credit (prefetch) and its outlet accepts data. If no
@@ -149,7 +149,8 @@ class Queue(MessageSource):
         if self.depth > self._max_length and self.depth > waiting.paged:
             self.drop_head(OVER_LIMIT)
             if self.depth > self._max_length and self.depth > waiting.paged:
-                # The queue grew while its head could not be read: each new message now drops two.
+                # The queue grew while its head could not be read: each new message now drops two
+                # old messages.
                 self.drop_head(OVER_LIMIT)
         self._set_overflow_depth()
 
@@ -268,7 +269,7 @@ class Queue(MessageSource):
             self._gate.write_exact(self.in_memory() + delayed)
 
     def in_memory(self) -> list[ReturnedMessage]:
-        """Return waiting messages in memory, at least all that consumers have returned."""
+        """Return waiting messages in memory, including all messages that consumers returned."""
         return self._waiting.returned.in_order()
 
     def delayed(self) -> list[ReturnedMessage]:
@@ -420,7 +421,7 @@ class Queue(MessageSource):
     def _read_tail(self) -> None:
         """Read the next messages of the tail, unless undelivered messages are in memory.
 
-        If no file descriptor is left, the messages stay in the tail until a retry succeeds.
+        If no file descriptor is free, the messages stay in the tail until a retry succeeds.
         """
         waiting = self._waiting
         if waiting.lacks_descriptors:
@@ -451,7 +452,7 @@ class Queue(MessageSource):
 
         Return None if no message waits, if the queue is `held`, or if the first message cannot be
         delivered now: it has expired (`head_expired`), it is above the durable delivery mark
-        (`waits_for_mark`), or no file descriptor is left to read it.
+        (`waits_for_mark`), or no file descriptor is free to read it.
         """
         self.expire(MESSAGES_PER_SLICE)
         if self.depth == self._waiting.paged or self.head_expired or self._holds > 0:
@@ -474,7 +475,7 @@ class Queue(MessageSource):
         """Put back a message that `take` gave to a client which cannot receive it.
 
         The message does not count as delivered. Several messages must be put back in reverse order,
-        the last one first.
+        the last message first.
         """
         self.insert_returned(
             ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts)
@@ -548,7 +549,7 @@ class Queue(MessageSource):
         """Record in the store that this queue no longer needs the message at `position`.
 
         If the queue is deleted, the store needs no record: the deletion includes all messages. If
-        another Queue object has replaced this object, the other object does the work.
+        another Queue object has replaced this object, the replacement records the release.
         """
         if self.dead:
             if self.replacement is not None:
@@ -590,7 +591,7 @@ class Queue(MessageSource):
         """
 
     def expire(self, limit: i64) -> None:
-        """Discard expired messages from the head: at most `limit` now, the others as bulk work.
+        """Discard expired messages from the head: at most `limit` now, more as bulk work.
 
         If bulk work of this queue waits already and `limit` is not UNLIMITED, discard none now. An
         expired message behind a message that has not expired stays until it is at the head.

@@ -22,8 +22,8 @@ COUNTED_PER_SLICE: Final[i64] = 20_000
 def uncounted_size(returned: ReturnedMessage, number: i64) -> i64:
     """Return the size of a message's body in bytes, or 0 if the message is counted already.
 
-    `number` is the number of the present count (Recount). From now on, the message counts as
-    included in this count.
+    `number` is the number of the present count (Recount). Mark the message as included in this
+    count.
     """
     if returned.counted == number:
         return 0
@@ -47,25 +47,26 @@ class Recount:
         afterwards.
         """
         self._number: i64 = number
-        #: The bodies are still to be counted from the sequence number `_next` to before `_end`.
+        #: The bodies of the messages from the sequence number `_next` to before `_end` are not
+        #: counted yet.
         self._next: i64 = first
         self._end: i64 = first + waiting
         self._returned = returned
 
     @property
     def finished(self) -> bool:
-        """True if the count includes all bodies that waited when it began."""
+        """True if the count includes all bodies of messages that waited when the count began."""
         return self._next >= self._end and not self._returned
 
     def contains(self, sequence: i64) -> bool:
-        """True if the queue's size in bytes already includes the body of this message."""
+        """True if the queue's size in bytes already includes the message with this number."""
         return not self._next <= sequence < self._end
 
     def count_slice(self, head: i64, waiting: Fifo[Message]) -> i64:
         """Do one slice of the count: return the total size of the next bodies in bytes.
 
         Messages that have left the queue are skipped. `waiting` are the waiting messages now, and
-        `head` is the sequence number of the first one.
+        `head` is the sequence number of the first waiting message.
         """
         left: i64 = COUNTED_PER_SLICE
         size: i64 = 0

@@ -34,7 +34,7 @@ class RetryingQueue(Protocol):
 
 
 def retry_delay(arguments: QueueArguments, attempts: i64, failed: bool) -> i64:
-    """Return the delay in ms of a message that is returned for the `attempts`-th time; 0 for none.
+    """Return the delay in ms of a message that is returned for the `attempts`-th time, or 0.
 
     `failed` is True if the return counts as a failed delivery: basic.reject, or the end of the
     channel. It is False if the client returned the message with basic.nack or basic.recover.
@@ -57,12 +57,12 @@ class RetryDelay(BulkTask):
         self._due: i64 = 0
 
     def add(self, returned: ReturnedMessage, ends: i64) -> None:
-        """Return the message to its queue once the clock reaches the time `ends`, in ms."""
+        """Put the message back into its queue once the clock reaches the time `ends`, in ms."""
         heapq.heappush(self._heap, (int(ends), int(returned.sequence), returned))
         self._set_timer()
 
     def messages(self) -> list[ReturnedMessage]:
-        """Return the delayed messages, in no order."""
+        """Return the delayed messages, in no particular order."""
         return [entry[2] for entry in self._heap]
 
     def memory_bytes(self) -> i64:

@@ -31,7 +31,7 @@ class ReturnedMessages:
         self._later: list[ReturnedMessage] = []
 
     def insert(self, returned: ReturnedMessage) -> None:
-        """Insert a returned message at the place that its sequence number gives it."""
+        """Insert a returned message, in the order of the sequence numbers."""
         first = self._first
         if not first:
             first.append(returned)

@@ -21,7 +21,7 @@ class UnusedExpiry(Task):
     """
 
     def __init__(self, queue: Queue, expire: Callable[[], None]) -> None:
-        """Create the timer. `expire` deletes the queue, unless it has consumers again."""
+        """Create the timer. `expire` deletes the queue, unless the queue has consumers again."""
         self.queue: Queue | None = queue
         self._expire: Callable[[], None] = expire
         self._expires: i64 = 0

@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 from broker.agenda import Agenda, BulkTask, Task
 
-#: Time after which a queue tries again to read its tail if no file descriptor was left, in ms.
+#: Time after which a queue tries again to read its tail if no file descriptor was free, in ms.
 TAIL_RETRY_MS: Final[i64] = 1_000
 
 

@@ -5,14 +5,14 @@
                      insert
 
 Each message has a sequence number in its queue. A message that a consumer returns goes back to its
-old place: all sequence numbers in `returned` are lower than the numbers in `memory`, so `returned`
-goes first.
+old place: all sequence numbers in `returned` are lower than the numbers in `memory`, so the
+messages in `returned` are delivered first.
 
 A durable queue with more than `store.window` messages drops its newest messages from memory, and
 reads them from the store when their turn comes: `push --> memory --> tail --> (store) --> memory`.
-While there is a tail, every new message goes there.
+While the tail holds messages, every new message goes to the tail.
 
-If no file descriptor is left for such a read, the messages stay in the tail until a retry succeeds.
+If no file descriptor is free for such a read, the messages stay in the tail until a retry succeeds.
 Meanwhile messages wait, but there is no head.
 """
 
@@ -134,14 +134,14 @@ class WaitingMessages:
     # -- arrival times
 
     def mark_first(self, sequence: i64, now: i64) -> None:
-        """Record the arrival time `now` of a message that is the only one that waits."""
+        """Record the arrival time `now` of the only waiting message."""
         self._arrivals = Arrivals()
         self.next_mark = self._arrivals.mark(sequence, now, sequence)
 
     def mark_newest(self, now: i64) -> None:
         """Record the arrival time `now` of the newest message (arrivals.py).
 
-        Call this for the first waiting message, and when the time `next_mark` has come.
+        Called for the first waiting message, and when the time `next_mark` has come.
         """
         newest: i64 = self.next_sequence() - 1
         oldest: i64 = self.head_sequence()
@@ -201,7 +201,7 @@ class WaitingMessages:
         self._restored = restored
 
     def take_restored(self) -> RestoredDeliveries | None:
-        """Return the deliveries that the log recorded, and forget them."""
+        """Return the deliveries that the log recorded, and forget them; None if there are none."""
         restored, self._restored = self._restored, None
         return restored
 
@@ -212,7 +212,7 @@ class WaitingMessages:
 
     @property
     def lacks_descriptors(self) -> bool:
-        """True if the tail could not be read, because no file descriptor was left.
+        """True if the tail could not be read, because no file descriptor was free.
 
         The caller must then schedule a retry.
         """
@@ -263,10 +263,10 @@ class WaitingMessages:
         return unreadable
 
     def peek_tail(self, skipped: i64, count: i64) -> list[Message | None]:
-        """Return up to `count` messages of the tail behind the first `skipped` ones, and remove
+        """Return up to `count` messages of the tail behind the first `skipped` messages; remove
         none. The result has None for each unreadable message.
 
-        Raise OutOfDescriptors if no file descriptor is left to read the messages.
+        Raise OutOfDescriptors if no file descriptor is free to read the messages.
         """
         return [] if self._tail is None else self._tail.peek(skipped, count)
 

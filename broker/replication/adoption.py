@@ -31,7 +31,8 @@ from broker.store.segments import SEGMENT_SIZE
 from broker.stream.recovery import StreamRecovery
 from broker.stream.segments import directory_name
 
-#: Number of epochs between the last one that a data directory knows and the one that it adopts.
+#: Number of epochs that an adoption skips after the last epoch that the data directory or the log
+#: knows.
 EPOCHS_SKIPPED: Final = 1_000
 #: Findings after which a data directory cannot become the beginning of a log.
 _DAMAGE: Final = (QUARANTINED, MISSING, WRONG)
@@ -42,7 +43,8 @@ class DirectorySurvey:
     """Facts about a data directory that an adoption needs: state, last position, definitions."""
 
     path: str
-    #: The stored state of a node of a cluster; its name is empty if the directory belongs to none.
+    #: The stored state of a node of a cluster; its name is empty if the directory belongs to no
+    #: cluster.
     state: ClusterState
     #: The position of the last change. The directories of a cluster have the same changes at the
     #: same positions, so the directory with the highest position has most of the log.
@@ -130,7 +132,7 @@ class AdoptedDirectory:
             raise
 
     def store(self, state: ClusterState) -> None:
-        """Store `state`, which makes the directory one of a cluster. Raises StoreError."""
+        """Store `state`: the directory belongs to a cluster from then on. Raises StoreError."""
         self._store.catalog.write([], self._log_position, state.encode())
 
     def close(self) -> None:

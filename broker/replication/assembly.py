@@ -1,4 +1,4 @@
-"""Joins the chunks of batches, and checks that each batch continues the one before it."""
+"""Joins the chunks of batches, and checks that each batch continues the previous batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker.replication.records import REMEDY, BatchChunk, ClusterState
 class BatchAssembly:
     """The chunks of the batch that is being received.
 
-    Callers add only chunks that have an effect: those written by the owner of the log (see
+    Callers add only chunks that have an effect: chunks that the owner of the log has written (see
     `Judge`).
     """
 
@@ -22,7 +22,7 @@ class BatchAssembly:
 
         `state` is the state of the log before this chunk, which names the last complete batch.
 
-        Raises ReplicaDiverged if the batch does not continue the batch before it, or if a chunk is
+        Raises ReplicaDiverged if the batch does not continue the previous batch, or if a chunk is
         missing.
         """
         if chunk.chunk == 0:
@@ -43,7 +43,7 @@ class BatchAssembly:
         ):
             raise ReplicaDiverged(
                 f"the record at offset {offset} is chunk {chunk.chunk} of batch {chunk.number}, "
-                f"but chunk {len(self._chunks)} of batch {first.number} is due; {REMEDY}"
+                f"but chunk {len(self._chunks)} of batch {first.number} must follow; {REMEDY}"
             )
         self._chunks.append(chunk)
         if len(self._chunks) < chunk.chunks:
@@ -56,7 +56,7 @@ class BatchAssembly:
 
     @property
     def is_empty(self) -> bool:
-        """True if no incomplete batch is being assembled."""
+        """True if there are no chunks of an incomplete batch."""
         return not self._chunks
 
     def discard(self) -> None:

@@ -57,7 +57,7 @@ class LogCompaction:
         return False
 
     def _begin(self) -> bool:
-        """Drop dead files if there are any; else begin a checkpoint if that frees enough.
+        """Drop dead files if there are any; else begin a checkpoint if it would free enough space.
 
         Return False if there is nothing to do.
         """

@@ -96,8 +96,8 @@ class Append:
 class Read:
     """A step that the engine carries out for a node: read the replicated log from `offset` on.
 
-    Its result is a LogSpan. The engine decides how many records it reads. It reads at least one if
-    the log has a record at `offset`.
+    Its result is a LogSpan. The engine decides how many records it reads, but reads at least one
+    record if the log has a record at `offset`.
     """
 
     offset: int
@@ -156,8 +156,8 @@ class Timing:
 
 #: Seconds between two reads of a standby that has read all records.
 POLL_SECONDS: Final = 0.05
-#: Two answers of the log count as proof that the log answered all the time between them only if
-#: they are at most this many seconds apart.
+#: Largest time between two answers of the log, in seconds, for which a standby assumes that the log
+#: could answer all the time between them.
 ANSWER_GAP_MAX: Final = 0.6
 #: Default for the largest payload of a chunk in bytes.
 CHUNK_SIZE: Final = 8 << 20

@@ -33,8 +33,8 @@ class NodeDescription:
 
     @staticmethod
     def decode(text: str) -> NodeDescription:
-        """Return the description in a text of `encode`; an empty description if the text holds
-        none.
+        """Return the description in a text of `encode`; an empty description if the text has
+        another form.
         """
         try:
             found = json.loads(text)

@@ -8,8 +8,8 @@ the definitions of a batch.
 Most batches without definitions do not write the catalog (durable_batch.py). So after a crash, the
 local log may be ahead of the stored state. The node then reads these batches again. If the local
 log already has the records of a batch, they are compared, and not appended again. If the local log
-ends within a batch, it is cut back to the end of the batch before. The files of streams are treated
-in the same way (broker/stream/replica.py).
+ends within a batch, it is cut back to the end of the previous batch. The files of streams are
+treated in the same way (broker/stream/replica.py).
 
 Opening the directory changes no record and no definition; recovery only ends the last file with a
 closing record, and cuts off an incomplete record. `take_over` gives the open log, catalog and live
@@ -154,8 +154,8 @@ class ReplicaDirectory:
     def _make_log(self, salt: int) -> SegmentLog:
         """Store the state with the salt of the cluster's logs, then make the local log.
 
-        The state is stored first, because it marks the directory as a node's. A start that finds a
-        log without a state takes the directory for one of a broker without a cluster.
+        The state is stored first, because a directory that has a log and no state counts as the
+        directory of a broker without a cluster.
         """
         self.store_state(replace(self.state, salt=salt))
         return self._open_log(salt)
@@ -292,7 +292,7 @@ class ReplicaDirectory:
         end, number = int(log.last), batch.number
         if not records.count:
             if batch.position_before < end <= batch.position:
-                raise self._diverged(f"its log's last position {end} is not that of batch {number}")
+                raise self._diverged(f"its log has position {end}, and batch {number} does not")
             return True
         if end >= records.last:
             self._compare(log, batch, records, data)
@@ -300,7 +300,7 @@ class ReplicaDirectory:
         if end >= records.first:
             self._cut(log, int(records.first))
         elif end > batch.position_before:
-            raise self._diverged(f"its log's last position {end} is not that of batch {number}")
+            raise self._diverged(f"its log has position {end}, and batch {number} does not")
         return False
 
     def _compare(
@@ -357,7 +357,7 @@ class ReplicaDirectory:
 
     @property
     def survivor_bytes(self) -> int:
-        """The estimated memory of the survivors in bytes. Any thread may ask."""
+        """The estimated memory of the survivors in bytes. Any thread may read this property."""
         warm = self._warm
         return 0 if warm is None else warm.memory_bytes
 
@@ -375,7 +375,7 @@ class ReplicaDirectory:
             raise self._diverged(
                 f"the directory's log ends at position {self._log.last}, after the last batch of "
                 f"the replicated log (position {self.state.position}); if the replicated log has "
-                "lost records, `trellis cluster adopt` begins a new one with this directory"
+                "lost records, `trellis cluster adopt` begins a new log with this directory"
             )
         self._check_streams(definitions)
         self.store_state(self.state)

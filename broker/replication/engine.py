@@ -113,7 +113,7 @@ def _carry_out(
     apply: Callable[[Apply], None],
     sleep: Callable[[float], None],
 ) -> int | LogSpan | None:
-    """Carry out one step (Append, Read, Apply or Sleep), and return its result."""
+    """Carry out one step, and return its result: an offset, a span of records, or None."""
     if isinstance(step, Append):
         return log.append(step.data)
     if isinstance(step, Read):

@@ -15,7 +15,7 @@ class ClusterFigures:
     state: str
     #: Epoch of the claim in force; 0 before the first claim.
     epoch: int = 0
-    #: Offset of the last record of the log that counts; -1 before the first one.
+    #: Offset of the last record of the log that counts; -1 before the first such record.
     offset: int = -1
     #: Number of the last whole batch.
     batch: int = 0

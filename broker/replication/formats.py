@@ -1,11 +1,11 @@
-"""Batch formats: the encodings of batches in the replicated log, and the change to a newer one.
+"""Batch formats: the encodings of batches in the replicated log, and the change to a newer format.
 
-A batch format has a number. The format in force is the one in which the owner of the log writes
+A batch format has a number. The format in force is the format in which the owner of the log writes
 batches, whatever version of Trellis the owner runs. The state of the log has the number of the
 format in force.
 
 A version of Trellis reads the formats from `oldest` to `newest`. These are at least its own format
-and the format of the version before, so nodes of both versions can run together. When each listed
+and the format of the previous version, so nodes of both versions can run together. When each listed
 node has reported that it reads a newer format, the owner puts this format in force. It appends a
 claim in its own name that names the format (owner.py), so all nodes read the claim before the first
 batch of the newer format. Until then, each node may go back to its earlier version.
@@ -120,8 +120,8 @@ class Formats:
 FORMATS: Final = Formats(BatchFormat())
 
 
-#: Milliseconds after which a report does not show any more which formats its node reads: the node
-#: may be stopped, and start with another version.
+#: Age of a report, in ms, above which the report does not prove which formats its node reads: the
+#: node may have been stopped, and may start with another version.
 REPORT_AGE_MAX: Final = 12_000
 
 
@@ -155,7 +155,7 @@ def nodes_without(
 ) -> list[str]:
     """Return the names of the nodes that may be unable to read the batch format `number`.
 
-    They have reported only older formats, or their last report is older than REPORT_AGE_MAX.
+    These nodes have reported only older formats, or their last report is older than REPORT_AGE_MAX.
     """
     late = [
         name

@@ -6,7 +6,7 @@ records, so every reader reaches the same decisions, from the log alone:
 1. A claim is in force if its epoch is the epoch in force + 1, and no record that counts has
    an offset above `seen`, the last offset that the writer of the claim had read. Every other
    claim is void. So a claim that arrives late, from a node that was paused or read an old end
-   of the log, deposes no owner that is still there.
+   of the log, does not depose an owner that still acts.
 2. A batch, a beat or a mark counts if its epoch and nonce are those of the claim in force.
 3. A call never counts.
 4. A claim with an epoch above the epoch in force + 1, or another record with an epoch above the
@@ -54,8 +54,8 @@ class Judge:
         """Return a judge that begins at a mark, because the log before the mark is trimmed.
 
         The mark must be a record that counts, such as the first record of a trimmed log. A mark
-        that a former owner appended after it had lost the log does not count. Its epoch is out of
-        date, but this judge would take it for the epoch in force.
+        that a former owner appended after it had lost the log does not count. The epoch of such a
+        mark is out of date, but this judge would take it for the epoch in force.
         """
         return Judge(
             replace(
@@ -94,8 +94,9 @@ class Judge:
         return True
 
     def _claim(self, claim: Claim) -> bool:
-        """Put a claim in force if it is valid, and return True; return False if the claim is
-        void.
+        """Put a claim in force if it is valid, and return True; return False if the claim is void.
+
+        Raises LogGap or ForeignLog, as `judge` does.
         """
         state = self.state
         if claim.state.name != state.name:

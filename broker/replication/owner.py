@@ -110,7 +110,7 @@ class LogOwner:
     def abort_at(self) -> float:
         """Time in seconds of `clock` at which the owner must abort all connections.
 
-        From then on, a successor may act.
+        This is ABORT_MARGIN seconds after the earliest time at which a successor may claim the log.
         """
         return self.sent + self.timing.silence + ABORT_MARGIN
 

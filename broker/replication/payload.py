@@ -108,7 +108,10 @@ def decode(data: bytes) -> Payload:
 
 
 def _sections(data: bytes) -> dict[int, bytes]:
-    """Return the content of each section of a payload, by the kind of the section."""
+    """Return the content of each section of a payload, by the kind of the section.
+
+    Raises ValueError if the payload is malformed.
+    """
     found: dict[int, bytes] = {}
     at = _FORMAT.size
     while at < len(data):
@@ -131,7 +134,10 @@ def _garbage_row(garbage: StreamGarbage) -> list[object]:
 
 
 def _streams(data: bytes) -> tuple[list[ShippedRows], list[StreamGarbage]]:
-    """Return the rows of streams and the segments to remove; `data` is the section of streams."""
+    """Return the rows of streams and the segments to remove; `data` is the section of streams.
+
+    Raises ValueError if the section is malformed.
+    """
     if not data:
         return [], []
     at = _HEADER_SIZE.size + _HEADER_SIZE.unpack_from(data)[0]

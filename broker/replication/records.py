@@ -73,14 +73,15 @@ class ClusterState:
     #: Epoch and nonce of the claim in force; 0 before the first claim.
     epoch: int = 0
     nonce: int = 0
-    #: Offset of the last record that counts; -1 before the first one.
+    #: Offset of the last record that counts; -1 before the first such record.
     last: int = -1
     #: Salt of the segment log, given by the first claim; format of batches in force (formats.py).
     salt: int = 0
     format: int = 0
     #: Position of the last entry of the last whole batch.
     position: int = 0
-    #: Number of the last whole batch, and offset of its first chunk; 0 and -1 before the first one.
+    #: Number of the last whole batch, and offset of its first chunk; 0 and -1 before the first
+    #: batch.
     number: int = 0
     batch_offset: int = -1
     #: The highest wall clock of the records that count, in ms of Unix time.
@@ -191,8 +192,8 @@ class Claim(LogRecord):
 
     #: The last offset that the writer had read when it decided to claim.
     seen: int
-    #: The state as the writer knew it then; its salt and format are those of the segment log, and
-    #: its owner is the description of the writer.
+    #: The state as the writer knew it then; its salt and format are the salt and format of the
+    #: segment log, and its owner is the description of the writer.
     state: ClusterState
     #: SHA-256 of the settings that must be the same on all nodes.
     digest: bytes
@@ -246,7 +247,11 @@ class Mark(LogRecord):
 
 
 def decode(data: bytes) -> LogRecord:
-    """Return the record in these bytes. Raises ForeignRecord if Trellis did not write the bytes."""
+    """Return the record in these bytes.
+
+    Raises ForeignRecord if the bytes are malformed, or if another program or a newer version wrote
+    them.
+    """
     try:
         magic, version, kind, epoch, nonce, wall = _HEAD.unpack_from(data)
     except struct.error:

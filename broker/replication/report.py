@@ -46,9 +46,10 @@ class NodeReport:
     format: int = 0
     oldest: int = 0
     newest: int = 0
-    #: Milliseconds by which the clock of this node is ahead of that of the active node.
+    #: Milliseconds by which the clock of this node is ahead of the active node's clock.
     clock_ms: int = 0
-    #: Number that stands for the host and the data directory: two nodes of one name differ in it.
+    #: Number that stands for the host and the data directory: two nodes with the same name have
+    #: different numbers.
     place: int = 0
     #: On the active node: names of the listed nodes that have no report, each in a line.
     unreported: str = ""

@@ -70,14 +70,14 @@ class Standby:
         #: The owner's silence in seconds: the time since the last record that counts (see `Judge`).
         #: Time in which the log did not answer, or this node had not read all of it, is left out.
         self.quiet = 0.0
-        #: When an answer of the log last showed that this node had read all of it; None if the last
-        #: answer did not show this.
+        #: The time of the last answer of the log, if this answer showed that this node had read the
+        #: whole log; else None.
         self._answered: float | None = None
         #: The time at which the log acknowledged the call of this silence; None before the
         #: acknowledgement.
         self._call_acknowledged: float | None = None
-        #: Milliseconds by which the wall clock of this node was ahead of that of the owner, as the
-        #: last records showed it when this node read them.
+        #: Milliseconds by which the wall clock of this node was ahead of the owner's wall clock,
+        #: for each of the last records, at the time when this node read the record.
         self._clocks: deque[int] = deque(maxlen=CLOCKS)
 
     @property
@@ -186,8 +186,8 @@ class Standby:
         try:
             offset: int = yield Append(claim.encode())
         except OutcomeUnknown:
-            # The log may still append the claim later. Such a claim belongs to a node that does not
-            # answer: after another silence, a node claims the next epoch.
+            # The log may still append the claim later. Then the log has an owner that sends no
+            # record: after another silence, a node claims the next epoch.
             return None
         while self.follower.next <= offset:
             try:

@@ -8,9 +8,9 @@ for them.
     removed queue     its messages are released block by block, between the batches
     take over         the broker gets the Survivors object, and does not read the log
 
-At each moment, the survivors must equal those that a scan of the log would find. So the log is
-scanned again after a start at which the catalog was behind the log, and after records were cut off
-the end of the log (directory.py).
+At each moment, the survivors must equal the survivors that a scan of the log would find. So the log
+is scanned again after a start at which the catalog was behind the log, and after records were cut
+off the end of the log (directory.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broker.store.received import ReceivedRecords
 from broker.store.segments import SegmentLog
 from broker.store.survivors import Survivors
 
-#: Estimated memory of an entry of the other collections of Survivors, in bytes.
+#: Estimated memory in bytes of an entry of Survivors that is not a message.
 ENTRY_BYTES: Final = 250
 
 
@@ -55,9 +55,9 @@ class WarmSurvivors:
     def remove_holders(self, numbers: set[int]) -> None:
         """Remove the entries about removed queues, sessions and streams.
 
-        `numbers` are those of the removed objects. The caller has taken them out of
-        `holder_numbers`, and their removal is durable. Later calls of `release` remove the
-        messages.
+        `numbers` are the numbers of the removed objects. The caller has removed these numbers from
+        `holder_numbers`, and the removal of the objects is durable. Later calls of `release` remove
+        the messages.
         """
         for number in numbers:
             self.survivors.remove_holder(number)
@@ -82,7 +82,7 @@ class WarmSurvivors:
 
     @property
     def memory_bytes(self) -> int:
-        """The estimated memory of the survivors in bytes. Any thread may ask."""
+        """The estimated memory of the survivors in bytes. Any thread may read this property."""
         survivors = self.survivors
         entries = sum(
             map(

@@ -10,6 +10,6 @@ messages).
 
 For operators: tracing (follows messages), explanation (where a message would go),
 matching_bindings, match_reasons, queue_verdicts, near_misses, binding_chunks, near_key_filter and
-key_differences; topic_history (the topics of the last hour) and binding_trial (what changed
-bindings would do with them).
+key_differences; topic_history (the topics of the last hour) and binding_trial (the messages that
+queues would gain or lose if bindings changed).
 """

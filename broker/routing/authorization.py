@@ -49,9 +49,9 @@ from matching.grammar import swap
 class DeclarationRights:
     """The rights of one user to declare objects in a virtual host. The methods raise AccessRefused.
 
-    `administrator` is True if the user has the tag of this name. `exchanges`, `queues` and
-    `policies` are those of the virtual host. `discarding` are the queues, deleted queues included,
-    whose dead letters are not published yet.
+    `administrator` is True if the user has the tag `administrator`. `exchanges`, `queues` and
+    `policies` are all exchanges, queues and policies of the virtual host. `discarding` are the
+    queues, deleted queues included, whose dead letters are not published yet.
     """
 
     def __init__(

@@ -27,8 +27,8 @@ ARGUMENTS_MARK: Final = "\0"
 class Binding:
     """A rule of one exchange: messages that match `key` and `arguments` go to `destination`.
 
-    `grammar` defines the wildcards that the key may contain: those of AMQP or of MQTT. `qos` is the
-    highest QoS with which a subscriber gets the messages.
+    `grammar` defines the wildcards that the key may contain: AMQP's or MQTT's. `qos` is the highest
+    QoS with which a subscriber gets the messages.
     """
 
     __slots__ = ("arguments", "destination", "grammar", "key", "qos")

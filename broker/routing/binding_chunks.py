@@ -15,7 +15,7 @@ from broker.queues.destination import Destination
 from broker.routing.binding import ARGUMENTS_MARK, Binding
 from broker.routing.exchanges import Exchange
 
-#: Largest number of bindings in a chunk, and of destinations that are passed for one chunk.
+#: Largest number of bindings in a chunk, and of destinations that are examined for one chunk.
 CHUNK_MAX: Final = 256
 
 
@@ -68,7 +68,7 @@ class BindingChunk:
 
 
 def chunks_of(exchange: Exchange, reached: set[Destination]) -> Iterator[BindingChunk]:
-    """Yield the bindings of an exchange, except those to the destinations in `reached`.
+    """Yield the bindings of an exchange, except bindings to the destinations in `reached`.
 
     After CHUNK_MAX destinations without a binding, the chunk is empty, so that the caller can let
     other work run. The caller must use a chunk before other work runs.

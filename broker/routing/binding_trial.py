@@ -40,15 +40,15 @@ CHANGES_MAX: Final = 100
 #: TOPICS_SHOWN topics with most messages.
 DESTINATIONS_MAX: Final = 500
 TOPICS_SHOWN: Final = 20
-#: Largest number of bindings that all walks of one trial follow. A trial that would need more ends
-#: early, and its answer says so.
+#: Largest number of bindings that all walks of one trial follow. A trial that would need more
+#: bindings ends early, and is not `complete`.
 BINDINGS_MAX: Final = 2_000_000
 
 _NO_PROPERTIES: Final[Properties] = {}
 
 
 class TopicEffect:
-    """A topic whose messages a destination gains or loses, with their number.
+    """A topic whose messages a destination gains or loses, with the number of these messages.
 
     Topics are ordered by their number of messages, the smallest first.
     """
@@ -67,8 +67,8 @@ class TopicEffect:
 class DestinationEffect:
     """The topics and messages that one destination gains or loses by the changed bindings.
 
-    `gains` is True for gains, False for losses. A destination that gains some topics and loses
-    others has two objects.
+    `gains` is True for gains, False for losses. For a destination that gains some topics and loses
+    others, there are two objects.
     """
 
     def __init__(self, destination: Destination, gains: bool) -> None:
@@ -152,7 +152,8 @@ class BindingTrial:
         self.effects: dict[tuple[Destination, bool], DestinationEffect] = {}
         #: Number of gains and losses of destinations beyond DESTINATIONS_MAX.
         self.left_out = 0
-        #: Numbers of topics and messages that were tried, and of all remembered ones.
+        #: Numbers of topics and messages that were tried, and of all topics and messages in the
+        #: history.
         self.topics = self.messages = 0
         self.topics_known = self.messages_known = 0
         #: Number of topics that pass an exchange that looks at headers, and that were tried as
@@ -161,7 +162,8 @@ class BindingTrial:
         #: Number of topics whose numbers of messages are estimates, because the history has the
         #: headers of only some of their messages.
         self.estimated = 0
-        #: Numbers of messages that reach a destination only without, and only with, the changes.
+        #: Number of messages that reach a destination only without the changes, and number of
+        #: messages that reach one only with the changes.
         self.newly_unroutable = self.newly_routed = 0
         self._followed = 0
 
@@ -202,7 +204,7 @@ class BindingTrial:
                 yield None
 
     def _try_direct(self) -> Iterator[None]:
-        """Route the messages that were published to a deleted queue by its name."""
+        """Route, in steps, the messages that were published to a deleted queue by its name."""
         for target in self._bindings.deleted:
             messages = self._history.direct(self._vhost, target.name)
             if messages == 0 or not isinstance(target, Queue):
@@ -214,7 +216,7 @@ class BindingTrial:
             yield from self._try(self._scope.exchanges[""], target.name, messages)
 
     def _try(self, exchange: Exchange, key: str, messages: int) -> Iterator[None]:
-        """Route the messages of one topic, and add up the effects of the changes on them."""
+        """Route the messages of one topic, in steps, and add up the effects of the changes."""
         before, after = _Walk(key, _NO_PROPERTIES, False), _Walk(key, _NO_PROPERTIES, True)
         yield from self._walk(before, exchange)
         if before.changes:
@@ -238,7 +240,7 @@ class BindingTrial:
         shares: list[tuple[Properties, int]],
         outcome: _TopicOutcome,
     ) -> Iterator[None]:
-        """Route each sample of a topic; a sample stands for a number of messages."""
+        """Route each sample of a topic, in steps; a sample stands for a number of messages."""
         for properties, messages in shares:
             before, after = _Walk(key, properties, False), _Walk(key, properties, True)
             yield from self._walk(before, exchange)
@@ -247,7 +249,7 @@ class BindingTrial:
             yield from _compare(before, after, messages, outcome)
 
     def _record(self, outcome: _TopicOutcome, exchange: str, key: str) -> Iterator[None]:
-        """Add the effects on one topic to those of the trial."""
+        """Add the effects on one topic to the effects of the trial, in steps."""
         for change, messages in outcome.matched.items():
             change.topics += 1
             change.messages += messages
@@ -299,7 +301,7 @@ class BindingTrial:
                     ahead.append(alternate)
 
     def _is_deleted(self, walk: _Walk, target: Destination) -> bool:
-        """True if the trial deletes `target`, and the walk is the one with the changes."""
+        """True if the trial deletes `target`, and `walk` is the routing with the changes."""
         if target not in self._bindings.deleted:
             return False
         walk.changes = True
@@ -308,8 +310,8 @@ class BindingTrial:
     def _target_of(self, walk: _Walk, binding: Binding) -> Destination | None:
         """Return the real destination of a binding that matches.
 
-        Return None if the trial removes the binding and the walk is the one with the changes, or if
-        the binding is a subscription whose user may not read the topic.
+        Return None if the trial removes the binding and `walk` is the routing with the changes, or
+        if the binding is a subscription whose user may not read the topic.
         """
         target = binding.destination
         change = self._bindings.added.get(binding) or self._bindings.removed.get(binding)

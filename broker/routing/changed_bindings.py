@@ -2,9 +2,9 @@
 
 The trial keeps the added bindings in its own exchanges, which no client can see. In most exchange
 types, a binding matches a message or not, whatever other bindings there are. Then the bindings that
-match with the changes are those of the real exchange, without the removed bindings, and those of
-the trial's exchange. A hash exchange chooses one of its bindings, so the trial makes a changed copy
-of a hash exchange.
+match with the changes are the matching bindings of the real exchange, without the removed bindings,
+and the matching bindings of the trial's exchange. A hash exchange chooses one of its bindings, so
+the trial makes a changed copy of a hash exchange.
 
 Nothing in the broker changes.
 """
@@ -74,12 +74,12 @@ class ChangedBindings:
         self._vhost = vhost
         self._scope = scope
         self.deleted = frozenset(deleted)
-        #: The changes by binding.
+        #: The removals, by the binding that the trial removes.
         self.removed: dict[Binding, BindingChange] = {}
         self.added: dict[Binding, BindingChange] = {}
         #: The exchanges of the added bindings, by name.
         self._additions: dict[str, Exchange] = {}
-        #: The changed copies of hash exchanges, by name. `prepare` fills them.
+        #: The changed copies of hash exchanges, by name. `prepare` makes these copies.
         self._copies: dict[str, Exchange] = {}
         self._changed = {change.exchange.name for change in changes}
         #: The work of all lookups in exchanges that look at headers, in steps of a search.
@@ -206,7 +206,7 @@ def _empty_copy(rules: Exchange) -> Exchange:
 
 
 def _add(exchange: Exchange, binding: Binding) -> None:
-    """Add a binding to an exchange of the trial, unless it has an equal one.
+    """Add a binding to an exchange of the trial, unless the exchange has an equal binding.
 
     The destination of the binding does not change.
     """

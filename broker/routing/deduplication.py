@@ -10,7 +10,7 @@ prevent the broker from storing the message twice, the producer numbers its mess
 
 The broker remembers the last sequence number of each producer. A message with a number that is not
 larger is confirmed and dropped. The store keeps the last number in one group with the message, so a
-crash keeps both, or neither of the two.
+crash keeps both or none.
 
 A full queue may refuse a message, and the producer then publishes the message again. If the broker
 accepted a larger number in between, it would drop the message as a repeat. So after a refusal, the
@@ -35,8 +35,8 @@ from broker.store.entries import Sequenced
 
 PRODUCER: Final = "x-trellis-producer"
 SEQUENCE: Final = "x-trellis-sequence"
-#: Number of producers that a virtual host remembers. If there are more, the producer that published
-#: longest ago is evicted.
+#: Largest number of producers that a virtual host remembers. Above this number, the producer that
+#: published longest ago is evicted.
 PRODUCERS_MAX: Final = 100_000
 #: Time in ms for which a refused sequence number is remembered after its last refusal.
 REFUSAL_MS: Final = 3_600_000
@@ -55,7 +55,7 @@ class NumberedPublication:
 
 
 def numbered(headers: Properties) -> NumberedPublication | None:
-    """Return the producer and the sequence number in the headers; None if they name no producer.
+    """Return the producer and the sequence number in the headers; None if there is no producer.
 
     Raise PreconditionFailed if one of the two headers is invalid.
     """
@@ -136,8 +136,8 @@ class Producers:
     def record(self, publication: NumberedPublication, ticket: Ticket | None) -> None:
         """Remember and store the sequence number of a message that is published.
 
-        Call this between `begin` and `commit` of the store, so that the number is stored in one
-        group with the message.
+        Called between `begin` and `commit` of the store, so that the number is stored in one group
+        with the message.
         """
         last, producer = self.last, publication.producer
         refusal = self.refused.get(producer)

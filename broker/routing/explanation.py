@@ -110,7 +110,7 @@ class RouteExplanation:
         return versions
 
     def _look_up(self, walked: WalkedExchange) -> Iterator[None]:
-        """Find the bindings of an exchange that match one of the message's routing keys."""
+        """Find, in steps, the bindings of an exchange that match a routing key of the message."""
         exchange = walked.exchange
         inner = exchange.inner if isinstance(exchange, DelayedExchange) else exchange
         if isinstance(inner, RandomExchange):
@@ -127,9 +127,9 @@ class RouteExplanation:
                     yield None
 
     def _find_chosen(self, walked: WalkedExchange) -> Iterator[None]:
-        """Find the binding that a random exchange chose for the message.
+        """Find, in steps, the binding that a random exchange chose for the message.
 
-        The chosen binding is the one whose destination the message reaches.
+        The chosen binding is the binding whose destination the message reaches.
         """
         reached = self.reached
         for mine in list(walked.exchange.bindings.values()):
@@ -139,8 +139,8 @@ class RouteExplanation:
             yield None
 
     def _connect(self) -> Iterator[None]:
-        """Set `entered` of each exchange: the binding or exchange through which the message reaches
-        it.
+        """Set `entered` of each exchange, in steps: the binding or exchange through which the
+        message reaches the exchange.
         """
         by_name = {one.exchange.name: one for one in self.walked}
         for walked in self.walked:
@@ -161,7 +161,7 @@ class RouteExplanation:
         self.walked[0].entered = "published here"
 
     def _find_unrepresentable(self) -> Iterator[None]:
-        """Find destinations that a binding matches, but that cannot represent the topic."""
+        """Find, in steps, the destinations of matching bindings that cannot represent the topic."""
         if not self._search.unrepresentable:
             return
         reached = self.reached

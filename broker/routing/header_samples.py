@@ -5,7 +5,7 @@ cannot keep for each message. So for each topic that passes such an exchange, th
 headers of a random sample of the messages. A topic here is a virtual host, an exchange and a
 routing key.
 
-    message --Planner.follow--> TopicHistory.offer --each, later some--> HeaderSamples.offer
+    message --Planner.follow--> TopicHistory.offer --all or a part-----> HeaderSamples.offer
                                         MessageSamples of a topic, up to SAMPLES_PER_TOPIC <--'
 
 If a topic has few messages, the sample has all of them. Otherwise it is a reservoir sample: each
@@ -58,15 +58,15 @@ class MessageSamples:
         self._chance = 1.0
 
     def wants(self) -> bool:
-        """Count a message; return True if the sample is to keep it."""
+        """Count a message; return True if the sample must keep the message."""
         self.seen += 1
         return self._next == 0 or self.seen == self._next
 
     def keep(self, properties: Properties, may_grow: bool) -> bool:
         """Keep the properties of the message that was counted last.
 
-        If `may_grow` is False, they replace the properties of a random message of the sample.
-        Return True if the sample has grown.
+        If `may_grow` is False, the new properties replace the properties of a random sampled
+        message. Return True if the sample has grown.
         """
         if self._next == 0 and may_grow:
             self.kept.append(properties)
@@ -100,17 +100,18 @@ class HeaderSamples:
     """The samples of all topics, of the messages in one part of a slot of the topic history."""
 
     def __init__(self) -> None:
-        #: By virtual host and exchange, then by routing key.
+        #: The samples of each topic, by virtual host and exchange, then by routing key.
         self._topics: dict[tuple[str, str], dict[str, MessageSamples]] = {}
         #: The virtual host and the exchange of the last message, and their topics by routing key.
-        #: Most messages have those of the message before, so they cost one lookup.
+        #: Most messages have the virtual host and the exchange of the previous message, so they
+        #: cost one lookup.
         self._vhost = self._exchange = ""
         self._keys: dict[str, MessageSamples] = {}
         #: Number of samples of all topics.
         self.count: i64 = 0
 
     def find(self, vhost: str, exchange: str, key: str) -> MessageSamples | None:
-        """Return the samples of a topic; None if there are none."""
+        """Return the samples of a topic; None if the topic has no samples."""
         if vhost is not self._vhost or exchange is not self._exchange:
             self._vhost, self._exchange = vhost, exchange
             self._keys = self._topics.get((vhost, exchange), {})
@@ -182,9 +183,9 @@ class WeightedSamples:
 
 
 def _sample_of(properties: Properties) -> Properties | None:
-    """Return those properties of a message at which exchanges may look.
+    """Return the properties of a message at which exchanges may look.
 
-    Return None if they are larger than SAMPLE_BYTES, or if a header is a list or a table.
+    Return None if these properties are larger than SAMPLE_BYTES, or if a header is a list or table.
     """
     found: Properties = {}
     size: i64 = 0

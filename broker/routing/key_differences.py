@@ -1,7 +1,8 @@
 """Finds the one small difference because of which a binding does not match a message.
 
 The functions are called for very many bindings, so the cheap comparisons come first. The result for
-a binding that matches the message is undefined: the caller asks about other bindings only.
+a binding that matches the message is undefined: the caller asks only about bindings that do not
+match.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class KeyComparison:
     def difference(self, binding_key: str, wildcards: bool) -> NearDifference | None:
         """Return the one difference between the routing key and a binding key.
 
-        Return None if there are several differences, or none.
+        Return None if there are several differences or no difference.
 
         `wildcards` is True if the exchange is a topic exchange.
         """
@@ -141,7 +142,7 @@ class KeyComparison:
         """Return the one difference between the routing key and a pattern without `#`.
 
         The pattern has the length of the routing key, or one word more or less. Return None if
-        there are several differences, or none.
+        there are several differences or no difference.
         """
         words = self._words
         size: i64 = len(words)
@@ -202,7 +203,7 @@ class KeyComparison:
     def _open_difference(self, pattern: list[str]) -> NearDifference | None:
         """Return the one difference between the routing key and a pattern with one `#`.
 
-        Return None if there are several differences, or none.
+        Return None if there are several differences or no difference.
         """
         at = pattern.index(self._many)
         head, tail = pattern[:at], pattern[at + 1 :]
@@ -224,7 +225,7 @@ class KeyComparison:
     def _matches_shifted(self, head: list[str], words: list[str], tail: list[str]) -> bool:
         """True if the pattern `head`, `#`, `tail` matches `words` after one word is removed.
 
-        The removed word is the first one that does not match the word of `head` at its position.
+        The removed word is the first word that does not match the word of `head` at its position.
         """
         front = self._agreeing(head, words)
         if front == len(head) or len(words) - 1 < len(head) + len(tail):
@@ -332,9 +333,9 @@ class HeaderComparison:
             return None
         value = arguments[failing]
         if failing not in headers:
-            asked = "is missing" if value is None else f"is missing: the binding asks for {value!r}"
+            asked = "" if value is None else f" to {value!r}"
             return NearDifference(
-                HEADER, f"the binding would match if the header '{failing}' were set, which {asked}"
+                HEADER, f"the binding would match if the missing header '{failing}' were set{asked}"
             )
         return NearDifference(
             HEADER,

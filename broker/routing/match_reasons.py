@@ -1,7 +1,7 @@
 """The reason for which a binding of an exchange matches a message, as a text for operators.
 
 The exchange has decided already that the binding matches (`Exchange.match`); these functions only
-say why.
+name the reason.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def reason_of(exchange: Exchange, binding: Binding, key: str, properties: Proper
     if isinstance(exchange, DirectExchange):
         return EQUAL_KEYS
     if isinstance(exchange, RandomExchange):
-        return "chosen at random: each message is routed to another binding"
+        return "chosen at random: the exchange chooses a binding anew for each message"
     if isinstance(exchange, (ConsistentHashExchange, ModulusHashExchange)):
         return "a hash of the message chooses this binding"
     return f"every binding of an exchange of type {exchange.kind} matches"
@@ -81,8 +81,8 @@ def matched_words(
 ) -> list[tuple[str, list[str]]]:
     """Return each wildcard of a pattern with the words that it matches.
 
-    The words must match the pattern. A wildcard for any number of words takes as few words as
-    possible, and the last one takes the rest.
+    The words must match the pattern. A wildcard for any number of words matches as few words as
+    possible; the last such wildcard matches all remaining words.
     """
     many = grammar.many
     found: list[tuple[str, list[str]]] = []

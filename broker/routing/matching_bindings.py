@@ -10,7 +10,7 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange, FanoutExchange
 from broker.routing.plan_search import SearchScope
 
-#: Steps of a search, and bindings, that one step of work handles at most.
+#: Largest number of steps of a search, and of bindings, that one step of work handles.
 STEPS: Final = 256
 
 

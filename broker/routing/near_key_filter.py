@@ -20,8 +20,9 @@ from mypy_extensions import i64
 
 _ONE: Final = "*"
 _MANY: Final = "#"
-#: Characters between the halves of a key: two neighbours that are exchanged must not be in both.
-#: One character is up to three characters once upper and lower case are equal.
+#: Number of characters between the two halves of a key, so that an exchange of two neighbouring
+#: characters cannot change both halves. _GAP_UNICODE is for keys that are not ASCII, because
+#: `casefold` may turn one character into three.
 _GAP: Final = 1
 _GAP_UNICODE: Final = 5
 
@@ -51,8 +52,8 @@ class NearKeyFilter:
         self._wildcards = wildcards
         whole = _uniform(key)
         self._words = whole.split(".")
-        # One change leaves the first or the last half of a key as it is, unless it removes a word
-        # that is in both halves.
+        # One change does not alter both halves of a key, unless it removes a word that reaches into
+        # both halves.
         half = len(whole) // 2
         first, last = whole[:half], whole[half + (_GAP if whole.isascii() else _GAP_UNICODE) :]
         self._halves_end = last
@@ -69,11 +70,12 @@ class NearKeyFilter:
         # neighbours that are exchanged may be in the middle.
         self._starts = [word[: len(word) // 2] for word in self._words]
         self._ends = [word[len(word) // 2 + 1 :] for word in self._words]
-        #: True if binding keys with one word more do not pass, unless this word is empty.
+        #: True if binding keys with one additional word do not pass, unless the additional word is
+        #: empty.
         self.only_fewer_words = False
 
     def passing(self, keys: list[str]) -> list[int]:
-        """Return the indices of those keys in `keys` that may be near misses of the routing key."""
+        """Return the indices of the keys in `keys` that may be near misses of the routing key."""
         whole = "\n".join(keys)
         folded = _uniform(whole)
         if folded == whole:
@@ -133,7 +135,7 @@ class NearKeyFilter:
             return False
         word = self._words[at]
         if not unknown.isascii() or not word.isascii():
-            return True  # One character may be several after `casefold`.
+            return True  # `casefold` may turn one character into several.
         longer: i64 = len(unknown) - len(word)
         return -2 < longer < 2 and (
             unknown.startswith(self._starts[at]) or unknown.endswith(self._ends[at])

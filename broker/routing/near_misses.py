@@ -52,8 +52,8 @@ NEAR_MISSES_MAX: Final = 10
 #: Largest number of bindings and queue names that a search examines. One step examines at most
 #: CHUNK_MAX of them.
 CANDIDATES_MAX: Final = 250_000
-#: Largest number of exact comparisons in one step. One takes 3 us for a binding key, and 35 us for
-#: the arguments of a headers binding.
+#: Largest number of exact comparisons in one step. A comparison takes 3 us for a binding key, and
+#: 35 us for the arguments of a headers binding.
 KEY_COMPARISONS_PER_STEP: Final = 128
 HEADER_COMPARISONS_PER_STEP: Final = 16
 #: Largest number of other exchanges in which the search looks for a matching binding.
@@ -87,7 +87,7 @@ class NearMiss:
 
 
 class NearMissSearch:
-    """The search for near misses of one message: bindings that almost match it.
+    """The search for near misses of one message: bindings that almost match the message.
 
     `explanation` explains the route of the message; its iterator `steps` must be exhausted before
     the search begins. The iterator `steps` of the search must be exhausted before `best` is called.
@@ -140,7 +140,7 @@ class NearMissSearch:
         yield from self._ask_others()
 
     def _examine_keys(self, exchange: Exchange, wildcards: bool) -> Iterator[None]:
-        """Compare the binding keys of a topic or direct exchange with the routing key."""
+        """Compare, in steps, the binding keys of an exchange with the routing key."""
         key_filter = NearKeyFilter(self._key, wildcards)
         for chunk in self._chunks(exchange):
             similar = chunk.selected(key_filter.passing(chunk.keys()))
@@ -155,7 +155,7 @@ class NearMissSearch:
             yield None
 
     def _examine_headers(self, exchange: Exchange, rules: HeadersExchange) -> Iterator[None]:
-        """Compare the criteria of a headers exchange with the headers of the message.
+        """Compare the criteria of a headers exchange, in steps, with the headers of the message.
 
         All near misses of headers are of one kind. So the search ends when it has enough of them.
         """
@@ -185,7 +185,7 @@ class NearMissSearch:
     def _add_row(
         self, exchange: Exchange, row: FieldsRow[Binding], difference: NearDifference
     ) -> Iterator[None]:
-        """Add near misses for the bindings of a row, which have equal arguments."""
+        """Add near misses, in steps, for the bindings of a row, which have equal arguments."""
         for number, binding in enumerate(members(row.bucket), 1):
             target = binding.destination
             if target not in self._reached and not target.dead:
@@ -205,7 +205,9 @@ class NearMissSearch:
             yield chunk
 
     def _examine_queues(self) -> Iterator[None]:
-        """Compare the names of all queues with the routing key, for the default exchange."""
+        """Compare, in steps, the names of all queues with the routing key, for the default
+        exchange.
+        """
         key_filter = NearKeyFilter(self._key, False)
         names = list(self._scope.queues)
         for at in range(0, len(names), CHUNK_MAX):
@@ -224,7 +226,7 @@ class NearMissSearch:
             yield None
 
     def _ask_others(self) -> Iterator[None]:
-        """Find bindings that match the message, but belong to exchanges that it does not reach."""
+        """Find, in steps, bindings that match the message in exchanges that it does not reach."""
         asked = 0
         for exchange in list(self._scope.exchanges.values()):
             if exchange in self._walked or exchange.dead:

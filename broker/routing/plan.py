@@ -1,4 +1,4 @@
-"""The Plan: where the messages of a route go, computed before the first of them is published.
+"""The Plan: where the messages of a route go, computed before the first message is published.
 
 A plan belongs to a set of destinations. All routes that lead to this set share the plan, so there
 are few plans and many routes. When a binding changes, the plans become stale, and each route gets
@@ -196,8 +196,8 @@ class Plan:
     def release(self) -> None:
         """Remove the references of a stale plan to its destinations.
 
-        The fate and the number of copies stay: routes still need them to count messages that were
-        published with this plan.
+        The plan keeps its fate and its number of copies: routes still need them to count messages
+        that were published with this plan.
         """
         self.queues, self.reliable_queues, self.qos1_inboxes = [], [], []
         self.limited, self.durable, self.numbers = [], [], []

@@ -26,7 +26,7 @@ from broker.routing.plan import Plan
 #: Number of buckets of first words for each exchange. Routes in different buckets never share a
 #: plan, so more buckets take more memory.
 BUCKETS: Final[i64] = 64
-#: A plan that depends on more exchanges than this is retired by every change of a binding.
+#: A plan that depends on more exchanges than this number is retired by every change of a binding.
 EXCHANGES_MAX: Final = 8
 #: Largest number of retired plans that are released in one turn.
 PLANS_PER_SLICE: Final = 1_000
@@ -101,7 +101,7 @@ class PlanIndex:
         return self._plans.get(key)
 
     def get_of_message(self, key: tuple[object, ...]) -> Plan | None:
-        """Return a plan for messages whose destinations depend on their headers; None for none.
+        """Return a plan for messages whose destinations depend on their headers, or None.
 
         The key has the destinations that were found for one message.
         """
@@ -125,8 +125,9 @@ class PlanIndex:
         """Return a new plan for `key`, made from an existing plan with the same destinations.
 
         Return None if no plan has these destinations. The new plan is for other exchanges or
-        routing keys than the existing plan, but both share their lists of destinations and their
-        Relay objects. So a front end can send packets of both plans with one call (see Relay).
+        routing keys than the existing plan, but both plans share their lists of destinations and
+        their Relay objects. So a front end can send packets of both plans with one call (see
+        Relay).
         """
         known = self._twins.get(key[1:])
         return None if known is None else known.twin()

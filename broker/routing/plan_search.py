@@ -9,9 +9,9 @@ A search counts its steps. A binding, or a node that a matcher visits, is one st
 routing key is ten steps or more. A step takes 15 to 200 ns, compiled. Most searches take less than
 100 steps. One client can make a search take millions of steps (exchanges bound to each other,
 thousands of routing keys in a CC header, patterns with many wildcards), so a search may pause. A
-search does STEPS_PER_TURN steps in a turn of the event loop; then the publication waits, and its
-publisher with it, while other clients are served. The publisher calls again in the next turn with
-the same SearchSlot, which holds the search.
+search does STEPS_PER_TURN steps in a turn of the event loop; then the publication and its publisher
+wait, while other clients are served. The caller continues the search in the next turn, with the
+same SearchSlot, which holds the search.
 
 Bindings may change during a pause. Then the search restarts, at most RESTARTS times. After that,
 the search continues in spite of changes. The destinations that this search finds may lack a binding
@@ -84,7 +84,7 @@ class SearchSlot:
 
 
 class SearchScope:
-    """The exchanges and queues of a virtual host, as searches see them."""
+    """The exchanges and queues of a virtual host, for searches of destinations."""
 
     def __init__(
         self, exchanges: dict[str, Exchange], queues: dict[str, Queue], replies: dict[str, Queue]
@@ -101,7 +101,7 @@ class SearchScope:
     def default_target(self, key: str) -> Queue | None:
         """Return the queue to which the default exchange routes `key`; None if there is none.
 
-        The queue is the one named `key`, unless that is the topology stream, to which no client may
+        This is the queue with the name `key`, but never the topology stream, to which no client may
         publish.
         """
         queue = self.queues.get(key) or self.replies.get(key)
@@ -143,7 +143,7 @@ class PlanSearch:
         self._restarts = 0
         #: True if bindings changed during a pause, and the search went on nevertheless.
         self.outdated = False
-        #: The plan that the caller makes once the search is complete; None before.
+        #: The plan that the caller makes when the search is complete; until then None.
         self.plan: Plan | None = None
         self._begin()
 
@@ -173,7 +173,7 @@ class PlanSearch:
         #: Bindings of the source that match, and how many of them were followed.
         self._matched = _NO_BINDINGS
         self._followed: i64 = 0
-        #: The searches of the source's matcher that are not complete. The last one is continued
+        #: The searches of the source's matcher that are not complete. The last search is continued
         #: first.
         self._lookups: list[Search[Binding]] | None = None
         self._enter(self._exchange)
@@ -190,7 +190,7 @@ class PlanSearch:
         return self._complete
 
     def _advance(self, steps: i64) -> i64:
-        """Continue the search for up to `steps` steps; return the number of steps that are left."""
+        """Continue the search for up to `steps` steps; return the number of steps that remain."""
         if self._paused and self._changed():
             self.plan = None
             if self._restarts < RESTARTS:
@@ -305,9 +305,9 @@ class PlanSearch:
     def _follow(self, binding: Binding, target: Destination) -> None:
         """Add the destination of a binding to the targets, or to the exchanges to walk.
 
-        A subscriber to which several bindings lead gets the highest QoS of them. The caller passes
-        a queue only if the routing key is too long for queues: the queue cannot represent the key,
-        and gets no copy.
+        A subscriber to which several bindings lead gets the highest QoS of these bindings. The
+        caller passes a queue only if the routing key is too long for queues: the queue cannot
+        represent the key, and gets no copy.
         """
         if isinstance(target, Exchange):
             self._walk_later(target)

@@ -45,7 +45,7 @@ class Planner(PlanResolver):
     """The plans of one virtual host.
 
     Plans are interned: routes to the same set of destinations share one plan, if the same changes
-    make it stale (plan_index.py).
+    make their plans stale (plan_index.py).
     """
 
     def __init__(
@@ -93,8 +93,9 @@ class Planner(PlanResolver):
         if route.exchange:
             self.history.add(self._vhost, route.exchange, route.key, messages)
             return
-        # The bindings of the default exchange never change, so its messages count for the deletion
-        # of a queue only. The names of reply queues would fill the history.
+        # The bindings of the default exchange never change, so its messages are only counted by
+        # queue, for a trial that deletes the queue. Reply queues are not counted, because their
+        # names would fill the history.
         queue = self._queues.get(route.key)
         if queue is not None and queue.exclusive_to is None and not queue.auto_delete:
             self.history.add_direct(self._vhost, route.key, messages)
@@ -146,9 +147,10 @@ class Planner(PlanResolver):
     ) -> Plan | None:
         """Follow the bindings of the exchange, and return the plan of the destinations found.
 
-        A destination to which several bindings lead gets the message with the highest QoS of them.
-        `publisher` is the user name that journals record. `publishing_session` gets no copy of its
-        own message through a binding with the argument NO_LOCAL. Return None if the search pauses.
+        A destination to which several bindings lead gets the message with the highest QoS of these
+        bindings. `publisher` is the user name that journals record. `publishing_session` gets no
+        copy of its own message through a binding with the argument NO_LOCAL. Return None if the
+        search pauses.
         """
         search = self._search(
             slot, "message", exchange, route, [route.key], properties, publishing_session
@@ -179,7 +181,7 @@ class Planner(PlanResolver):
 
         `keys` begins with the message's own routing key. If `deaths` is given, the message is a
         dead letter that must not go round in a cycle: a queue for which `would_cycle` is True gets
-        no copy. If no destination is left, the message ends with the fate LOOPED. Return None if
+        no copy. If no destination remains, the message ends with the fate LOOPED. Return None if
         the search pauses.
         """
         routes = [Route(exchange, key, NO_PLAN) for key in keys]
@@ -277,7 +279,9 @@ class Planner(PlanResolver):
         properties: Properties,
         publishing_session: Subscriber | None,
     ) -> PlanSearch | None:
-        """Begin or continue the search that `slot` keeps under `name`. Return None if it pauses."""
+        """Begin or continue the search that `slot` has under `name`. Return None if the search
+        pauses.
+        """
         search = None if slot.searches is None else slot.searches.get(name)
         if search is None or not search.is_for(source, keys):
             search = PlanSearch(

@@ -22,7 +22,7 @@ NAMES_PER_SLICE: Final[i64] = 100
 class PrewarmedName:
     """An exchange and a routing key to resolve.
 
-    `cache_key` has both names as they stand in a client's packet.
+    `cache_key` has the bytes of both names, as a client's packet contains them.
     """
 
     def __init__(self, cache_key: bytes, exchange: str, key: str) -> None:
@@ -61,7 +61,7 @@ class _PrewarmTask(Task):
         while self._at < end:
             name = self._names[self._at]
             if len(context.routes) >= context.capacity:
-                return  # The cache is full: more names would evict the first ones.
+                return  # The cache is full: more names would evict the first names.
             if name.cache_key not in context.routes:
                 # A name whose search pauses is resolved by the first message that needs it.
                 context.resolve(name.cache_key, name.exchange, name.key, slot)

@@ -131,7 +131,7 @@ class PublishContext:
         return route
 
     def evict(self, name: bytes) -> None:
-        """Remove the route that is cached under `name` (its bytes in the packet), if any."""
+        """Remove the route that is cached under `name`, if any. See `resolve` for `name`."""
         route = self.routes.pop(name, None)
         if route is not None:
             self._remember(route)
@@ -222,7 +222,7 @@ class PublishContext:
     def collect(self, routes: list[Route]) -> None:
         """Add the publications that these routes counted to the counters of the front end.
 
-        Also add those of the last route that was not cached.
+        Also add the publications of the last route that was not cached.
         """
         for route in routes:
             self._collect(route)
@@ -236,8 +236,9 @@ class IngressCounters:
     """
 
     def __init__(self) -> None:
-        #: Number of messages that clients published. In the counters that contexts share, it counts
-        #: removed contexts only; `PublishContexts.collected` adds the messages of the others.
+        #: Number of messages that clients published. In the counters that contexts share, only the
+        #: messages of removed contexts are counted here; `PublishContexts.collected` adds the
+        #: messages of the present contexts.
         self.received = 0
         #: Numbers of messages by fate, in the order of MESSAGE_FATES.
         self.fates = [0] * len(MESSAGE_FATES)
@@ -266,7 +267,7 @@ class PublishContexts:
     """All publish contexts of a virtual host, and the counts of contexts that were removed."""
 
     def __init__(self, resolver: PlanResolver, agenda: Agenda, limits: BrokerLimits) -> None:
-        #: By front end, the counters that its contexts share.
+        #: The counters that the contexts of a front end share, by front end.
         self._counters: dict[str, IngressCounters] = {}
         self._resolver = resolver
         self._limits = limits
@@ -341,7 +342,7 @@ class PublishContexts:
             self._removal.begin(list(self._contexts.values()))
 
     def reduce(self, context: PublishContext, most: int) -> int:
-        """Remove up to `most` routes of a context, and the context when it has no route left.
+        """Remove up to `most` routes of a context, and the context itself once it has no routes.
 
         A context that is in use keeps its routes. Return the number of removed routes.
         """
@@ -375,8 +376,8 @@ class PublishContexts:
         """Add the counts of all cached routes to the counters of front ends and of exchanges.
 
         Each `next` on the iterator collects up to `most` routes. A context may have as many routes
-        as `limits.routes` permits. The lists of contexts and of their routes are taken when the
-        steps reach them.
+        as `limits.routes` permits. The list of contexts is copied in the first step, and the list
+        of a context's routes when the steps reach the context.
         """
         left = most
         for context in list(self):
@@ -404,7 +405,7 @@ class PublishContexts:
     def collected(self) -> dict[str, IngressCounters]:
         """Return the counts of received messages, by the name of the receiving front end.
 
-        The counts lack the publications that cached routes counted since `collect_steps`.
+        The counts lack the publications that cached routes have counted since `collect_steps`.
         """
         found = {front: counters.copy() for front, counters in self._counters.items()}
         for context in self:
@@ -413,7 +414,7 @@ class PublishContexts:
 
 
 class ContextRemoval(BulkTask):
-    """Removes the unused ones of some publish contexts, in slices of ROUTES_PER_SLICE routes."""
+    """Removes unused publish contexts, in slices of ROUTES_PER_SLICE routes."""
 
     def __init__(self, contexts: PublishContexts, agenda: Agenda) -> None:
         super().__init__(agenda)
@@ -422,7 +423,7 @@ class ContextRemoval(BulkTask):
         self._left: list[PublishContext] = []
 
     def begin(self, contexts: list[PublishContext]) -> None:
-        """Begin to remove the unused ones of these contexts."""
+        """Begin to remove all contexts in `contexts` that are not in use."""
         self._left = contexts
         self.schedule()
 

@@ -1,8 +1,8 @@
 """Predicts what a destination would do with a message that is routed to it now: its verdict.
 
 Nothing is published: the verdict is read from the destination's arguments and its present length.
-A message has no size and no expiration here, so a limit in bytes is compared with the bytes that
-wait already.
+The size and the expiration of the message are not considered: a limit in bytes is compared with the
+size of the messages that wait already.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broker.routing.subscriber import Subscriber
 from broker.stream.queue import StreamQueue
 
 #: Kinds of verdicts: the destination takes the message; takes it and drops its oldest message;
-#: keeps it only if a consumer is ready for it; drops it; keeps it until its delay is over; refuses
+#: drops it unless a consumer is ready for it; drops it; keeps it until its delay is over; refuses
 #: it, and the publisher gets a negative confirm; cannot represent the routing key.
 TAKES: Final = "takes"
 DROPS_OLDEST: Final = "drops_oldest"
@@ -64,7 +64,7 @@ def _of_subscriber(target: Subscriber, qos: i64) -> QueueVerdict:
         return QueueVerdict(TAKES, f"a client is connected; QoS {qos} at most")
     if qos == AT_MOST_ONCE:
         return QueueVerdict(
-            DROPS, "no client is connected, and a subscription with QoS 0 does not wait"
+            DROPS, "no client is connected, and no message waits for a subscription with QoS 0"
         )
     full = _full(target.inbox.depth, target.inbox.max_length)
     if full:

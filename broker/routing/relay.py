@@ -47,7 +47,10 @@ class Relay:
         self.send(packets, count)
 
     def send_level_3(self, packets: bytes, count: i64) -> None:
-        """Write `count` encoded packets of MQTT 3.1, which only journals tell from MQTT 3.1.1."""
+        """Write `count` encoded packets of MQTT 3.1, as `send` does.
+
+        Only journals distinguish packets of MQTT 3.1 from packets of MQTT 3.1.1.
+        """
         self.send(packets, count)
 
     def offer(self, message: Message) -> None:

@@ -1,4 +1,6 @@
-"""The destinations of a transaction's messages: found at the publication, used at the commit."""
+"""The destinations of a transaction's messages: found when a message is published, used when the
+transaction commits.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ class TargetPlans:
         self._destinations: dict[Destination, None] = {}
 
     def plan_of(self, targets: ResolvedTargets) -> Plan:
-        """Return the plan of those destinations in `targets` that still exist."""
+        """Return the plan of the destinations in `targets` that still exist."""
         targets.remove_dead()
         identity = targets.identity()
         plan = self._plans.get(identity)

@@ -45,7 +45,7 @@ class MessageSampler:
 
     If `parent_based` is True, the flag in a valid `traceparent` decides about the message. All
     other messages are sampled with the probability `ratio` (0 to 1), by the trace id. At most
-    `rate` messages are sampled in a second; further ones are counted in `skipped`. The function
+    `rate` messages are sampled in a second; further messages are counted in `skipped`. The function
     `draw` returns a random integer with the given number of bits.
     """
 
@@ -73,7 +73,9 @@ class MessageSampler:
 
     @property
     def asks_all(self) -> bool:
-        """True if messages without `traceparent` may be sampled: the sampler must see them all."""
+        """True if messages without `traceparent` may be sampled: each message is passed to
+        `sample`.
+        """
         return self._bound > 0
 
     def sample(

@@ -1,4 +1,4 @@
-"""Subscribers: the destinations that relay messages to a connection without a queue between them.
+"""Subscribers: the destinations that relay messages to a connection without a queue in between.
 
 A session of a front end, or a group of sessions that share a subscription, is a subscriber.
 """

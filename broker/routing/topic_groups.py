@@ -1,7 +1,8 @@
 """Counters of unroutable messages by groups of topics (`metrics.topics`).
 
 A counter for each topic would be a metric without bound. The operator names a few topic filters
-instead; a message counts in each group whose filter matches its topic, or in OTHER if none does.
+instead; a message counts in each group whose filter matches its topic, or in OTHER if no filter
+matches.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class HistorySlot:
         self.began = began
         #: Numbers of messages by (virtual host, exchange), then by routing key.
         self.published: dict[tuple[str, str], KeyCounts] = {}
-        #: Numbers of those messages that reached no queue and no session, by the same keys.
+        #: Numbers of messages that reached no queue and no session, by the keys of `published`.
         self.unroutable: dict[tuple[str, str], KeyCounts] = {}
         #: Number of topics in both dicts.
         self.topics: i64 = 0
@@ -72,12 +72,12 @@ class HistorySlot:
         #: Number of messages whose topic is not remembered.
         self.left_out: i64 = 0
         #: Headers of some messages of the topics that pass an exchange which looks at headers: of
-        #: the first ALL_OFFERED messages, and of the later ones.
+        #: the first ALL_OFFERED messages of the slot, and of later messages.
         self.first_samples = HeaderSamples()
         self.later_samples = HeaderSamples()
-        #: Number of messages of these topics.
+        #: Number of messages of topics that pass an exchange which looks at headers.
         self.by_headers: i64 = 0
-        #: The number of the next message that is offered, among the later ones.
+        #: The number of the next message that is offered, after the first ALL_OFFERED messages.
         self.next_offer: i64 = ALL_OFFERED + 1
 
 
@@ -139,15 +139,15 @@ class TopicHistory:
         counts[queue] = known + int(messages)
 
     def offer(self, vhost: str, exchange: str, key: str, properties: Properties) -> None:
-        """Keep a message's headers as a sample if its topic has few samples, else at random."""
+        """Offer the headers of a message as a sample: the first messages, then some at random."""
         slot = self.slots[-1]
         slot.by_headers += 1
         number: i64 = slot.by_headers
         if number <= ALL_OFFERED:
             slot.first_samples.offer(vhost, exchange, key, properties)
         elif number >= slot.next_offer:
-            # The distance is 1 to 7 messages. Were it always OFFERED_SHARE, headers that repeat in
-            # this rhythm would never be seen.
+            # The distance to the next offered message varies from 1 to 7. With a constant distance,
+            # headers that repeat with the same period might never be sampled.
             slot.next_offer = number + 1 + mixed(number & 0xFFFF_FFFF, 0) % (2 * OFFERED_SHARE - 1)
             slot.later_samples.offer(vhost, exchange, key, properties)
 

@@ -10,8 +10,8 @@ when it was published.
                               grammar, assurance (the QoS)
     subscribe, unsubscribe    the same keys, for a session or a group with a shared subscription;
                               if a session does not receive its own messages, or may read only some
-                              topics (arguments), `subscribe` also has user, and rules: pairs of
-                              true for allow and a filter, of which the first that matches decides.
+                              topics (arguments), `subscribe` also has user, and rules: pairs of a
+                              boolean (true: allow) and a filter; the first matching rule decides.
                               The row is repeated if user or rules change
     connect, disconnect       user, protocol
     snapshot                  restarted: true if the rows before the snapshot are no longer valid

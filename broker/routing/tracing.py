@@ -4,9 +4,9 @@
     publication on a traced plan --follow--> the message is marked (messages/tracing.py)
     queues and consumers --report--> events of the Trace <--read-- operator
 
-A trace makes all plans stale when it begins and when it ends. While no trace runs, a publication
-costs nothing more. While a trace runs, only messages of the routes that it selects take the slow
-path. A trace that is not read for IDLE_MS ends by itself.
+A trace makes all plans stale when it begins and when it ends. While no trace runs, publications
+have no additional cost. While a trace runs, only messages of the routes that it selects take the
+slow path. A trace that is not read for IDLE_MS ends by itself.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from broker.routing.subscriber import Subscriber
 from broker.stream.queue import StreamQueue
 from matching.grammar import AMQP, MQTT, swap
 
-#: Number of traces that can run in one virtual host.
+#: Largest number of traces that run in one virtual host at the same time.
 TRACES_MAX: Final = 8
-#: Number of events that a trace keeps until they are read. Then each new event removes the oldest.
+#: Largest number of unread events of a trace. Above this number, each new event removes the oldest
+#: event.
 EVENTS_MAX: Final = 2_000
-#: Length of a name or text in an event, in characters.
+#: Largest length of a name or text in an event, in characters.
 TEXT_MAX: Final = 256
-#: Number of destinations of one message that a trace names.
+#: Largest number of destinations of one message that a trace names.
 DESTINATIONS_MAX: Final = 20
 #: Time without a reader after which a trace ends, in ms.
 IDLE_MS: Final = 30_000
@@ -119,7 +120,7 @@ class TraceEvent:
 class Trace(Task):
     """One trace: its filter, the messages that it follows, and the events that wait to be read.
 
-    At most `rate` new messages are followed in a second; the others are counted in `skipped`.
+    At most `rate` new messages are followed in a second; further messages are counted in `skipped`.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class Traces:
 
     def __init__(self, vhost: str, agenda: Agenda, retire: Callable[[], None]) -> None:
         self.running: list[Trace] = []
-        #: The sampler for distributed tracing; None without it.
+        #: The sampler for distributed tracing; None if no messages are sampled.
         self.sampler: MessageSampler | None = None
         #: True if messages on the slow path are reported: a trace runs, or there is a sampler.
         self.active = False
@@ -349,8 +350,8 @@ class Traces:
         message: Message,
         publisher: Outlet | None,
     ) -> MessageTrace | None:
-        """Return the MessageTrace of a message in the first trace that follows it; None for no
-        trace.
+        """Return the MessageTrace of a message in the first trace that follows it; None if no trace
+        follows the message.
         """
         keys = route.keys if isinstance(route, MessageRoute) else [route.key]
         for trace in self.running:

@@ -58,7 +58,10 @@ class AuditTrail:
 
     @contextmanager
     def by(self, actor: Actor) -> Iterator[None]:
-        """Record all changes in the `with` body as changes by `actor`. The body must not await."""
+        """Record, as a context manager, all changes in the `with` body as changes by `actor`.
+
+        The body must not await.
+        """
         self._actor = actor
         try:
             yield

@@ -3,7 +3,7 @@
 A backup contains everything that was confirmed before it began. These are the steps, in order:
 
     1. copy the catalog, with SQLite's backup interface
-    2. copy the files of the log, all opened before the first is copied
+    2. open all files of the log, then copy them
     3. copy the segments of streams
     4. rename TARGET.part to TARGET
 
@@ -14,7 +14,7 @@ file stays readable while it is open. The copy of the newest file may end within
 a crash.
 
 During the copy, the broker may drop old files, and record this in the head of the next file
-(dropping.py). The backup has the dropped files, but it may lack newer records, such as those that
+(dropping.py). The backup has the dropped files, but it may lack newer records, such as records that
 settle or move messages of the dropped files. So a start from the backup must read the dropped
 files. Therefore each copy gets the head that its file had when all files were opened, before the
 drop.
@@ -34,8 +34,8 @@ from broker.store.opening import CATALOG, LOG, STREAMS
 
 #: Number of bytes copied at once.
 _COPY: Final = 1 << 20
-#: Attempts to open all files of the log, or the newest segment of a stream. An attempt fails if a
-#: checkpoint or retention removes a file meanwhile.
+#: Largest number of attempts to open all files of the log, or the newest segment of a stream. An
+#: attempt fails if a checkpoint or retention removes a file meanwhile.
 _TRIES: Final = 1_000
 #: Endings of the names of a stream's segments, and of their indexes.
 _SEGMENT: Final = ".arrow"

@@ -26,7 +26,7 @@ class Records:
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         #: Records whose checksum is missing: the indexes in `parts` of the record's first part and
-        #: of the part after its last one. `complete` computes the checksum.
+        #: of the part after its last part. `complete` computes the checksum.
         self.unsummed: list[tuple[int, int]] = []
         self.size: i64 = 0
         self.count: i64 = 0

@@ -93,7 +93,7 @@ class CatalogError(StoreError):
 class CatalogUnwritten(CatalogError):
     """A write to the catalog failed, and can be repeated.
 
-    Another process holds a lock, no file descriptor is left, or the disk is full (CatalogFull).
+    Another process holds a lock, no file descriptor is free, or the disk is full (CatalogFull).
     """
 
 
@@ -117,10 +117,10 @@ class Catalog:
         #: The highest position of an entry in the catalog or the log when the catalog was last
         #: written.
         self.last = 0
-        #: The state of a node of a cluster (broker/replication) as of the last write of it; empty
-        #: if this directory never belonged to a cluster.
+        #: The state of a node of a cluster (broker/replication), as it was written last; empty if
+        #: this directory belongs to no cluster.
         self.replica_state = b""
-        #: The reason for which the catalog refuses writes; empty if it accepts them.
+        #: The reason for which the catalog refuses writes; empty if it accepts writes.
         self.broken = ""
         self._vhosts: set[str] = set()
         try:
@@ -315,7 +315,7 @@ class Catalog:
         self.replica_state = replica_state or self.replica_state
 
     def remove_replica_state(self) -> None:
-        """Remove the state of a node of a cluster: the directory belongs to no cluster any more."""
+        """Remove the state of a node of a cluster, because the directory leaves its cluster."""
         try:
             self._db.execute("DELETE FROM replica")
         except _ERRORS as error:

@@ -129,7 +129,7 @@ class Checkpointing:
         self._checkpoint = self._target.file
 
     def step(self) -> bool:
-        """Do one step. Return True if steps are left, False if the checkpoint is done.
+        """Do one step. Return True if more steps are needed, False if the checkpoint has ended.
 
         After OutOfDescriptors the step can be repeated. After another StoreError the checkpoint has
         ended: either the log is unchanged (`completed` is False), or some of the replaced files
@@ -229,7 +229,7 @@ class Checkpointing:
         return True
 
     def _damaged(self, file: LogFile, reason: str) -> DamagedStore:
-        """Bar checkpoints until the next start, because a file is damaged, and return the error."""
+        """Disable checkpoints until the next start, as a file is damaged, and return the error."""
         self._log.no_checkpoint_reason = f"'{file.path}' {reason}"
         return DamagedStore(
             f"no checkpoint is made, because '{file.path}' is damaged: {reason}. Nothing was "
@@ -237,7 +237,7 @@ class Checkpointing:
         )
 
     def _next_range(self) -> FileScan | None:
-        """Return a scan of the next undamaged part of the files; None after the last one."""
+        """Return a scan of the next undamaged part of the files; None after the last part."""
         while self._file_at < len(self._sources):
             file = self._sources[self._file_at]
             ranges = file.readable_ranges()
@@ -439,7 +439,7 @@ class Checkpointing:
 
 
 def _remaining_queues(data: bytes, start: i64, end: i64, queues: list[int]) -> bytes:
-    """Return the encoded queues of a STORED record, reduced to those in `queues`."""
+    """Return the encoded queues of a STORED record, reduced to the queues in `queues`."""
     head = BytesWriter()
     write_i32_be(head, i32(len(queues)))
     while start < end:

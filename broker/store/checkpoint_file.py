@@ -56,7 +56,7 @@ class CheckpointFile:
 
     @property
     def is_full(self) -> bool:
-        """True if OUT_SIZE bytes are collected, so that `flush` is due."""
+        """True if OUT_SIZE bytes are collected, so that `flush` must be called."""
         return len(self._out) >= OUT_SIZE
 
     def remove(self) -> None:

@@ -10,7 +10,7 @@ from broker.store.files import (
 )
 from broker.store.segments import SegmentLog
 
-#: If there are more small files than this, a checkpoint is made to merge them.
+#: If there are more small files than this number, a checkpoint is made to merge them.
 FILES_MAX: Final = 64
 #: Total size of the dead records that the full files of a busy log may keep, in segments. Also the
 #: largest number of the newest full files that a checkpoint may leave out.
@@ -27,10 +27,10 @@ def begin_checkpoint(
 
     In a busy log, most files soon have no live record, and are dropped without being read. A
     checkpoint can prevent this: if it copies a message just before the message is settled, the file
-    with the settlement cannot be dropped, nor can any later file. So unless the log is `idle` or
-    has many small files, a checkpoint must free at least SLACK_SEGMENTS segments. Also, the
-    checkpoint then leaves out up to SLACK_SEGMENTS of the newest full files, as long as they have
-    live records.
+    with the settlement and all later files cannot be dropped. So unless the log is `idle` or has
+    many small files, a checkpoint must free at least SLACK_SEGMENTS segments. Also, the checkpoint
+    then leaves out up to SLACK_SEGMENTS of the newest full files, as long as they have live
+    records.
     """
     sealed = log.sealed()
     many_small = _many_small(log, sealed)

@@ -58,7 +58,7 @@ class Codecs:
         if codec is None:
             raise StoreError(
                 f"messages with {type(encoding).__name__} cannot be stored: no codec is registered"
-                " for it"
+                " for this encoding"
             )
         return codec.dump(encoding, content)
 

@@ -12,10 +12,10 @@ A message is durable when step 3 has returned. Its publisher gets the confirm in
 before. The store calls `request_batch` when entries wait for a batch. `sync` does steps 2 to 4 at
 once, for the memory store and for tests.
 
-Entries are ordered: `append` gives each the next position, and batches are written in that order.
-A ticket counts appends instead of remembering one position, so that a reply can wait for any number
-of appends, even to several logs. `begin` and `commit` enclose a group of entries of which a crash
-leaves all or none.
+Entries are ordered: `append` gives each entry the next position, and batches are written in that
+order. A ticket counts appends instead of remembering one position, so that a reply can wait for any
+number of appends, even to several logs. `begin` and `commit` enclose a group of entries of which a
+crash leaves all or none.
 
 DurableStore (durable.py) writes to disk. MemoryStore (memory.py) keeps the state in memory only.
 """
@@ -163,7 +163,7 @@ class Store:
         #: Number of messages that a durable queue keeps in memory. Of further messages the queue
         #: keeps only the positions.
         self.window: i64 = WINDOW
-        #: True if the store keeps which messages were delivered (DeliveryMark, DeliveryCounted).
+        #: True if the store records which messages were delivered (DeliveryMark, DeliveryCounted).
         self.keeps_deliveries = False
         self.waiting_marked: i64 = WAITING_MARKED
         self.mark_span: i64 = MARK_SPAN
@@ -205,7 +205,8 @@ class Store:
         self._ends_before_group: dict[StreamIntake, int] = {}
         #: Tickets of the next batch.
         self._tickets: list[Ticket] = []
-        #: Entries of the current group, and how many calls of `begin` are open.
+        #: Entries of the current group, and the number of calls of `begin` that no `commit` has
+        #: ended.
         self._group: list[StoreEntry] = []
         self._group_depth: i64 = 0
 
@@ -231,6 +232,8 @@ class Store:
         shown: Mapping[str, object] | None = None,
     ) -> i64:
         """Append the change of a definition, as `append` does, and record it in the audit trail.
+
+        Return the position of the entry.
 
         `shown` has the fields to record if the stored form of the definition is not readable.
         """
@@ -312,7 +315,9 @@ class Store:
         self.wait_for(self.position, ticket)
 
     def begin(self) -> None:
-        """Begin a group: a crash leaves all its entries and stream rows, or none. Groups nest."""
+        """Begin a group: after a crash, the store has all its entries and rows, or none. Groups
+        nest.
+        """
         if self._group_depth == 0 and self.streams:
             self._ends_before_group = {stream: int(stream.stream_end()) for stream in self.streams}
         self._group_depth += 1

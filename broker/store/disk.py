@@ -37,7 +37,7 @@ class DirectoryLocked(StoreError):
 
 
 class OutOfDescriptors(StoreError):
-    """A file cannot be opened now, because no file descriptor is left. The caller may try again."""
+    """A file cannot be opened now, because no file descriptor is free. The caller may try again."""
 
 
 class Poisoned(StoreError):
@@ -135,7 +135,7 @@ class Disk:
     def sync_directory(self, path: str) -> None:
         """Make the creations, renames and removals in a directory durable.
 
-        This opens the directory.
+        The method opens the directory, so it needs a file descriptor.
         """
         raise NotImplementedError
 
@@ -144,7 +144,7 @@ class Disk:
         raise NotImplementedError
 
     def keep_spares(self) -> None:
-        """Open spare file descriptors in place of used ones, as many as are available."""
+        """Open new spare file descriptors in place of used spares, as many as are available."""
 
     def close_spares(self) -> None:
         """Close the spare file descriptors for good, because the broker ends."""
@@ -161,7 +161,7 @@ def remove_files(disk: Disk, paths: list[str]) -> None:
     """Remove files and directories, and skip each that cannot be removed.
 
     The next start of the broker finds and removes the skipped files. Raise WriteFailed if no file
-    descriptor is left for a sync: then `paths` has the paths that remain, for a later call. The end
+    descriptor is free for a sync: then `paths` has the paths that remain, for a later call. The end
     of a path selects the action:
 
     - `/`: remove the directory and then its parent, each only if it is empty.
@@ -257,7 +257,7 @@ class RealDirectory(RealFile):
 class RealDisk(Disk):
     """The file system of the operating system.
 
-    `spares` file descriptors are kept open. When a file is to be opened and no descriptor is left,
+    `spares` file descriptors are kept open. When a file is to be opened and no descriptor is free,
     a spare descriptor is closed for the file, so that clients cannot use up the descriptors of the
     store.
     """

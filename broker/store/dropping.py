@@ -77,7 +77,8 @@ def drop_dead_files(log: SegmentLog) -> int:
 def mark_gap(log: SegmentLog, run: list[LogFile]) -> None:
     """Record durably, in the head of the next segment, that the files of `run` are dropped.
 
-    If a write fails, `log.unsure_head` bars checkpoints until a later call succeeds.
+    Raise StoreError if the head cannot be written: `log.unsure_head` then prevents checkpoints
+    until a later call succeeds.
     """
     at = log.files.index(run[-1])
     following = log.files[at + 1]

@@ -139,7 +139,7 @@ class StreamExtended(StoreEntry):
 class Sequenced(StoreEntry):
     """The last sequence number of a producer, for deduplication.
 
-    A message of the producer with this number or a lower one is a duplicate. A negative number
+    A message of the producer with this number or a lower number is a duplicate. A negative number
     means that the producer was removed.
     """
 
@@ -154,8 +154,8 @@ class DeliveryMark(StoreEntry):
     """The delivery mark of a queue: messages at positions up to `mark` may have been delivered.
 
     A queue delivers no message above its durable delivery mark. `rank` is 0, except in a priority
-    queue, which has a mark for each priority. The last mark of a queue and a rank replaces the
-    marks before it.
+    queue, which has a mark for each priority. A mark replaces all earlier marks of the same queue
+    and rank.
     """
 
     def __init__(self, queue: i64, rank: i64, mark: i64) -> None:

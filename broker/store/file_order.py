@@ -12,7 +12,7 @@ from broker.store.reading import END
 def dropped_files(heads: dict[str, Head], headless: dict[str, Head]) -> list[str]:
     """Return the names of the files that were dropped, because none of their entries was live.
 
-    The head of the segment after dropped files shows this: it has the last position before them.
+    The head of the segment after the dropped files has the last position before these files.
     `headless` are the files whose own heads are damaged.
     """
     gaps = [(head.previous_last, head.first) for head in heads.values() if head.follows_gap]

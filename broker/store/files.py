@@ -51,8 +51,8 @@ DATA_START: Final[i64] = 64
 #: Number of bytes that recovery reads at once.
 CHUNK_SIZE: Final[i64] = 1 << 20
 #: A search for records after damage checks at most this multiple of the size of the file in bytes.
-#: Without a limit it could take very long, because a message may be full of bytes that look like
-#: records.
+#: Without a limit the search could take very long, because a message may be full of bytes that look
+#: like records.
 _SEARCH_BUDGET: Final[i64] = 16
 
 _NAME: Final = re.compile(r"(checkpoint-)?(\d{20})\.log")
@@ -63,7 +63,7 @@ SUM_MASK: Final[i64] = (1 << 62) - 1
 
 
 class Head:
-    """The head of a file: kind, salt, first position, last position of the file before.
+    """The head of a file: kind, salt, first position, last position of the previous file.
 
     `follows_gap` is True if all files between `previous_last` and `first` were dropped. The dropped
     files may still be in the directory.
@@ -130,8 +130,8 @@ def read_head(data: bytes) -> Head | None:
 def parse_name(name: str) -> tuple[int, int] | None:
     """Return the kind and the position in the name of a file of the log.
 
-    The kind is SEGMENT or CHECKPOINT. The position is the first one in a segment, and the last one
-    that a checkpoint covers. Return None if the name is not that of a file of the log.
+    The kind is SEGMENT or CHECKPOINT. The position is the first position in a segment, or the last
+    position that a checkpoint covers. Return None if no file of the log can have this name.
     """
     match = _NAME.fullmatch(name)
     return None if match is None else (int(CHECKPOINT if match[1] else SEGMENT), int(match[2]))

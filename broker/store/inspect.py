@@ -281,7 +281,7 @@ def repair(
 def _rewrite_file(disk: Disk, directory: str, file: LogFile, salt: i64, after: i64) -> None:
     """Replace a file by a copy that has an intact head and only the undamaged records.
 
-    `after` is the last position in the file before.
+    `after` is the last position in the previous file.
     """
     head = (
         Head(CHECKPOINT, salt, file.last, 0)

@@ -196,7 +196,7 @@ class ScannedMessages(LiveMessages):
 
     @property
     def count(self) -> int:
-        """Number of messages, including those that no queue holds any more."""
+        """Number of messages, including messages that no queue holds any more."""
         return len(self._positions)
 
     @property
@@ -210,8 +210,8 @@ class ScannedMessages(LiveMessages):
         return self._positions[0]
 
     def move_to(self, other: ScannedMessages) -> None:
-        """Append the messages that a queue holds to another collection. This collection is not used
-        any more.
+        """Append the messages that queues still hold to the collection `other`, which replaces this
+        collection.
         """
         for at, position in enumerate(self._positions):
             holder: i64 = self._queues[at]
@@ -257,7 +257,7 @@ class FollowedMessages(LiveMessages):
         self._firsts: array[int] = array("q")
         #: Index of the block found last.
         self._hint: i64 = 0
-        #: Number of messages in all blocks, and number of those that several queues held.
+        #: Number of messages in all blocks, and number of messages that several queues held.
         self._count: i64 = 0
         self._shared: i64 = 0
 
@@ -273,7 +273,7 @@ class FollowedMessages(LiveMessages):
 
     @property
     def count(self) -> int:
-        """Number of messages in all blocks, including settled ones."""
+        """Number of messages in all blocks, including settled messages."""
         return int(self._count)
 
     def add(self, position: i64, queues: list[int], size: i64) -> None:
@@ -292,7 +292,9 @@ class FollowedMessages(LiveMessages):
             self._shared += 1
 
     def _find(self, position: i64) -> i64:
-        """Return the index of the block that may have the message at a position; -1 if none may."""
+        """Return the index of the block that may have the message at a position; -1 if there is
+        none.
+        """
         firsts = self._firsts
         at: i64 = self._hint
         if (

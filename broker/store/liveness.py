@@ -8,7 +8,7 @@ LogFile has these attributes:
     live, balance   the number of live entries in the file, and the sum of their `entry_hash`. A
                     settlement subtracts what its message added: 1, and the hash. The file is dead
                     if both values are 0. The hashes guard against errors: if a message was settled
-                    twice and another one never, `live` may be 0, but `balance` is not. Such a
+                    twice and another message never, `live` may be 0, but `balance` is not. Such a
                     file is never dropped. Only a checkpoint, which reads the file, replaces it.
     needs           the other files that entries of this file are about, such as the files of the
                     messages that this file settles. While one of those files exists, this file must
@@ -45,7 +45,8 @@ class Liveness:
 
     def __init__(self) -> None:
         #: Grows by one before and after each change, so it is odd while counts change. Another
-        #: thread has read consistent counts if this number was even before and the same afterwards.
+        #: thread has read consistent counts if this number was even before the read, and had the
+        #: same value after it.
         self.changes: i64 = 0
         #: Session -> packet identifier -> position of the entry that holds the identifier.
         self._held: dict[int, dict[int, int]] = {}
@@ -171,7 +172,7 @@ class Liveness:
 
 
 def _end(files: list[LogFile], position: i64) -> LogFile | None:
-    """Count the entry at a position as no longer live, and return its file."""
+    """Count the entry at a position as no longer live. Return its file, or None without a file."""
     file = _covering(files, position)
     if file is not None:
         file.live -= 1

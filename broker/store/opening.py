@@ -50,7 +50,8 @@ def open_store(
     progress: Callable[[Recovery], None],
     segment_size: int = SEGMENT_SIZE,
 ) -> OpenedStore:
-    """Open the store in a directory, or create it. Raise StoreError if that fails.
+    """Open the store in a directory, or create it. Return the store. Raise StoreError if that
+    fails.
 
     `salt` is a random number below 2**32, for a new store. `report` is called with a sentence about
     each lost message, `progress` while the log is read. `segment_size` is the size at which a
@@ -141,7 +142,7 @@ def _compare_catalog_and_log(catalog: Catalog, survivors: Survivors, recovery: R
 
 
 def has_log(disk: Disk, directory: str) -> bool:
-    """True if the directory has files of a log."""
+    """True if the directory has files of a log. Raise StoreError if it cannot be read."""
     try:
         return any(parse_name(name) is not None for name in disk.list(directory))
     except FileNotFoundError:

@@ -253,7 +253,7 @@ def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[Grou
 
 
 class Decoder:
-    """A decoder that makes entries of the payloads of records."""
+    """A decoder that makes entries from the payloads of records."""
 
     def __init__(self, codecs: Codecs) -> None:
         self._codecs = codecs

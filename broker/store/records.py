@@ -57,7 +57,7 @@ from broker.store.record_parts import (
 COUNT_MAX: Final[i64] = (1 << 31) - 1
 #: Size in bytes of the head of a group's member: the member's kind and its length.
 MEMBER_HEAD_SIZE: Final = 5
-#: Size in bytes at which a part of a batch ends and the next one begins. Each part is copied once,
+#: Size in bytes at which a part of a batch ends and the next part begins. Each part is copied once,
 #: in the event loop. Without this bound, a batch of 64 MiB would be copied in one turn. This takes
 #: 30 ms, and most of this time is spent on page faults of the new memory.
 PART_SIZE: Final[i64] = 2 << 20

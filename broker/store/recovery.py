@@ -49,7 +49,7 @@ _U32: Final[i64] = 0xFFFFFFFF
 class Recoverer:
     """The recovery of the log in one directory; `report` has its progress and its result.
 
-    If `changes_files` is False, the recovery changes no file; `trellis store verify` uses this.
+    If `changes_files` is False, the recovery changes no file, as `trellis store verify` requires.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Recoverer:
         self.report.bytes_total = sum(self._sizes[name] for name in self._names)
 
     def next(self) -> bool:
-        """Recover the next file of the log; return False if no file is left."""
+        """Recover the next file of the log; return False after the last file."""
         report = self.report
         if self._next_name < len(self._names):
             self._next_name += 1
@@ -248,7 +248,7 @@ class Recoverer:
         self._walk(file, scan, is_last and not file.checkpoint and name in self._heads)
         file.close_scan()
         if file.checkpoint and not file.closed and not file.holes:
-            report.findings.append(Finding(MISSING, name, 0, 0, "the end of this checkpoint"))
+            report.findings.append(Finding(MISSING, name, 0, 0, "this checkpoint has no end"))
         if file.checkpoint:
             file.last = max(scan.reader.last, covered)
         elif file.records or file.holes or file.closed:
@@ -401,7 +401,7 @@ class Recoverer:
         if self._changes_files:
             writable = self.disk.open(file.path, True)
             try:
-                # `_finish` syncs the file, or removes it if no record is left.
+                # `_finish` syncs the file, or removes it if it has no record.
                 writable.truncate(offset)
             except OSError as error:
                 raise StoreError(os_error_text(file.path, "cut the tail of", error)) from error

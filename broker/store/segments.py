@@ -47,8 +47,8 @@ from broker.store.replay import Recovery, Replay, ignore_progress
 SEGMENT_SIZE: Final = 64 << 20
 #: Default for the number of sealed files that stay open for reading.
 OPEN_MAX: Final = 64
-#: Largest number of batches in a row with which a node of a cluster does not store its state. After
-#: a crash the node reads so many batches again.
+#: Largest number of consecutive batches for which a node of a cluster does not store its state.
+#: After a crash, the node reads at most this number of batches again.
 STATE_BATCHES: Final = 100
 
 
@@ -91,8 +91,8 @@ class SegmentLog(PoisonableWriter):
         #: Number of segments that were begun, and that number when the catalog was last written.
         self.rolls = 0
         self.noted_rolls = 0
-        #: Number of batches since the state of this node of a cluster was last stored, and the most
-        #: batches that it is not stored with.
+        #: Number of batches since the state of this node of a cluster was last stored, and the
+        #: largest permitted value of this number.
         self.unstored_batches = 0
         self.unstored_batches_max = STATE_BATCHES
         #: Size of the active segment at the last sync, in bytes.
@@ -141,7 +141,8 @@ class SegmentLog(PoisonableWriter):
     def open(
         self, replay: Replay, progress: Callable[[Recovery], None] = ignore_progress
     ) -> Recovery:
-        """Recover the log, passing all records to `replay`, and get ready to append.
+        """Recover the log, passing all records to `replay`, and get ready to append. Return the
+        report.
 
         `progress` is called with the report of the recovery while the log is read.
 
@@ -249,8 +250,9 @@ class SegmentLog(PoisonableWriter):
         self.liveness.changes += 1
 
     def count_live(self, positions: Iterable[int]) -> None:
-        """Count the entries at these positions as live, after recovery. None of them may be a
-        message.
+        """Count the entries at these positions as live, after recovery.
+
+        The entries must not be messages.
         """
         for position in positions:
             file = file_holding(self.files, position)
@@ -275,7 +277,7 @@ class SegmentLog(PoisonableWriter):
             self.poison(os_error_text(self.directory, "sync", error))
 
     def _cut_back(self, file: LogFile, handle: File, error: OSError) -> None:
-        """Remove the bytes that a failed write left, and raise WriteFailed."""
+        """Remove the bytes that a failed write has appended, and raise WriteFailed."""
         reason = os_error_text(file.path, "write", error)
         try:
             handle.truncate(file.size)
@@ -284,9 +286,10 @@ class SegmentLog(PoisonableWriter):
         raise WriteFailed(reason, error.errno or 0) from error
 
     def _roll(self, first: i64) -> tuple[LogFile, File]:
-        """Create the next segment and make it durable, before any record is written to it.
+        """Create the next segment, make it durable, and return it with its open file.
 
-        `first` is the position of the first record that the segment gets.
+        `first` is the position of the first record that the segment gets. Raise WriteFailed if the
+        segment can be created later, Poisoned if it cannot.
         """
         head = Head(SEGMENT, self.salt, first, self.last)
         file = LogFile(self.disk, self.directory, head)
@@ -335,14 +338,14 @@ class SegmentLog(PoisonableWriter):
     def postpone_checkpoint(self, live: i64, measured: i64) -> None:
         """Set the sizes from which a checkpoint is considered again; now it would free too little.
 
-        A checkpoint is considered when the full files have grown to `check_size` bytes, or the part
-        of them that it would free to `check_reclaimable` bytes. While disk space is short,
-        the lower limit `short_check_reclaimable` replaces `check_reclaimable`: the reclaimable part
-        must grow by an eighth of the live part.
+        A checkpoint is considered when the full files have grown to `check_size` bytes, or their
+        reclaimable part to `check_reclaimable` bytes. While disk space is short, the lower limit
+        `short_check_reclaimable` replaces `check_reclaimable`: the reclaimable part must grow by an
+        eighth of the live part.
 
-        `live` is the size of the live records in bytes, as the files were read. `measured` is the
-        value of `reclaimable` when that reading began, because entries that were settled during the
-        reading may have been read as live.
+        `live` is the size of the live records in bytes, measured by reading the files. `measured`
+        is the value of `reclaimable` when that reading began, because entries that were settled
+        during the reading may have been read as live.
         """
         total: i64 = sum(int(file.size) for file in self.sealed())
         self.check_size = max(2 * live, total + total // 4)

@@ -61,7 +61,7 @@ class StreamGarbage:
         """Remove these files. `root` is the directory of all streams.
 
         Files that cannot be removed are skipped: the next start finds them. Raise WriteFailed if no
-        file descriptor is left; the call may be repeated.
+        file descriptor is free; the call may be repeated.
         """
         raise NotImplementedError
 
@@ -78,7 +78,7 @@ class StreamWrite:
     """The rows of one stream in a batch."""
 
     def prepare(self) -> list[ShippedRows]:
-        """Encode the rows before they are written, so that a cluster's node can ship them.
+        """Encode the rows before they are written, and return them for the replicated log.
 
         Runs in the writer's thread. Raise WriteFailed if the call can be repeated later.
         """

@@ -182,7 +182,9 @@ class Survivors(Replay):
         return 0
 
     def _begin(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
-        """Add an entry. The caller must first `_end` the entry that the new one supersedes."""
+        """Add an entry. The caller must first call `_end` for the entry that the new entry
+        supersedes.
+        """
         if kind == PACKET_ID_HELD:
             session: i64 = read_i64_be(data, start)
             if session in self.holder_numbers:

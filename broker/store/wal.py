@@ -7,11 +7,11 @@ SQLite reads the log up to the first bad frame and skips the rest without an err
              salt, salt, sum, sum                                                   6 x u32
              a page
 
-(https://sqlite.org/fileformat2.html, section 4.) Each checksum continues the checksum of the frame
-before. SQLite reuses the file from its beginning with new salts, so older frames with other salts
-may follow at the end. SQLite syncs each transaction before it writes the next one. So a bad frame
-is damage if a later transaction follows. Otherwise the bad frame is in the torn end of the last
-transaction, which was never confirmed.
+(https://sqlite.org/fileformat2.html, section 4.) Each checksum continues the checksum of the
+previous frame. SQLite reuses the file from its beginning with new salts, so older frames with other
+salts may follow at the end. SQLite syncs each transaction before it writes the next transaction. So
+a bad frame is damage if a later transaction follows. Otherwise the bad frame is in the torn end of
+the last transaction, which was never confirmed.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ class WalCheck:
         """Decide if the first bad frame, at `bad_offset`, is damage or a torn last transaction.
 
         The frames from `bad_offset` on are examined, except older frames, which have neither salt
-        of the head. If one of them ends a transaction and another frame follows, the bad frame is
-        damage, because SQLite syncs each transaction before it writes the next. Otherwise the
-        frames are the torn end of the last transaction.
+        of the head. If one of these frames ends a transaction and another frame follows, the bad
+        frame is damage, because SQLite syncs each transaction before it writes the next
+        transaction. Otherwise the frames are the torn end of the last transaction.
         """
         at: i64 = bad_offset
         ended = False

@@ -25,7 +25,7 @@ Modules, in reading order:
     local_segments
                  the durable segments of one stream
     rows_write   the rows of one stream in one batch of the store
-    removal      removes the files that retention drops, and those of a deleted stream
+    removal      removes the files that retention drops, and the files of a deleted stream
     replica      the files of streams on a node of a cluster that follows the replicated log
     batch_scan   scans the batches of a segment
     recovery     reads the segments of a stream when the broker starts

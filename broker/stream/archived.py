@@ -1,11 +1,11 @@
-"""The archive of a stream: its rows in files of an object store, or of a directory elsewhere.
+"""The archive of a stream: rows in files of an object store, or of another directory.
 
     a segment is full --> ArchivedRows.waiting --> upload --> on_uploaded --> retention removes it
     a reader needs a row that retention removed --> RowsPending --> fetch --> on_fetched --> retry
 
-The archive is slow and may be away, so nothing here waits. ArchiveBackend, which `trellis.archive`
-implements, does the uploads and fetches elsewhere. A fetched file is a segment again, in a cache of
-the data directory, and is read like any other segment.
+The archive is slow and may be unreachable, so no method here waits for it. ArchiveBackend, which
+`trellis.archive` implements, lets another process upload and fetch files. A fetched file is a
+segment again, in a cache of the data directory, and is read like any other segment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from broker.agenda import Task
 from broker.stream.open_files import OpenFiles
 from broker.stream.segments import Segment
 
-#: Largest number of times whose offsets a stream remembers, and of failures that wait for readers.
+#: Largest number of publishing times whose offsets a stream remembers, and of failures that wait
+#: for readers.
 _REMEMBERED_MAX: Final = 64
 
 
@@ -36,7 +37,7 @@ class RowsUnavailable(Exception):
 class RowsPending(Exception):
     """The requested rows must first be fetched from the archive.
 
-    The caller then reads the stream again.
+    The caller reads the stream again after the fetch.
     """
 
 
@@ -69,15 +70,21 @@ class ArchiveBackend:
         raise NotImplementedError
 
     def fetch(self, rows: ArchivedRows, offset: i64) -> None:
-        """Fetch the file that has the row at an offset, unless this is under way."""
+        """Fetch the file that has the row at an offset, unless this fetch is already running.
+
+        `ArchivedRows.on_fetched` gets the segment later.
+        """
         raise NotImplementedError
 
     def find_time(self, rows: ArchivedRows, moment: i64) -> None:
-        """Find the first file whose last row was published at `moment` (us) or later."""
+        """Find the first file whose last row was published at `moment` (us) or later.
+
+        `ArchivedRows.keep_start` gets the result later.
+        """
         raise NotImplementedError
 
     def find_first(self, rows: ArchivedRows) -> None:
-        """Find the first offset of a stream in the archive."""
+        """Find the first offset of a stream in the archive, and set `ArchivedRows.first` later."""
         raise NotImplementedError
 
     def remove_stream(self, rows: ArchivedRows) -> None:
@@ -101,9 +108,9 @@ class ArchivedRows:
         self.local_first: i64 = 0
         #: The full segments that wait for their upload, oldest first.
         self.waiting: list[Segment] = []
-        #: The fetched segments; the one that was used last comes first.
+        #: The fetched segments; the segment that was used last comes first.
         self.restored: list[Segment] = []
-        #: The reason why the stream is not uploaded any more; "" if it is.
+        #: The reason why the stream is not uploaded any more; "" if it is uploaded.
         self.refused = ""
         #: A task that applies retention and serves the readers. None once the stream is deleted.
         self.changed: Task | None = None
@@ -111,7 +118,8 @@ class ArchivedRows:
         #: Time in us -> offset at which a reader that begins at this time searches; -1 if the
         #: archive has no row of this time or later.
         self._starts: dict[int, int] = {}
-        #: Offset -> the reason why it cannot be fetched. A reader that needs it fails.
+        #: Offset -> the reason why the row at this offset cannot be fetched. A reader that needs
+        #: the row fails.
         self._failures: dict[int, str] = {}
         self._reading = reading
 
@@ -126,7 +134,7 @@ class ArchivedRows:
     # -- uploads
 
     def add_full(self, segments: list[Segment]) -> None:
-        """Let the full segments at the end of a list wait for their upload."""
+        """Add the full segments at the end of a list to the segments that wait for their upload."""
         if segments:
             self.local_first = segments[0].base
         found: list[Segment] = []
@@ -160,7 +168,7 @@ class ArchivedRows:
             self.backend.drop_waiting(self, segment, deleted)
 
     def on_uploaded(self, segment: Segment, first: int) -> None:
-        """Record that a segment is in the archive, whose first offset of the stream is `first`."""
+        """Record that a segment is in the archive, where the stream begins at offset `first`."""
         segment.waits = False
         segment.archived = True
         if segment in self.waiting:
@@ -202,7 +210,7 @@ class ArchivedRows:
     def first_offset(self) -> i64:
         """Return the first offset in the archive; -1 if the archive has no row of the stream.
 
-        Raise RowsPending if it is not known yet.
+        Raise RowsPending if the offset is not known yet.
         """
         if not self.first_known:
             self.backend.find_first(self)
@@ -232,7 +240,7 @@ class ArchivedRows:
         if offset < after:
             return RowsUnavailable(
                 f"{subject} is gone: retention removed it, and the archive has no row before offset"
-                f" {after}, which is the first available one",
+                f" {after}, which is the first available offset",
                 after,
             )
         return RowsUnavailable(

@@ -1,4 +1,4 @@
-"""Removal of the files that deleted streams left.
+"""Removal of the files of deleted streams that are still on the disk.
 
 A stream is deleted in the catalog first, then its files are removed. A crash in between leaves
 files, which the next start removes. The start looks at each directory STREAMS/VHOST/QUEUE/ whose

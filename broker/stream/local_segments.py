@@ -21,7 +21,7 @@ from broker.stream.segments import Segment
 
 
 class LocalSegments:
-    """The durable segments of a stream in the order of their offsets; the last one may be active.
+    """The durable segments of a stream, ordered by offset; the last segment may be active.
 
     Used by the event loop's thread only.
     """
@@ -105,7 +105,7 @@ class LocalSegments:
         if at == 0:
             return RowsUnavailable(
                 f"{subject} is gone: retention removed all rows before offset {after}, which is the"
-                " first available one",
+                " first available offset",
                 after,
             )
         return RowsUnavailable(
@@ -119,7 +119,7 @@ class LocalSegments:
 
         Retention drops segments whose last row is older than `before` (Unix time in microseconds),
         and the oldest segments while the stream is larger than `most` bytes. Retention never drops
-        the last segment, nor one that waits for its upload. A limit of -1 means no limit. The
+        the last segment, nor a segment that waits for its upload. A limit of -1 means no limit. The
         caller removes the files.
         """
         out: list[Segment] = []

@@ -41,9 +41,9 @@ def resolve_offset(
     """Return the offset at which a reader with the argument `wanted` begins.
 
     `end` is the offset of the next row, `now_us` the time in microseconds; `thing` names the queue
-    in error texts. Raise PreconditionFailed if `wanted` is invalid, RowsUnavailable if there is no
-    such row any more, RowsPending if the archive must be asked first, StoreError if the stream
-    cannot be read.
+    in error texts. Raise PreconditionFailed if `wanted` is invalid, RowsUnavailable if the row has
+    been removed, RowsPending if the archive must be asked first, StoreError if the stream cannot be
+    read.
     """
     if isinstance(wanted, bytes):  # RabbitMQ accepts texts of AMQP's type byte array, too.
         wanted = wanted.decode(errors="replace")
@@ -114,7 +114,7 @@ def offset_since(local: LocalSegments, pages: StreamPages, moment: i64) -> i64:
 def _row_since(pages: StreamPages, offset: i64, end: i64, moment: i64) -> i64:
     """Return the first offset from `offset` on whose row was published at `moment` or later.
 
-    Return `end` if no row before `end` was.
+    Return `end` if there is no such row before `end`.
     """
     while offset < end:
         page = pages.page_with(offset)

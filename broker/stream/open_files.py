@@ -19,8 +19,8 @@ class FileUser:
 class OpenFiles:
     """The objects with open files. If there are too many, the files used longest ago are closed.
 
-    Only one thread calls `use`. Meanwhile other threads may call `forget`: the event loop does so
-    when a stream is deleted.
+    Only one thread calls `use`. At the same time, other threads may call `forget`: the event loop
+    calls it when a stream is deleted.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Pages: pieces of segments, each read once for all readers that are near each other.
 
-A stream caches the few pages that its readers used last. A reader that is far behind the others
-reads its pages from the file.
+A stream caches the few pages that its readers used last. A reader that is far behind the other
+readers reads its pages from the file.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StreamPages:
         place: i64 = segment.place_of(offset)
         for page in pages:
             if page.segment is segment and page.end == offset:
-                # The row is the first one after this page: no search is needed.
+                # The row is the first row after this page: no search is needed.
                 place = page.place
         page = self._read(segment, place, offset)
         pages.insert(0, page)
@@ -88,7 +88,8 @@ class StreamPages:
         self._local.reading.forget(segment)
 
     def _read(self, segment: Segment, place: i64, offset: i64) -> StreamPage:
-        """Read a page: the batches from the row at `offset` on.
+        """Read and return a page: the batches from the row at `offset` on. Raise StoreError if it
+        is damaged.
 
         The search for the row begins at the byte `place` of the segment's file, where a batch
         begins.

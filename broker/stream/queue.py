@@ -41,7 +41,7 @@ SLICE: Final[i64] = 20_000
 _CHECK_INTERVAL_MAX: Final[i64] = 60_000
 _CHECK_INTERVAL_MIN: Final[i64] = 1_000
 _CHECKS_PER_AGE: Final[i64] = 10
-#: Time after which a stream is read again if no file descriptor was left, in ms.
+#: Time after which a stream is read again if no file descriptor was free, in ms.
 READ_RETRY_MS: Final[i64] = 1_000
 
 
@@ -212,7 +212,7 @@ class StreamQueue(Queue):
         return given
 
     def _retry_later(self) -> None:
-        """Serve the readers again in READ_RETRY_MS, because no file descriptor is left now."""
+        """Serve the readers again in READ_RETRY_MS, because no file descriptor is free now."""
         if self._read_retry is None:
             self._read_retry = ReadRetry(self)
             self.agenda.at(self.agenda.now + READ_RETRY_MS, self._read_retry)
@@ -254,8 +254,8 @@ class StreamQueue(Queue):
     def events(self) -> list[int]:
         """Return the counts of rare events of the queue.
 
-        The count RETURNED is the number of rows delivered to readers. The statistics add it to the
-        deliveries.
+        The count RETURNED is the number of rows delivered to readers. The statistics add this count
+        to the deliveries.
         """
         events = list(self._events)
         events[RETURNED] = int(self.served)
@@ -379,7 +379,7 @@ class PendingRows(StreamIntake):
 
 
 class StreamBatchWrite(StreamWrite):
-    """The rows of a stream in one batch of the store. Once durable, they go to the readers."""
+    """The rows of a stream in one batch of the store. When they are durable, readers get them."""
 
     def __init__(self, queue: StreamQueue, portion: RowsWrite) -> None:
         self._queue = queue
@@ -395,7 +395,7 @@ class StreamBatchWrite(StreamWrite):
         self._rows_write.settle()
         queue = self._queue
         if queue.dead:
-            # If rows still wait for the next batch of the store, `pending_rows` is needed for it.
+            # If rows still wait for the next batch of the store, this batch needs `pending_rows`.
             if queue.pending_rows.idle:
                 queue.pending_rows.queue = None
             queue.discard_all()

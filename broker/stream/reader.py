@@ -28,7 +28,8 @@ class QueueStreamReader:
     def find_start(self) -> i64:
         """Return the offset at which the reader begins, which the archive had to find.
 
-        Raise RowsPending if the archive has not found it yet, RowsUnavailable if there is none.
+        Raise RowsPending if the archive has not found the offset yet, RowsUnavailable if there is
+        no such offset.
         """
         raise NotImplementedError
 
@@ -36,7 +37,7 @@ class QueueStreamReader:
         """Deliver rows of a batch, from `row` on, while the consumer is ready.
 
         Return the number of delivered rows. This method must not call the core, because the queue
-        advances `offset` only after it returns.
+        advances `offset` only after the method has returned.
         """
         raise NotImplementedError
 

@@ -62,7 +62,7 @@ class StreamRecovery:
 
         `end` is the durable end in the log. If `ends_exact` is False, the log was damaged, and all
         intact rows are kept. If `thorough` is True, all segments are read; otherwise only segments
-        without an intact index, and segments with rows that were never confirmed.
+        that have no intact index, or have rows that were never confirmed.
         """
         self.segments: list[Segment] = []
         self.findings: list[Finding] = []
@@ -152,7 +152,7 @@ class StreamRecovery:
     def _mark(self, mark: str) -> bool:
         """Create a note, an empty file in the quarantine, for later starts of the broker.
 
-        Return True if an earlier start created it; False if it is new, or if the disk is full.
+        Return True if an earlier start created the note; False if not, or if the disk is full.
         """
         # The stream's directory may be missing.
         path, *below = self._directory.rsplit("/", _DEPTH)
@@ -343,7 +343,7 @@ class StreamRecovery:
             self._disk.open(salvaged[-1].path, True).sync()
 
     def _new_segment(self, segment: Segment, base: int) -> Segment:
-        """Create a segment for the rows from offset `base` on of a damaged or cut segment."""
+        """Return a new segment for the rows of a damaged or cut segment from offset `base` on."""
         for other in [
             one for one in self._segment_names if one[0] == base and one[1] > segment.epoch
         ]:

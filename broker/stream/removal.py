@@ -74,9 +74,9 @@ def removal_of(local: LocalSegments, segments: list[Segment], deleted: bool) -> 
 
 
 def stream_number(disk: Disk, path: str) -> int:
-    """Return the number of the stream in a segment; 0 if there is none.
+    """Return the stream's number in a segment; 0 if the schema is damaged or cannot be read.
 
-    Raise WriteFailed if no file descriptor is left to read it.
+    Raise WriteFailed if no file descriptor is free to read the segment.
     """
     try:
         head = read_schema(disk.open(path, False).read(0, SCHEMA_SIZE))

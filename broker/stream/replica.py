@@ -1,13 +1,13 @@
 """The files of streams on a standby, a node that follows the replicated log.
 
     StreamReplica.write   writes shipped rows at the places at which the owner has written them
-    StreamReplica.check   compares the ends of the streams with those in the log
+    StreamReplica.check   compares the ends of the streams with their ends in the log
 
 A node may get rows again: after a crash, or if its directory was copied from a running node. So the
 files may already have the rows, a part of them, or rows of later batches:
 
     the file has the rows           they are compared, and not written again
-    the file ends before the rows   they are appended; a half batch at the end is cut back first
+    the file ends before the rows   they are appended, after an incomplete batch was removed
     the file is missing             it was removed by a later batch if the stream has newer files
     anything else                   StreamDiffers
 """
@@ -38,8 +38,8 @@ class StreamCopy:
         self, disk: Disk, root: str, vhost: str, name: str, number: int, writing: OpenFiles
     ) -> None:
         self.number = number
-        #: True if rows are skipped, because the files before them are missing: the stream was
-        #: deleted later, and a stream of the same name may have its directory.
+        #: True if rows are skipped, because the files with the earlier rows are missing: the stream
+        #: was deleted later, and a stream of the same name may have its directory.
         self.missing = False
         self.writer = SegmentWriter(disk, root, vhost, name, number, writing)
         self._disk = disk
@@ -53,7 +53,7 @@ class StreamCopy:
             raise StoreError(os_error_text(self.writer.directory, "read", error)) from error
 
     def _open(self) -> None:
-        """Find the active segment and its batches. Remove files that an older stream left."""
+        """Find the active segment and its batches. Remove files of an older, deleted stream."""
         directory = self.writer.directory
         try:
             names = self._disk.list(directory)
@@ -156,7 +156,7 @@ class StreamCopy:
             or batch.end != len(rows.data)
             or (int(batch.base), int(batch.rows)) != (rows.base, rows.count)
         ):
-            raise self._differs(f"the log has damaged rows from offset {rows.base} on")
+            raise self._differs(f"the replicated log has damaged rows from offset {rows.base} on")
         return batch
 
     def _check_end(self, rows: ShippedRows, end: int, unit: str, expected: int) -> None:
@@ -228,8 +228,8 @@ class StreamCopy:
             raise self._differs(f"all rows before offset {end} are missing")
         if int(active.end) != end:
             raise self._differs(
-                f"the rows in its files end at offset {active.end}, and the rows in the log end "
-                f"at offset {end}"
+                f"the rows in the files end at offset {active.end}, and the rows in the replicated "
+                f"log end at offset {end}"
             )
         try:
             file = self._disk.open(active.path, False)
@@ -279,7 +279,7 @@ class StreamReplica:
         """Write shipped rows of several streams, and make them durable.
 
         Raise StreamDiffers if the files have other rows, WriteFailed if the call may be repeated,
-        another StoreError if it may not.
+        another StoreError otherwise.
         """
         touched: dict[int, StreamCopy] = {}
         for share in rows:

@@ -156,7 +156,7 @@ class RowWriter(StreamRows):
     def add_plain(self, name: RowName, body: bytes) -> None:
         """Add a row for a publication with QoS 0 and no properties. Hot path of the writer.
 
-        The publication is one of the PublishRun that is being parsed.
+        The publication belongs to the PublishRun that is being parsed.
         """
         size: i64 = len(body)
         header = self._header

@@ -18,7 +18,7 @@ from broker.stream.segment_writer import SegmentWriter, WrittenBatch
 
 
 class EncodedRows(BatchSink):
-    """A sink that keeps all batches in memory until the log of a cluster has them."""
+    """A sink that keeps all batches in memory until the replicated log has them."""
 
     def __init__(self) -> None:
         self.batches: list[EncodedBatch] = []

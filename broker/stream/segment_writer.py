@@ -100,7 +100,7 @@ class SegmentWriter(PoisonableWriter):
         return self._active.file
 
     def append(self, encoded: EncodedBatch) -> WrittenBatch:
-        """Write a batch to the end of the stream.
+        """Write a batch to the end of the stream, and return its place.
 
         Raise WriteFailed if the batch can be appended again later, Poisoned if it cannot.
         """
@@ -180,13 +180,15 @@ class SegmentWriter(PoisonableWriter):
         self._active.unsynced = False
 
     def resume(self, durable: Segment, written: Segment) -> None:
-        """Append to this existing segment; `durable` and `written` are equal copies of it."""
+        """Continue to append to an existing segment; `durable` and `written` are equal copies of
+        it.
+        """
         self._segment, self._written, self._active.file = durable, written, None
         self.epoch = durable.epoch
 
     @property
     def written(self) -> Segment | None:
-        """The active segment with all batches that were written; None if there is none."""
+        """The active segment with all batches that were written; None without an active segment."""
         return self._written
 
     def forget(self) -> None:
@@ -221,7 +223,11 @@ class SegmentWriter(PoisonableWriter):
                 self.poison(os_error_text(segment.path, "write the index of", error))
 
     def _roll(self, first: EncodedBatch) -> tuple[Segment, Segment, File]:
-        """Create the next segment and make it durable, before its first batch is written to it."""
+        """Create the next segment, and make it durable. Return its durable part, its written part,
+        and its open file.
+
+        Raise WriteFailed if the segment can be created later, Poisoned if it cannot.
+        """
         self.finish()
         base, planned = first.base, first.planned
         try:
@@ -255,7 +261,8 @@ class SegmentWriter(PoisonableWriter):
         return self._segment, self._written, file
 
     def _remove_index(self, path: str) -> None:
-        """Remove the index of the segment at `path`, if a deleted stream of the same name left one.
+        """Remove the index of a segment at `path`, which a deleted stream of the same name may have
+        left.
 
         The removal is durable when this method returns.
         """

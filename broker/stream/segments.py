@@ -86,8 +86,8 @@ class Segment(FileUser):
         self.full = False
         #: True if this process wrote the segment. Then its checksums need not be checked.
         self.written_here = False
-        #: `archived`: the archive has the segment. `waits`: it waits for its upload, or, if it was
-        #: fetched, the next one was requested (archived.py).
+        #: `archived`: the archive has the segment. `waits`: the segment waits for its upload; or
+        #: the segment was fetched, and the fetch of the next segment was requested (archived.py).
         self.archived = False
         self.waits = False
         self._offsets: array[int] = array("q")
@@ -172,7 +172,8 @@ class Segment(FileUser):
         return data + _CHECKSUM.pack(crc32(data))
 
     def load_index(self, data: bytes, size: int) -> bool:
-        """Load an index. Return False if it is damaged, or if it is not of a file of `size` bytes.
+        """Load an index. Return False if the index is damaged, or belongs to a file that does not
+        have `size` bytes.
 
         Raise TooNew for an unknown version.
         """

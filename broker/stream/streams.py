@@ -80,8 +80,9 @@ class Streams:
     def remove_deleted(self, names: list[tuple[str, str]], newest: int) -> None:
         """Remove the files of deleted streams.
 
-        `names` has the pair (virtual host, name) of each existing queue. If the catalog
-        has lost its end, definitions with numbers above `newest` may be missing.
+        `names` has the pair (virtual host, name) of each existing queue. `newest` is the highest
+        number of a definition in the catalog: if the catalog is damaged, definitions with higher
+        numbers may be missing.
         """
         self.findings += remove_deleted_streams(
             self._store.stream_disk, self._store.stream_root, names, newest

@@ -85,7 +85,9 @@ class AppliedPolicies:
             self._policy_update.run_first_slice()
 
     def apply_alternate(self, exchange: Exchange) -> None:
-        """Give an exchange its policy's alternate exchange, unless its own argument sets one."""
+        """Give an exchange the alternate exchange of its policy, unless the exchange's own argument
+        names an alternate exchange.
+        """
         before = exchange.alternate
         if exchange.options.alternate is None:
             exchange.alternate = self._policies.alternate(exchange.name)
@@ -133,7 +135,10 @@ class AppliedPolicies:
         self._apply_all_policies()
 
     def add_parameter(self, component: str, name: str, value: object) -> None:
-        """Add a stored parameter at the start. Raise PreconditionFailed if it is invalid."""
+        """Add a stored parameter when the broker starts.
+
+        Raise PreconditionFailed if the parameter is invalid.
+        """
         self._parameters.restore(component, name, value)
         if component == OPERATOR_POLICY and isinstance(value, dict):
             self._policies.operator_by_name[name] = operator_policy_of(self._vhost, name, value)
@@ -141,7 +146,10 @@ class AppliedPolicies:
     def set_parameter(
         self, component: str, name: str, value: object, ticket: Ticket | None = None
     ) -> bool:
-        """Set a parameter; return True if it is new. Raise PreconditionFailed if it is invalid."""
+        """Set a parameter. Return True if the parameter is new.
+
+        Raise PreconditionFailed if the parameter is invalid.
+        """
         fresh = (component, name) not in self._parameters.values
         if component == OPERATOR_POLICY:
             if not isinstance(value, dict):
@@ -151,7 +159,10 @@ class AppliedPolicies:
         return self._parameters.set(component, name, value, ticket)
 
     def clear_parameter(self, component: str, name: str, ticket: Ticket | None = None) -> bool:
-        """Remove a parameter and its operator policy, if any; return True if it existed."""
+        """Remove a parameter. Return True if the parameter existed.
+
+        If the component is `operator_policy`, the operator policy of this name is removed too.
+        """
         if not self._parameters.clear(component, name, ticket):
             return False
         if component == OPERATOR_POLICY:

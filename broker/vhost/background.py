@@ -51,7 +51,8 @@ class BindingRemover(Protocol):
         """Remove up to `most` bindings of a deleted exchange, or to a deleted destination.
 
         Return the cost as a number of bindings: a binding with a long key counts several times, and
-        the deletion of an auto-delete exchange adds to the cost. Return 0 if no binding is left.
+        the deletion of an auto-delete exchange adds to the cost. Return 0 if there is no such
+        binding any more.
         """
 
     def delete_unused(self, exchange: Exchange) -> None:
@@ -118,8 +119,8 @@ class BindingRemoval(BulkTask):
         self._bindings = bindings
         self._exchanges = exchanges
         self._destinations = destinations
-        #: Number of bindings that the present exchange and destination had left when a slice last
-        #: failed for them; 0 if no slice has failed.
+        #: Number of bindings that remained between the present exchange and destination when a
+        #: slice last failed; 0 if no slice has failed.
         self._left_at_failure = 0
 
     def has_work(self) -> bool:
@@ -159,8 +160,9 @@ class ExchangeRemoval(BulkTask):
     """A task that deletes auto-delete exchanges which lost their last bindings, in slices.
 
     The deletion of one exchange may remove the last binding of another exchange. A client may bind
-    thousands of exchanges in such a chain. If the deletion of an exchange fails, the task tries it
-    once more after the other exchanges, because no later event would delete it.
+    thousands of exchanges in such a chain. If the deletion of an exchange fails, the task tries
+    this deletion once more after the other exchanges, because no later event would delete the
+    exchange.
     """
 
     def __init__(self, bindings: BindingRemover, agenda: Agenda) -> None:

@@ -29,9 +29,10 @@ from matching.bucket import members
 
 #: The cost of the deletion of an auto-delete exchange, as a number of removed bindings.
 DELETION_COST: Final = 5
-#: When a destination is deleted or changed, plans are retired. If more bindings than this lead from
-#: an exchange to the destination, all plans of the exchange are retired. If the destination is
-#: bound to more exchanges than this, all plans of the virtual host are retired.
+#: When a destination is deleted or changed, plans are retired. If more bindings than this number
+#: lead from an exchange to the destination, all plans of the exchange are retired. If the
+#: destination is bound to more exchanges than this number, all plans of the virtual host are
+#: retired.
 SINGLE_RETIREMENTS: Final = 256
 
 
@@ -184,8 +185,8 @@ class Bindings:
 
         Return the cost as a number of bindings: a binding with a long key counts several times, and
         DELETION_COST is added if the exchange was deleted because it lost its last binding. Return
-        0 if no binding is left. The store needs no record of each binding, because it removes the
-        bindings with the deleted exchange or destination.
+        0 if there is no such binding any more. The store needs no record of each binding, because
+        it removes the bindings with the deleted exchange or destination.
         """
         removed = exchange.unbind_some(destination, most)
         if not removed:
@@ -249,7 +250,7 @@ class Bindings:
 
 
 def _is_durable(exchange: Exchange, binding: Binding) -> bool:
-    """True if the binding survives a restart, because both its exchange and its destination do."""
+    """True if the binding survives a restart, because its exchange and its destination survive."""
     target = binding.destination
     durable = (
         target.durable

@@ -9,9 +9,9 @@ A dead letter cycle is a chain of dead letter exchanges that leads a message bac
 discarded it before; without a check, the message would circulate forever. So before a dead letter
 is routed, `Planner.plan_keys` compares its destinations with `x-death`: the message does not go to
 a queue that discarded it before, unless a consumer has rejected the message since (`would_cycle` in
-messages/x_death.py). A message that has no other destination left ends with the fate "looped", and
-so does a message that would become more than COPIES_MAX copies (`count_copies`). The destinations
-of a message that becomes a dead letter because a consumer rejected it are not checked: the consumer
+messages/x_death.py). A message without another destination ends with the fate "looped", and so does
+a message that would become more than COPIES_MAX copies (`count_copies`). The destinations of a
+message that becomes a dead letter because a consumer rejected it are not checked: the consumer
 decides each time whether the message circulates again.
 
 Each queue that discards messages has one job (QueueMoves), which publishes them in the order in
@@ -25,8 +25,9 @@ wait until half of these messages are published. So the number of waiting messag
 about MOVES_MAX. A job that publishes to a queue which is behind does not wait, but moves only one
 message in each slice. So the jobs of a cycle of queues cannot wait for each other.
 
-Dead letters and delayed messages move from one queue to others. The store gets both changes in one
-group: after a crash, the message is either still in the old queue or already in the new queues.
+Dead letters and delayed messages move from one queue to other queues. The store gets both changes
+in one group: after a crash, the message is either still in the old queue or already in the new
+queues.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ from broker.routing.route import Route
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Store, Ticket
 
-#: A dead letter loses its expiration, or it would expire in the next queue too.
+#: A dead letter loses its expiration: otherwise it would expire in the next queue too.
 _WITHOUT_EXPIRATION: Final[dict[str, object]] = {"expiration": None}
 #: Work of a job in one slice, and the work for one message besides its copies. The unit is one
 #: step, the work for one copy. A slice publishes up to 100 messages, which takes 1 to 2 ms.
@@ -184,7 +185,7 @@ class SharedAddresses:
 class QueueMoves(BulkTask):
     """The job that moves messages from one queue to the destinations of an exchange, in order.
 
-    The subclass says how a message is routed, and which headers and properties change.
+    The subclass defines how a message is routed, and which headers and properties change.
     """
 
     def __init__(self, publisher: MessagePublisher, queue: LimitedQueue) -> None:
@@ -297,7 +298,8 @@ class DeadLetters(QueueMoves):
 
     def __init__(self, publisher: MessagePublisher, queue: LimitedQueue) -> None:
         super().__init__(publisher, queue)
-        #: The reason for which the queue discarded each waiting message, in the same order.
+        #: The reasons for which the queue discarded the waiting messages, in the order of the
+        #: messages.
         self._reasons: Fifo[str] = Fifo()
 
     def add_for(self, message: Message, reason: str) -> None:
@@ -318,7 +320,7 @@ class DeadLetters(QueueMoves):
         assert reason is not None
         properties = message.properties
         headers = _headers_of(properties)
-        # A publisher can send the header x-death too: such headers are not deaths, and are
+        # A publisher can send the header x-death too. Such a header is no record of deaths, and is
         # replaced.
         history = headers if message.encoding.is_dead_letter() else {}
         deaths = deaths_of(history)

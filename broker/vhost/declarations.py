@@ -172,8 +172,8 @@ class Declarations:
         checked_name("exchange", name)
         if 0 < self._limits.exchanges <= len(self.exchanges):
             raise NotAllowed(
-                f"cannot declare exchange '{name}': vhost '{self._vhost}' has reached its "
-                f"limit of {self._limits.exchanges} exchanges"
+                f"cannot declare exchange '{name}': vhost '{self._vhost}' has reached the limit "
+                f"of {self._limits.exchanges} exchanges (limits.exchanges)"
             )
         exchange = self.add_exchange(name, kind, options, 0)
         if options.durable:
@@ -266,7 +266,7 @@ class Declarations:
     # -- queues
 
     def queue(self, name: str, owner: object = None) -> Queue:
-        """Return the queue of this name, which the connection `owner` wants to use.
+        """Return the queue of this name, for use by the connection `owner`.
 
         Raise NotFound if there is no such queue, ResourceLocked if the queue is exclusive to
         another connection or belongs to a session.
@@ -327,8 +327,8 @@ class Declarations:
             )
         if 0 < self._limits.queues <= len(self.queues):
             raise NotAllowed(
-                f"cannot declare queue '{name}': vhost '{self._vhost}' has reached its limit "
-                f"of {self._limits.queues} queues"
+                f"cannot declare queue '{name}': vhost '{self._vhost}' has reached the limit "
+                f"of {self._limits.queues} queues (limits.queues)"
             )
         limit = self.options.limits.get(MAX_QUEUES)
         if limit is not None and len(self.queues) >= limit:

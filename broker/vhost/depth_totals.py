@@ -25,7 +25,7 @@ class DepthTotals:
         self.relayed: i64 = 0
 
     def add_queues(self, queues: list[Queue]) -> list[Queue]:
-        """Add queues to the totals. Return those with messages."""
+        """Add queues to the totals. Return the queues that hold messages."""
         used: list[Queue] = []
         for queue in queues:
             self.consumers += queue.consumer_count

@@ -47,7 +47,8 @@ class Journals:
         bindings: Bindings,
         declarations: QueueDeclarer,
     ) -> None:
-        #: The name of the journal that the settings declare (`stream.journals`); empty if none.
+        #: The name of the journal that the settings declare (`stream.journals`); "" if there is
+        #: none.
         self.name = ""
         self.topology: TopologyStream | None = None
         self._vhost = vhost

@@ -3,9 +3,9 @@
     head of the source --decide--> publish the new message + settle the old one     one store group
                           `-- refused --> set aside, and put back at the end
 
-The new message and the settlement of the old one are one group of the store's log. So after a crash
-each message is in its source or at its destination, never in both and never in neither. (A
-transient message, or a message in a transient queue, does not survive a restart in any case.)
+The new message and the settlement of the old message are one group of the store's log. So after a
+crash each message is either in its source or at its destination. (A transient message, or a message
+in a transient queue, does not survive a restart in any case.)
 
 A move is bulk work of the agenda: each slice takes 1 to 2 ms. It pauses while an alarm is on, while
 a destination is behind with its dead letters, and while UNSETTLED_MAX moved messages are not
@@ -193,8 +193,8 @@ class MessageMove(BulkTask):
     def _move_next(self, identity: Identity) -> i64:
         """Move the first message of the source, or set it aside; return the steps that this took.
 
-        If no message is left, end the move. Return 0 if the move must wait, because of `rate` or
-        because the message cannot be read now.
+        End the move if it has handled all its messages. Return 0 if the move has ended, or must
+        wait because of `rate` or because the message cannot be read now.
         """
         if self._left <= 0 or self._waiting <= 0 or self.source.depth == 0:
             self._end(DONE, "")
@@ -220,7 +220,7 @@ class MessageMove(BulkTask):
                 continue_trace(message, decision.message, self.source.name)
             self._move(decision)
             if decision.route.plan.behind:
-                self._pause(_PAUSE_MS, "a queue is behind with its dead letters")
+                self._pause(_PAUSE_MS, "many dead letters of a queue are not published yet")
             return _MESSAGE_STEPS + decision.route.plan.weight + slot.spent // SEARCH_STEPS
         return _MESSAGE_STEPS + slot.spent // SEARCH_STEPS
 
@@ -244,14 +244,14 @@ class MessageMove(BulkTask):
             return None  # The next call of `_move_next` ends the move.
         message = head_of(source)
         if message is None:
-            self._pause(TAIL_RETRY_MS, "no file descriptor is left to read the messages")
+            self._pause(TAIL_RETRY_MS, "no file descriptor is free to read the messages")
         elif source.head_expired:
             self._pause(_SHORT_PAUSE_MS, "")
             return None
         return message
 
     def _move(self, decision: MoveDecision) -> None:
-        """Publish the new message and settle the old one, in one group of the store."""
+        """Publish the new message and settle the old message, in one group of the store's log."""
         vhost, route = self.vhost, decision.route
         vhost.store.begin()
         try:
@@ -303,11 +303,13 @@ class MessageMoves:
         return list(self._moves.items())
 
     def find(self, number: int) -> MessageMove | None:
-        """Return the move of this number, or None."""
+        """Return the move with this number; None if there is none."""
         return self._moves.get(number)
 
     def running(self, source: Queue) -> int:
-        """Return the number of the move that takes messages from this queue; 0 for none."""
+        """Return the number of the running move that takes messages from this queue; 0 if there is
+        none.
+        """
         for number, move in self._moves.items():
             if move.source is source and move.state == RUNNING:
                 return number

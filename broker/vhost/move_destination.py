@@ -1,6 +1,6 @@
 """Destinations of messages that an operator moves: a queue, an exchange, or the origin.
 
-`decide` names the reason if a message cannot be moved. A message is moved only if at least one
+`decide` returns the reason if a message cannot be moved. A message is moved only if at least one
 queue takes it and no queue would drop a message for it, so that a move loses nothing.
 """
 
@@ -46,14 +46,14 @@ class MoveTarget:
 class MoveDestination:
     """The destination of a move, which finds the target of each message."""
 
-    #: True if all messages have the same target: if one message is refused, so are all.
+    #: True if all messages have the same target: if one message is refused, all are refused.
     same_for_all = False
     #: Text for operators: why a message may have no target.
     missing = ""
 
     @abstractmethod
     def target_of(self, message: Message) -> MoveTarget | None:
-        """Return the target of a message; None if it has none."""
+        """Return the target of a message; None if the message has no target."""
         raise NotImplementedError
 
     @abstractmethod
@@ -77,8 +77,8 @@ class ToQueue(MoveDestination):
 
 
 class ToExchange(MoveDestination):
-    """A move to an exchange, with the routing key `key`; each message keeps its own if `key` is
-    None.
+    """A move to an exchange, with the routing key `key`; if `key` is None, each message keeps its
+    own routing key.
     """
 
     def __init__(self, exchange: str, key: str | None) -> None:
@@ -153,8 +153,8 @@ def decide(
 ) -> MoveDecision | str | None:
     """Return the decision about a message of `source`, or the reason for which it has no target.
 
-    Return None if the search for its queues takes longer than this turn: call again with the same
-    `slot` in the next turn.
+    Return None if the search for the message's queues takes longer than this turn: call again with
+    the same `slot` in the next turn.
     """
     target = destination.target_of(message)
     if target is None:
@@ -221,7 +221,7 @@ def _refusal(
     message: Message,
     queues: list[Queue],
 ) -> str:
-    """Return why the message cannot be moved; "" if it can."""
+    """Return why the message cannot be moved; "" if it can be moved."""
     if plan.refusal is not None:
         return str(plan.refusal)
     if not queues:

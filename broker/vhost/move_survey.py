@@ -56,7 +56,7 @@ class MoveSurvey:
     def steps(self) -> Iterator[None]:
         """Count where the messages would go; each iteration does one bounded step.
 
-        Raises OutOfDescriptors if no file descriptor is left to read the messages.
+        Raises OutOfDescriptors if no file descriptor is free to read the messages.
         """
         cursor = PeekCursor()
         most = min(self.messages, EXAMINED_MAX)

@@ -18,7 +18,7 @@ MAX_QUEUES: Final = "max-queues"
 MAX_CHANNELS: Final = "max-channels"
 VHOST_LIMITS: Final = (MAX_CONNECTIONS, MAX_QUEUES)
 USER_LIMITS: Final = (MAX_CONNECTIONS, MAX_CHANNELS)
-#: The options that a virtual host has beside its limits.
+#: The options that a virtual host has besides its limits.
 OPTIONS: Final = ("description", "tags", "default_queue_type", "protected_from_deletion")
 #: The queue types that a virtual host can have as its default.
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
@@ -84,7 +84,7 @@ class VirtualHostOptions:
 def options_of(vhost: str, row: Mapping[str, object]) -> VirtualHostOptions:
     """Return the options in a stored or imported row. Raise PreconditionFailed for a wrong value.
 
-    RabbitMQ writes description, tags and default queue type beside the name, or in `metadata`.
+    RabbitMQ writes description, tags and default queue type next to the name, or in `metadata`.
     """
     metadata = row.get("metadata")
     known = {**metadata, **row} if isinstance(metadata, dict) else row
@@ -135,7 +135,7 @@ def _tags(vhost: str, given: object) -> list[str]:
 
 
 def limits_of(thing: str, known: Sequence[str], given: object) -> dict[str, int]:
-    """Return the limits in `given`, without those below 0, which mean no limit.
+    """Return the limits in `given`, without limits below 0, which mean no limit.
 
     Raise PreconditionFailed for an unknown limit, or a limit that is not a number. `thing` names
     the object in the error.

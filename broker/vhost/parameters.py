@@ -43,7 +43,7 @@ class Parameters:
         self._store = store
 
     def set(self, component: str, name: str, value: object, ticket: Ticket | None = None) -> bool:
-        """Set a parameter, and store it. Return True if it is new.
+        """Set a parameter, and store it. Return True if the parameter is new.
 
         Raise PreconditionFailed if a name is invalid or the value too large, and NotAllowed if the
         virtual host has too many parameters.
@@ -56,7 +56,8 @@ class Parameters:
         if fresh and len(self.values) >= PARAMETERS_MAX:
             raise NotAllowed(
                 f"cannot set parameter '{name}' of component '{component}': vhost "
-                f"'{self._vhost}' has {PARAMETERS_MAX} parameters, which is the limit"
+                f"'{self._vhost}' has {PARAMETERS_MAX} parameters, which is the limit; "
+                "delete some of them first"
             )
         row = _row(component, name, value)
         size = len(dump(row))
@@ -89,7 +90,9 @@ class Parameters:
         if component != GLOBAL:
             checked_name("component", component)
         if "/" in component:
-            raise PreconditionFailed(f"invalid component '{component}': it contains '/'")
+            raise PreconditionFailed(
+                f"invalid component '{component}' of a parameter: it contains '/'"
+            )
         checked_name("parameter", name)
 
     def clear(self, component: str, name: str, ticket: Ticket | None = None) -> bool:

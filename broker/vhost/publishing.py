@@ -128,9 +128,9 @@ def resolve_now(
 ) -> ResolvedTargets | None:
     """Return the present destinations of a message that a transaction publishes later.
 
-    Return None if the search for them continues in the next turn of the event loop: call again with
-    the same `slot` then. Raise NotFound if the exchange does not exist, AccessRefused if the
-    identity may not publish to it.
+    Return None if the search for these destinations continues in the next turn of the event loop:
+    call again with the same `slot` then. Raise NotFound if the exchange does not exist,
+    AccessRefused if the identity may not publish to it.
     """
     planner = vhost.declarations.planner
     return planner.resolve_now(context.identity, exchange, keys, properties, slot)

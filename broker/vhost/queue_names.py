@@ -1,4 +1,4 @@
-"""The names of a virtual host's queues, in groups: a walk copies the names group by group."""
+"""The names of a virtual host's queues, in groups, which a caller can copy one by one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Retained messages: the last retained message of each topic, for new subscriptions.
 
 A publisher marks a message as retained. The broker keeps the message until the next retained
-message of the topic replaces it; a retained message with an empty payload only removes the message
-before. A new subscription gets the retained messages of all topics that match its filter:
+message of the topic replaces it; a retained message with an empty payload only removes the previous
+message. A new subscription gets the retained messages of all topics that match its filter:
 
     no wildcard    one lookup in a dict
     wildcards      a search in an index of the topics, which is built for the first such filter
@@ -30,8 +30,8 @@ from matching.topics import Absent, TopicIndex
 MESSAGES_PER_SLICE: int = 500
 #: Largest number of topics that are put into an index in one turn. A topic takes 2.5 us.
 TOPICS_PER_SLICE: Final[i64] = 1_000
-#: A search that looks at matching.topics.PAUSE topics without finding a match uses as much of a
-#: slice as this many messages.
+#: A search that looks at matching.topics.PAUSE topics without a match counts as this number of
+#: messages of a slice.
 SEARCH_COST: Final[i64] = 16
 #: Milliseconds between two searches for expired messages.
 EXPIRY_INTERVAL_MS: Final = 10_000
@@ -202,7 +202,9 @@ class RetainedMessages:
         self._schedule_expiry()
 
     def clear(self, most: int) -> bool:
-        """Remove up to `most` retained messages. Return True if no retained message is left."""
+        """Remove up to `most` retained messages. Return True if there are no more retained
+        messages.
+        """
         for key, held in list(islice(self._held.items(), most)):
             self._remove(key, held)
             self._store.append(RetainedSet(self._vhost, key, None, held.position), None)
@@ -252,7 +254,9 @@ class RetainedMessages:
         return list(self._held)
 
     def index(self, key: str, grammar: Grammar) -> None:
-        """Add the retained message of a routing key to a grammar's index, if there still is one."""
+        """Add the retained message of a routing key, if there still is such a message, to the index
+        of a grammar.
+        """
         held = self._held.get(key)
         if held is not None:
             self._topics[grammar].put(_topic(key, grammar), held)
@@ -284,7 +288,7 @@ class RetainedIndexing(Task):
         self._waiting: list[RetainedSending] = []
 
     def wait(self, sending: RetainedSending) -> None:
-        """Let the task `sending` wait for the complete index, and start it then."""
+        """Start the task `sending` when the index is complete."""
         self._waiting.append(sending)
 
     def run(self) -> None:

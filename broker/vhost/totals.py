@@ -50,7 +50,7 @@ class DeletedCounts:
 class VirtualHostTotals:
     """A count of the queues, consumers, messages and copies of a virtual host, done in slices.
 
-    The lists of objects are taken when the count begins. An object that is deleted before this
+    The lists of objects are copied when the count begins. An object that is deleted before this
     count reaches it is still counted, and is among the deleted objects in the next count. So totals
     never fall.
     """
@@ -82,13 +82,14 @@ class VirtualHostTotals:
         #: acknowledged.
         self.inbox_ready: i64 = 0
         self.inbox_unacked: i64 = 0
-        #: Queues that clients cannot name: direct replies, and delayed messages.
+        #: Queues that clients cannot declare: direct replies, delayed messages, histories of
+        #: exchanges.
         self._internal = internal
         self._queues = queues
         self._subscribers = subscribers
 
     def step(self, most: int) -> bool:
-        """Count up to `most` objects. Return True if objects are left to count."""
+        """Count up to `most` objects. Return True if more objects must be counted."""
         while most > 0 and self._internal:
             most -= 1
             queue = self._internal.pop()

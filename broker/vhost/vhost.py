@@ -1,7 +1,7 @@
 """The virtual host: its parts, and the slow path of publishing.
 
-A virtual host is a separate set of exchanges, queues, bindings and policies. Front ends reach all
-of it through one VirtualHost:
+A virtual host is a separate set of exchanges, queues, bindings and policies. Front ends use all
+parts through one VirtualHost:
 
     VirtualHost --+-- declarations       exchanges, queues and journals (declarations.py)
                   +-- applied_policies   sets and applies policies (applied_policies.py)
@@ -89,7 +89,7 @@ class VirtualHost(DeadLetterHost):
         self.limits = limits
         self.subscribers: dict[Subscriber, None] = {}
         #: The session whose messages are being published. A subscription of this session with the
-        #: option "no local" gets no copy of them.
+        #: option "no local" gets no copy of these messages.
         self.publishing_session: Subscriber | None = None
         self.retained = RetainedMessages(
             name, agenda, store, limits.retained, limits.retained_bytes
@@ -130,7 +130,7 @@ class VirtualHost(DeadLetterHost):
 
     @property
     def options(self) -> VirtualHostOptions:
-        """Description, tags, default queue type and limits."""
+        """Description, tags, default queue type, limits, and protection from deletion."""
         return self.declarations.options
 
     @options.setter
@@ -173,7 +173,7 @@ class VirtualHost(DeadLetterHost):
         return self._planner.exchange(name)
 
     def queue(self, name: str, owner: object = None) -> Queue:
-        """Return the queue of this name, which the connection `owner` wants to use.
+        """Return the queue of this name, for use by the connection `owner`.
 
         Raise NotFound if there is no such queue, ResourceLocked if the queue is exclusive to
         another connection or belongs to a session.
@@ -343,9 +343,9 @@ class VirtualHost(DeadLetterHost):
             # Raise a copy: an error object that is raised again and again collects tracebacks.
             raise type(plan.refusal)(str(plan.refusal))
         for known in plan.filters:
-            # The filter decides for a message published to its own exchange. If the message came
-            # there through another exchange, the filter decides only if no other destination is
-            # left.
+            # The filter decides for a message published to its own exchange. If the message came to
+            # this exchange through another exchange, the filter decides only if the message has no
+            # other destination.
             only = known.name == route.exchange or plan.fate == UNROUTABLE
             if only and known.repeats(message.properties):
                 context.count_fate(REPEATED)

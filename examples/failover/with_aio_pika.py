@@ -42,7 +42,7 @@ async def publish() -> None:
 
 
 async def consume() -> None:
-    """Print and acknowledge numbers; a number may come twice."""
+    """Print and acknowledge numbers. The broker may deliver a number more than once."""
     while True:
         try:
             async with await connected() as connection:

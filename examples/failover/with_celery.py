@@ -27,7 +27,7 @@ app.conf.update(
 
 @app.task(name="numbers.receive")
 def receive(number: int) -> None:
-    """Print a number; a task may run twice."""
+    """Print a number. The task of a number may run more than once."""
     print("received", number, flush=True)
 
 

@@ -39,7 +39,7 @@ def on_connect(client: mqtt.Client, _: Any, __: Any, reason: Any, ___: Any) -> N
 
 
 def on_message(_: mqtt.Client, __: Any, message: mqtt.MQTTMessage) -> None:
-    """Print a number; a number may come twice."""
+    """Print a number. The broker may deliver a number more than once."""
     print("received", int(message.payload), flush=True)
 
 

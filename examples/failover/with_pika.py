@@ -36,7 +36,7 @@ def publish() -> None:
 
 
 def consume() -> None:
-    """Print and acknowledge numbers; a number may come twice."""
+    """Print and acknowledge numbers. The broker may deliver a number more than once."""
     while True:
         try:
             channel = pika.BlockingConnection(NODES).channel()

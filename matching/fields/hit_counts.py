@@ -21,7 +21,7 @@ from matching.matcher import S
 class HitCounts(HeadersMatcher[S]):
     """A headers matcher that counts how many criteria of each binding a message meets.
 
-    Choose it if few bindings with different arguments share a criterion.
+    Choose this matcher if few bindings with different arguments share a criterion.
     """
 
     def __init__(self) -> None:

@@ -2,9 +2,9 @@
 
     rows    identity of the arguments -> FieldsRow: criteria, and a bucket of the subscribers
 
-An algorithm indexes rows: `enter` adds one, `leave` removes one, and `find` returns the rows that
-accept given headers. Subscribers are stored as for topic patterns (`matching.bucket`): any hashable
-object can be a subscriber, and a subscriber with several bindings is returned once.
+An algorithm indexes rows: `enter` adds a row, `leave` removes a row, and `find` returns the rows
+that accept a message's headers. Subscribers are stored as for topic patterns (`matching.bucket`):
+any hashable object can be a subscriber, and a subscriber with several bindings is returned once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class FieldsRow(Generic[S]):
         self.criteria: Final = criteria
         self.bucket: Bucket[S] = None
         self.mark = 0
-        #: Says quickly that the row is far from a message (signature.py).
+        #: The signature, which shows without a comparison that a message fails two criteria
+        #: (signature.py).
         self.signature: Final = criteria_signature(criteria)
 
 

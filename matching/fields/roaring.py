@@ -27,7 +27,7 @@ from matching.matcher import S
 class Roaring(HeadersMatcher[S]):
     """A headers matcher that counts the met criteria of all bindings at once, in bitmaps.
 
-    Choose it if thousands of bindings share criteria. Needs the package pyroaring.
+    Choose this matcher if thousands of bindings share criteria. Needs the package pyroaring.
     """
 
     def __init__(self) -> None:

@@ -66,7 +66,7 @@ class FieldsSearch(Search[S]):
         self._rows: list[FieldsRow[S]] = []
         self._at = 0
         self._candidates: dict[FieldsRow[S], list[Criterion]] | None = None
-        #: The plain rows that were taken; an ``any`` row may be in several groups.
+        #: The plain rows whose subscribers were taken; an ``any`` row may be in several groups.
         self._seen: dict[FieldsRow[S], None] = {}
 
     def advance(self, steps: int) -> int:

@@ -1,4 +1,5 @@
-"""Signatures of criteria: 62 bits that say quickly that most bindings are far from a message.
+"""Signatures of criteria: 62 bits by which a search excludes most bindings without comparing
+criteria.
 
 Each criterion sets one bit, chosen by a hash of its name and value. A message has the bits of all
 criteria that its headers meet. A binding whose signature has two bits that the message lacks fails
@@ -35,7 +36,9 @@ def headers_signature(headers: Fields) -> int:
 
 
 def may_fail_once(criteria: int, headers: int) -> bool:
-    """False if a binding fails at least two of its criteria, by the two signatures."""
+    """True unless the two signatures show that the message fails at least two criteria of the
+    binding.
+    """
     failing = criteria & ~headers
     return failing & (failing - 1) == 0
 

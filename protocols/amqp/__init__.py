@@ -17,7 +17,7 @@ to codec/; a channel uses its connection through channel/connection_interface.py
 Theory of operation
 - Three methods occur for every message, and are not decoded into objects. AmqpConnection._parse
   handles basic.publish with its content, and basic.ack, in place; AmqpConsumer writes basic.deliver
-  byte by byte. For the other methods, pamqp has the list of fields, and encodes them.
+  byte by byte. The library pamqp has the fields of all other methods, and encodes these methods.
 - A content is relayed as one slice of the input, with all its frames. `Frames` is the encoding of a
   content; each pair of channel number and frame_max has one such object. So a comparison with `is`
   tells a consumer whether to send the slice unchanged or to make other frames (codec/contents.py).
@@ -28,6 +28,6 @@ Theory of operation
   wait without a stall (channel/confirms.py).
 - Errors are exceptions (AmqpError, or BrokerError from the core) that end the channel or the
   connection. All ways to close are in one table: connection/closing.py.
-- The parts of a connection do not refer back to it, or only until they are closed, so that a closed
-  connection is freed without the garbage collector.
+- A part of a connection has no reference to the connection, or drops this reference when it is
+  closed. So a closed connection is freed without the garbage collector.
 """

@@ -1,6 +1,6 @@
-"""Errors for AMQP clients: a soft error closes the channel, a hard one the connection.
+"""Errors for AMQP clients: a soft error closes the channel, a hard error closes the connection.
 
-(AMQP 0-9-1, section 4.2.8.)
+The rule is in AMQP 0-9-1, section 4.2.8.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ _CODES: Final[dict[type[BrokerError], int]] = {
 
 
 class AmqpError(Exception):
-    """A method of the client fails. The client gets the reply code `code` and the text `text`.
+    """The error that a method of the client fails with: the client gets the reply code `code` and
+    the text `text`.
 
     If `hard` is True, the error closes the connection, else the channel.
     """

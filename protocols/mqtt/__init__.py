@@ -1,14 +1,14 @@
 """The front end for MQTT 3.1, 3.1.1 and 5.
 
-    codec        packets and properties to bytes and back; contents of messages to AMQP and to disk
+    codec        converts packets and properties to bytes and back, contents for AMQP and storage
     session      sessions: the state that outlives a connection, and deliveries to clients
     connection   connections: login, packets from clients, acknowledgements, closing
     front        the front end, which makes a connection for each client
 
 An MqttConnection belongs to one client. Its handler reads the input: first a Login, which takes the
 CONNECT, asks the authenticator, and finds or creates the Session; then a Level3Handler, a
-Level4Handler or a Level5Handler, by the protocol level in the CONNECT. They are PacketHandlers,
-whose loop reads publications of all levels.
+Level4Handler or a Level5Handler, by the protocol level in the CONNECT. These three classes are
+PacketHandlers, whose loop reads publications of all levels.
 
     client --> MqttConnection --> PacketHandler --> Route, Plan (the core)
                     |                  `--> PublishReplies: PUBACK, PUBREC for durable messages

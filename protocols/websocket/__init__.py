@@ -9,8 +9,8 @@ first, so their sizes need no limit, and an MQTT packet may begin and end in any
 [MQTT-6.0.0-2]. The broker agrees to no extension, so a compressed frame is an error.
 
 A WebSocket closes in two steps: each side sends a close frame (frames.close), whose code tells the
-reason. WebSocketLayer.close sends the broker's close frame; WebSocketLayer._on_control answers a
-client's.
+reason. WebSocketLayer.close sends the broker's close frame. WebSocketLayer._on_control answers the
+client's close frame.
 """
 
 from protocols.websocket.layer import WebSocketLayer, WebSocketTally

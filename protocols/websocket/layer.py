@@ -60,8 +60,8 @@ class WebSocketLayer(Layer):
         self._tally = tally
         #: Input that is incomplete: a request, a frame header, or a control frame.
         self._rest = b""
-        #: The payload that is being received: bytes left, key of the mask, and index of the byte
-        #: of the key that comes next.
+        #: The payload that is being received: number of missing bytes, key of the mask, and index
+        #: of the next byte of the key.
         self._left: i64 = 0
         self._key = b""
         self._phase: i64 = 0

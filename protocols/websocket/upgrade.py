@@ -24,11 +24,12 @@ SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 
 #: Reasons to refuse an upgrade. request: the request is not a valid upgrade; path, origin,
 #: subprotocol: the request has a wrong path, Origin or subprotocol; too_large: the request is too
-#: large; lost: the client left before its request was complete; timeout: the client took too long.
+#: large; lost: the client disconnected before its request was complete; timeout: the client took
+#: too long.
 REASONS: Final = ("request", "path", "origin", "subprotocol", "too_large", "lost", "timeout")
 
 _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-#: Names of this machine that no name server can make refer to another machine.
+#: Names that always refer to this machine, whatever a name server answers.
 _HERE: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -148,9 +149,9 @@ def _words(fields: dict[bytes, bytes], name: bytes) -> list[str]:
 
 
 def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
-    """Check that a request asks for a WebSocket of version 13; return its Sec-WebSocket-Key.
+    """Return the Sec-WebSocket-Key of a request for a WebSocket of version 13.
 
-    Raises UpgradeRefused.
+    Raises UpgradeRefused for any other request.
     """
     if "websocket" not in [
         word.lower() for word in _words(fields, b"upgrade")
@@ -178,9 +179,10 @@ def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
 
 
 def _check_origin(policy: OriginPolicy, fields: dict[bytes, bytes], peer: Peer) -> None:
-    """Check that the page that sent the request may connect; update `peer.local`, `cross_site`.
+    """Check that the page that sent the request may connect; update `peer.local` and
+    `peer.cross_site`.
 
-    Raises UpgradeRefused.
+    Raises UpgradeRefused if the page may not connect.
     """
     host = _host(fields.get(b"host", b"").decode("latin-1").lower())
     if host not in _HERE or b"forwarded" in fields or b"x-forwarded-for" in fields:

@@ -76,7 +76,10 @@ class ArchivingBroker(BrokerProcess):
     def read(
         self, end: int, offset: Any = "first", name: str = "s", seconds: float = 60
     ) -> list[tuple[int, bytes]]:
-        """Return the rows that a consumer gets, up to the offset before `end`."""
+        """Return (offset, body) of the rows from `offset` on, as a consumer gets them.
+
+        The last row has the offset `end` - 1. `seconds` is the longest time to wait for a row.
+        """
         channel = self.channel()
         channel.basic_qos(prefetch_count=100)
         rows: list[tuple[int, bytes]] = []
@@ -93,14 +96,14 @@ class ArchivingBroker(BrokerProcess):
         return rows
 
     def get(self, path: str, **query: Any) -> Any:
-        """Return the JSON of an answer; raise HTTPError for a refusal."""
+        """Get a path of the HTTP API; return the answer's JSON. Raise HTTPError for a refusal."""
         request = urllib.request.Request(f"{self.url}/api/{path}?{urlencode(query)}")
         request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
     def refusal(self, path: str, **query: Any) -> tuple[int, str]:
-        """Return the status and the reason of a refused request."""
+        """Get a path of the HTTP API, which must be refused; return the status and the reason."""
         try:
             self.get(path, **query)
         except urllib.error.HTTPError as error:

@@ -1,7 +1,7 @@
 """An S3 server in a process of its own: moto, which keeps the objects in memory.
 
 The program answers lines on its standard input: `down` closes the port, `up` opens the same port
-again, with the same objects. It prints the port first, and `done` after each line.
+again, with the same objects. The program prints its port first, and `done` after each line.
 """
 
 from __future__ import annotations

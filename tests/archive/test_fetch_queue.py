@@ -1,4 +1,4 @@
-"""The queue of fetches is bounded, and no reader that still waits is forgotten."""
+"""Tests of the queue of fetches from the archive: it is bounded, and each reader gets an answer."""
 
 from __future__ import annotations
 

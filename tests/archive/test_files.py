@@ -1,4 +1,4 @@
-"""Segments become Parquet files in the archive, and segments again, with the same rows."""
+"""Tests that segments which are uploaded as Parquet files and fetched again have the same rows."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from trellis.settings.archive_location import ArchiveLocation, check_archive, pa
 
 @pytest.fixture(scope="module")
 def writing(tmp_path_factory: pytest.TempPathFactory) -> Writing:
-    """Streams with full segments, whose rows have properties, nulls and strange keys."""
+    """Return a stream with full segments, whose rows have properties, nulls and unusual headers."""
     return Writing(tmp_path_factory.mktemp("data"))
 
 
 class Archive:
-    """An archive in a directory, with the parts of the worker."""
+    """An archive in a directory, with the uploader and the file list of the archive's worker."""
 
     def __init__(self, path: Path, file_bytes: int = 64 << 20) -> None:
         (path / "archive").mkdir()

@@ -1,4 +1,4 @@
-"""Each confirmed row is in the archive or on the disk, once, whenever broker or worker are killed.
+"""Kills of the broker and the worker: each confirmed row is in the archive or on the disk, once.
 
 The test repeats: start the broker, publish numbered messages, kill -9 the worker or the broker at a
 random time. At the end it reads all rows, over AMQP and from the files of the archive.

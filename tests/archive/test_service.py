@@ -1,4 +1,4 @@
-"""Each request of the broker to the worker ends, whatever the worker answers."""
+"""Each request of the broker to the archive worker ends, whatever the worker answers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_search_that_fails_is_repeated(
 
 
 class RunningWorker:
-    """A worker in a thread of this process."""
+    """An archive worker that runs in a thread of this process."""
 
     def __init__(self, directory: Path, archive: Path) -> None:
         ours, theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""A stream and its archive, which answers when the test says so: retention and readers."""
+"""Tests of retention and readers of a stream whose archive answers only when a test calls it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SlowArchive(ArchiveBackend):
         self._changed(rows)
 
     def answer(self, failure: str = "") -> None:
-        """Answer the oldest question."""
+        """Answer the oldest request of the broker: with an error if `failure` is not empty."""
         kind, rows, value = self.asked.pop(0)
         if failure:
             rows.keep_failure(value, failure)

@@ -20,7 +20,10 @@ _BEGIN: Final = datetime(2026, 11, 25, 1, tzinfo=UTC)
 
 
 class Writing:
-    """A stream `s` with several full segments; `days` are the times of groups of messages."""
+    """A stream `s` with several full segments of random messages.
+
+    The messages are published in groups, one for each of `days`: days after a fixed start time.
+    """
 
     def __init__(self, directory: Path, seed: int = 1, days: Sequence[float] = (0,)) -> None:
         random = Random(seed)
@@ -45,7 +48,7 @@ class Writing:
         self.segments = [segment for segment in self.queue.local.segments if segment.full]
 
     def read(self, segment: Segment) -> list[bytes]:
-        """Return the bodies of a segment, read by the pages of the stream."""
+        """Return the bodies of a segment, read through the stream's page cache."""
         local = self.queue.local
         kept, local.segments = local.segments, [segment]
         try:

@@ -65,7 +65,7 @@ def ran(
 
 
 def held(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
-    """Return the queues, exchanges or bindings that the load generator left at the broker."""
+    """Return the queues, exchanges or bindings that the load generator has not deleted."""
     address = broker.addresses["http"]
     request = urllib.request.Request(
         f"http://{address.host}:{address.port}/api/trellis/{kind}",

@@ -90,7 +90,7 @@ def filled(patterns: list[str]) -> Any:
 
 
 class Forgetful:
-    """Wrong on purpose: a matcher that ignores every second subscription."""
+    """A matcher that is wrong on purpose: it ignores every second subscription."""
 
     def __init__(self) -> None:
         self._matcher: Any = create("trie", AMQP)
@@ -225,8 +225,8 @@ def test_a_subscription_lost_between_threads_is_an_error(
 def test_memory_is_that_of_the_matchers() -> None:
     """Check that the benchmark measures a plausible number of bytes for each subscription.
 
-    The benchmark measures how much a process grows. This needs a new process: in an older one, a
-    matcher could use memory that is already free, so that the process would not grow.
+    The benchmark measures how much a new process grows. In a process that has run before, a matcher
+    could use memory that is already free, so that the process would not grow.
     """
     asked = """
 from matching import AMQP, create

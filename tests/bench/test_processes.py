@@ -1,4 +1,4 @@
-"""CPU time and memory of processes equal those in /proc."""
+"""Tests that the measured CPU time and memory of processes equal the values in /proc."""
 
 from __future__ import annotations
 

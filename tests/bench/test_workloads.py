@@ -1,4 +1,4 @@
-"""Every workload runs against a real broker, gets right answers, and leaves nothing behind."""
+"""Tests that every workload gets right answers from a real broker, and deletes its objects."""
 
 from __future__ import annotations
 

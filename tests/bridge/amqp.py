@@ -26,7 +26,7 @@ def channel(
 
 
 def take(client: BlockingChannel, queue: str, count: int) -> list[Got]:
-    """Return the next messages of a queue, which may still be on their way."""
+    """Wait for the next `count` messages of a queue, acknowledge them, and return them."""
     got: list[Got] = []
     for message in messages(client, queue):
         got.append(message)
@@ -37,7 +37,7 @@ def take(client: BlockingChannel, queue: str, count: int) -> list[Got]:
 
 
 def messages(client: BlockingChannel, queue: str) -> Iterator[Got]:
-    """Yield the messages of a queue, which may still be on their way."""
+    """Yield and acknowledge the messages of a queue; wait for those that have not arrived yet."""
     for method, properties, body in client.consume(queue, inactivity_timeout=PATIENCE):
         assert method is not None, "no message came"
         client.basic_ack(method.delivery_tag)
@@ -45,7 +45,7 @@ def messages(client: BlockingChannel, queue: str) -> Iterator[Got]:
 
 
 class AmqpPair:
-    """Two brokers with a client at each; shovels run at the local one."""
+    """Two brokers with a client at each; shovels run at the local broker."""
 
     def __init__(self, folder: Path) -> None:
         self.remote = BridgingBroker(folder / "remote")
@@ -58,7 +58,7 @@ class AmqpPair:
         return f"amqp://guest:guest@{host}:{port}"
 
     def put(self, name: str, component: str = "shovel", **value: Any) -> None:
-        """Set a parameter at the local broker; its keys have `_` for `-`."""
+        """Set a runtime parameter at the local broker. Its keys are keywords, with `_` for `-`."""
         named = {key.replace("_", "-"): each for key, each in value.items()}
         self.local.request("PUT", f"parameters/{component}/%2F/{name}", {"value": named})
 

@@ -28,7 +28,7 @@ EXPIRY: Final = 600
 
 
 def workers(broker: int) -> list[int]:
-    """Return the process numbers of the bridges' workers of a broker process."""
+    """Return the process ids of the processes that run the bridges of a broker process."""
     tasks = Path(f"/proc/{broker}/task").glob("*/children")
     return [
         int(pid)
@@ -60,7 +60,7 @@ class BridgingBroker(BrokerProcess):
     def request(
         self, method: str, path: str, body: object = None, login: str = "guest:guest"
     ) -> Any:
-        """Return the JSON of an answer of the HTTP API; None if it has no body."""
+        """Send a request to the HTTP API; return the answer's JSON, or None without a body."""
         request = urllib.request.Request(f"{self.url}/api/{path}", method=method)
         request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
         if body is not None:
@@ -89,7 +89,7 @@ class BridgingBroker(BrokerProcess):
             self.wait(name, lambda row: row["state"] == "up")
 
     def worker(self) -> int:
-        """Return the process number of the worker of the bridges."""
+        """Return the process id of the process that runs the bridges."""
         [pid] = workers(self.process.pid)
         return pid
 
@@ -113,9 +113,9 @@ class Received(NamedTuple):
 
 
 class Recorder:
-    """An MQTT 5 client of paho that records the messages of some filters.
+    """An MQTT 5 client of paho that records the messages of its subscriptions.
 
-    The client keeps its session, and connects again after each lost connection.
+    The client has a persistent session, and connects again after each lost connection.
     """
 
     def __init__(self, port: int, name: str, *filters: str) -> None:
@@ -145,7 +145,10 @@ class Recorder:
     def publish(
         self, topic: str, payload: bytes, qos: int = 1, retain: bool = False, **named: Any
     ) -> None:
-        """Publish a message and wait until the broker has it; `named` are its properties."""
+        """Publish a message and wait until it is acknowledged or, with QoS 0, sent.
+
+        `named` are properties of the message.
+        """
         properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         for name, value in named.items():
             setattr(properties, name, value)
@@ -174,7 +177,7 @@ class Recorder:
 
 
 def bridge(name: str, port: int, topics: Iterable[str], **more: Any) -> str:
-    """Return a [[bridge]] table to a broker on 127.0.0.1."""
+    """Return the settings of a bridge, a [[bridge]] table, to the MQTT `port` of 127.0.0.1."""
     lines = [
         "[[bridge]]",
         f'name = "{name}"',

@@ -52,7 +52,10 @@ def test_messages_of_the_upstream_reach_the_local_bindings(pair: AmqpPair) -> No
 
 
 def test_the_user_of_the_upstream_is_not_copied(pair: AmqpPair) -> None:
-    """The local broker has no such user, and would refuse the message again and again."""
+    """Check that the property `user_id` is not copied.
+
+    The local broker has no user of this name, so it would refuse the message again and again.
+    """
     federate(pair, "signed", "fanout", "users")
     pair.near.queue_declare("signed.to")
     pair.near.queue_bind("signed.to", "signed")
@@ -77,7 +80,7 @@ def test_only_the_listed_binding_keys_are_copied(pair: AmqpPair) -> None:
 
 
 def test_a_message_passes_no_more_than_max_hops_links(pair: AmqpPair) -> None:
-    """Two brokers with links to each other: a message goes over, and does not come back."""
+    """Check that a message between two brokers with links in both directions is not sent back."""
     federate(pair, "both", "fanout", "there")
     host, port = pair.local.amqp
     value = {"uri": f"amqp://{host}:{port}", "reconnect-delay": 0.2}

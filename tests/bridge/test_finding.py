@@ -1,4 +1,4 @@
-"""The links that the parameters of a broker define: found again, changed, and too many."""
+"""Tests of LinkFinder, which finds the shovels and federation links that parameters define."""
 
 from __future__ import annotations
 

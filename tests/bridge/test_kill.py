@@ -1,7 +1,8 @@
-"""At least once: each confirmed message arrives, whichever of the three processes is killed.
+"""Bridges deliver at least once: each confirmed message arrives, whichever process is killed.
 
-The test repeats: publish numbered messages, kill -9 a broker or the worker of the bridge at a
-random time. At the end, all messages that their broker has confirmed are at the other broker.
+The test repeats: publish numbered messages, kill -9 one of the two brokers or the worker of the
+bridge at a random time. At the end, each message that one broker has confirmed must be at the other
+broker.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ class KilledPair:
         self.local.wait_up("b")
 
     def kill(self, victim: str) -> None:
-        """Kill a process, and start a broker again; the worker is started again by its broker."""
+        """Kill the process `victim`, and wait until the bridge works again.
+
+        The test starts a killed broker again; the local broker starts a killed worker again.
+        """
         if victim == "worker":
             os.kill(self.local.worker(), signal.SIGKILL)
             self.local.wait("b", lambda row: row["state"] != "up")
@@ -92,9 +96,9 @@ class KilledPair:
 
 
 def missing(recorder: Recorder, confirmed: int) -> set[int]:
-    """Wait for all confirmed numbers; return those that are missing, which are none.
+    """Wait until all confirmed numbers are received; return an empty set.
 
-    Raises queue.Empty if the next message does not arrive within PATIENCE seconds.
+    Raises queue.Empty if no further message arrives within PATIENCE seconds.
     """
     wanted = set(range(confirmed))
     while wanted:
@@ -126,7 +130,7 @@ def test_no_confirmed_message_is_lost_when_a_process_is_killed(tmp_path: Path, v
 
 
 def test_messages_wait_on_disk_while_the_remote_is_away(tmp_path: Path) -> None:
-    """The messages outlive a crash of the local broker, too, and arrive when the remote is back."""
+    """Check that waiting messages survive a crash of the local broker, and are forwarded then."""
     pair = KilledPair(tmp_path)
     far = Recorder(pair.remote.mqtt.port, "far", "out/#")
     port = pair.remote.mqtt.port

@@ -83,7 +83,7 @@ def test_a_bridge_to_mosquitto(local: BridgingBroker, mosquitto: Mosquitto) -> N
 def test_messages_for_mosquitto_wait_while_it_is_away(
     local: BridgingBroker, mosquitto: Mosquitto
 ) -> None:
-    """More messages wait than Mosquitto takes unacknowledged: the bridge must not send them all."""
+    """Check that the bridge has no more unacknowledged messages than Mosquitto accepts."""
     near = Recorder(local.mqtt.port, "near")
     far = Recorder(mosquitto.port, "far", "plant/s/#")
     for life in range(2):

@@ -138,9 +138,9 @@ def test_the_list_and_the_metrics_count_the_copied_messages(pair: Pair) -> None:
 
 
 def test_two_brokers_that_bridge_to_each_other_do_not_loop(tmp_path: Path) -> None:
-    """Both brokers have a bridge for the same topics in both directions.
+    """Bridge two brokers to each other twice: each has a bridge for all topics in both directions.
 
-    Each bridge copies each message of a client, so the other broker gets it twice, and no more.
+    Each of the two bridges copies each message, so the message arrives at the other broker twice.
     """
     one = BridgingBroker(tmp_path / "one")
     two = BridgingBroker(

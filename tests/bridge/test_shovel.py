@@ -1,4 +1,4 @@
-"""Shovels: from queues and exchanges to queues and exchanges of another broker."""
+"""Tests of shovels: they move messages from queues and exchanges to those of another broker."""
 
 from __future__ import annotations
 
@@ -125,7 +125,10 @@ def test_a_deleted_shovel_stops_and_a_changed_one_starts_again(pair: AmqpPair) -
 
 
 def test_a_destination_that_refuses_messages_gets_them_later(pair: AmqpPair) -> None:
-    """The queue is full, so its broker sends basic.nack; the messages stay at their source."""
+    """Check that messages stay in the source queue while the destination queue is full.
+
+    The destination's broker answers basic.nack as long as the queue is full.
+    """
     full = {"x-max-length": 1, "x-overflow": "reject-publish"}
     pair.far.queue_declare("full.to", durable=True, arguments=full)
     pair.near.queue_declare("f")
@@ -197,7 +200,7 @@ def test_an_invalid_shovel_is_refused(pair: AmqpPair, value: Any, reason: str) -
 def test_only_administrators_set_shovels_that_act_as_the_user_of_the_settings(
     pair: AmqpPair,
 ) -> None:
-    """A policymaker can set a shovel whose URI of this broker has a login."""
+    """A policymaker can set a shovel only if its URI of this broker has a user and a password."""
     every = dict.fromkeys(("configure", "write", "read"), ".*")
     pair.local.request("PUT", "users/maker", {"password": "pw", "tags": "policymaker"})
     pair.local.request("PUT", "permissions/%2F/maker", every)
@@ -225,7 +228,11 @@ def test_only_administrators_set_shovels_that_act_as_the_user_of_the_settings(
 def test_a_message_that_cannot_be_encoded_is_refused_and_the_next_one_is_moved(
     pair: AmqpPair,
 ) -> None:
-    """The header of the shovel has a number that fits into no field of AMQP."""
+    """Check that a shovel counts messages that AMQP cannot encode as refused, and stays connected.
+
+    The shovel's settings give each message a header with the number 2**63, which no AMQP type can
+    hold.
+    """
     pair.near.queue_declare("n")
     for body in (b"1", b"2"):
         pair.near.basic_publish("", "n", body)
@@ -244,7 +251,7 @@ def test_a_message_that_cannot_be_encoded_is_refused_and_the_next_one_is_moved(
 
 
 def test_a_shovel_that_is_deleted_while_it_connects_closes_its_connection(pair: AmqpPair) -> None:
-    """The destination answers after the shovel is deleted: the connection opens, and is closed."""
+    """Delete a shovel before its destination answers; the connection must then be closed."""
     with socket.create_server(("127.0.0.1", 0)) as slow:
         slow.settimeout(PATIENCE)
         uri = f"amqp://127.0.0.1:{slow.getsockname()[1]}"
@@ -262,7 +269,7 @@ def test_a_shovel_that_is_deleted_while_it_connects_closes_its_connection(pair: 
 
 
 def relayed(one: socket.socket, other: socket.socket) -> bytes:
-    """Pass the bytes of two sockets to each other until `one` ends; return what it has sent."""
+    """Pass the bytes of two sockets to each other until `one` ends; return the bytes from `one`."""
     sent = b""
     while True:
         ready, _, _ = select.select((one, other), (), (), PATIENCE)

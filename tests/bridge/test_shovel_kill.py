@@ -1,4 +1,4 @@
-"""Shovels at least once: no confirmed message is lost, whichever process is killed."""
+"""Tests that shovels deliver at least once, whichever of the processes is killed."""
 
 from __future__ import annotations
 

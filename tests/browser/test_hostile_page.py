@@ -21,7 +21,7 @@ pytestmark = pytest.mark.long
 
 
 def names(port: int, kind: str) -> set[str]:
-    """Return the names of all virtual hosts or users, as an operator of this machine lists them."""
+    """Return the names of all virtual hosts or users (`kind`) in the HTTP API's list."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}/api/{kind}")
     login = base64.b64encode(b"guest:guest").decode()
     request.add_header("Authorization", f"Basic {login}")

@@ -1,4 +1,4 @@
-"""The broker's web page in a headless Chromium: all views, narrow and dark, and a restart."""
+"""The broker's web page in a headless Chromium: all views, narrow and dark screens, a restart."""
 
 from __future__ import annotations
 
@@ -67,17 +67,24 @@ class Page:
         assert seen["serious"] == [] and seen["complaints"] == [] and seen["elsewhere"] == []
         assert seen["wide"] <= width
 
-    def open(self, place: str, until: str, width: int = 1280, scheme: str = "light") -> None:
+    def open(
+        self,
+        place: str,
+        until: str,
+        width: int = 1280,
+        scheme: str = "light",
+        login: tuple[str, str] = ("admin", "known"),
+    ) -> None:
         """Open a new browser, log in, and show the view at `place`, such as "#/node".
 
         The view is complete once it has an element with the selector `until`.
         """
         self.do("open", width=width, scheme=scheme)
-        self.log_in()
+        self.log_in(*login)
         self.do("view", hash=place, until=until)
 
-    def log_in(self) -> None:
-        answer = self.do("login", user="admin", password="known")
+    def log_in(self, user: str = "admin", password: str = "known") -> None:
+        answer = self.do("login", user=user, password=password)
         assert answer["views"] == VIEWS
 
 

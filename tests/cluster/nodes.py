@@ -113,10 +113,11 @@ def node_over(
     http_port: str = "0",
     remote_port: str = "",
 ) -> NodeProcess:
-    """Start a node whose replicated log is that of a LogServer; do not wait until it is ready.
+    """Start a node that uses the replicated log of a LogServer; do not wait until it is ready.
 
-    `version` is "next" for a node of the next version. The port of the listener `http` is any free
-    one if `http_port` is 0. With a `remote_port`, the node has a bridge (node_process.py).
+    `version` is "next" for a node of the next version, "" for the present one. The port of the
+    listener `http` is any free one if `http_port` is 0. With a `remote_port`, the node has a bridge
+    (node_process.py).
     """
     arguments = str(server.port), str(directory), times, version, http_port, remote_port
     return NodeProcess(directory, "tests.cluster.node_process", *arguments)

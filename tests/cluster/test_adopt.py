@@ -1,4 +1,4 @@
-"""A replicated log begins with an existing data directory (`trellis cluster adopt`)."""
+"""Tests of `trellis cluster adopt`, which begins a log with an existing data directory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The web page of the nodes of a cluster, in a headless Chromium: the node is active, a standby,
-switches to a standby, or has no answer from the replicated log."""
+"""The web page of a cluster's nodes, in a headless Chromium.
+
+The tests show an active node, a standby, a node that switches to a standby, and a node that gets no
+answer from the replicated log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of brokers over a replicated log, with processes that are killed."""
+"""Tests of the streams of brokers over a replicated log, whose processes are killed."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ def test_reports_are_closed_although_kafka_does_not_answer(
 
 
 def report_until_unanswered(topic: KafkaTopic, group: str) -> int:
-    """Report offsets to a stopping Kafka. Return the first one that Kafka does not answer."""
+    """Report offsets to a stopping Kafka; return the first offset whose report is not answered."""
     for offset in range(2, 60):
         try:
             topic.report(group, offset, "state")

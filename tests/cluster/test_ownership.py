@@ -1,7 +1,7 @@
 """Tests of the active node of a cluster, which is the owner of the replicated log.
 
-It appends each batch to the log exactly once, and only then writes the batch to its own disk. Some
-of the tests are about the lease of the owner.
+The owner appends each batch to the log exactly once, and only then writes the batch to its own
+disk. Some of the tests are about the owner's lease.
 """
 
 from __future__ import annotations

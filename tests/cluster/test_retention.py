@@ -1,6 +1,6 @@
 """Tests of how the active node trims the replicated log.
 
-It appends marks (records with the whole state), and trims the log up to one of them.
+The node appends marks (records with the whole state), and trims the log up to one of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Some rounds of each kind of fault on real node processes; `make test-ha` runs many."""
+"""Some rounds of each kind of fault on real node processes; `make test-ha` runs more rounds."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ FAST = Timing(silence=1.0, lease=0.7, beat=0.15)
 
 
 class Stopped(Exception):
-    """The test ends, so the thread of a node must end."""
+    """Raised in the thread of a node when the test ends, so that the thread ends, too."""
 
 
 class Node(threading.Thread):

@@ -34,7 +34,10 @@ def formats_in(owner: Owner) -> list[int]:
 
 
 def upgraded(tmp_path: Path) -> Owner:
-    """Return an owner of the next version, which has written a batch in format 1 and one in 2."""
+    """Return an owner of the next version, with batches of two formats.
+
+    The owner has written a batch of format 1, and then a batch of format 2.
+    """
     owner = Owner(tmp_path / "owner")
     owner.ownership.formats = NEXT
     owner.write(DECLARED, stored(b"one"))
@@ -117,7 +120,7 @@ def test_rolling_upgrade_with_a_way_back(
     publish(first.channel(), range(10))
 
     def restart(node: NodeProcess, directory: str, version: str) -> NodeProcess:
-        """Kill a node, and start it with a version: "next", or "" for the present one."""
+        """Kill a node, and start it again; `version` is "next", or "" for the present version."""
         node.kill()
         again = start(nodes, server, tmp_path / directory, version)
         wait_for_version(server, directory, 2 if version else 1)

@@ -38,7 +38,8 @@ return msg;
 def flow(name: str, version: str, host: str, port: int) -> list[dict[str, Any]]:
     """Return a flow: an MQTT node, a function and another MQTT node, with one connection.
 
-    Node-RED takes each text that is the id of a node for a reference to it, so ids have a prefix.
+    Node-RED treats each text that equals a node's id as a reference to that node, so ids have a
+    prefix that no other text has.
     """
     return [
         {"id": "id-tab", "type": "tab"},

@@ -1,6 +1,6 @@
 """Telegraf as a client: its MQTT and AMQP plugins read from the broker and write to it.
 
-Telegraf is built by Go with the plugins of this test only, which takes a minute.
+Go builds Telegraf with only the plugins that this test needs. The build takes a minute.
 """
 
 from __future__ import annotations

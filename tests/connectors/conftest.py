@@ -33,7 +33,7 @@ class Service:
     """An HTTP service in the test's event loop.
 
     `answer` decides on each request; by default, each request is accepted. `bodies` and `requests`
-    keep the requests that came.
+    keep the received requests.
     """
 
     def __init__(self) -> None:

@@ -36,14 +36,14 @@ def real_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNodes]
 
 @pytest.fixture(params=["kfake", pytest.param("real_kafka", marks=pytest.mark.long)])
 def servers(request: pytest.FixtureRequest) -> str:
-    """Return the address of a Kafka."""
+    """Return the address of kfake or, in `make test-long`, of a real Kafka node."""
     found: str = request.getfixturevalue(request.param).servers
     return found
 
 
 @pytest.fixture
 def topic(servers: str, unique: str) -> str:
-    """Create a topic with several partitions."""
+    """Create a topic with PARTITIONS partitions for one test; return its name."""
     return created(servers, unique)
 
 
@@ -237,7 +237,10 @@ async def test_records_become_messages(
 async def test_offsets_are_committed_after_the_confirms_only(
     links: Links, channel: Channel, servers: str, topic: str
 ) -> None:
-    """Without a queue, the records wait; the link copies them once there is one."""
+    """Check that no offset is committed while the records wait because no queue takes them.
+
+    When a queue is bound, the link copies the records, and commits their offsets.
+    """
     produce(servers, topic, [(b"k", b"%d" % number) for number in range(5)])
     link = from_kafka(links, servers, topic, routing_key=f"{topic}.{{key}}")
     await until(lambda: link.status.retries >= 5)

@@ -62,7 +62,7 @@ class Target:
         self._process.communicate()
 
     def received(self) -> list[int]:
-        """Return the numbers that have come, in their order."""
+        """Return the numbers that the target has received, in the order of their arrival."""
         if not self.record.exists():
             return []
         lines = self.record.read_text().splitlines(keepends=True)
@@ -129,7 +129,7 @@ def broker_process(tmp_path: Path) -> Iterator[Broker]:
 
 
 async def publish(url: str, queue: str, bodies: list[bytes], **arguments: object) -> None:
-    """Publish messages until each is confirmed."""
+    """Publish messages, and publish each one again until the broker confirms it."""
     left = list(bodies)
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -204,7 +204,7 @@ batch = {batch}
 
 
 async def reached(target: Target, count: int) -> None:
-    """Wait until `count` different messages have come."""
+    """Wait until the target has received `count` different messages."""
     async with asyncio.timeout(PATIENCE):
         while len(set(target.received())) < count:  # noqa: ASYNC110  (a file of a process)
             await asyncio.sleep(0.02)
@@ -220,7 +220,7 @@ async def depth(url: str, queue: str) -> int:
 
 @pytest.mark.long
 async def test_no_message_to_and_from_kafka_is_lost(broker_process: Broker, tmp_path: Path) -> None:
-    """A queue goes to Kafka, and from there into another queue; all three are killed."""
+    """Check links from a queue to Kafka and back, while connector, broker and Kafka are killed."""
     nodes = KafkaNodes(tmp_path / "kafka", 1)
     created(nodes.servers, "work")
     await publish(broker_process.url, "work", [])
@@ -287,7 +287,7 @@ def in_kafka(servers: str, count: int) -> None:
 
 
 async def received(url: str, queue: str, count: int) -> set[bytes]:
-    """Consume a queue until `count` different messages have come."""
+    """Consume a queue until `count` different messages have arrived; return their bodies."""
     found: set[bytes] = set()
     async with asyncio.timeout(PATIENCE):
         connection = await aio_pika.connect(url)

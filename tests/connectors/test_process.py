@@ -1,4 +1,4 @@
-"""The process of `trellis connect`: the command of docs/connectors.md, its pages, and its end."""
+"""Tests of docs/connectors.md and of the process of `trellis connect`: its HTTP pages, its end."""
 
 from __future__ import annotations
 

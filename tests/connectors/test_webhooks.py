@@ -329,7 +329,10 @@ async def test_a_deleted_queue_is_an_error_until_it_exists_again(
 
 
 def publish_plain(url: str, queue: str, count: int) -> None:
-    """Publish numbers without a message_id, which aio-pika adds to each message."""
+    """Publish `count` numbers without the property message_id.
+
+    This function uses pika, because aio-pika adds a message_id to each message.
+    """
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()

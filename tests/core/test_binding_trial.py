@@ -117,7 +117,7 @@ def named(world: World, target: int, to_exchange: bool) -> Destination:
 
 
 def bound(world: World, source: int, binding: tuple[int, bool, str, Any, str]) -> Binding:
-    """Return a binding of the exchange number `source`, with what its type needs."""
+    """Return a binding of exchange `source`, with the arguments that the exchange's type needs."""
     target, to_exchange, key, headers, match = binding
     kind = world.vhost.exchange(f"x{source}").kind
     arguments = {**headers, "x-match": match} if kind == "headers" else {}

@@ -144,7 +144,7 @@ class Bounded(World):
         raise AssertionError("the work does not end")
 
     def wait(self, milliseconds: int) -> None:
-        """Advance the clock. The next turn runs the timers that are due."""
+        """Advance the clock. The next turn runs the timers that have expired."""
         agenda = self.broker.agenda
         now, wall = int(agenda.now) + milliseconds, agenda.wall + milliseconds / 1000
         self.steps.measure(lambda: agenda.advance(now, wall))
@@ -346,7 +346,7 @@ def test_the_steps_of_a_turn_stay_within_the_budget_and_all_work_ends(
 
 @pytest.mark.parametrize("name", ["MESSAGES_PER_SLICE", "STEPS_PER_SLICE"])
 def test_work_that_is_not_sliced_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check the test itself: it must notice if the broker does work at once.
+    """Check that these tests fail if the broker does long work in one turn, not in slices.
 
     Here one of the budgets is unlimited, so at least one turn has too many steps.
     """

@@ -74,9 +74,10 @@ def test_many_messages_leave_a_queue_in_slices_and_other_queues_are_drained_betw
 def test_the_search_among_very_many_busy_consumers_is_continued_in_later_turns(
     arguments: dict[str, Any], priority: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One consumer is ready. A great number of others have no credit.
+    """Check that the only ready consumer gets messages, although many consumers have no credit.
 
-    The others have the same or a higher priority, so the broker examines them first.
+    The consumers without credit have the same or a higher priority, so the broker examines them
+    first.
     """
     world = World()
     busy, reader, publisher = world.amqp(), world.amqp(), world.amqp()
@@ -104,9 +105,9 @@ def test_the_search_among_very_many_busy_consumers_is_continued_in_later_turns(
 def test_a_standby_consumer_gets_messages_behind_any_number_of_busy_consumers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There are more busy consumers (without credit) than the broker may examine in one turn.
+    """Check that a ready consumer is found after more busy consumers than one turn may examine.
 
-    The search for a ready consumer must end nevertheless.
+    A busy consumer has no credit.
     """
     world = World()
     busy, reader, publisher = world.amqp(), world.amqp(), world.amqp()

@@ -1,4 +1,4 @@
-"""Eviction: which entries leave a cache of bounded size."""
+"""Tests of eviction: the entries that a cache of limited size removes."""
 
 from __future__ import annotations
 

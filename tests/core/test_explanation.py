@@ -38,7 +38,7 @@ BINDINGS = st.lists(
 def explained(
     world: World, exchange: str, key: str, headers: dict[str, Any] | None = None
 ) -> RouteExplanation:
-    """Return the explanation of a message's route, with all its steps carried out."""
+    """Return the completed explanation of a message's route."""
     explanation = RouteExplanation(
         world.vhost.declarations.planner.scope,
         world.vhost.exchange(exchange),

@@ -51,8 +51,8 @@ def test_exception_at_one_dead_letter_does_not_stop_later_ones() -> None:
     store = FailingStore()
     world = World(store=store)
     client = world.amqp()
-    client.queue("graves", durable=True)
-    client.queue("q", x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
+    client.queue("dead_letters", durable=True)
+    client.queue("q", x_dead_letter_exchange="", x_dead_letter_routing_key="dead_letters")
     fill(client, "q", 5, expiration="10", delivery_mode=2)
     expire(world, 50)
     store.fails = True
@@ -60,5 +60,5 @@ def test_exception_at_one_dead_letter_does_not_stop_later_ones() -> None:
         world.settle()
     store.fails = False
     world.settle()
-    assert read(client, "graves") == [b"1", b"2", b"3", b"4"]
+    assert read(client, "dead_letters") == [b"1", b"2", b"3", b"4"]
     assert not world.vhost.moves

@@ -1,4 +1,4 @@
-"""Samples of messages' headers: all messages of a rare topic, a fair choice of a frequent one."""
+"""Tests of samples of headers: all messages of a rare topic, some messages of a frequent topic."""
 
 from __future__ import annotations
 
@@ -108,7 +108,10 @@ def test_the_samples_stand_for_all_messages(slots: list[tuple[int, int]], messag
 
 
 def test_estimates_of_a_busy_slot_are_not_biased() -> None:
-    """Though all of the first messages of a slot are offered, and few of the later ones."""
+    """Check that estimates are unbiased although few of a slot's later messages are offered.
+
+    All of the first messages of a slot are offered as samples.
+    """
     messages = 20_000
     early: list[int] = []
     rests: Counter[int] = Counter()

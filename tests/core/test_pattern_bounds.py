@@ -75,9 +75,10 @@ class Bindings:
 
     @property
     def bounds(self) -> dict[str, int]:
-        """Destination name -> how many trie nodes its patterns can make one lookup visit.
+        """The bounds that the exchange has stored, by the name of the destination.
 
-        These are the numbers that the exchange keeps.
+        A bound is the number of trie nodes that the destination's patterns can make one lookup
+        visit.
         """
         return {
             destination.name: bound.nodes

@@ -1,4 +1,4 @@
-"""Regular expressions of operators: usual ones are accepted, and slow ones are refused."""
+"""Tests of operators' regular expressions: usual ones are accepted, slow ones are refused."""
 
 from __future__ import annotations
 

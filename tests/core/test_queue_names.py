@@ -1,4 +1,4 @@
-"""Tests of the list of queue names, which a scrape reads while queues come and go."""
+"""Tests of the list of queue names, which a scrape reads while queues are declared and deleted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.clients import World
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=80), st.integers(0, 80))
 def test_walk_while_queues_come_and_go(changes: list[tuple[bool, int]], first: int) -> None:
-    """A walk over the names must yield each name that is there all the time.
+    """A walk over the names must yield each name that exists during the whole walk.
 
-    It must yield no name twice, and no name that was never there.
+    The walk must yield no name twice, and no name that never existed.
     """
     names = QueueNames()
     model: set[str] = set()

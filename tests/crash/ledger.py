@@ -1,10 +1,10 @@
 """The ledger of the publishers: which messages were sent, confirmed and received; and checks.
 
-    numbers of a publisher    0 1 2 3 4 5 6 | 7 8 9 10 11 | ...      a bar ends a life of the broker
-                              confirmed | perhaps
+    numbers of a publisher    0 1 2 3 4 5 6 | 7 8 9 10 11 | ...      `|` is a kill of the broker
 
-The log keeps the messages in the order in which they were sent. So if some unconfirmed messages of
-a life survive, they must be the first ones.
+A life of the broker is the time from a start to the next kill. The last messages of a life may be
+unconfirmed. The log keeps the messages in the order in which they were sent. So if some unconfirmed
+messages of a life survive, they must be the first unconfirmed ones of this life.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ class Feed:
         """Check queues without consumers.
 
         Each confirmed message must be in each of its queues once, in order. At the end of each life
-        of the broker, unconfirmed messages may be missing. But if one queue has an unconfirmed
-        message, no queue may lack this message or an earlier one of the same life.
+        of the broker (from a start to the next kill), unconfirmed messages may be missing. But if
+        one queue has an unconfirmed message, no queue may lack this message or an earlier one of
+        the same life.
         """
         for queue, numbers in found.items():
             assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"

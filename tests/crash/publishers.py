@@ -70,8 +70,7 @@ class Confirming(Client):
 class AtLeastOnce(Client):
     """A publisher with QoS 1, which continues after each kill of the broker.
 
-    After some kills, it sends the messages again that were not acknowledged. After others, it
-    forgets these messages.
+    After a kill, it either sends all unacknowledged messages again, or forgets all of them.
     """
 
     def __init__(

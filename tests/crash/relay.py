@@ -208,7 +208,7 @@ class Connection:
 
 
 def _end_of_packet(data: bytes, start: int) -> int:
-    """Return the position behind the packet that begins at `start`; 0 if it is incomplete."""
+    """Return the position after the packet that begins at `start`; 0 for an incomplete packet."""
     length, shift, at = 0, 0, start + 1
     while at < len(data):
         length |= (data[at] & 127) << shift
@@ -220,7 +220,7 @@ def _end_of_packet(data: bytes, start: int) -> int:
 
 
 def _end_of_properties(data: bytes, at: int) -> int:
-    """Return the position behind the properties that begin at `at` with their length."""
+    """Return the position after the properties; their length is at position `at`."""
     length = shift = 0
     while True:
         length |= (data[at] & 127) << shift

@@ -1,4 +1,4 @@
-"""A subscriber with a persistent session, which disconnects, breaks off and reconnects.
+"""A subscriber with a persistent session, which disconnects, loses its connection and reconnects.
 
 The subscriber keeps its QoS 2 state from one connection to the next, as [MQTT-4.3.3-2] requires.
 """

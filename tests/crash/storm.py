@@ -474,7 +474,8 @@ class Storm:
 async def storm(directory: Path, seed: int, kills: list[str]) -> Storm:
     """Kill a broker on one data directory again and again under load.
 
-    Then check that it has kept all that it confirmed. `kills` has the kind of each kill.
+    Then check that the broker has kept everything that it confirmed. `kills` has the kind of each
+    kill.
     """
     made = Storm(directory, seed)
     for kind in kills:

@@ -23,7 +23,7 @@ from tests.store.test_faults import harm
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a data directory that a killed broker left."""
+    """Return the data directory of a killed broker."""
     directory = tmp_path_factory.mktemp("left")
     (directory / "data").mkdir()
     build(directory / "data", directory / "image")

@@ -236,7 +236,10 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
 
 
 def test_a_file_that_may_not_grow_ends_the_broker_with_one_line(tmp_path: Path) -> None:
-    """Under the limit RLIMIT_FSIZE, a write fails if the file would become too large."""
+    """Check that the broker ends with one line of error if a file may not grow.
+
+    Under the limit RLIMIT_FSIZE, a write fails if the file would become too large.
+    """
     process = subprocess.Popen(
         command("--data-dir", str(tmp_path)),
         stdout=subprocess.PIPE,

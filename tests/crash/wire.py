@@ -28,7 +28,7 @@ class Refused(AssertionError):
 class Confirmed(NamedTuple):
     """An event: the broker's basic.ack for the delivery tag `number`.
 
-    If `multiple` is True, it is for all tags up to this number.
+    If `multiple` is True, the event confirms all tags up to this number.
     """
 
     number: int
@@ -90,7 +90,7 @@ class Amqp(Socket):
         return client
 
     async def call(self, method: Any, answer: tuple[int, int]) -> bytes:
-        """Send a method, and return the arguments of its reply. No other event may come before."""
+        """Send a method, and return the arguments of its reply, which must be the next event."""
         await self.send(marshal(1, method))
         return await self.answer(answer)
 

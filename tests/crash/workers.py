@@ -164,8 +164,8 @@ class Transacting(Client):
     def judge(self, left: list[Message], found: dict[str, list[bytes]], feed: Feed) -> None:
         """Check that each transaction had all of its effects or none.
 
-        Each message of the source queue must be taken by one transaction, or still wait there.
-        `left` has the waiting messages, `found` the messages of the target queues.
+        Each message of the source queue must have been moved by one transaction, or still wait
+        there. `left` has the waiting messages, `found` the messages of the target queues.
         """
         there = {
             queue: {body: at for at, body in enumerate(bodies)} for queue, bodies in found.items()
@@ -202,7 +202,7 @@ class Transacting(Client):
 
 
 class Rejecting(Client):
-    """A consumer that rejects every message, so that it is dead-lettered."""
+    """A consumer that rejects every message, so that the message is dead-lettered."""
 
     def __init__(self, name: str, seed: int, queue: str) -> None:
         super().__init__(name, seed)

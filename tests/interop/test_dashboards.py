@@ -77,7 +77,11 @@ class Load:
         self.device.subscribe("events/#", 1)
 
     def _work(self, channel: Any, method: Any, *_: object) -> None:
-        """Requeue the first of every ten deliveries, keep the second, acknowledge the rest."""
+        """Requeue or acknowledge a delivery, or leave it unsettled.
+
+        Of each ten deliveries, the first is requeued, the second stays unsettled, and the others
+        are acknowledged.
+        """
         self.taken.append(method.delivery_tag)
         if method.redelivered:
             channel.basic_ack(method.delivery_tag)

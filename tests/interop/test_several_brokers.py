@@ -33,7 +33,7 @@ PATIENCE: Final = 20.0
 
 
 class Machine(NamedTuple):
-    """Two brokers behind HAProxy: `ports` are HAProxy's, by the name of the listener."""
+    """Two brokers behind HAProxy; `ports` has the port of HAProxy for the name of each listener."""
 
     brokers: dict[str, BrokerProcess]
     ports: dict[str, int]
@@ -101,7 +101,10 @@ def test_settings_are_accepted_and_share_no_port(name: str) -> None:
 
 
 def test_reload_of_haproxy_keeps_connections() -> None:
-    """The option `hard-stop-after` would end the connections of the process before a reload."""
+    """Check that haproxy.cfg does not have the option `hard-stop-after`.
+
+    After a reload, this option would end the connections of the process from before the reload.
+    """
     assert "hard-stop-after" not in (FILES / "haproxy.cfg").read_text()
 
 
@@ -124,7 +127,10 @@ def test_host_name_selects_the_broker_of_an_amqp_client(machine: Machine, name: 
 
 
 def listed(machine: Machine, name: str, what: str) -> list[dict[str, Any]]:
-    """Return the objects of a broker that the HTTP API lists, reached by the broker's host name."""
+    """Return the objects (`what`, such as "queues") of the broker `name`, from the HTTP API.
+
+    HAProxy finds the broker by the host name in the request.
+    """
     request = urllib.request.Request(
         f"http://127.0.0.1:{machine.ports['http']}/api/{what}",
         headers={
@@ -148,7 +154,7 @@ def test_unknown_host_name_is_refused(machine: Machine) -> None:
 
 
 class MqttClient(paho.Client):
-    """A client that connects through HAProxy, whatever host name it is given."""
+    """A client that connects to HAProxy, whatever host name is passed to `open`."""
 
     def __init__(
         self, port: int, user: str, version: MQTTProtocolVersion, context: ssl.SSLContext | None

@@ -81,7 +81,7 @@ def test_objects_fit_the_schemas_of_kubernetes(words: tuple[str, ...]) -> None:
 
 
 def test_a_misspelt_field_does_not_fit() -> None:
-    """The schemas are strict: without this, the test before this one would prove nothing."""
+    """Check that the schemas refuse unknown fields; otherwise `check` would prove nothing."""
     manifests = render(*PASSWORD)
     assert "readOnlyRootFilesystem" in manifests
     assert "readOnlyRoot'" in check(manifests.replace("readOnlyRootFilesystem", "readOnlyRoot"))

@@ -1,6 +1,6 @@
-"""Tests of a matcher that has patterns with wildcards and patterns without.
+"""Tests of a matcher that has both patterns with wildcards and patterns without wildcards.
 
-Some tests look topics up in the notation of AMQP and in that of MQTT.
+Some tests look topics up in the notation of AMQP, others in the notation of MQTT.
 """
 
 from __future__ import annotations

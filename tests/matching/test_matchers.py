@@ -317,9 +317,9 @@ def test_matching_runs_from_a_zip_without_other_packages(tmp_path: Path) -> None
 
 
 def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
-    """There are so many subscribers that the trie counts them in several dicts instead of one.
+    """Subscribe so many subscribers that the trie counts them in several dicts instead of one.
 
-    A lookup finds each subscriber once, even after some of its patterns are removed.
+    A lookup must find each subscriber once, even after some of its patterns are removed.
     """
     trie: Matcher[str] = create("trie", AMQP)
     people = [f"person {number}" for number in range(20_000)]
@@ -341,7 +341,7 @@ def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
 def taken(name: str, pattern: Callable[[int], str], gone: bool = False) -> int:
     """Return the bytes that a matcher uses for 1,000 patterns.
 
-    With `gone`, the matcher then removes all patterns but one; return the bytes that are left.
+    With `gone`, the matcher then removes all patterns but one; return the bytes that it still uses.
     """
     matcher: Matcher[int] = create(name, AMQP)
     gc.collect()

@@ -103,7 +103,7 @@ class Observed(Mqtt0):
     async def until(self, first: int) -> bytes:
         """Read packets until one has this first byte, and return the data of this packet.
 
-        Add the bodies of publications that come before to `received`.
+        Add the bodies of the publications that arrive before this packet to `received`.
         """
         while True:
             kind, data = await self.packet()

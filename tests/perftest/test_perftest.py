@@ -211,7 +211,7 @@ def test_perftest(class_path: str, fresh: BrokerProcess, mode: str) -> None:
 
 @pytest.mark.long
 def test_perftest_with_a_variable_rate(class_path: str, fresh: BrokerProcess) -> None:
-    """With a variable rate, PerfTest has no limit of messages, so it ends after a time."""
+    """Run PerfTest for 4 s: with a variable rate, it cannot stop after a number of messages."""
     why = run(
         class_path,
         fresh,

@@ -1,7 +1,7 @@
 """A Spark driver on a cluster, which prints its results as a line of JSON.
 
 python cluster.py JOURNAL MASTER SCRATCH      a session of pyspark_trellis, which sends its code
-spark-submit ... cluster.py JOURNAL           a session of spark-submit; the code is there
+spark-submit ... cluster.py JOURNAL           a session of spark-submit, which sent the code
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Spark, and tables in this process, read rows that retention has removed from a broker's disk,
-through the broker.
+"""Spark, and tables in this process, read rows through a broker after retention.
+
+Retention has removed these rows from the broker's disk, so the broker fetches them from its
+archive.
 """
 
 from __future__ import annotations

@@ -325,7 +325,7 @@ def test_an_error_is_one_line(
 def test_a_question_does_not_need_pyspark(place: Path) -> None:
     """`trellis ask` answers without pyspark, py4j, matplotlib and pika.
 
-    Without pyarrow, its error says what to install.
+    Without pyarrow, the error of the command says what to install.
     """
     script = (
         "import sys; from trellis.cli import main; "

@@ -1,8 +1,8 @@
-"""Tests of routing by the bindings of each message's minute, compared with a model that routes each
-message on its own.
+"""Tests of routing by the bindings that existed in the minute of each message.
 
-Bindings, subscriptions and queues come and go. Some sessions do not receive the messages of their
-own user, or may read only some topics. The answers of Arrow are compared here, and in a long test
+The answers are compared with those of a model that routes each message on its own. Bindings,
+subscriptions and queues come and go. Some sessions do not receive the messages of their own user,
+or may read only some topics. The short tests compare the answers of Arrow; a long test compares
 those of Spark.
 """
 
@@ -59,14 +59,18 @@ MINUTES = 12
 
 @dataclass(frozen=True)
 class Reader:
-    """A subscription with the messages that its session does not receive."""
+    """A subscription whose session may receive only a part of the matching messages.
 
-    wish: Subscription
+    `not_of` is the user whose messages are not delivered (No Local); None for no such user. `rules`
+    are the topic rules (allowed, filter) of the session's user; None permits all topics.
+    """
+
+    subscription: Subscription
     not_of: str | None = None
     rules: tuple[tuple[bool, str], ...] | None = None
 
     def receives(self, topic: str, publisher: str) -> bool:
-        """True if the broker's own rules let the session receive a matching message."""
+        """True if No Local and the topic rules let the session receive a matching message."""
         if self.not_of == publisher:
             return False
         if self.rules is None:
@@ -79,8 +83,8 @@ class Reader:
         return False
 
     def change(self, at: datetime, event: str = "subscribe") -> Row:
-        """Return the row of `$topology` that says that the subscription begins or ends."""
-        made = subscribed(self.wish, at, event)
+        """Return the row of `$topology` for the begin or the end (`event`) of the subscription."""
+        made = subscribed(self.subscription, at, event)
         facts = json.loads(made["body"])
         if self.not_of is not None:
             facts["arguments"]["no-local"] = True
@@ -101,24 +105,29 @@ class Past:
     proposed: Document = field(default_factory=dict)
 
     def places(self, number: int, each: Row, document: Document | None = None) -> set[str]:
-        """Return the queues and sessions that a message of a minute reached, or would reach."""
+        """Return the queues and sessions that a message reached in its minute.
+
+        With `document`, return those that the message would reach with these definitions.
+        """
         then, readers = self.states[number]
         heard = [
-            reader.wish for reader in readers if reader.receives(each["topic"], each["publisher"])
+            reader.subscription
+            for reader in readers
+            if reader.receives(each["topic"], each["publisher"])
         ]
         return goes(document or then, each["exchange"], each["topic"], heard)[0]
 
 
 def reader(rng: random.Random) -> Reader:
-    [wish] = subscriptions(rng, 1)
-    if wish.session.startswith("$share") or rng.random() < 0.5:
-        return Reader(wish)
+    [subscription] = subscriptions(rng, 1)
+    if subscription.session.startswith("$share") or rng.random() < 0.5:
+        return Reader(subscription)
     rules = tuple(
         (rng.random() < 0.6, "/".join(rng.choice(["a", "b", "+", "$x"]) for _ in range(2)) + "/#")
         for _ in range(2)
     )
     return Reader(
-        wish,
+        subscription,
         rng.choice(USERS) if rng.random() < 0.6 else None,
         (*rules, (True, "#"))[: rng.randrange(4)] if rng.random() < 0.6 else None,
     )
@@ -130,7 +139,7 @@ def past(seed: int, path: Path) -> Past:
     document = by_topic_alone(definitions(rng, 12))
     bindings = [each | {"arguments": {"n": at}} for at, each in enumerate(document["bindings"])]
     document = {**document, "bindings": bindings}
-    readers = list({made.wish: made for made in (reader(rng) for _ in range(6))}.values())
+    readers = list({made.subscription: made for made in (reader(rng) for _ in range(6))}.values())
     found = Past(proposed=by_topic_alone(definitions(rng, 6)))
     found.changes = _with_readers(snapshot(document, [], START), readers, START)
     pool = [*topics(rng, 15), *SPECIAL]
@@ -167,7 +176,11 @@ def _changed(
     at: datetime,
     changes: list[Row],
 ) -> tuple[Document, list[Reader]]:
-    """Change something at the beginning of a minute, and record that in `$topology`."""
+    """Change a binding, queue or subscription in a minute, and add the changes to `changes`.
+
+    Return the definitions and the readers after the change. At random, write a snapshot or change
+    nothing instead.
+    """
     what = rng.random()
     if what < 0.25:
         gone = rng.choice(document["bindings"])
@@ -178,9 +191,16 @@ def _changed(
         }, readers
     if what < 0.5:
         made = reader(rng)
-        changes += [each.change(at, "unsubscribe") for each in readers if each.wish == made.wish]
+        changes += [
+            each.change(at, "unsubscribe")
+            for each in readers
+            if each.subscription == made.subscription
+        ]
         changes.append(made.change(at))
-        return document, [*(each for each in readers if each.wish != made.wish), made]
+        return document, [
+            *(each for each in readers if each.subscription != made.subscription),
+            made,
+        ]
     if what < 0.7 and readers:
         gone_reader = rng.choice(readers)
         changes.append(gone_reader.change(at, "unsubscribe"))
@@ -206,14 +226,14 @@ def question(path: Path, job: str, *words: str) -> JobBindings:
 
 
 def check(found: Past, answer: Audit, change_of: WhatIf) -> None:
-    """Compare the answers with the model."""
+    """Compare the answers of the jobs with the model of the random past."""
     lost: Counter[tuple[str, str]] = Counter()
     unroutable: Counter[tuple[str, str]] = Counter()
     before: Counter[str] = Counter()
     after: Counter[str] = Counter()
     document, readers = found.states[MINUTES - 1]
     present = {each["name"] for each in document["queues"]} | {
-        SESSION + each.wish.session for each in readers
+        SESSION + each.subscription.session for each in readers
     }
     sessions = {place for place in present if place.startswith(SESSION)}
     for each in found.messages:

@@ -118,7 +118,7 @@ def test_a_cluster_runs_our_code_from_the_zip(tmp_path: Path, written_rows: int)
 def test_a_cluster_runs_the_distribution_from_spark_submit_py_files(
     connector_wheel: Path, tmp_path: Path, written_rows: int
 ) -> None:
-    """`--py-files` (spark.submit.pyFiles) takes the wheel under a name that ends with .zip."""
+    """Run a cluster with the wheel in `--py-files`, under a name that ends with .zip for Spark."""
     python, variables = bare_python(tmp_path / "venv")
     archive = shutil.copyfile(connector_wheel, tmp_path / "trellis_pyspark.zip")
     answer = submitted(python, variables, tmp_path, archive)

@@ -54,8 +54,10 @@ def test_the_wheel_is_pure_and_has_both_packages_whole(connector_wheel: Path) ->
 def test_the_connector_works_in_an_environment_without_the_broker(
     connector_wheel: Path, tmp_path: Path
 ) -> None:
-    """The environment has the wheel only. The packages that it needs are on PYTHONPATH, where the
-    editable installation of the broker is not found.
+    """Use the connector in an environment with only its wheel.
+
+    The packages that the wheel needs are on PYTHONPATH, where the editable installation of the
+    broker is not found.
     """
     rows = journal(tmp_path / "journal", [row(at, f"t.{at % 3}") for at in range(50)])
     venv.create(tmp_path / "venv", with_pip=False)

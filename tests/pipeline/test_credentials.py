@@ -1,4 +1,4 @@
-"""Credentials of the pipeline: where they come from, and that no other server gets them."""
+"""Tests of the pipeline's credentials: their sources, and that no other server receives them."""
 
 from __future__ import annotations
 

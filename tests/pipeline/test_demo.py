@@ -56,7 +56,7 @@ def test_a_journal_of_the_broker_is_read_as_it_was_published(
 def test_a_stream_is_read_over_http_as_from_its_directory(tmp_path: Path) -> None:
     """A stream has the same rows, whether it is read over HTTP or from its directory.
 
-    An error is one line.
+    A command that fails prints its error as one line.
     """
     (tmp_path / "definitions.json").write_text(json.dumps(document()))
     process = BrokerProcess(

@@ -1,5 +1,6 @@
-"""Spark queries over HTTP from a running broker: batch, and streaming with a checkpoint; errors are
-one line.
+"""Tests of Spark queries over HTTP from a running broker.
+
+The queries are batch queries, and streaming queries with a checkpoint. Each error is one line.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Served:
         self.url = f"http://{self.place}"
 
     def put(self, path: str, **document: str) -> None:
-        """Send a request to the management API."""
+        """Send a PUT request to the management API; `document` is its JSON body."""
         request = urllib.request.Request(
             f"http://{self.place}/api/{path}", json.dumps(document).encode(), method="PUT"
         )
@@ -46,7 +47,7 @@ class Served:
         urllib.request.urlopen(request, timeout=30).close()
 
     def declare(self, name: str, **arguments: object) -> None:
-        """Declare a stream, and a topic exchange of the same name that only it is bound to."""
+        """Declare a stream, and bind the stream with `#` to a new topic exchange of its name."""
         with pika.BlockingConnection(pika.URLParameters(self.process.amqp_url)) as connection:
             channel = connection.channel()
             channel.queue_declare(

@@ -165,7 +165,7 @@ class Image:
 
 
 def until(log: Path, said: str, process: subprocess.Popen[bytes]) -> re.Match[str]:
-    """Wait until the output of a service contains `said`."""
+    """Wait until the output of a service matches the expression `said`; return the match."""
     end = time.monotonic() + PATIENCE
     while (found := re.search(said, log.read_text(errors="replace"))) is None:
         assert process.poll() is None, log.read_text(errors="replace")[-4000:]

@@ -187,7 +187,7 @@ def test_lake_and_traffic_have_every_row_once_however_often_they_run(
 
 def places_of(document: Document, heard: list[Subscription]) -> set[str]:
     return {each["name"] for each in document["queues"]} | {
-        SESSION + wish.session for wish in heard
+        SESSION + subscription.session for subscription in heard
     }
 
 
@@ -252,7 +252,10 @@ def test_audit_finds_the_results_of_plain_python(case: Case, published: Publishe
             (each["source"], each["destination"], each["destination_type"], each["routing_key"])
             for each in case.old["bindings"]
         ),
-        *(("amq.topic", wish.session, "session", wish.topic_filter) for wish in case.heard),
+        *(
+            ("amq.topic", subscription.session, "session", subscription.topic_filter)
+            for subscription in case.heard
+        ),
     ]
     used: set[int] = set()
     met: Counter[tuple[int, int]] = Counter()

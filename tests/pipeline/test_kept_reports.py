@@ -135,9 +135,9 @@ def test_old_reports_are_removed(reports: Reports) -> None:
 def test_every_makes_a_report_when_the_latest_is_old_enough(
     reports: Reports, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A report that fails is attempted again after 60 s.
+    """Check when `--every` makes reports: a report that fails is attempted again after 60 s.
 
-    A restarted command waits until the latest kept report is old enough. Ctrl-C ends it.
+    A restarted command waits until the latest kept report is old enough. Ctrl-C ends the command.
     """
     reports.bindings(*FIRST)
     now = START + timedelta(days=1)

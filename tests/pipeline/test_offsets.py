@@ -401,7 +401,10 @@ def conditions(*filters: Any) -> PushedConditions:
 
 
 def test_times_skip_files(tmp_path: Path) -> None:
-    """A condition that holds for 1 % of the segments reads at most 3 % of the bytes."""
+    """Check that a condition on times reads at most 3 % of the bytes.
+
+    The condition holds for 1 % of the segments.
+    """
     rows = [
         row(at, "t", body=bytes(300), published_at=START + timedelta(minutes=at))
         for at in range(2_000)

@@ -21,7 +21,7 @@ from pyspark_trellis.topology import replay
 from tests.streams.tables import durable_bytes_of, stream
 from tests.streams.test_journal import journaled
 from tests.wire.mqtt.test_identifiers import AccountsWorld
-from tests.wire.mqtt5.client import Client5, publish, wish
+from tests.wire.mqtt5.client import Client5, publish, subscription
 from trellis.cli import parser
 
 RULES = ("deny subscribe secret/{client_id}/#", "deny subscribe +/hidden", "allow all #")
@@ -66,8 +66,10 @@ def test_sessions_receive_what_the_broker_gave_them(tmp_path: Path) -> None:
         Client5(world, identifier, username=user, password=b"guest")
         for identifier, user in (("one", "ann"), ("two", "bob"), ("plain", "ann"))
     )
-    assert one.subscribe(wish("#", 0))[0] == [0]
-    assert two.subscribe(wish("news/#", 0, no_local=True), wish("secret/#", 0))[0] == [0, 0]
+    assert one.subscribe(subscription("#", 0))[0] == [0]
+    assert two.subscribe(subscription("news/#", 0, no_local=True), subscription("secret/#", 0))[
+        0
+    ] == [0, 0]
     for number in range(2):
         for client in (one, two, plain):
             for topic in TOPICS[: 3 + number]:
@@ -84,7 +86,7 @@ def test_changed_rules_are_recorded(tmp_path: Path) -> None:
     world.accounts.add("ann", *RULES)
     journaled(world)
     client = Client5(world, "one", username="ann", password=b"guest")
-    client.subscribe(wish("#", 0), wish("news/#", 0, no_local=True))
+    client.subscribe(subscription("#", 0), subscription("news/#", 0, no_local=True))
     world.accounts.users.set_rules("/", "ann", ["deny subscribe other", *RULES])
     world.mqtt_front.reauthorize()
     world.settle()

@@ -167,7 +167,10 @@ def staged(checkpoint: Path, batch: int, bodies: list[str], tasks: int) -> list[
 def test_a_repeated_batch_that_is_divided_in_another_way_is_published_once(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """Spark repeats a batch after a crash: with its first division, the manifest decides."""
+    """Repeat a batch with other tasks: the manifest of the first attempt decides what is published.
+
+    After a crash, Spark may divide the rows of the repeated batch among other tasks.
+    """
     texts = [str(at) for at in range(50)]
     with listening(broker) as (exchange, bodies):
         writer = writer_of(broker.amqp_url, exchange, tmp_path)
@@ -255,7 +258,7 @@ def test_a_batch_is_published_where_no_file_can_be_replaced(
 def test_a_row_that_makes_no_message_fails_the_query(
     fields: dict[str, Any], line: str, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """Such a row must not be left out silently."""
+    """Check that a row which cannot become a message fails the query, instead of being left out."""
     rows: list[dict[str, Any]] = [{"topic": "k", "body": str(at)} for at in range(3)]
     rows[1] |= fields
     sink = writer_of(broker.amqp_url, "", tmp_path)._sink
@@ -325,7 +328,7 @@ def test_an_invalid_url_is_named() -> None:
 def test_a_full_queue_slows_the_publisher_and_loses_nothing(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """A queue that holds three messages refuses most messages. A consumer takes them slowly."""
+    """Publish to a queue of at most three messages, while a consumer slowly empties the queue."""
     texts = [str(at) for at in range(150)]
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
         channel = connection.channel()
@@ -377,7 +380,7 @@ def test_a_publisher_gives_up_if_nothing_is_confirmed(broker: BrokerProcess, uni
 
 
 def test_a_lost_connection_is_made_again(broker: BrokerProcess) -> None:
-    """Lose the connection while messages are in flight."""
+    """Lose the connection while messages are in flight; check that the publisher connects again."""
     texts = [str(at) for at in range(3_000)]
     with listening(broker) as (exchange, bodies):
         publisher = SinkPublisher(broker.amqp_url)
@@ -471,7 +474,7 @@ def test_the_scheme_decides_about_the_file_system(place: str, kind: type) -> Non
 def test_a_streaming_query_has_its_checkpoint_on_another_file_system(
     spark: SparkSession, tmp_path: Path, broker: BrokerProcess
 ) -> None:
-    """Spark's checkpoint and the sink's files are on viewfs, which leads to a directory."""
+    """Spark's checkpoint and the sink's files are on viewfs, which maps a URL to a directory."""
     name = "fs.viewfs.mounttable.default.link./data"
     settings = {name: (tmp_path / "real").as_uri()}
     (tmp_path / "real").mkdir()

@@ -109,7 +109,10 @@ def test_conditions_select_the_same_rows_with_and_without_pushdown(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Spark's setting is the only switch: nothing is refused, whatever the option says."""
+    """Check each combination of the option `pushdown` and of Spark's setting: the rows are equal.
+
+    Only if both are "true", the source filters rows itself, and Spark's plan has no filter.
+    """
     rows = journal(tmp_path / "s", some(100))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
     try:
@@ -168,8 +171,8 @@ def test_bytes_limit_the_micro_batches(spark: SparkSession, tmp_path: Path) -> N
 def test_a_journal_is_followed_in_steps(spark: SparkSession, tmp_path: Path) -> None:
     """A streaming query reads a journal in several runs, and continues at its checkpoint.
 
-    It must not read a torn batch at the end of the journal. When a later segment has a higher
-    epoch, it must not read what the older segment has at the same offsets.
+    The query must not read a torn batch at the end of the journal. When a later segment has a
+    higher epoch, the query must not read the rows of the older segment at the same offsets.
     """
     first = journal(tmp_path / "s", some(50))
     writer = Writer(tmp_path / "s", 1, 50)
@@ -268,7 +271,8 @@ def test_lost_offsets_are_named(tmp_path: Path) -> None:
 def test_a_timestamp_that_is_no_time_is_none(spark: SparkSession, tmp_path: Path) -> None:
     """A publisher may send any 64-bit number as the timestamp of a message.
 
-    If the number is no valid time in seconds, Spark must read None, and the rest of the row.
+    If the number is no valid time in seconds, Spark must read None as the timestamp, and all other
+    columns of the row.
     """
     said = [
         1_700_000_000,

@@ -23,7 +23,7 @@ from trellis.cli import main
 
 
 def test_a_server_that_is_not_there_is_named_at_once() -> None:
-    """Spark's own client would try again for ten minutes."""
+    """Check that a missing server is an error at once; Spark's client would try for ten minutes."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # and not listening
         url = f"sc://127.0.0.1:{unused.getsockname()[1]}"

@@ -1,7 +1,7 @@
 """Tests of past bindings, which the pipeline reads from the stream `$topology`.
 
-They must equal the bindings that the test recorded. For a time about which the stream says nothing,
-the pipeline must report an error.
+The bindings must equal those that the test recorded. For a time about which the stream says
+nothing, the pipeline must report an error.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def heard_of(directory: Directory, at: datetime | None) -> set[Subscription]:
 def test_the_state_at_any_moment_includes_all_earlier_changes(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    """Compare the bindings that `$topology` gives for each minute with those that the test kept.
+    """Compare the bindings in `$topology` at each minute with those that the test recorded.
 
     Bindings and subscriptions come and go. At times, the broker writes a new snapshot, or restarts
     without its sessions.
@@ -78,13 +78,13 @@ def test_the_state_at_any_moment_includes_all_earlier_changes(
     for number in range(1, 15):
         at, what = minute(number), rng.random()
         if what < 0.3:
-            wish = rng.choice(subscriptions(rng, 1))
-            heard.add(wish)
-            changes.append(subscribed(wish, at))
+            subscription = rng.choice(subscriptions(rng, 1))
+            heard.add(subscription)
+            changes.append(subscribed(subscription, at))
         elif what < 0.5 and heard:
-            wish = rng.choice(sorted(heard))
-            heard.remove(wish)
-            changes.append(subscribed(wish, at, "unsubscribe"))
+            subscription = rng.choice(sorted(heard))
+            heard.remove(subscription)
+            changes.append(subscribed(subscription, at, "unsubscribe"))
         elif what < 0.7 and document["bindings"]:
             gone = rng.choice(document["bindings"])
             document = {
@@ -99,12 +99,12 @@ def test_the_state_at_any_moment_includes_all_earlier_changes(
             changes += snapshot(document, [], at)
         states[number] = (document, set(heard))
     directory = stream(tmp_path_factory.mktemp("topology") / "t", changes)
-    for number, (expected, wishes) in states.items():
+    for number, (expected, expected_subscriptions) in states.items():
         then = replay(directory, minute(number) + timedelta(seconds=30))
         assert {
             Subscription(facts["destination"], facts["routing_key"])
             for facts in then.subscriptions()
-        } == wishes
+        } == expected_subscriptions
         found = as_definitions([then], "then")
         key = ("source", "destination", "routing_key")
         assert sorted(
@@ -123,15 +123,15 @@ def test_a_stream_without_its_beginning_is_known_from_its_first_snapshot_on(
     tmp_path: Path,
 ) -> None:
     document = definitions(random.Random(1), 3)
-    wish, late = Subscription("c", "a/#"), Subscription("c", "b/#")
+    subscription, late = Subscription("c", "a/#"), Subscription("c", "b/#")
     changes = [
         subscribed(Subscription("forgotten", "#"), minute(1)),
-        *snapshot(document, [wish], minute(5), restarted=False),
+        *snapshot(document, [subscription], minute(5), restarted=False),
         subscribed(late, minute(8)),
     ]
     directory = stream(tmp_path / "t", changes, first=1000)
-    assert heard_of(directory, minute(6)) == {wish}
-    assert heard_of(directory, None) == {wish, late}
+    assert heard_of(directory, minute(6)) == {subscription}
+    assert heard_of(directory, None) == {subscription, late}
     with pytest.raises(
         PipelineError,
         match=r"does not know the bindings at 2026-03-01 12:03:00 UTC: "
@@ -191,13 +191,13 @@ def place(tmp_path: Path) -> Path:
     """
     document = definitions(random.Random(4), 5)
     (tmp_path / "now.json").write_text(json.dumps(document))
-    wishes = [Subscription("c", "a/#"), Subscription("$share/g/b", "b")]
+    existing = [Subscription("c", "a/#"), Subscription("$share/g/b", "b")]
     stream(
         tmp_path / "%24topology",
         [
-            *snapshot(document, wishes, START),
+            *snapshot(document, existing, START),
             bound(document["bindings"][0], minute(5), "unbind"),
-            subscribed(wishes[0], minute(5), "unsubscribe"),
+            subscribed(existing[0], minute(5), "unsubscribe"),
         ],
     )
     (tmp_path / "journal").mkdir()
@@ -294,10 +294,10 @@ def test_unsuitable_rows_or_options_are_a_one_line_error(
 
 
 def test_a_running_broker_gives_the_same_bindings_also_after_a_restart(tmp_path: Path) -> None:
-    """Compare the bindings read over HTTP with the real ones, before and after a restart.
+    """Compare the bindings read over HTTP with the broker's bindings, before and after a restart.
 
     The pipeline finds the stream `$topology` of the broker whose journal it reads. A clean session
-    is gone after the restart.
+    does not exist after the restart.
     """
     (tmp_path / "definitions.json").write_text(
         json.dumps(

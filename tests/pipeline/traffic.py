@@ -35,7 +35,7 @@ def topics(rng: random.Random, count: int) -> list[str]:
 def definitions(rng: random.Random, bindings: int) -> Document:
     """Draw definitions with exchanges of each type, bindings, and alternate exchanges.
 
-    Bindings and alternate exchanges may form circles. The default exchange may be an alternate
+    Bindings and alternate exchanges may form cycles. The default exchange may be an alternate
     exchange.
     """
     queues = [f"q{number}" for number in range(6)]
@@ -152,14 +152,14 @@ def goes(
                     ahead.append(each["destination"])
                 else:
                     places.add(each["destination"])
-        for number, wish in enumerate(
+        for number, subscription in enumerate(
             heard or [] if name == "amq.topic" else [], start=len(document["bindings"])
         ):
-            if MQTT.matches(wish.topic_filter, swap(topic)):
+            if MQTT.matches(subscription.topic_filter, swap(topic)):
                 hit = True
                 if representable(swap(topic)):
                     used.add(number)
-                    places.add(SESSION + wish.session)
+                    places.add(SESSION + subscription.session)
         if not hit and name in alternates:
             ahead.append(alternates[name])
     return places, used, unknown
@@ -225,16 +225,16 @@ def numbered(changes: list[Row], first: int = 0) -> list[Row]:
     return [each | {"offset": offset} for offset, each in enumerate(changes, start=first)]
 
 
-def subscribed(wish: Subscription, at: datetime, event: str = "subscribe") -> Row:
+def subscribed(subscription: Subscription, at: datetime, event: str = "subscribe") -> Row:
     return change(
         event,
         at,
         {
             "source": "amq.topic",
-            "destination": wish.session,
+            "destination": subscription.session,
             "destination_type": "session",
             "assurance": 1,
-            "routing_key": wish.topic_filter,
+            "routing_key": subscription.topic_filter,
             "arguments": {},
             "grammar": "mqtt",
         },
@@ -293,7 +293,7 @@ def snapshot(
         ),
         change("declare", at, {"kind": "stream", "name": "$topology"}),
         *(bound(each, at) for each in document["bindings"]),
-        *(subscribed(wish, at) for wish in heard),
+        *(subscribed(subscription, at) for subscription in heard),
         change("connect", at, {"user": "guest", "protocol": "mqtt50"}),
         change("complete", at, {}),
     ]

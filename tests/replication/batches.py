@@ -17,7 +17,7 @@ from tests.store.simulated import SimulatedDisk
 
 
 class Killed(BaseException):
-    """The simulated process is killed at this operation."""
+    """Raised by the simulated disk at an operation at which the process is killed."""
 
 
 def kill_at(disk: SimulatedDisk, operation: int) -> None:

@@ -1,4 +1,4 @@
-"""Random replicated logs: records of several owners (active nodes) in turn, some wrong or late.
+"""Random replicated logs of several owners (active nodes), with some wrong and late records.
 
 The author keeps the state of the log only to write plausible records. The tested judges decide
 which records count.
@@ -145,7 +145,7 @@ class Author:
         return LogRecord(BEAT, epoch, nonce, self.wall())
 
     def chunk(self, epoch: int, nonce: int, index: int, chunks: int) -> BatchChunk:
-        """Return one chunk of the batch that would come next."""
+        """Return one chunk of the owner's next batch."""
         state = self.state
         number, position = state.number + 1, state.position + 100
         head = (BATCH, epoch, nonce, self.wall())
@@ -229,7 +229,7 @@ class Author:
         self.batch_part("half batch", self.random.randrange(1, chunks), chunks)
 
     def batch_part(self, event: str, written: int, chunks: int) -> None:
-        """Append the first `written` chunks of a batch; records of other nodes may come between."""
+        """Append the first `written` chunks of a batch, perhaps with other records between them."""
         epoch, nonce = self.state.epoch, self.state.nonce
         if epoch == 0:
             return

@@ -78,8 +78,7 @@ class Place:
         return open_store(self.disk, self.path, Codecs(), 1, pytest.fail, lambda _: None, SEGMENT)
 
     def contents(self) -> list[bytes]:
-        """Stop the use of the directory; return the contents of all messages in queues, in
-        order."""
+        """Close the directory; return the contents of all messages in queues, in order."""
         opened = self.recover()
         reader = LogReader(opened.store.log)
         found: list[bytes] = []
@@ -369,7 +368,7 @@ def test_a_record_where_the_owner_has_a_definition_stops_the_node(place: Place) 
     fork.state = batches.state
     place.apply(batches.make(stored(b"mine")))
     place.crash()
-    with pytest.raises(ReplicaDiverged, match="position 3 is not that of batch 2"):
+    with pytest.raises(ReplicaDiverged, match="position 3, and batch 2 does not"):
         place.apply(fork.make(Defined("/", "queue", "r", {})))
 
 

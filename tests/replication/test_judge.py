@@ -158,7 +158,7 @@ def begin_at_the_low_watermark(
 ) -> None:
     """Check readers without a state that begin at the first record of a trimmed log.
 
-    Both judges must reach the same verdicts; as a rule, they stop because records are missing.
+    Both judges must reach the same verdicts. Usually they stop, because records are missing.
     """
     cut = chance.randrange(len(log.records) + 1)
     given = agree(ClusterState(NAME), log.records[cut:], log.seed)

@@ -98,7 +98,7 @@ def test_half_a_batch_is_cut_back_and_written_again(copy: Copy) -> None:
     copy.streams.write(rows)
     assert copy.content == whole
     copy.change(whole[:-7])
-    with pytest.raises(StreamDiffers, match="rows in its files end at offset 1, "):
+    with pytest.raises(StreamDiffers, match="rows in the files end at offset 1, "):
         copy.check(2)
 
 
@@ -109,7 +109,7 @@ def test_other_rows_in_the_file_stop_the_node(copy: Copy) -> None:
     altered = bytearray(first[0].data)
     altered[-1] ^= 1
     first[0].data = altered
-    with pytest.raises(StreamDiffers, match="the log has damaged rows from offset 0 on"):
+    with pytest.raises(StreamDiffers, match="the replicated log has damaged rows from offset 0 on"):
         copy.streams.write(first)
     second[0].place -= 8
     with pytest.raises(StreamDiffers, match="has other rows from offset 1 on"):
@@ -181,7 +181,7 @@ def test_files_of_another_stream_of_the_same_name(copy: Copy) -> None:
 def test_a_batch_with_an_old_and_a_new_stream_of_one_name_is_written_again(
     copy: Copy, refused: int
 ) -> None:
-    """A batch that a crash may have interrupted is written again.
+    """Check that a batch which a crash may have interrupted can be written again.
 
     By then, the file of the old stream may be removed already.
     """
@@ -208,7 +208,10 @@ def test_a_batch_with_an_old_and_a_new_stream_of_one_name_is_written_again(
 
 
 def test_the_index_of_an_older_stream_of_the_same_name_is_removed(copy: Copy) -> None:
-    """A crash may undo the removal of an index file, although the segment's removal is durable."""
+    """Check that the index of a removed segment is removed when a new stream has its file name.
+
+    A crash may undo the removal of the index, although the removal of the segment is durable.
+    """
     copy.ship(b"old")
     new = copy.replace_stream(b"new")
     copy.disk = SimulatedDisk({f"{FIRST}.index": b"index"})

@@ -95,9 +95,9 @@ class HalfKeptStreams(StreamReplica):
 
 
 class HalfKept(ReplicaDirectory):
-    """Wrong on purpose: half a batch of rows in a file is taken for the whole batch.
+    """Wrong on purpose: half of a batch's rows in a file counts as the complete batch.
 
-    So the other half is never written.
+    The second half is then never written.
     """
 
     def _add_streams(self, batch: DurableBatch, content: Payload) -> None:

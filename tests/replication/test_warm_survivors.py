@@ -1,6 +1,6 @@
 """Tests of the survivors (live records) that a standby keeps up to date with each batch.
 
-The standby takes over with them, and does not read its log again.
+When the standby takes over, it uses these survivors, and does not read its log again.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class History:
 def follow(place: WarmPlace, seed: int, batches: int) -> None:
     """Apply random batches to a directory, and compare its survivors with a scan.
 
-    In between there are checkpoints, crashes and kills.
+    Between batches, checkpoints are made, and the process crashes or is killed.
     """
     history = History(seed)
     chance, log = history.chance, list[Apply]()
@@ -202,9 +202,10 @@ def test_directory_without_a_batch_is_taken_over(place: WarmPlace) -> None:
 def test_messages_of_a_queue_declared_in_the_same_batch_are_counted_after_a_kill(
     tmp_path: Path,
 ) -> None:
-    """The process is killed at each of its disk operations in turn.
+    """Kill the process at each of its disk operations, and compare its survivors with a scan.
 
-    One of the kills is between the write of the log and the write of the catalog.
+    The interrupted batch declares a queue and stores messages in it. One of the kills is between
+    the write of the log and the write of the catalog.
     """
     for operation in range(1, 12):
         batches = Batches()

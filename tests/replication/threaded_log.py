@@ -29,7 +29,7 @@ class ThreadedLog:
         assert identity in ("", self.identity)
 
     def stand_still(self) -> None:
-        """Make all calls wait until `move`."""
+        """Make all calls wait until `move` is called."""
         self._moves.clear()
 
     def move(self) -> None:

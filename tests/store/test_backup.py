@@ -113,7 +113,7 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
 def test_a_backup_has_a_message_that_moves_into_a_newer_file_while_it_is_copied(
     tmp_path: Path,
 ) -> None:
-    """A message moves while the backup copies the log, so its old file is dropped meanwhile.
+    """Move a message while the backup copies the log, so that the message's old file is dropped.
 
     The backup must have the old file as a whole nevertheless.
     """

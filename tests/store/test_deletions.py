@@ -91,7 +91,7 @@ def test_the_messages_are_there_after_a_crash_before_the_deletion_is_durable(
 ) -> None:
     """The deletion purges all messages at once: there are few enough for one step of a purge.
 
-    If the broker crashes before the deletion is durable, all of them must be there again.
+    If the broker crashes before the deletion is durable, all messages must exist after the restart.
     """
     assert COUNT <= MESSAGES_PER_SLICE
     home = Home(tmp_path / "d")

@@ -99,9 +99,9 @@ def check_figures(random: Random) -> None:
 class Speed:
     """A log whose dead files are dropped after every `stride` written bytes.
 
-    If there is no dead file at this point, a checkpoint is made if one is due, as in the broker.
-    `reads` counts the reads of the disk. `largest` is the largest number of bytes by which the log
-    exceeded three times the size of its live messages.
+    If there is no dead file at this point, a checkpoint is made if it saves enough space, as in the
+    broker. `reads` counts the reads of the disk. `largest` is the largest number of bytes by which
+    the log exceeded three times the size of its live messages.
     """
 
     def __init__(self, stride: int = SEGMENT // 4) -> None:
@@ -382,7 +382,7 @@ def test_a_drop_that_fails_loses_nothing(operation: str, nth: int) -> None:
 def test_no_checkpoint_begins_while_a_head_is_partly_overwritten(nth: int) -> None:
     """A failed drop of dead files leaves the head of a file partly overwritten.
 
-    If a checkpoint began now, a recovery would take its file for one of the dropped files.
+    If a checkpoint began now, a recovery would mistake the checkpoint's file for a dropped file.
     """
     disk = SimulatedDisk()
     log = Log(disk, 1_000)
@@ -467,7 +467,7 @@ def test_the_last_position_stays_while_the_newest_segment_has_no_record(
     writes = [0]
 
     def refuse(operation: str, path: str) -> int:
-        """Refuse writes, except that of the new segment's head."""
+        """Refuse all writes except the one of the new segment's head."""
         writes[0] += operation == "write"
         return errno.ENOSPC if operation == "write" and writes[0] > 1 else 0
 

@@ -1,4 +1,4 @@
-"""The records that requests of clients produce: which changes share a record, which need none."""
+"""The records that requests produce: some changes share a record, and some need no record."""
 
 from __future__ import annotations
 

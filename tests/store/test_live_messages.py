@@ -1,6 +1,6 @@
 """Tests of FollowedMessages, the live messages of a log that grows.
 
-They must equal those that one scan of the log finds (ScannedMessages), in bounded memory.
+These messages must equal those that one scan of the log finds (ScannedMessages), in bounded memory.
 """
 
 from __future__ import annotations

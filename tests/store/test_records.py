@@ -384,7 +384,7 @@ def test_entry_too_large_for_a_record_is_refused_and_leaves_the_batch_unchanged(
     for entry, reason in (
         (
             MessageStored("/", Message(Address("", "q"), b"", framed(1), 1), [1]),
-            "messages with PlainEncoding cannot be stored: no codec is registered for it",
+            "messages with PlainEncoding cannot be stored: no codec is registered",
         ),
         (
             MessageStored("/", Message(Address("", "k" * 65_536), b"", PLAIN, 1), [1]),

@@ -1,6 +1,6 @@
 """Tests that a queue with a limit is within the limit after a restart.
 
-Its consumers held some of the messages before.
+Consumers held some of the queue's messages before the restart.
 """
 
 from __future__ import annotations

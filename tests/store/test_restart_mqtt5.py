@@ -9,7 +9,7 @@ import mqtt5
 import pytest
 
 from tests.store.homes import Home
-from tests.wire.mqtt5.client import Client5, publish, wish
+from tests.wire.mqtt5.client import Client5, publish, subscription
 
 LASTS: dict[str, Any] = {"session_expiry_interval": 1_000}
 PROPERTIES: dict[str, Any] = {
@@ -33,7 +33,7 @@ def again(world: Home, now: int = 1_000, wall: float = 1_700_000_000.0) -> Home:
 def test_messages_that_wait_keep_their_properties(tmp_path: Path) -> None:
     world = Home(tmp_path)
     reader, writer = Client5(world, "r", **LASTS), Client5(world, "w")
-    reader.subscribe(wish("a/#", 2, as_published=True), identifier=5)
+    reader.subscribe(subscription("a/#", 2, as_published=True), identifier=5)
     reader.vanish()
     writer.send(
         publish("a/b", b"1", 1, 1, **PROPERTIES),
@@ -48,7 +48,7 @@ def test_messages_that_wait_keep_their_properties(tmp_path: Path) -> None:
     for one in got:
         assert {name: getattr(one, name) for name in PROPERTIES} == PROPERTIES
     assert got[1].message_expiry_interval == 60
-    [_, kept] = Client5(world, "late").subscribe(wish("#", 1))
+    [_, kept] = Client5(world, "late").subscribe(subscription("#", 1))
     assert (kept.payload, kept.content_type, kept.message_expiry_interval) == (b"2", "text", 60)
     world.sleep(100_000)
     assert len(world.vhost.retained) == 0
@@ -74,8 +74,10 @@ def test_sessions_end_when_their_clients_said(
 def test_options_of_subscriptions_hold_after_a_restart(tmp_path: Path) -> None:
     world = Home(tmp_path)
     client = Client5(world, "c", **LASTS)
-    client.subscribe(wish("quiet", 1, no_local=True), wish("kept", 1, as_published=True))
-    client.subscribe(wish("kept", 1, as_published=True), identifier=9)
+    client.subscribe(
+        subscription("quiet", 1, no_local=True), subscription("kept", 1, as_published=True)
+    )
+    client.subscribe(subscription("kept", 1, as_published=True), identifier=9)
     world = again(world)
     client = Client5(world, "c", clean=False, **LASTS)
     [answer] = client.send(publish("quiet", b"x", 1))
@@ -91,7 +93,7 @@ def test_options_of_subscriptions_hold_after_a_restart(tmp_path: Path) -> None:
 def test_a_qos_2_publication_is_taken_once_across_a_restart(tmp_path: Path) -> None:
     world = Home(tmp_path)
     reader = Client5(world, "r", **LASTS)
-    reader.subscribe(wish("a", 2))
+    reader.subscribe(subscription("a", 2))
     writer = Client5(world, "w", **LASTS)
     assert [
         int(one.reason_code) for one in writer.send(publish("a", b"x", 2, 7, content_type="t"))
@@ -117,7 +119,7 @@ def test_a_packet_identifier_that_a_client_may_hold_is_not_used_again(tmp_path: 
     """
     world = Home(tmp_path)
     reader, writer = Client5(world, "r", **LASTS), Client5(world, "w", **LASTS)
-    reader.subscribe(wish("a", 2))
+    reader.subscribe(subscription("a", 2))
     writer.send(publish("a", b"x", 2, 7, message_expiry_interval=10))
     [first] = reader.read()
     for wall in (1_700_000_020.0, 1_700_000_030.0):
@@ -138,7 +140,9 @@ def test_a_group_has_its_members_and_messages_again(tmp_path: Path, qos: int) ->
     world = Home(tmp_path)
     names = ("1", "2")
     for name in names:
-        Client5(world, name, **LASTS).subscribe(wish("$share/g/a/#", 2), identifier=int(name))
+        Client5(world, name, **LASTS).subscribe(
+            subscription("$share/g/a/#", 2), identifier=int(name)
+        )
     for name in names:
         Client5(world, name, clean=False, **LASTS).vanish()
     writer = Client5(world, "w")
@@ -171,7 +175,7 @@ def test_a_group_has_its_members_and_messages_again(tmp_path: Path, qos: int) ->
 
 def test_a_group_without_members_does_not_come_back(tmp_path: Path) -> None:
     world = Home(tmp_path)
-    Client5(world, "1", session_expiry_interval=10).subscribe(wish("$share/g/a", 1))
+    Client5(world, "1", session_expiry_interval=10).subscribe(subscription("$share/g/a", 1))
     world.turn()
     world = again(world, now=1_000, wall=1_700_000_100.0)
     world.sleep(20_000)

@@ -12,7 +12,7 @@ from broker.access.identity import Identity
 from tests.clients import World, connect_packet
 from tests.store.homes import Home
 from tests.wire.mqtt.client import Client
-from tests.wire.mqtt5.client import Client5, publish, wish
+from tests.wire.mqtt5.client import Client5, publish, subscription
 
 WILL: dict[str, Any] = {
     "payload": b"gone",
@@ -65,7 +65,7 @@ def test_the_will_of_a_client_that_was_here_is_published_after_a_crash_when_its_
     """
     world = Home(tmp_path)
     reader = Client5(world, "reader", session_expiry_interval=10_000)
-    reader.subscribe(wish("will", 1))
+    reader.subscribe(subscription("will", 1))
     mortal(world, delay)
     world = again(world, 3_600)
     if delay:
@@ -201,7 +201,7 @@ def test_a_will_that_may_not_be_published_is_not_kept(tmp_path: Path, topic: str
 
 
 def test_a_will_of_the_last_one_of_its_name_is_published() -> None:
-    """A user's publish context is kept as long as a will of the user is due.
+    """Check that a user's publish context exists until the last will of the user is published.
 
     Here the user had only one client, the one with the will.
     """
@@ -224,7 +224,7 @@ def test_a_will_of_the_last_one_of_its_name_is_published() -> None:
 def test_a_session_that_watched_sys_goes_on_watching(tmp_path: Path) -> None:
     world = Home(tmp_path)
     reader = Client5(world, "reader", session_expiry_interval=1_000)
-    reader.subscribe(wish("$SYS/broker/uptime", 0))
+    reader.subscribe(subscription("$SYS/broker/uptime", 0))
     world = again(world, 1)
     reader = Client5(world, "reader", clean=False, session_expiry_interval=1_000)
     assert reader.connack.session_present is True
@@ -259,10 +259,11 @@ def test_the_will_has_the_permissions_of_its_user_when_it_is_published(
 
 
 def test_wills_after_a_restart_do_not_wait_for_the_review_of_other_sessions(tmp_path: Path) -> None:
-    """The permissions of many sessions are checked again step by step, over several turns.
+    """Check that a will does not wait until the permissions of all sessions are checked again.
 
-    A will that is due must be checked first. Here this will is denied while other sessions still
-    wait for their check.
+    After a restart, the permissions of many sessions are checked again in slices, over several
+    turns. A will whose delay is over must be checked first. Here this will is denied while other
+    sessions still wait for their check.
     """
     world = Home(tmp_path)
     world.guests.identities["u"] = Identity("u")

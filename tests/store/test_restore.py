@@ -1,4 +1,4 @@
-"""A broker that starts again has all definitions that clients made, with their behavior."""
+"""A broker that starts again has all definitions that clients made, and they work as before."""
 
 from __future__ import annotations
 

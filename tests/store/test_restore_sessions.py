@@ -85,7 +85,8 @@ def test_time_away_goes_on_while_the_broker_is_down(
 ) -> None:
     """The time that a session is without a client includes the time that the broker is down.
 
-    The broker measures it by the wall clock. If that clock was set back, the session does not age.
+    The broker measures this time by the wall clock. If that clock was set back, the session does
+    not age.
     """
     left(tmp_path)
     world = Home(tmp_path, mqtt=options(100), now=now, wall=1_700_000_010.0 + down)

@@ -309,7 +309,7 @@ def test_bytes_of_a_message_that_look_like_a_record_are_never_read_as_one() -> N
 
 
 def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
-    """After a damaged record, a start searches for the next record, and gives up at some point.
+    """After a damaged record, a start searches for the next record, but not without a limit.
 
     Here the damage is before a body that looks like the headers of many large records. A search
     would have to check the checksum of each of these apparent records.

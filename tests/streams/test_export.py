@@ -1,4 +1,4 @@
-"""`trellis stream export` writes the rows that its arguments select, and a whole file or none."""
+"""`trellis stream export` writes the rows that its arguments select, to a complete file or none."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def exported(directory: Path, path: Path, *arguments: str) -> int:
 def test_segments_outside_the_range_of_times_are_not_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Segments before and after the range are damaged, which an export that reads them reports."""
+    """Damage the segments before and after the range: an export that reads them would report it."""
     directory = data_directory(tmp_path, [row(n, "t") for n in range(200)])
     files = sorted((directory / "streams" / "%2F" / "s").glob("*.arrow"))
     for file in (files[0], files[1], files[3]):

@@ -39,7 +39,7 @@ def header_of(sequence: int) -> bytes:
 
 
 class Broker:
-    """A broker process that is killed."""
+    """A broker process on a data directory, which the test kills."""
 
     def __init__(self, directory: Path) -> None:
         self.process = subprocess.Popen(

@@ -62,7 +62,8 @@ class ForgottenMeanwhile(User):
 def test_a_stream_may_be_deleted_while_its_file_is_closed() -> None:
     """To make room, `OpenFiles` closes the file of a stream that was not used for long.
 
-    Meanwhile another thread may delete this stream, because a close releases the interpreter lock.
+    During the close, another thread may delete this stream, because a close releases the
+    interpreter lock.
     """
     files = OpenFiles()
     files.most = 2

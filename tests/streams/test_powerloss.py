@@ -91,7 +91,7 @@ def test_the_rows_that_the_log_knows_of_survive(seed: int) -> None:
 
 
 class ProcessEnd(BaseException):
-    """The simulated process ends at this disk operation."""
+    """Raised at the disk operation at which the simulated process ends."""
 
 
 def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:

@@ -17,7 +17,7 @@ from tests.clients import Amqp, World
 from tests.store.homes import Home, restore
 from tests.streams.tables import rows_of, stream
 from tests.streams.test_stream_queues import declare, reason
-from tests.wire.mqtt5.client import Client5, wish
+from tests.wire.mqtt5.client import Client5, subscription
 from tests.wire.mqtt5.client import publish as publish5
 
 
@@ -173,7 +173,7 @@ def test_an_mqtt_5_publisher_numbers_its_messages_with_user_properties(qos: int)
     world = World()
     mqtt_prepared(world)
     writer, reader = Client5(world, "w"), Client5(world, "r")
-    reader.subscribe(wish("a", 0))
+    reader.subscribe(subscription("a", 0))
     told = []
     for packet_id, sequence in enumerate((1, 2, 2, 1, 5, 3, 6), 1):
         told += writer.send(publish5("a", b"%d" % sequence, qos, packet_id, **numbers(sequence)))

@@ -341,9 +341,9 @@ def test_error_of_a_replay_is_one_line(
 
 @pytest.mark.parametrize("kind", ["arrow", "arrows", "parquet"])
 def test_half_an_export_does_not_stay(served: Served, tmp_path: Path, kind: str) -> None:
-    """An export that fails leaves no file behind.
+    """Check that an export that fails leaves no file.
 
-    It fails here because files are limited to 4 KiB, as on a full disk.
+    The export fails here because files are limited to 4 KiB, as on a full disk.
     """
     path = tmp_path / f"s.{kind}"
     done = served.trellis("stream", "export", "s", str(path), limit=4_096)

@@ -256,7 +256,7 @@ def test_a_prefetch_count_of_the_channel_is_one_also_when_it_is_used_up() -> Non
 
 
 def test_a_word_may_be_a_byte_array() -> None:
-    """A string in the arguments may be an AMQP byte array, because some clients send it so."""
+    """A string in the arguments may be an AMQP byte array: some clients send strings this way."""
     client = World().amqp()
     declare(client)
     client.publish("", "s", b"0")
@@ -323,7 +323,7 @@ def test_retention_by_size_removes_full_segments_and_says_so() -> None:
     assert (
         code == 406
         and "next available" not in text
-        and f"offset {first}, which is the first available one" in text
+        and f"offset {first}, which is the first available offset" in text
     )
     reader = world.amqp()
     assert offsets(consume(reader)) == list(range(first, 20))

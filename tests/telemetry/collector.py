@@ -1,4 +1,4 @@
-"""A small OTLP/HTTP receiver in the test's process, on the messages of opentelemetry-proto."""
+"""A small OTLP/HTTP receiver in the test's process; it decodes spans with opentelemetry-proto."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Receiver:
             return list(self.spans)
 
     def wait_for_requests(self, count: int) -> None:
-        """Wait until at least `count` requests have come."""
+        """Wait until the receiver has got at least `count` requests."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.requests) >= count, PATIENCE)
 

@@ -41,5 +41,5 @@ class Sampling:
         return list(self._assembler.add(steps_of(self.steps)))
 
     def names(self) -> list[str]:
-        """Return the names of these spans."""
+        """Return the names of the spans that end with the steps since the last call."""
         return [span.name for span in self.spans()]

@@ -201,7 +201,10 @@ def step(name: str, place: str, message: int, time: int, origin: StepOrigin | No
 @settings(max_examples=200)
 @given(st.lists(st.tuples(STEPS, st.sampled_from("ab"), st.integers(1, 3)), max_size=30))
 def test_any_steps_make_valid_spans(steps: list[tuple[str, str, int]]) -> None:
-    """Steps may lack their beginning: the worker is new, or steps were dropped."""
+    """Check the spans of random steps, which may lack the first steps of their message.
+
+    The assembler gets such steps after a start of its worker, or if steps were dropped.
+    """
     assembler = SpanAssembler()
     listed = [step(*one, time) for time, one in enumerate(steps)]
     spans = list(assembler.add(listed[:10])) + list(assembler.add(listed[10:]))
@@ -229,7 +232,10 @@ def test_the_messages_that_are_remembered_are_bounded() -> None:
 
 
 def test_the_sessions_that_got_the_remembered_messages_are_bounded() -> None:
-    """A message of QoS 0 is never settled, so its deliveries stay until it is forgotten."""
+    """Check that the assembler limits the deliveries that it remembers of QoS 0 messages.
+
+    A message of QoS 0 is never settled, so its deliveries stay until the message is forgotten.
+    """
     assembler = SpanAssembler()
     origin = StepOrigin(PARENT, "", "/", "", "q", "guest", "mqtt50", (), 1, "", "")
     sessions = 1_000

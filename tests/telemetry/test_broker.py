@@ -34,7 +34,7 @@ def start() -> Iterator[Callable[..., TracingBroker]]:
 
 
 def worker_of(broker: TracingBroker) -> int:
-    """Return the process number of the broker's worker."""
+    """Return the process id of the broker's worker."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])

@@ -1,4 +1,4 @@
-"""The queue of spans is bounded, repeats failed requests, and ends in time."""
+"""Tests of the span queue: it is bounded, sends failed batches again, and ends in limited time."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ def fast_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
 async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
     """Start brokers in this event loop with given `settings`, and stop them after the test.
 
-    Each broker must end without a log line above warning, without a task of its own left, and
-    without an exception that reached the event loop.
+    Each broker must end without a log line above warning, without an unfinished task of its own,
+    and without an exception that reached the event loop.
     """
     loop = asyncio.get_running_loop()
     unhandled: list[dict[str, object]] = []

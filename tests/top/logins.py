@@ -45,7 +45,7 @@ class Client:
         self.socket.connect_ex(("127.0.0.1", port))
 
     def answer(self) -> str:
-        """Read data, and continue the login. Return the verdict, or "" if it has not come yet."""
+        """Read data, and continue the login. Return the verdict; "" if there is none yet."""
         data = self.socket.recv(65_536)
         if not data:
             return "lost"

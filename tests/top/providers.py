@@ -21,7 +21,7 @@ def rsa_key(kid: str) -> RSAKey:
 
 
 def signed(key: Any, algorithm: str = "RS256", header: Any = (), **claims: Any) -> str:
-    """Return a token of the user `ann` for everything, which a key signs."""
+    """Return a token of the user `ann` with all permissions, signed with this key."""
     said = {
         "sub": "ann",
         "aud": "trellis",

@@ -140,7 +140,10 @@ async def _body_count(client: Amqp0, count: int) -> None:
 async def test_the_memory_alarm_ends_when_the_queue_is_empty_although_freed_memory_stays(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The memory of the process (RSS) stays above the limit, although messages are freed."""
+    """Check that the memory alarm ends although the memory of the process stays above the limit.
+
+    A process may keep the memory of freed messages, so its size (RSS) stays high.
+    """
     resident = 1_000 * MB
     monkeypatch.setattr(process, "resident_bytes", lambda: resident)
     monkeypatch.setattr(alarms, "CHECK_INTERVAL", 0.01)

@@ -39,7 +39,7 @@ def users() -> dict[str, Any]:
 
 
 def journaled(directory: Path) -> dict[str, Any]:
-    """Return settings with the same users and with a journal, the stream `all` of `/`."""
+    """Return the settings of these tests with a journal: the stream `all` of the vhost `/`."""
     return users() | {
         "stream": {"journals": ["/=all"]},
         "data": {"dir": str(directory / "data")},

@@ -1,6 +1,6 @@
 """Tests with clients that send garbage, too little or too much, or are slow or silent.
 
-Well-behaved clients are connected at the same time, and must notice nothing.
+Well-behaved clients that are connected at the same time must work as usual.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rests between the slices of work for API calls."""
+"""Tests of the pauses (rests) that the broker makes between slices of work for API calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def test_a_single_call_works_without_a_rest_and_continuous_calls_rest_after_each
 
 @given(st.lists(st.floats(0, 1), max_size=40))
 def test_the_work_never_exceeds_its_share_of_the_time(idle: list[float]) -> None:
-    """Slices without a rest are at most SLICES for each REST_SECONDS without calls, plus BURST."""
+    """Check that the number of slices has a bound.
+
+    The bound is BURST, plus SLICES for each rest, plus SLICES for each REST_SECONDS without calls.
+    """
     budget = RestBudget()
     rests = slices = 0
     for seconds in idle:

@@ -1,4 +1,4 @@
-"""Tests of /metrics/detailed: the requested families, of the requested virtual hosts, bounded."""
+"""Tests of /metrics/detailed: requested metric families and virtual hosts, and a bounded size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events of the web page: what the viewers learn when the broker gives no state."""
+"""Tests of the events of the web page: viewers get the reason when the broker gives no state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_viewers_learn_why_there_is_no_news_and_the_news_go_on(
     news = b'data: {"uptime":1}\n\n'
 
     async def until(end: bytes) -> None:
-        """Read the stream of each viewer up to an event that ends so."""
+        """Read the stream of each viewer up to an event that ends with `end`."""
         for stream in streams:
             async for event in stream:
                 if event.endswith(end):

@@ -1,6 +1,6 @@
 """Tests of a node of a cluster whose lease (the time in which it may act as active node) is over.
 
-It reads, delivers, expires and answers nothing until the lease is renewed.
+The node reads, delivers, expires and answers nothing until the lease is renewed.
 """
 
 from __future__ import annotations

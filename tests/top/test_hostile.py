@@ -129,7 +129,8 @@ async def test_client_lost_within_a_record_or_a_frame_leaves_nothing(
 def test_renegotiation_is_refused(authority: Authority) -> None:
     """The broker refuses TLS renegotiation.
 
-    Otherwise a client could ask for it again and again, which costs a server ten times as much.
+    Otherwise a client could request it again and again; each time costs a server ten times as much
+    as the client.
     """
     openssl = require("openssl")
     broker = BrokerProcess(

@@ -166,7 +166,7 @@ LOSSES: list[tuple[str, Any, str]] = [
     (
         "parameters",
         {"vhost": "/", "component": "other", "name": "s", "value": 1},
-        "kept and returned, without effect",
+        "stored and returned, without effect",
     ),
     ("global_parameters", {"name": "cluster_tags", "value": {}}, "without effect"),
     (

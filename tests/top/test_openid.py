@@ -30,7 +30,7 @@ pytestmark = pytest.mark.long
 
 
 class OpenIdProvider:
-    """A process with a provider, whose signing key is new at each start; its port stays."""
+    """A process with a provider. At each start, its signing key is new and its port is the same."""
 
     def __init__(self, directory: Path) -> None:
         self._node = require("openid")
@@ -90,7 +90,7 @@ def provider(tmp_path: Path) -> Iterator[OpenIdProvider]:
 
 
 def publish_with_pika(port: int, token: str) -> None:
-    """Publish to a queue of its own, and get the message back."""
+    """Log in with a token, publish a message to a queue, get it back, and renew the token."""
     parameters = pika.ConnectionParameters(
         "127.0.0.1", port, credentials=pika.PlainCredentials("", token)
     )

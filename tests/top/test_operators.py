@@ -210,7 +210,7 @@ async def test_a_policy_key_without_effect_is_logged(
     assert logged == [
         (
             "user 'admin' set key 'federation-upstream-pattern' of policy 'p' in vhost 'a': "
-            "no effect: name upstreams or a set"
+            "no effect: use federation-upstream or federation-upstream-set"
         ),
         (
             "user 'admin' set key 'queue-mode' of policy 'p' in vhost 'a': "

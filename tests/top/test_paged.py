@@ -90,7 +90,10 @@ def test_the_broker_selects_no_page_that_the_gateway_refuses() -> None:
 
 
 async def test_only_the_rows_of_a_page_are_made(broker: Running) -> None:
-    """Rates are kept for the objects of an answer, so their number shows the rows."""
+    """Check that the broker makes the rows of a page only, not those of the whole list.
+
+    The broker stores rates for each object whose row it makes, so the test counts these objects.
+    """
     await api(broker, "GET", "connections?page=1&page_size=1&sort=recv_oct&sort_reverse=true")
     server = gateway_of(broker).server
     assert server is not None

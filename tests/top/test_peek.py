@@ -1,4 +1,4 @@
-"""`GET /api/queues/VHOST/NAME/messages`: messages of a queue, read and left there."""
+"""`GET /api/queues/VHOST/NAME/messages` returns messages of a queue, and leaves them there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Tests of the log of refusals.
 
-It has one line for a refusal, and later one line with the number of its repetitions.
+The log has one line for the first of equal refusals, and later one line with the number of
+repetitions.
 """
 
 from __future__ import annotations

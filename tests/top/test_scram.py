@@ -76,7 +76,7 @@ class Scram:
 
 @pytest.fixture
 def log_in(start: Start) -> Callable[..., Any]:
-    """Return a function that logs a client in: (broker, client, last answer of the broker)."""
+    """Return a function that logs a client in; it returns broker, client and the last answer."""
 
     async def run(
         user: str = "ann", password: str = PASSWORD, name: str | None = None

@@ -114,7 +114,7 @@ async def test_a_journal_as_an_argument(broker: Running, user: str, status: int)
 
 
 async def test_a_journal_in_a_policy(broker: Running) -> None:
-    """A policy cannot make a stream a journal: there is no such key.
+    """A policy cannot make a stream a journal: no key of a policy does this.
 
     So a user cannot read all messages by means of a policy.
     """

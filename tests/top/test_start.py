@@ -1,4 +1,4 @@
-"""Tests of failed starts: one line about the problem, and no files left behind."""
+"""Tests of failed starts: a start prints one line about the problem, and leaves no files."""
 
 from __future__ import annotations
 

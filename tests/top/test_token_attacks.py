@@ -37,7 +37,7 @@ def encoded(value: object) -> str:
 
 
 def with_header(**header: object) -> str:
-    """Return a token of KEY whose header is exchanged for another one."""
+    """Return a token of KEY whose header is replaced by another header."""
     return f"{encoded(header)}.{signed(KEY).split('.', 1)[1]}"
 
 

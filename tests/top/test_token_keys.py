@@ -308,7 +308,7 @@ class Clock:
             await asyncio.sleep(0)
 
     def ask(self, token: str) -> list[Verdict]:
-        """Give a token; return a list that gets the verdict."""
+        """Log in with a token; return a list to which the verdict will be added."""
         verdicts: list[Verdict] = []
         credentials = Credentials("x", token.encode(), "/", "10.0.0.1", False)
         self.authenticator.authenticate(credentials, verdicts.append)
@@ -415,7 +415,11 @@ def test_the_number_of_logins_that_wait_is_bounded_and_each_gets_a_verdict() -> 
 
 
 def test_logins_with_an_unknown_key_are_busy_while_the_provider_may_have_the_key() -> None:
-    """A change of keys under load, or while the provider is away, does not look like bad tokens."""
+    """Check that a login gets the verdict "busy" if its key is unknown and may be a new one.
+
+    That is the case while the keys are fetched, and after a failed fetch. A busy verdict does not
+    count as a bad token.
+    """
 
     async def steps() -> None:
         clock = Clock()

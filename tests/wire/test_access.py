@@ -14,7 +14,7 @@ from broker.access.rules import UserPermissions
 from tests.clients import Guests, World, mqtt_publish, packet
 from tests.wire.amqp.speech import names
 from tests.wire.mqtt.client import RETAIN, connect, publications, suback, subscribe
-from tests.wire.mqtt5.client import Client5, wish
+from tests.wire.mqtt5.client import Client5, subscription
 
 NOT_AUTHORISED = 0x87
 QUOTA_EXCEEDED = 0x97
@@ -40,7 +40,7 @@ def bodies(packets: list[Any]) -> list[bytes]:
 
 def subscribed(client: Client5, *filters: str, packet_id: int = 1) -> list[Any]:
     """Return the output after a SUBSCRIBE; it begins with the SUBACK."""
-    return client.send(mqtt5.SubscribePacket(packet_id, [wish(one) for one in filters]))
+    return client.send(mqtt5.SubscribePacket(packet_id, [subscription(one) for one in filters]))
 
 
 def codes(packets: list[Any]) -> list[int]:
@@ -114,7 +114,9 @@ def test_many_filters_with_many_rules_take_many_turns() -> None:
     world = world_of(*rules, "allow all #")
     client = client_of(world)
     client.connection.receive_data(
-        mqtt5.SubscribePacket(1, [wish(f"{'a/' * 50}{number}") for number in range(50)]).write()
+        mqtt5.SubscribePacket(
+            1, [subscription(f"{'a/' * 50}{number}") for number in range(50)]
+        ).write()
     )
     turns = 0
     while client.connection.stalled:

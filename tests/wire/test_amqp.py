@@ -246,13 +246,13 @@ def test_expired_messages_are_not_delivered() -> None:
 
 def test_expired_messages_are_dead_lettered_with_their_history() -> None:
     client = World().amqp()
-    client.queue("graves", "amq.fanout")
+    client.queue("dead_letters", "amq.fanout")
     client.queue(
         "q", x_message_ttl=50, x_dead_letter_exchange="amq.fanout", x_dead_letter_routing_key="late"
     )
     client.publish("", "q", b"x", headers={"mine": 1})
     client.world.sleep(50)
-    ok, header, body = client.send(spec.Basic.Get(queue="graves"))
+    ok, header, body = client.send(spec.Basic.Get(queue="dead_letters"))
     assert (
         ok.routing_key == "late" and body.value == b"x" and header.properties.headers["mine"] == 1
     )
@@ -332,7 +332,7 @@ def test_a_choked_reader_gets_the_rest_after_the_flush() -> None:
 
 def test_dead_letter_keeps_the_encodable_part_of_odd_properties() -> None:
     client = World().amqp()
-    client.queue("graves", "amq.fanout")
+    client.queue("dead_letters", "amq.fanout")
     client.queue("q", x_message_ttl=50, x_dead_letter_exchange="amq.fanout")
     client.connection.receive_data(
         publication("", "q", b"x", content_type="t", delivery_mode=1).replace(
@@ -340,7 +340,7 @@ def test_dead_letter_keeps_the_encodable_part_of_odd_properties() -> None:
         )
     )
     client.world.sleep(50)
-    _, header, _ = client.send(spec.Basic.Get(queue="graves"))
+    _, header, _ = client.send(spec.Basic.Get(queue="dead_letters"))
     assert (header.properties.content_type, header.properties.delivery_mode) == ("t", None)
 
 

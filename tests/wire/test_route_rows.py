@@ -43,7 +43,7 @@ def test_a_session_that_may_not_read_the_topic_is_named_with_the_reason() -> Non
 def test_the_rights_of_a_user_are_those_of_a_publication() -> None:
     """The answer to a route question says if the user may publish to the topic.
 
-    It must agree with the decision that the broker makes for a real publication.
+    This answer must agree with the decision that the broker makes for a real publication.
     """
     world = World()
     rules = ["deny publish a/secret/#", "allow publish a/#"]

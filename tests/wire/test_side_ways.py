@@ -203,9 +203,9 @@ def test_the_arguments_of_a_queue_are_judged_with_its_policy(
 
 
 def test_a_policy_that_another_one_hides_is_judged_too() -> None:
-    """A declaration is checked against all policies that match, not only the one in effect.
+    """A declaration is checked against all policies that match, not only against the effective one.
 
-    A user could remove the policy of the highest priority, and so put another one into effect.
+    A user could remove the policy of the highest priority, and so put another policy into effect.
     """
     client = client_of(MINE)
     add_policy(client, DEAD_LETTERS, "hidden")

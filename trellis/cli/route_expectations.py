@@ -97,7 +97,11 @@ def read_expectations(path: str) -> list[Expectation]:
     try:
         found: list[Expectation] = decode(data, type=_Expectations).expect
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ValueError) as error:
-        raise CommandError(f"{path} has no valid expectations: {error}", 2) from None
+        fields = ", ".join(Expectation.__struct_fields__)
+        raise CommandError(
+            f"{path} has no valid expectations: {error}; the fields of an expectation are {fields}",
+            2,
+        ) from None
     if not found:
         raise CommandError(f"{path} has no expectation: add a table [[expect]]", 2)
     return found

@@ -22,17 +22,17 @@ include_dir | equal | | - | the files are read in the same order
 max_inflight_bytes | missing | 0 | - | limit the messages in flight with `mqtt.receive_maximum`
 max_inflight_messages | different | | `mqtt.receive_maximum` | also limits what an MQTT 5 client
     may send at once; the default is 1,024 instead of 20
-max_keepalive | different | 0 | `mqtt.keep_alive_max` | a client of MQTT 3 with a longer
-    keep-alive is accepted, Mosquitto refuses it
+max_keepalive | different | 0 | `mqtt.keep_alive_max` | a client of MQTT 3 with a longer keep-alive
+    is accepted; Mosquitto refuses this client
 max_packet_size | equal | 0 | `mqtt.max_packet` |
-max_queued_bytes | missing | 0 | `mqtt.session_backlog` | limit the number of messages of a
-    session instead
-max_queued_messages | different | | `mqtt.session_backlog` | the oldest message is dropped, in
-    Mosquitto the newest; the default is 100,000 instead of 1,000
+max_queued_bytes | missing | 0 | `mqtt.session_backlog` | limit the number of messages of a session
+    with `mqtt.session_backlog`
+max_queued_messages | different | | `mqtt.session_backlog` | at the limit, Trellis drops the oldest
+    message, and Mosquitto the newest; the default is 100,000 instead of 1,000
 memory_limit | different | 0 | `limits.memory` | set the share of the machine's memory above which
     publishers wait
-message_size_limit | different | 0 | `limits.message`, `mqtt.max_packet` | a client that sends a
-    larger packet is disconnected, Mosquitto drops the message
+message_size_limit | different | 0 | `limits.message`, `mqtt.max_packet` | Trellis disconnects a
+    client that sends a larger packet; Mosquitto drops the message
 per_listener_settings | different | false | - | all listeners share one set of users; see
     [Listeners](#listeners-with-different-users)
 persistence | different | true | `data.dir` | durable data is on disk before it is acknowledged;
@@ -44,12 +44,13 @@ persistent_client_expiration | equal | | `mqtt.session_expiry` |
 pid_file | missing | | - | a service manager such as systemd knows the process
 queue_qos0_messages | missing | false | - | messages of QoS 0 are not kept for disconnected
     clients; publish with QoS 1
-retain_available | different | true | `mqtt.retained` | with 0, messages are delivered and not
-    retained; the client is not disconnected
-retain_expiry_interval | not needed | | - | expired retained messages are removed without it
+retain_available | different | true | `mqtt.retained` | with `mqtt.retained = 0`, a message with
+    RETAIN is delivered and not retained; the client is not disconnected
+retain_expiry_interval | not needed | | - | Trellis removes expired retained messages without this
+    option
 retry_interval | not needed | | - | messages are sent again when a client connects again, as MQTT
     requires
-set_tcp_nodelay | not needed | | - | always on
+set_tcp_nodelay | not needed | | - | Trellis always sets TCP_NODELAY
 store_clean_interval | not needed | | - | messages are removed when nothing refers to them
 sys_interval | equal | | `mqtt.sys_interval` |
 upgrade_outgoing_qos | missing | false | - | subscribe with the QoS of the publication, as MQTT
@@ -57,8 +58,9 @@ upgrade_outgoing_qos | missing | false | - | subscribe with the QoS of the publi
 user | missing | | - | start Trellis as this user, for example with `User=` of systemd
 [security]
 acl_file | different | | topic rules | the entries become topic rules of each user
-allow_anonymous | different | | `mqtt.anonymous`, `mqtt.anonymous_rules` | without a
-    password_file, Mosquitto then accepts every user name; Trellis accepts only known ones
+allow_anonymous | different | | `mqtt.anonymous`, `mqtt.anonymous_rules` | if `allow_anonymous` is
+    true and there is no password_file, Mosquitto accepts every user name; Trellis accepts only
+    known user names
 allow_zero_length_clientid | missing | true | - | clients without an identifier get one; a rule
     `reserve client` protects identifiers
 auth_plugin_deny_special_chars | equal | true | topic rules | a client identifier with + or #
@@ -78,17 +80,19 @@ log_dest | missing | stderr stdout | - | the log goes to standard error; redirec
 log_facility | missing | | - | the log goes to standard error
 log_timestamp | not needed | | - | each line has its time
 log_timestamp_format | not needed | | - | each line has its time in ISO 8601
-log_type | different | | `log.level` | one lowest level instead of a set of types
+log_type | different | | `log.level` | `log.level` is one lowest level instead of a set of types
 websockets_log_level | not needed | | `log.level` | one level for the whole log
 [listener]
 accept_protocol_versions | missing | | - | versions 3.1, 3.1.1 and 5 are accepted
 bind_address | equal | | `mqtt.host` |
-bind_interface | missing | | `mqtt.host` | name the addresses of the interface
-enable_proxy_protocol | different | | `proxies` | name the addresses of the proxies in `proxies`;
-    connections from others need no header
+bind_interface | missing | | `mqtt.host` | set `mqtt.host` to the addresses of the interface
+enable_proxy_protocol | different | | `proxies` | list the addresses of the proxies in `proxies`;
+    connections from other addresses need no header
 http_dir | missing | | - | serve files with a web server
-listener | different | | `mqtt`, `mqtts`, `ws`, `wss` | one port of each kind; several addresses
-listener_allow_anonymous | different | | `mqtt.anonymous` | for all listeners, or for loopback only
+listener | different | | `mqtt`, `mqtts`, `ws`, `wss` | one port of each kind; a listener may have
+    several addresses
+listener_allow_anonymous | different | | `mqtt.anonymous` | one setting for all listeners: anonymous
+    clients from any address, or from loopback only
 listener_auto_id_prefix | missing | auto- | - | the identifiers begin with `auto-`
 max_connections | different | -1 | `limits.connections` | one limit for all listeners, AMQP
     connections included
@@ -97,26 +101,26 @@ max_topic_alias | equal | | `mqtt.topic_alias_maximum` | one value for all liste
 max_topic_alias_broker | different | | - | Trellis uses the aliases that the client offers
 mount_point | missing | | virtual hosts | the topics have no prefix; give the clients a virtual
     host, or the prefix in their topics
-mptcp | missing | false | - | plain TCP
+mptcp | missing | false | - | listeners use plain TCP
 packet_buffer_size | not needed | | - | buffers grow with their packets
 port | equal | | `mqtt.port` |
 protocol | different | mqtt | `ws.path` | a WebSocket has one path, /mqtt after the import;
     `http_api` is missing
 proxy_protocol_v2_require_tls | missing | false | `proxies` | the proxy must refuse clients
     without TLS
-socket_domain | equal | | `host` | addresses of one version
+socket_domain | equal | | `host` | the import writes only addresses of this IP version
 use_username_as_clientid | missing | false | rule `reserve client` | give each user the rule
-    `reserve client {username}`, and the clients this identifier
+    `reserve client {username}`, and let each client use its user name as its client identifier
 websockets_headers_size | not needed | | - | the head of a WebSocket request has 16 KiB at most
-websockets_origin | different | | `ws.origins` | without it, Mosquitto accepts pages of all
-    origins, Trellis pages of its own host
+websockets_origin | different | | `ws.origins` | without this option, Mosquitto accepts web pages of
+    all origins, and Trellis only pages of its own host
 [tls]
 cafile | equal | | `tls.ca` | one file for all listeners
 capath | missing | | `tls.ca` | write all certificates into one file
-certfile | different | | `tls.certificate` | one certificate for all listeners; others by server
-    name in `tls.names`
-ciphers | missing | | - | the cipher suites of OpenSSL's default for TLS 1.2
-ciphers_tls1.3 | missing | | - | all cipher suites of TLS 1.3
+certfile | different | | `tls.certificate` | one certificate for all listeners; `tls.names` has the
+    certificates of further host names
+ciphers | missing | | - | Trellis uses the cipher suites of OpenSSL's default for TLS 1.2
+ciphers_tls1.3 | missing | | - | Trellis uses all cipher suites of TLS 1.3
 crlfile | equal | | `tls.crl` | one file for all listeners
 dhparamfile | not needed | | - | key exchange uses elliptic curves
 disable_client_cert_date_checks | missing | false | - | expired certificates are refused; issue
@@ -125,9 +129,9 @@ keyfile | equal | | `tls.key` |
 psk_hint | missing | | TLS with certificates | Trellis has no pre-shared keys; give the clients
     certificates
 require_certificate | equal | | `client_certificate = "required"` |
-tls_engine | missing | | - | keys are read from PEM files
-tls_engine_kpass_sha1 | missing | | - | keys are read from PEM files
-tls_keyform | missing | pem | - | keys are read from PEM files
+tls_engine | missing | | - | Trellis reads keys from PEM files only
+tls_engine_kpass_sha1 | missing | | - | Trellis reads keys from PEM files only
+tls_keyform | missing | pem | - | Trellis reads keys from PEM files only
 tls_version | equal | | `tls.minimum` | one value for all listeners
 use_identity_as_username | different | false | `certificate_user` | applies to clients without a
     user name; the user must exist
@@ -141,32 +145,34 @@ plugin | different | | users, topic rules | dynamic security, password file and 
     imported; other plugins are not
 plugin_load | different | | users, topic rules | see `plugin`; applies to the listeners that name it
     with `plugin_use`
-plugin_opt_* | different | | - | the files of the plugins that are imported
+plugin_opt_* | different | | - | the import reads the files that the options of imported plugins
+    name
 plugin_use | different | | - | see `plugin`; applies to one listener
 [bridge]
-address | different | | `bridge.remote` | one address; Mosquitto tries several in turn
+address | different | | `bridge.remote` | a bridge has one address; Mosquitto tries several
+    addresses in turn
 addresses | different | | `bridge.remote` | see `address`
 bridge_alpn | missing | | - | the remote broker must accept a connection without ALPN
-bridge_attempt_unsubscribe | missing | | - | a topic that is removed stays in the sessions of the
-    bridge; delete the sessions
+bridge_attempt_unsubscribe | missing | | - | the bridge does not unsubscribe from a topic that was
+    removed from its settings; delete the sessions of the bridge
 bridge_bind_address | missing | | - | the operating system chooses the address
 bridge_cafile | equal | | `bridge.ca` |
 bridge_capath | missing | | `bridge.ca` | write all certificates into one file
 bridge_certfile | equal | | `bridge.certificate` |
-bridge_ciphers | missing | | - | the cipher suites of OpenSSL's default for TLS 1.2
-bridge_ciphers_tls1.3 | missing | | - | all cipher suites of TLS 1.3
+bridge_ciphers | missing | | - | the bridge uses the cipher suites of OpenSSL's default for TLS 1.2
+bridge_ciphers_tls1.3 | missing | | - | the bridge uses all cipher suites of TLS 1.3
 bridge_identity | missing | | TLS with certificates | Trellis has no pre-shared keys; give the
     bridge a certificate
 bridge_insecure | missing | false | - | the host name of the certificate is always verified
 bridge_keyfile | equal | | `bridge.key` |
 bridge_max_packet_size | missing | 0 | - | the limit of the remote broker applies
 bridge_max_topic_alias | not needed | | - | the bridge uses no topic aliases
-bridge_mptcp | missing | false | - | plain TCP
+bridge_mptcp | missing | false | - | the bridge uses plain TCP
 bridge_outgoing_retain | missing | true | - | retained messages stay retained
 bridge_protocol_version | different | mqttv50 | - | the bridge speaks MQTT 5 only
 bridge_psk | missing | | TLS with certificates | see `bridge_identity`
 bridge_receive_maximum | equal | | `bridge.window` |
-bridge_reload_type | missing | lazy | - | a change needs a restart of the broker
+bridge_reload_type | missing | lazy | - | a changed bridge needs a restart of the broker
 bridge_require_ocsp | missing | false | - | the revocation of the certificate is not checked
 bridge_session_expiry_interval | equal | | `bridge.session_expiry` |
 bridge_tcp_keepalive | not needed | | `bridge.keep_alive` | MQTT's keep-alive finds a dead
@@ -174,7 +180,7 @@ bridge_tcp_keepalive | not needed | | `bridge.keep_alive` | MQTT's keep-alive fi
 bridge_tcp_user_timeout | not needed | | `bridge.keep_alive` | MQTT's keep-alive finds a dead
     connection
 bridge_tls_use_os_certs | equal | | `bridge.ca` |
-bridge_tls_version | missing | | - | TLS 1.2 and 1.3
+bridge_tls_version | missing | | - | the bridge uses TLS 1.2 or 1.3
 cleansession | different | false | - | the remote session is always kept
 clientid | equal | | `bridge.client_id` |
 connection | different | | `[[bridge]]` | copies with QoS 1 at most, and marks the messages with a

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 class ArticleRow(NamedTuple):
     """One algorithm of article 1, "Fast Topic Matching", with its published figures.
 
-    `same` has the matchers of our benchmark that use the same algorithm.
+    `same` has the names of the matchers in `trellis bench matching` that use the same algorithm.
     """
 
     name: str

@@ -64,12 +64,14 @@ def _rows(patterns: list[str]) -> tuple[list[dict[str, int]], list[int], list[in
 
 
 def wildcards_first(patterns: list[str]) -> list[str]:
-    """Sort patterns as in article 4: those with more wildcards, likelier to match, come first."""
+    """Sort patterns as in article 4: patterns with more wildcards, which match more topics, come
+    first.
+    """
     return sorted(patterns, key=lambda pattern: (-pattern.count("#"), -pattern.count("*")))
 
 
 def fewest_words_first(patterns: list[str]) -> list[str]:
-    """Sort patterns so that those with fewer literal words, likelier to match, come first."""
+    """Sort patterns so that those with fewer literal words, which match more topics, come first."""
     return sorted(
         patterns, key=lambda pattern: sum(word not in ("*", "#") for word in pattern.split("."))
     )

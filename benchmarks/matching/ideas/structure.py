@@ -244,7 +244,7 @@ def words_match(wanted: list[str], words: list[str]) -> bool:
 
 
 def split_once() -> None:
-    """Compare a scan that splits texts for each comparison with one that splits each text once."""
+    """Compare a scan that splits each text at each comparison with a scan that splits it once."""
     for name, (patterns, topics) in {
         "three words": three_words(1_000),
         "devices": devices(1_000),

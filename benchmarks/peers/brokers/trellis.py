@@ -104,9 +104,10 @@ class TrellisPeer(PeerBroker):
 
 
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Return the arguments of a program that measures Trellis only.
+    """Parse the arguments of a program that measures Trellis only, and return them.
 
-    Add the option --trellis before, and exit if the command that it names does not exist.
+    Add the option --trellis to the parser first. Exit with an error if --trellis names a command
+    that does not exist.
     """
     parser.add_argument(
         "--trellis",

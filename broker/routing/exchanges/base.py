@@ -15,8 +15,8 @@ from broker.routing.binding import Binding
 from matching.bucket import with_added, without
 from matching.matcher import Search
 
-#: The time to remove a binding grows with the length of its key. For the size of a slice, this many
-#: bytes of a key count as one binding.
+#: The time to remove a binding grows with the length of its key. For the size of a slice, this
+#: number of bytes of a key counts as one binding.
 KEY_BYTES_PER_BINDING: Final = 40
 
 
@@ -47,21 +47,21 @@ class Exchange(Destination):
 
     #: The name of the exchange type, as clients declare it.
     kind: ClassVar[str] = ""
-    #: True if a match depends on the message's headers, so that it cannot be cached.
+    #: True if a match depends on the message's headers, so that the match cannot be cached.
     by_headers: ClassVar[bool] = False
 
     def __init__(self, name: str, options: ExchangeOptions) -> None:
         super().__init__(name)
         self.options = options
         #: The name of the alternate exchange, which gets the messages that match no binding. The
-        #: declaration or a policy sets the name; None if neither does.
+        #: declaration or a policy sets the name; None without an alternate exchange.
         self.alternate = options.alternate
         self.bindings: dict[Destination, dict[str, Binding]] = {}
         #: A number that grows with each change that makes plans through this exchange stale, such
         #: as a change of a binding.
         self.version: i64 = 0
-        #: Number of messages published to this exchange, and of the copies made of them. Routes add
-        #: their counts when their plan changes, and when the counts are read.
+        #: Number of messages published to this exchange, and number of copies of these messages.
+        #: Routes add their counts when their plan changes, and when the counts are read.
         self.published: i64 = 0
         self.copies: i64 = 0
         #: Number of messages published to this exchange that reached no queue and no session.
@@ -118,7 +118,7 @@ class Exchange(Destination):
     def unbind_some(self, destination: Destination, most: int) -> list[Binding]:
         """Remove and return up to `most` bindings to a destination, fewer if their keys are long.
 
-        An empty list means that no binding to the destination is left.
+        An empty list means that there are no more bindings to the destination.
         """
         mine = self.bindings.get(destination, {})
         found: list[Binding] = []
@@ -198,7 +198,7 @@ class Exchange(Destination):
         raise NotImplementedError
 
     def added(self, binding: Binding) -> None:
-        """Add a binding to the index of the subclass, if it has one."""
+        """Add a binding to the index of the subclass, if the subclass has an index."""
 
     def removed(self, binding: Binding) -> None:
-        """Remove a binding from the index of the subclass, if it has one."""
+        """Remove a binding from the index of the subclass, if the subclass has an index."""

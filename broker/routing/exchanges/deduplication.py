@@ -4,7 +4,7 @@
                      `--no--> every binding, as in a fanout exchange; the value is recorded
 
 The value is recorded only after the queues accepted the message. So a message that a full queue
-refused is not a repeated one when the publisher sends it again.
+refused does not count as repeated when the publisher sends it again.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class DelayedExchange(Exchange):
     def redirect(self, old: Destination, new: Destination) -> None:
         super().redirect(old, new)
         # `bindings`, which both exchanges share, is redirected already. Only the index of the inner
-        # exchange is left to redirect.
+        # exchange must still be redirected.
         self.inner.redirect(old, new)
 
     def check_limit(self, binding: Binding, most: int) -> None:
@@ -96,7 +96,7 @@ class DelayedExchange(Exchange):
 
 
 def delay_of(properties: Properties) -> int:
-    """Return the delay in milliseconds that the header `x-delay` asks for; 0 for none.
+    """Return the delay in milliseconds that the header `x-delay` asks for; 0 for no delay.
 
     A message whose delay is over has a negative `x-delay`, so that it is not delayed again.
     """

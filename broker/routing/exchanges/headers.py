@@ -64,7 +64,9 @@ class HeadersExchange(Exchange):
         return self._matcher.searches(_headers(properties), found)
 
     def rows(self) -> list[FieldsRow[Binding]]:
-        """Return the bindings in rows, the oldest row first. A row has all with equal arguments."""
+        """Return the bindings in rows, the oldest row first. A row has bindings with equal
+        arguments.
+        """
         return self._matcher.rows()
 
     def match(self, key: str, properties: Properties) -> list[Binding]:

@@ -1,11 +1,11 @@
 """The exchanges that route each message to one binding at random.
 
 `x-random` ignores the routing key and the binding keys: each binding is chosen with the same
-probability, so a queue with two bindings gets twice as many messages as a queue with one.
+probability, so a queue with two bindings gets twice as many messages as a queue with one binding.
 
 `x-local-random` chooses among the queues on the node to which the publisher is connected. This
-broker is one node, so every queue is local. As in RabbitMQ, its bindings have an empty key and
-lead to queues only.
+broker is one node, so every queue is local. As in RabbitMQ, bindings of an `x-local-random`
+exchange have an empty key and lead to queues only.
 
 The choice is a hash of a counter and of the name of the exchange. So a simulation with the same
 messages makes the same choices, and the core needs no source of random numbers.
@@ -54,7 +54,7 @@ class RandomExchange(Exchange):
     def removed(self, binding: Binding) -> None:
         place = self._places.pop(binding, None)
         if place is None:
-            return  # `match` removed it, because its destination was deleted.
+            return  # `match` has removed the binding: its destination was deleted.
         last = self._choices.pop()
         if last is not binding:
             self._choices[place] = last

@@ -27,8 +27,8 @@ DIRECT_NODES: Final = 4_096
 #: This number of nodes in the upper bound of a lookup counts as one step, because most lookups
 #: visit far fewer nodes than the bound.
 NODES_PER_STEP: Final = 8
-#: If a destination has fewer bindings than this, a new pattern is not checked against the limit of
-#: index nodes.
+#: If a destination has fewer bindings than this number, a new pattern is not checked against the
+#: limit of index nodes.
 UNCHECKED_PATTERNS: Final = 32
 
 
@@ -138,8 +138,8 @@ def topic_exchange(
 ) -> TopicExchange:
     """Return a topic exchange with the matcher that its argument `x-matcher` names.
 
-    Without this argument it has the matcher `default`. Raise PreconditionFailed if the matcher is
-    not one of the `allowed`.
+    Without this argument, the exchange has the matcher `default`. Raise PreconditionFailed if the
+    matcher is not in `allowed`.
     """
     wanted = options.arguments.get("x-matcher", default)
     if not isinstance(wanted, str) or wanted not in allowed:

@@ -3,9 +3,9 @@
 A channel is closed if its client leaves a delivery unacknowledged for longer than the timeout.
 
 Deliveries do not store their time, so that the timeout adds no cost to a delivery. Instead, at
-regular ticks, a mark stores the time and the delivery tag that is next. Every delivery with a lower
-tag was sent before the mark. So once a mark is as old as the timeout, all deliveries with lower
-tags are too old if they are still outstanding:
+regular ticks, a mark stores the time and the next delivery tag. Every delivery with a lower tag was
+sent before the mark. So once a mark is as old as the timeout, all deliveries with lower tags are
+too old if they are still outstanding:
 
     tick         mark             effect at tick + timeout
     t0           next tag 5       deliveries with tags 1 to 4 are too old
@@ -37,8 +37,8 @@ TICKS: Final[i64] = 10
 TICK_MIN: Final[i64] = 100
 #: Largest number of queues, marks and outstanding deliveries that one slice examines.
 CHECKED_PER_SLICE: Final[i64] = 1_000
-#: Number of delivery tags in a range that cost a slice as much as one outstanding delivery, because
-#: most tags of the range may belong to settled deliveries.
+#: A range of delivery tags may contain few outstanding deliveries. To search this number of tags
+#: costs a slice as much as to examine one outstanding delivery.
 NUMBERS_PER_CHECK: Final[i64] = 16
 
 
@@ -51,8 +51,8 @@ def timeout_of(queue: MessageSource, limits: BrokerLimits) -> i64:
 class Marks:
     """Finds the deliveries of one channel that are older than one acknowledgement timeout.
 
-    A mark is a time, and the delivery tag that was next at that time. So all deliveries with lower
-    tags were sent before that time.
+    A mark is a time, and the next delivery tag at that time. So all deliveries with lower tags were
+    sent before that time.
     """
 
     def __init__(self, timeout: i64) -> None:
@@ -71,15 +71,17 @@ class Marks:
         return max(TICK_MIN, self.timeout // TICKS)
 
     def note(self, now: i64, tag: i64) -> None:
-        """Record that `tag` is the next delivery tag at the time `now`, in ms.
+        """Add a mark: `tag` is the next delivery tag at the time `now`, in ms.
 
-        Do nothing if the last such record (mark) is less than a tick old.
+        Do nothing if the last mark is less than a tick old.
         """
         if not self._marks or now - self._marks[-1][0] >= self.tick:
             self._marks.append((int(now), int(tag)))
 
     def too_old(self, now: i64) -> i64:
-        """Return the tag below which all outstanding deliveries are older than the timeout."""
+        """Return the tag below which all outstanding deliveries are older than the timeout; 0 if no
+        delivery is so old. `now` is the time in ms.
+        """
         marks, latest = self._marks, now - self.timeout
         while len(marks) > 1 and marks[1][0] <= latest:
             marks.pop(0)
@@ -108,8 +110,9 @@ class AckTimeout(BulkTask):
         self._unacked = unacked
         self._limits = limits
         self._consumers = consumers
-        #: The queues of the channel's consumers, and all queues from which the channel has got
-        #: messages since it last had no outstanding delivery, with their timeouts in ms.
+        #: The watched queues, with their timeouts in ms: the queues of the channel's consumers, and
+        #: the queues of outstanding deliveries. Other queues may be in the dict until the channel
+        #: has no outstanding delivery.
         self._queues: dict[MessageSource, int] = {}
         self._marks: dict[int, Marks] = {}
         #: The time for which the timer is set, in ms; 0 for none.
@@ -208,7 +211,7 @@ class AckTimeout(BulkTask):
         return timeout
 
     def _update_marks(self) -> None:
-        """Remove the Marks of timeouts that no queue has any more; create those of new timeouts."""
+        """Remove the Marks of timeouts that no queue has now; create Marks for new timeouts."""
         for timeout in [one for one in self._marks if one not in self._timeouts]:
             del self._marks[timeout]
         for timeout in self._timeouts:
@@ -231,8 +234,8 @@ class AckTimeout(BulkTask):
     def _check(self, marks: Marks, limit: i64) -> i64:
         """Find out if one of the next outstanding deliveries is older than its queue's timeout.
 
-        Compare at most `limit` deliveries with `marks`, and return the cost as their number. Set
-        `marks.late` if a delivery is too old, `marks.complete` if no delivery is left to compare.
+        Compare at most `limit` deliveries with `marks`; return the cost in compared deliveries. Set
+        `marks.late` if a delivery is too old, `marks.complete` if all deliveries are compared.
         """
         now: i64 = self._agenda.now
         if self._unacked.count == 0:
@@ -271,8 +274,8 @@ class AckTimeout(BulkTask):
         self._connection.close_channel(self._number, error, 0)
 
     def _set_timer(self, tick: i64) -> None:
-        """Set the timer to `tick` ms from now, unless it is already set to this time or an earlier
-        one.
+        """Set the timer to `tick` ms from now, unless the timer is already set to this or an
+        earlier time.
         """
         next_tick: i64 = self._agenda.now + tick
         due = self._due
@@ -284,7 +287,7 @@ class AckTimeout(BulkTask):
 
 
 def _present(queue: MessageSource) -> MessageSource:
-    """Return the queue, or the queue that has replaced it because of a policy."""
+    """Return the present object of a queue: a policy may have replaced the object `queue`."""
     while isinstance(queue, Queue) and queue.replacement is not None:
         queue = queue.replacement
     return queue

@@ -15,15 +15,15 @@ class CancelledConsumers:
     """The cancelled consumers of one channel whose deliveries may still be outstanding."""
 
     def __init__(self) -> None:
-        #: All cancelled consumers with outstanding deliveries, and perhaps some without.
+        #: All cancelled consumers with outstanding deliveries, and perhaps some that have none.
         self.consumers: list[AmqpConsumer] = []
         self._most = _LEAST
 
     def keep(self, consumer: AmqpConsumer) -> None:
-        """Keep a cancelled consumer while its deliveries are outstanding.
+        """Add a cancelled consumer to the list, if it has outstanding deliveries.
 
-        A consumer without outstanding deliveries stays in the list at first. Such consumers are
-        removed each time that the length of the list has doubled.
+        A consumer stays in the list at first when its deliveries are settled later. Such consumers
+        are removed each time that the length of the list has doubled.
         """
         if consumer.outstanding:
             if len(self.consumers) >= self._most:

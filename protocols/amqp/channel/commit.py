@@ -4,7 +4,7 @@ one turn of the event loop.
     prepare    slices   find out which queues of each publication still exist; encode its record for
                         the store
     apply      at once  all publications, acknowledgements and rejections: one group of store
-                        records, so that after a crash all of them have happened or none
+                        records, so that after a crash either all or none of them have happened
     finish     slices   requeue deliveries as the client asked (no store record); free memory
     reply               tx.commit-ok
 
@@ -72,7 +72,7 @@ class Commit(BulkTask):
         self._publications = publications
         self._settlements = settlements
         self._plans = TargetPlans()
-        #: Number of publications that are prepared so far.
+        #: Number of publications that are already prepared.
         self._prepared: i64 = 0
         #: True if all publications of a large transaction are prepared and `apply` is next, in a
         #: turn of the event loop of its own.
@@ -109,7 +109,8 @@ class Commit(BulkTask):
         return not self._finished
 
     def on_failure(self) -> None:
-        """Close the connection: its client cannot know which part of the commit took effect.
+        """Close the connection after an unexpected exception, because the client cannot know which
+        part of the commit took effect.
 
         The channel then abandons the commit, and requeues the deliveries that are not settled.
         """
@@ -196,7 +197,7 @@ class Commit(BulkTask):
     def _finish(self) -> bool:
         """Requeue one slice of deliveries, or free one slice of publications.
 
-        Return True if no delivery and no publication is left.
+        Return True if all deliveries are requeued and all publications are freed.
         """
         if self._requeued:
             self._requeue(self._requeued[-PARTS_PER_SLICE:])
@@ -210,8 +211,8 @@ class Commit(BulkTask):
     def _settle(self, settlements: dict[int, int]) -> None:
         """Acknowledge or reject deliveries, because a transaction commits.
 
-        `settlements` maps delivery tags to ACKED, REJECTED or REQUEUED. Deliveries to requeue are
-        left to `_requeue`.
+        `settlements` maps delivery tags to ACKED, REJECTED or REQUEUED. REQUEUED deliveries are
+        ignored here; `_requeue` handles them later.
         """
         unacked, tally = self._receiver.unacked, self._connection.front.tally
         for number, how in settlements.items():

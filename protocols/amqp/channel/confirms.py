@@ -1,7 +1,7 @@
 """Publisher confirms: basic.ack and basic.nack for publications, in the order of publishing.
 
     published   1  2  3  4  5  6
-    pending           3t    5n      t waits for its ticket (the store), n is to be refused
+    pending           3t    5n      t waits for its ticket (the store), n gets a basic.nack
 
 Here 1 and 2 can be confirmed, with one frame; 4, 5 and 6 wait for 3. Each publication is confirmed
 exactly once, and never before an earlier one.
@@ -116,7 +116,7 @@ class Confirms(Waiter):
         return int(self.published - self._confirmed)
 
     def settled(self) -> None:
-        """Send the confirms that waited for a ticket, which is settled now."""
+        """Send the confirms that wait for a ticket, because the ticket is settled."""
         if self._pending:
             self.flush()
 

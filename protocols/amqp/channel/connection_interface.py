@@ -52,8 +52,8 @@ class ConnectionInterface(Connection):
     @property
     @abstractmethod
     def impersonator(self) -> bool:
-        """True if the connection's user has the tag `impersonator`: its messages may name any user
-        in `user_id`.
+        """True if the connection's user has the tag `impersonator`: the user's messages may name
+        any user in `user_id`.
         """
         raise NotImplementedError
 
@@ -76,8 +76,8 @@ class ConnectionInterface(Connection):
     def require_slow_path(self) -> None:
         """Send every publication of this connection through ChannelPublisher.publish from now on.
 
-        A channel in transaction mode calls this method, because it must handle each publication
-        itself.
+        A channel in transaction mode calls this method, because the channel must handle each
+        publication itself.
         """
         raise NotImplementedError
 
@@ -105,10 +105,10 @@ class ConnectionInterface(Connection):
 
     @abstractmethod
     def reject(self, reason: str) -> None:
-        """Refuse a client that has not logged in, because of its protocol header or its
-        credentials.
+        """Refuse a client before its login, because its protocol header or its credentials are
+        wrong.
 
-        `reason` is counted in the metrics.
+        The metrics count refusals by `reason`.
         """
         raise NotImplementedError
 

@@ -28,8 +28,8 @@ from protocols.window import Window
 #: Credit of a consumer without a prefetch count.
 UNLIMITED: Final[i64] = 1 << 40
 
-#: Largest length, in characters, of a consumer's arguments as text. Longer arguments are not kept,
-#: because arguments are needed for listings only.
+#: Largest length, in characters, of a consumer's arguments as text. Longer arguments are not
+#: stored, because arguments are needed for listings only.
 ARGUMENTS_MAX: Final = 1_024
 _NO_ARGUMENTS: Final[Mapping[str, object]] = {}
 
@@ -147,7 +147,7 @@ class AmqpConsumer(Consumer):
         self._write(message, content, number, 1)
 
     def _hold(self, delivery: Delivery) -> i64:
-        """Keep the delivery until it is settled; return its delivery tag."""
+        """Store the delivery until it is settled; return its delivery tag."""
         self.credit -= 1
         if self.pool is not None:
             self.pool.take(self)
@@ -199,7 +199,9 @@ class AmqpConsumer(Consumer):
         report_delivery(message, self.queue.name, self.outlet, detail)
 
     def keep_arguments(self, arguments: Mapping[str, object]) -> None:
-        """Keep the arguments of basic.consume, if they are not too long."""
+        """Store the arguments of basic.consume for listings, if they are not longer than
+        ARGUMENTS_MAX.
+        """
         if len(repr(arguments)) <= ARGUMENTS_MAX:
             self.arguments = arguments
 
@@ -231,8 +233,9 @@ def settle(delivery: Delivery) -> None:
 def requeue(delivery: Delivery, failed: bool) -> None:
     """Requeue an unacknowledged message: return it to its old position in its queue.
 
-    `failed` is True after basic.reject or the end of the channel. The delivery then counts as a
-    failure, and a queue with delayed retry waits before it delivers the message again.
+    If `failed`, the delivery counts as a failure: a queue with delayed retry waits before it
+    delivers the message again. `failed` is True after basic.reject outside a transaction, and after
+    the end of the channel, except if an acknowledgement timeout has closed the channel.
     """
     queue = _release_credit(delivery.consumer)
     if failed:

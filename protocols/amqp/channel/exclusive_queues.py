@@ -53,7 +53,8 @@ class ExclusiveQueues:
     def delete(self, vhost: VirtualHost, owner: object) -> None:
         """Delete the listed queues that still belong to the connection `owner`.
 
-        CLEARED queues are deleted now, and CLEARED more in each later turn of the event loop.
+        The first CLEARED queues are deleted now, and further CLEARED queues in each later turn of
+        the event loop.
         """
         names = [queue.name for queue in self._queues]
         self._queues.clear()

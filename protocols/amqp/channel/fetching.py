@@ -38,8 +38,8 @@ class Fetch(BulkTask):
     (broker/queues/delivery_window.py).
 
     `consumer` represents the client, and is not subscribed to the queue. `owner` is the
-    ChannelReceiver of the channel. If the channel closes while the basic.get waits, no message is
-    taken.
+    ChannelReceiver of the channel. If the channel closes while the basic.get waits, all messages
+    stay in the queue.
     """
 
     def __init__(

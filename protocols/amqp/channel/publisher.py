@@ -81,7 +81,7 @@ class ChannelPublisher:
     ) -> None:
         self.context = context
         self.number: i64 = number
-        #: Number of messages that were published, and of messages that were returned.
+        #: Number of published messages, and number of messages that were returned to the client.
         self.published: i64 = 0
         self.returned: i64 = 0
         #: Number of queues and subscribers that the last publication on the slow path reached.
@@ -105,7 +105,7 @@ class ChannelPublisher:
         `address` is the exchange and the routing key as encoded in basic.publish. Return the cost
         of the publication in units of the connection's BUDGET. Return SEARCHING if the search for
         the destinations pauses; the caller then calls this method again in the next turn of the
-        event loop. Raises AmqpError.
+        event loop. Raises AmqpError if the broker refuses the message.
         """
         searched: i64 = 0
         cost: i64 = 0
@@ -119,9 +119,9 @@ class ChannelPublisher:
     def _publish(self, address: bytes, flags: i64, content: bytes, slot: SearchSlot) -> i64:
         """Publish a message on the slow path, once all searches for its destinations are complete.
 
-        `slot` keeps the unfinished searches. Return SEARCHING if a search pauses; nothing is
-        changed then. Otherwise return the cost of the publication in units of BUDGET, without the
-        cost of the searches. Raises AmqpError.
+        `slot` keeps the unfinished searches. Return SEARCHING if a search pauses; the broker's
+        state is then unchanged. Otherwise return the cost of the publication in units of BUDGET,
+        without the cost of the searches. Raises AmqpError if the broker refuses the message.
         """
         if flags & IMMEDIATE:
             raise AmqpError(540, "immediate=true")
@@ -247,7 +247,7 @@ class ChannelPublisher:
     def _route(self, address: bytes, slot: SearchSlot) -> Route | None:
         """Return the route for `address`, the exchange and routing key as encoded in basic.publish.
 
-        Return None if the search for the route pauses. Raises AmqpError.
+        Return None if the search for the route pauses. Raises AmqpError for an invalid `address`.
         """
         route = self.context.routes.get(address)
         if route is not None:
@@ -266,7 +266,7 @@ class ChannelPublisher:
     def _route_copies(self, route: Route, message: Message, slot: SearchSlot) -> Route | None:
         """Return the route with the further routing keys that CC and BCC headers name.
 
-        Return None if the search for the route pauses. Raises AmqpError.
+        Return None if the search for the route pauses. Raises AmqpError for an invalid header.
         """
         properties = message.properties
         headers = properties.get("headers")
@@ -297,9 +297,10 @@ class ChannelPublisher:
     # -- checking properties
 
     def _check_properties(self, message: Message, present: i64) -> None:
-        """Check user_id and expiration, and set when the message expires.
+        """Check the properties user_id and expiration, and set the time at which the message
+        expires.
 
-        Raises AmqpError if one of them is invalid.
+        Raises AmqpError if a property is invalid.
         """
         name = self.context.identity.name
         if present & USER_ID:
@@ -334,9 +335,9 @@ class ChannelPublisher:
         message.encoding = amend(message.encoding, {}, {"reply_to": replies.name})
 
     def _numbered(self, message: Message, present: i64) -> NumberedPublication | None:
-        """Return the publisher and the sequence number for deduplication, which are in the headers.
+        """Return the publisher and the sequence number in the message's headers, for deduplication.
 
-        Return None if the headers do not contain them. Raises AmqpError if they are invalid.
+        Return None if the headers have no sequence number. Raises AmqpError if a header is invalid.
         """
         if not present & HEADERS or NUMBERED not in message.content:
             return None
@@ -360,7 +361,7 @@ class ChannelPublisher:
     ) -> i64:
         """Publish a message, and return it to its publisher if it is mandatory and unroutable.
 
-        Return the fate of the message. Raises BrokerError.
+        Return the fate of the message. Raises BrokerError if the broker refuses the message.
         """
         self.published += 1
         self.context.received += 1

@@ -1,8 +1,8 @@
 """Checks the consumers of a connection after the permissions of its user have changed.
 
 A connection may have very many consumers. So they are checked in slices, as bulk work of the
-agenda, and consumers of one queue that end in the same slice are removed from it in one pass. If
-a connection has few consumers, all of them are checked at once.
+agenda, and consumers of one queue that end in the same slice are removed from the queue in one
+pass. If a connection has few consumers, all of them are checked at once.
 
 After an unexpected exception the connection is closed, because some of its consumers may be
 unchecked.

@@ -2,8 +2,8 @@
 
     queue -- AmqpConsumer.deliver --> basic.deliver, delivery tag n     (consumer.py)
                                       `unacked` holds the delivery under n
-    basic.ack, basic.nack, basic.reject, basic.recover --> ChannelReceiver takes it from `unacked`
-                                      and settles, dead-letters or requeues the message
+    basic.ack, basic.nack, basic.reject, basic.recover --> ChannelReceiver takes the delivery
+                                      from `unacked`, and settles, dead-letters or requeues it
 
 All consumers of a channel and basic.get share one sequence of delivery tags. Deliveries that are
 outstanding when the channel closes are requeued.
@@ -284,7 +284,7 @@ class ChannelReceiver(ConsumerOwner):
             consumer.retune(prefetch)
 
     def _charge(self, consumers: int) -> None:
-        """Add the cost of changing this number of consumers to the work of this turn."""
+        """Add the cost of changing `consumers` consumers to the work of this turn."""
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def get(self, queue: Queue, no_ack: bool) -> None:
@@ -390,8 +390,8 @@ class ChannelReceiver(ConsumerOwner):
     def _recovery(self, failed: bool) -> Settlement:
         """Return the settlement that requeues all outstanding deliveries.
 
-        `failed` is True if the channel has ended. The deliveries then count as failures, and a
-        queue with delayed retry waits before it delivers their messages again.
+        If `failed`, the deliveries count as failures, so a queue with delayed retry waits before it
+        delivers their messages again. The end of a channel by its ack timeout is no failure.
         """
         transaction = self.transaction
         return Settlement(
@@ -404,7 +404,7 @@ class ChannelReceiver(ConsumerOwner):
         )
 
     def on_closed(self) -> None:
-        """End all consumers and requeue all outstanding deliveries: the channel has ended."""
+        """End all consumers and requeue all deliveries, because the channel has ended."""
         self.closed = True
         self.transaction = None
         consumers = list(self.consumers.values())

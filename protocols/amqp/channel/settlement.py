@@ -70,7 +70,10 @@ class HeldQueues:
         self._queues: dict[MessageSource, None] = {}
 
     def hold(self, queue: MessageSource) -> None:
-        """Keep a queue from delivering, unless this object holds the queue already."""
+        """Hold a queue, which then delivers nothing until `free` is called.
+
+        Do nothing if this object holds the queue already.
+        """
         if queue not in self._queues:
             self._queues[queue] = None
             queue.hold()
@@ -87,9 +90,8 @@ class Settlement(BulkTask):
 
     `how` is ACKED, REJECTED or REQUEUED. Deliveries with a tag in `kept` stay outstanding. If the
     settlement of a delivery raises an exception, this delivery stays outstanding too, and is
-    requeued when the channel closes. `failed` is True if the channel has ended. The requeued
-    deliveries then count as failures: a queue with delayed retry delivers their messages again only
-    after a delay.
+    requeued when the channel closes. If `failed`, the requeued deliveries count as failures: a
+    queue with delayed retry delivers their messages again only after a delay.
     """
 
     def __init__(
@@ -119,8 +121,8 @@ class Settlement(BulkTask):
         self._held = HeldQueues()
 
     def start(self) -> None:
-        """Settle the first slice at once. If deliveries are left, stall the connection until the
-        rest is settled.
+        """Settle the first slice at once. If deliveries remain, stall the connection until all are
+        settled.
         """
         try:
             self._settle_slice()
@@ -160,7 +162,7 @@ class Settlement(BulkTask):
                 self._connection.resume_input()
 
     def _settle_slice(self) -> None:
-        """Settle the deliveries of one slice, and set `finished` if no deliveries are left.
+        """Settle the deliveries of one slice, and set `finished` if no deliveries remain.
 
         After the last slice, and after a failure, all queues deliver messages again.
         """

@@ -39,8 +39,8 @@ _CONSUME: Final[i64] = 60 << 16 | 20
 #: Length of the fixed fields of a content header (class, weight, body size), in bytes.
 _FIXED: Final[i64] = 12
 _HEADERS: Final = 1 << 13
-#: The message of every delivery from a stream: an empty one, because such a delivery is settled by
-#: its offset alone.
+#: The message of every delivery from a stream: an empty message, because such a delivery is settled
+#: by its offset alone.
 _NOTHING: Final = Message(Address("", ""), b"", PLAIN, 0)
 
 _EXCHANGE: Final[i64] = FIRST_BUFFER["exchange"]
@@ -50,7 +50,9 @@ _BODY: Final[i64] = FIRST_BUFFER["body"]
 
 
 class StreamStart:
-    """The row at which a consumer wants to begin: `wanted` is its argument x-stream-offset."""
+    """The row at which a consumer wants to begin: `wanted` is the consumer's argument
+    x-stream-offset.
+    """
 
     def __init__(self, queue: StreamQueue, vhost: VirtualHost, wanted: object) -> None:
         self._queue = queue
@@ -121,8 +123,8 @@ class AmqpStreamConsumer(QueueStreamReader):
     def serve(self, batch: BatchView, row: i64) -> i64:
         """Deliver rows of a batch, from `row` on, while the consumer has credit. Hot path.
 
-        Return the number of rows that were handled, including rows that were left out because their
-        properties do not fit into a frame of this client.
+        Return the number of handled rows. Rows that are skipped, because their properties do not
+        fit into a frame of this client, count as handled.
         """
         consumer = self.consumer
         pool = consumer.pool
@@ -153,7 +155,7 @@ class AmqpStreamConsumer(QueueStreamReader):
             before, after = self._before, self._after
             size: i64 = _FIXED + len(before) + 8 + len(after)
             if size > self._room:
-                # The properties do not fit into a frame of this client, so the row is left out.
+                # The properties do not fit into a frame of this client, so the row is skipped.
                 row += 1
                 continue
             exchange = data[
@@ -231,8 +233,8 @@ class AmqpStreamConsumer(QueueStreamReader):
 def with_offset(properties: bytes) -> tuple[bytes, bytes]:
     """Add a header x-stream-offset, as the last header, to flags and properties.
 
-    Return the bytes before the header's value, and the bytes after it. The caller inserts the
-    value, the offset of a row, between the two.
+    Return the bytes before and the bytes after the header's value. Between these two parts, the
+    caller inserts the value: the offset of a row.
     """
     flags = int.from_bytes(properties[:2], "big")
     before: list[bytes] = []

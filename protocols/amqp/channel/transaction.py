@@ -2,7 +2,7 @@
 
 A publication is checked and routed when it arrives, as in RabbitMQ. The commit delivers the
 publication to those of its queues that still exist (commit.py). A delivery that the client settles
-stays outstanding until the commit, so a rollback only clears the transaction.
+stays outstanding until the commit, so a rollback only empties the transaction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ REQUEUED: Final = 2
 
 
 class TransactedPublication:
-    """A message that waits for the commit, with its destinations, found when it was published."""
+    """A message that waits for the commit, with the destinations that were found when the client
+    published it.
+    """
 
     __slots__ = ("flags", "lifetime", "message", "number", "route", "targets")
 
@@ -44,7 +46,8 @@ class TransactedPublication:
         self.targets = targets
         self.message = message
         self.flags: i64 = flags
-        #: Publisher and sequence number for deduplication; None if the message has none.
+        #: Publisher and sequence number for deduplication; None if the message has no sequence
+        #: number.
         self.number = number
         #: Time from the commit to the message's expiry, in ms; -1 for a message without expiry.
         self.lifetime: i64 = lifetime
@@ -110,7 +113,7 @@ class Transaction:
 
     @property
     def room(self) -> int:
-        """Number of settlements that the transaction can still take."""
+        """Number of settlements that can still be added to the transaction."""
         return self._parts_max - self._copies - len(self.settlements)
 
     def check_parts(self, more: int) -> None:
@@ -140,7 +143,7 @@ def settle_at_commit(
     `how` is ACKED, REJECTED or REQUEUED.
 
     Raises AmqpError if the tag is unknown, or if the transaction would become too large. With
-    `multiple` and a tag other than 0, also raises AmqpError if there is no delivery to add.
+    `multiple` and a tag other than 0, also raises AmqpError if no delivery is added.
     """
     settlements = transaction.settlements
     if not multiple:

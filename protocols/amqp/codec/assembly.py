@@ -28,7 +28,10 @@ class Assembly:
         self._room: i64 = frame_max - OVERHEAD
 
     def add(self, kind: i64, frame: bytes) -> bool:
-        """Add a frame to the content; return True if the content is complete. Raises AmqpError."""
+        """Add a frame to the content; return True if the content is complete.
+
+        Raises AmqpError for an invalid or unexpected frame.
+        """
         if kind != (HEADER if self.left < 0 else BODY):
             raise AmqpError(505, "content header and body frames are in the wrong order")
         if kind == HEADER:

@@ -161,8 +161,9 @@ def frames_of(channel: i64, frame_max: i64) -> Frames:
     """Return the encoding for a channel number and a frame_max.
 
     Equal arguments return the same object. So encodings are compared with `is`: a content's frames
-    can be relayed unchanged if its encoding is that of the receiving channel. The cache has at most
-    _KNOWN_MAX encodings. When the cache is full, a call with other arguments returns a new object.
+    can be relayed unchanged if its encoding is also the encoding of the receiving channel. The
+    cache has at most _KNOWN_MAX encodings. When the cache is full, a call with other arguments
+    returns a new object.
     """
     known = _known.get((channel, frame_max))
     if known is None:
@@ -322,9 +323,9 @@ def content_for(message: Message, frames: Frames) -> bytes:
 def encoded_content(encoding: Encoding, content: bytes, frames: Frames, qos: i64) -> bytes:
     """Return the content of a message as AMQP frames: a header frame, then body frames.
 
-    `content` is encoded in any `encoding`, such as that of an MQTT message. `frames` gives the
-    channel number and the largest frame size. `qos` is the QoS of the message; it determines the
-    delivery_mode if the message was not published through AMQP.
+    `content` has the encoding `encoding`, which may belong to another protocol, such as MQTT.
+    `frames` has the channel number and the largest frame size. `qos` is the QoS of the message; it
+    determines the delivery_mode if the message was not published through AMQP.
     """
     return split_content(written_properties(encoding, content, qos), encoding.body(content), frames)
 
@@ -332,8 +333,9 @@ def encoded_content(encoding: Encoding, content: bytes, frames: Frames, qos: i64
 def written_properties(encoding: Encoding, content: bytes, qos: i64) -> bytes:
     """Return a message's property flags and properties as bytes of an AMQP content header.
 
-    `content` is encoded in any `encoding`, such as that of an MQTT message. `qos` is the QoS of the
-    message; it determines the delivery_mode if the message was not published through AMQP.
+    `content` has the encoding `encoding`, which may belong to another protocol, such as MQTT. `qos`
+    is the QoS of the message; it determines the delivery_mode if the message was not published
+    through AMQP.
     """
     if isinstance(encoding, Frames):
         return encoding.header(content)

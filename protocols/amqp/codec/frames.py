@@ -63,7 +63,7 @@ def encode(channel: i64, method: pamqp.base.Frame) -> bytes:
 
 
 def method_frame(channel: i64, method: bytes) -> bytes:
-    """Return the frame of a method that is encoded already."""
+    """Return the frame of a method; `method` has the encoded method, from its class id on."""
     return (
         b"\x01"
         + int(channel).to_bytes(2, "big")
@@ -107,7 +107,10 @@ def decode(frame: bytes) -> pamqp.base.Frame:
 
 
 def _argument(kind: str, frame: bytes, at: int, end: int) -> tuple[object, int]:
-    """Return the argument at position `at`, and the position after it. Raises ValueError."""
+    """Return the argument at position `at`, and the position after it.
+
+    Raises ValueError for an invalid argument.
+    """
     if kind == "shortstr":
         return read_name(frame, at, end)
     if kind == "longstr":

@@ -104,8 +104,8 @@ class AmqpHeaderCodec(HeaderCodec):
 def _columns(data: bytes) -> list[tuple[int, bytes]]:
     """Return a pair (column, value) for each property, in ascending order of the columns.
 
-    `data` is flags and properties. If a property is cut off, it and all later properties are left
-    out.
+    `data` is flags and properties. If a property is cut off, this property and all later ones are
+    omitted.
     """
     found: list[tuple[int, bytes]] = []
     headers: bytes | None = None

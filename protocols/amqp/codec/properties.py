@@ -5,8 +5,8 @@
              5 type             4 user_id             3 app_id        2 cluster_id       1, 0 unused
 
 Source: AMQP 0-9-1, section 4.2.6.1. The broker relays contents without reading their properties, so
-the properties can be invalid here. If a property is cut off, it and all later properties are left
-out.
+the properties can be invalid here. If a property is cut off, this property and all later ones are
+omitted.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _MODES: Final = (b"\x01", b"\x02")
 
 
 def read_properties(data: bytes) -> Properties:
-    """Return the properties by name. `data` is flags and properties as they were received.
+    """Return the properties by name. `data` has the received flags and properties.
 
-    Invalid properties are left out. Raises nothing.
+    Invalid properties are omitted. Raises nothing.
     """
     properties: Properties = {}
     for name, kind, value in split_properties(data):
@@ -61,7 +61,7 @@ def read_properties(data: bytes) -> Properties:
 
 
 def write_properties(properties: Properties) -> bytes:
-    """Return flags and properties for a content; leave out a property with an unsupported value."""
+    """Return flags and properties for a content; omit a property with an unsupported value."""
     written: dict[str, bytes] = {}
     for name, kind in LAYOUT:
         if name in properties:
@@ -140,7 +140,10 @@ def _value(kind: str, data: bytes) -> object:
 
 
 def _write_value(kind: str, value: object) -> bytes:
-    """Return a property's value, encoded for a content. Raises ValueError, OverflowError."""
+    """Return a property's value, encoded for a content.
+
+    Raises ValueError or OverflowError if the type `kind` cannot represent the value.
+    """
     if kind == "text" and isinstance(value, str) and len(value.encode()) <= 255:
         return bytes([len(value.encode())]) + value.encode()
     if kind == "table" and isinstance(value, dict):

@@ -4,9 +4,9 @@
     1     channel u16, frame_max u32     frames
 
 A dead letter is stored with channel 0, which no client can use. So after a restart, the broker
-knows that it wrote the dead letter's header `x-death` itself. In a message with another channel
-number, the header comes from a publisher. Older logs hold dead letters with channel 1; their
-`x-death` is treated as written by a publisher.
+knows that the broker itself, and not a publisher, wrote the dead letter's header `x-death`. In a
+message with another channel number, the header comes from a publisher. Older logs hold dead letters
+with channel 1; their `x-death` is treated as written by a publisher.
 """
 
 from __future__ import annotations

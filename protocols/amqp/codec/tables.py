@@ -2,7 +2,7 @@
 
     table   length(4)  name: length(1) bytes, value   name, value   ...
     array   length(4)  value   value   ...
-    value   type(1)    bytes, as many as the type says
+    value   type(1)    as many bytes as the type requires
 
 pamqp is not used for tables: it copies the rest of a table for every entry (0.9 s for a frame full
 of entries), and does not preserve types when it writes a table that it has read. A double becomes a
@@ -75,7 +75,7 @@ def read_bytes(data: bytes, at: int, end: int) -> tuple[bytes, int]:
 def _body(data: bytes, at: int, end: int, depth: int) -> tuple[int, int]:
     """Return the positions where the entries of the table or array at `at` begin and end.
 
-    Raises ValueError.
+    Raises ValueError if the table or array is cut off, or nested too deep.
     """
     stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
     if at + 4 > end or stop > end:
@@ -86,7 +86,10 @@ def _body(data: bytes, at: int, end: int, depth: int) -> tuple[int, int]:
 
 
 def _read(data: bytes, at: int, end: int, depth: int) -> tuple[object, int]:
-    """Return the value at position `at`, and the position after it. Raises ValueError."""
+    """Return the value at position `at`, and the position after it.
+
+    Raises ValueError for an invalid value, or a value that ends after `end`.
+    """
     stop = _skip(data, at, end)
     kind = data[at]
     at += 1
@@ -120,7 +123,10 @@ def _read_array(data: bytes, at: int, end: int, depth: int) -> tuple[list[object
 
 
 def _skip(data: bytes, at: int, end: int) -> int:
-    """Return the position after the value at position `at`. Raises ValueError."""
+    """Return the position after the value at position `at`.
+
+    Raises ValueError for an unknown type, or a value that ends after `end`.
+    """
     if at >= end:
         raise ValueError("an entry of a table has no value")
     kind = data[at]

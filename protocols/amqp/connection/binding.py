@@ -27,7 +27,8 @@ LISTED_PER_UNIT: Final = 10
 def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
     """Handle exchange.bind: bind an exchange to another exchange, and reply.
 
-    Raises AccessRefused if the user may not do so, NotFound if one of the exchanges does not exist.
+    Raises AccessRefused if the user lacks a permission, NotFound if one of the exchanges does not
+    exist.
     """
     vhost = channel.vhost
     destination_name, source_name = stripped(method.destination), stripped(method.source)
@@ -45,7 +46,7 @@ def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
 def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
     """Handle exchange.unbind: remove a binding between exchanges, and reply.
 
-    A binding that does not exist is no error. Raises AccessRefused if the user may not remove it.
+    Also reply if the binding does not exist. Raises AccessRefused if the user may not remove it.
     """
     vhost = channel.vhost
     destination_name, source_name = stripped(method.destination), stripped(method.source)
@@ -68,7 +69,7 @@ def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
 def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
     """Handle queue.bind: bind a queue to an exchange, and reply.
 
-    Raises AccessRefused if the user may not do so, NotFound if the queue or exchange does not
+    Raises AccessRefused if the user lacks a permission, NotFound if the queue or exchange does not
     exist.
     """
     exchange, name, key = _binding(channel, method)
@@ -81,7 +82,7 @@ def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
 def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
     """Handle queue.unbind: remove a binding of a queue, and reply.
 
-    A binding that does not exist is no error. Raises AccessRefused if the user may not remove it.
+    Also reply if the binding does not exist. Raises AccessRefused if the user may not remove it.
     """
     exchange, name, key = _binding(channel, method)
     if name in channel.vhost.queues:
@@ -101,8 +102,8 @@ def _bind(
 
     An exchange of type x-recent-history first delivers its last messages, the history, to the
     destination of the binding. The reply and the connection's later methods wait until then. During
-    an alarm, the later methods wait until the alarm ends, as after a publication. So a client
-    cannot fill the memory by binding again and again.
+    an alarm, the later methods wait until the alarm ends, as they do after a publication. So a
+    client cannot fill the memory by binding again and again.
     """
     connection = channel.connection
     replay = channel.vhost.bind(source, binding, channel.ticket)
@@ -124,7 +125,8 @@ def _bind(
 def _end_binding(channel: Channel, method: Any, answer: pamqp.base.Frame) -> None:
     """Reply to a queue.bind or exchange.bind, and handle the client's further input.
 
-    Called when the last messages of the exchange (x-recent-history) were delivered to the binding.
+    Called when the last messages of the exchange (x-recent-history) were delivered to the
+    destination of the binding.
     """
     connection = channel.connection
     if connection.finished:

@@ -47,7 +47,10 @@ class ChannelTable:
     def open_channel(
         self, connection: ConnectionInterface, handshake: Handshake, number: i64
     ) -> None:
-        """Open the channel `number` for a client, and send channel.open-ok. Raises AmqpError."""
+        """Open the channel `number` for a client, and send channel.open-ok.
+
+        Raises AmqpError if the channel is open already, or the client may open no further channel.
+        """
         if number in self.open:
             raise AmqpError(504, "second 'channel.open' seen")
         if number > handshake.channel_max:
@@ -117,7 +120,8 @@ class ChannelTable:
     def add_frame(self, publisher: ChannelPublisher, kind: i64, frame: bytes) -> Assembly | None:
         """Add a frame to the incomplete content of a channel.
 
-        Return the content if it is complete now, otherwise None. Raises AmqpError.
+        Return the content if it is complete now, otherwise None. Raises AmqpError for an unexpected
+        frame, or if incomplete contents take too much memory.
         """
         assembly = publisher.assembly
         if assembly is None:

@@ -2,12 +2,12 @@
 
 A connection ends through one of four verbs, which are methods of AmqpConnection:
 
-    close       The broker ends it and gives a reason: after a protocol error, for an operator, for
-                a lost permission, above a rate limit, at shutdown.
+    close       The broker ends the connection, and sends the reason: a protocol error, an operator,
+                a lost permission, a rate limit, the shutdown.
     reject      The broker refuses a client that has not logged in.
-    abort       The broker ends it without a reason for the client: after a timeout, or if the
-                client reads nothing.
-    on_closed   The client has closed it, or its transport is lost.
+    abort       The broker ends the connection without a reason for the client: after a timeout, or
+                if the client reads nothing.
+    on_closed   The client has closed the connection, or the transport is lost.
 
     state              close              reject                  abort     on_closed
     greeting           end                protocol header, end    end       end
@@ -107,7 +107,7 @@ def closing_error(reason: str, text: str) -> AmqpError:
 
 
 def action(state: str, verb: str) -> str:
-    """Return what the method `close` or `reject` does to a connection in this state.
+    """Return the action of the method `close` or `reject` on a connection in this state.
 
     `verb` is CLOSE or REJECT. The result is the name of an action, such as SEND_CLOSE or END.
     """
@@ -163,7 +163,9 @@ class Closing:
             _enter_closing(connection, reason, REFUSAL_MS)
 
     def fail_oversized(self, connection: ConnectionInterface, length: i64) -> None:
-        """Close a connection, because a frame announces a payload of `length` bytes."""
+        """Close a connection, because a frame announces a payload of `length` bytes, above the
+        limit.
+        """
         limit, size = connection.frame_max, length & 0xFFFF_FFFF
         self.fail_framing(
             connection, f"a frame has a payload of {size} bytes; the limit is {limit}"

@@ -12,7 +12,7 @@
 input, without a frame object. Every other frame goes through `_on_frame`.
 
 An AmqpError ends the channel on which it happened (soft error) or the connection (hard error), as
-in section 4.2.8 of AMQP 0-9-1; `current_channel` and `current_method` say where it happened.
+in section 4.2.8 of AMQP 0-9-1. The error concerns `current_channel` and `current_method`.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ class AmqpConnection(ConnectionInterface):
             raise AmqpError(505, "a content frame without a basic.publish before it")
 
     def _on_content(self, publisher: ChannelPublisher, kind: i64, frame: bytes) -> None:
-        """Add a frame to the content of a publication, and publish it when it is complete."""
+        """Add a frame to the content of a message; publish the complete message."""
         if publisher.assembly is not None:
             self.current_method = _PUBLISH
         content = self.channels.add_frame(publisher, kind, frame)
@@ -311,7 +311,7 @@ class AmqpConnection(ConnectionInterface):
             self.limit_incomplete(self.channels.unfinished)
 
     def _publish_content(self, publisher: ChannelPublisher, content: Assembly) -> None:
-        """Publish a content of several chunks, or keep it while the search for queues pauses."""
+        """Publish a content of several chunks, or store it while the route search pauses."""
         self._searching = None
         cost = publisher.publish(content.address, content.flags, content.content)
         if cost == SEARCHING:
@@ -426,7 +426,7 @@ class AmqpConnection(ConnectionInterface):
         heartbeats.advance(self, self.handshake.heartbeat, now)
 
     def excuse(self, pause: int) -> None:
-        """Do not count a pause of `pause` ms against the client; send a heartbeat soon."""
+        """Extend the client's time limits by `pause` ms; send a heartbeat soon."""
         super().excuse(pause)
         if self.state == states.RUNNING and self.deadline > 0:
             self.deadline = self.agenda.now

@@ -20,7 +20,7 @@ PRIORITY_MAX: Final = 1 << 31
 def _consume_replies(channel: Channel, method: spec.Basic.Consume, tag: str) -> None:
     """Start the channel's consumer of direct replies, with the consumer tag `tag`, and reply.
 
-    Raises PreconditionFailed.
+    Raises PreconditionFailed if the consumer requires acknowledgements or exists already.
     """
     if not method.no_ack:
         raise PreconditionFailed("reply consumer cannot acknowledge")
@@ -84,7 +84,10 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
 
 
 def _new_consumer_tag(channel: Channel, method: spec.Basic.Consume) -> str:
-    """Return the tag of a new consumer, generated if the client gives none. Raises NotAllowed."""
+    """Return the tag of a new consumer: the client's tag, or a generated tag if that is empty.
+
+    Raises NotAllowed if the tag is in use, or the channel has too many consumers.
+    """
     limit = channel.vhost.limits.channel_consumers
     if 0 < limit <= len(channel.receiver.consumers):
         raise NotAllowed(f"reached maximum ({limit}) of consumers per channel")

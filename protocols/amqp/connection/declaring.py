@@ -77,8 +77,8 @@ def exchange_delete(channel: Channel, method: spec.Exchange.Delete) -> None:
 def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
     """Handle queue.declare: declare a queue, or check that it exists (passive).
 
-    The reply has the queue's name, which is generated if the client gives none, and its numbers of
-    ready messages and consumers.
+    The reply has the queue's name, its number of ready messages and its number of consumers. If the
+    client sends no name, the broker generates the name.
     """
     vhost = channel.vhost
     owner = channel.connection
@@ -141,7 +141,7 @@ def queue_purge(channel: Channel, method: spec.Queue.Purge) -> None:
 def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
     """Handle queue.delete: delete a queue, and reply with the number of its messages.
 
-    A queue that does not exist is no error. Raises AccessRefused if the user may not delete the
+    If the queue does not exist, reply with 0. Raises AccessRefused if the user may not delete the
     queue.
     """
     name = stripped(method.queue) or last_queue(channel)

@@ -18,8 +18,8 @@ HTTP: Final = "http"
 def open_directly(connection: AmqpConnection, identity: Identity, vhost: VirtualHost) -> None:
     """Open a new connection and its channel 1.
 
-    `identity` is the user, whose credentials are checked already. Raise AccessRefused if the user
-    may not enter the virtual host.
+    `identity` is the user; the caller has checked the user's credentials. Raise AccessRefused if
+    the user may not enter the virtual host.
     """
     within = identity.for_vhost(vhost.name)
     if within is None or vhost.closing:

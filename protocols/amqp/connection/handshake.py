@@ -140,7 +140,10 @@ class Handshake:
             self._on_open(connection, method)
 
     def _on_start_ok(self, connection: ConnectionInterface, method: Any) -> None:
-        """Read the client's properties; start the check of its credentials. Raises AmqpError."""
+        """Read the client's properties; start the check of its credentials, except on a standby.
+
+        Raises AmqpError for an unknown mechanism or an invalid response.
+        """
         self.client = ClientProperties(method.client_properties or {})
         self.mechanism = str(method.mechanism)
         if connection.front.redirect is not None:
@@ -183,7 +186,7 @@ class Handshake:
         )
 
     def refusal(self) -> AmqpError:
-        """Return the error that tells a client that its login was refused."""
+        """Return the error for a client whose login was refused."""
         return AmqpError(
             403,
             f"Login was refused using authentication mechanism {self.mechanism}. "

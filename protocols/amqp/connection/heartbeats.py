@@ -12,11 +12,12 @@ from protocols.amqp.connection import states
 def advance(connection: ConnectionInterface, heartbeat: i64, now: int) -> None:
     """Send a heartbeat, or abort a connection whose client has been silent for too long.
 
-    Called at the connection's deadline. During the handshake, the deadline is its time limit, so
-    the connection is aborted. After the handshake, the next deadline is half a heartbeat interval
-    later: two heartbeats are sent in each interval, and two intervals without input abort the
-    connection (section 4.2.7). `heartbeat` is the interval in seconds, `now` the agenda's time in
-    ms.
+    Called at the connection's deadline. Until connection.open-ok, the deadline is the time limit of
+    the handshake; after connection.close, it is the time limit of the close. In both cases the
+    connection is aborted. While the connection is running, the next deadline is half a heartbeat
+    interval later: two heartbeats are sent in each interval, and two intervals without input abort
+    the connection (section 4.2.7). `heartbeat` is the interval in seconds, `now` the agenda's time
+    in ms.
     """
     if connection.state != states.RUNNING:
         connection.abort("handshake_timeout")

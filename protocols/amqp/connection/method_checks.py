@@ -29,7 +29,7 @@ def reply(channel: Channel, method: Any, answer: Any) -> None:
 def last_queue(channel: Channel) -> str:
     """Return the name of the queue declared last, to which a method without a queue name refers.
 
-    Raises NotFound if the channel has declared none.
+    Raises NotFound if the channel has declared no queue.
     """
     if not channel.last_queue:
         raise NotFound("no previously declared queue")

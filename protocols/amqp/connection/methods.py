@@ -92,7 +92,7 @@ def basic_ack(channel: Channel, method: spec.Basic.Ack) -> None:
 
 
 def basic_nack(channel: Channel, method: spec.Basic.Nack) -> None:
-    """Handle basic.nack: requeue or reject the delivery with a tag, or all up to the tag."""
+    """Handle basic.nack: requeue or reject a delivery, or all deliveries up to its tag."""
     channel.receiver.nack(method.delivery_tag, method.multiple, method.requeue, False)
 
 

@@ -148,7 +148,9 @@ def read_level(packet: bytes) -> int:
 
 
 def read_connect(reader: PacketReader) -> Connect:
-    """Read a CONNECT. Raises MalformedPacket, UnacceptableVersion."""
+    """Read a CONNECT. Raises UnacceptableVersion for an unsupported protocol level, MalformedPacket
+    for any other error.
+    """
     name, level = reader.binary(), reader.byte()
     if name not in (b"MQTT", b"MQIsdp"):
         raise MalformedPacket("CONNECT has an unknown protocol name")  # [MQTT-3.1.2-1]
@@ -198,7 +200,7 @@ def read_connect(reader: PacketReader) -> Connect:
 def topic_name(name: str) -> str:
     """Return `name` if it is a valid topic name [MQTT-3.3.2-2], [MQTT-4.7.3-1].
 
-    Raises MalformedPacket.
+    Raises MalformedPacket if the name is invalid.
     """
     if not name or "+" in name or "#" in name:
         raise MalformedPacket("topic name is empty or contains + or #", code=TOPIC_NAME_INVALID)

@@ -5,11 +5,11 @@
 
     property of MQTT          property of AMQP, which the core uses too
     Content Type              content_type, or header x-mqtt-content-type if it is too long
-    User Properties           headers; if a table of headers cannot hold one of them, all are also
-                              in header x-mqtt-user-properties: [name, value, name, value, ...]
+    User Properties           headers; if a table of headers cannot hold one of the properties,
+                              header x-mqtt-user-properties has all: [name, value, name, ...]
     Response Topic            header x-reply-to-topic, as a routing key
-    Correlation Data          correlation_id, or header x-correlation-id if that cannot hold it
-    Message Expiry Interval   expiration, in ms; towards MQTT, the time that is left
+    Correlation Data          correlation_id, or header x-correlation-id if the data do not fit
+    Message Expiry Interval   expiration, in ms; towards MQTT, the remaining time
     Payload Format            header x-mqtt-payload-format
     RETAIN, QoS 2             headers x-mqtt-retain, x-mqtt-qos
 
@@ -38,7 +38,7 @@ from protocols.mqtt.codec.properties import (
     read_properties,
 )
 
-#: Largest size of a short string (AMQP 0-9-1 section 4.2.5.3), in bytes.
+#: Size of the longest short string (AMQP 0-9-1 section 4.2.5.3), in bytes.
 _SHORT: Final = 255
 #: Largest size of a name in a field table (AMQP 0-9-1 section 4.2.5.5), in bytes.
 _NAME: Final = 128

@@ -107,9 +107,7 @@ class PacketReader:
         return number
 
     def block(self) -> bytes:
-        """Read a size (a variable byte integer) and that many bytes. Return both as they are in the
-        packet.
-        """
+        """Read a size (a variable byte integer) and as many bytes; return both fields as bytes."""
         start = self._at
         self.take(self.variable())
         return self._packet[start : self._at]
@@ -131,16 +129,16 @@ class PacketReader:
 
     @property
     def more(self) -> bool:
-        """True if bytes of the packet are left."""
+        """True if the packet has bytes that are not read yet."""
         return self._at < len(self._packet)
 
     def end(self) -> None:
-        """Raise MalformedPacket if bytes of the packet are left."""
+        """Raise MalformedPacket if the packet has bytes that are not read yet."""
         if self.more:
             raise MalformedPacket("the packet has bytes after its last field")
 
     def rest(self) -> bytes:
-        """Return all bytes that are not read yet, without reading them."""
+        """Return all bytes that are not read yet. The position of the reader does not change."""
         return self._packet[self._at :]
 
 

@@ -200,7 +200,7 @@ class Properties5:
 def read_properties(reader: PacketReader, place: int) -> Properties5:
     """Read the properties of a packet of type `place`, or of a will if `place` is WILL.
 
-    Raises MalformedPacket.
+    Raises MalformedPacket for an invalid, repeated or misplaced property.
     """
     properties = Properties5()
     size = reader.variable()

@@ -1,5 +1,5 @@
-"""Reads the properties of a PUBLISH of level 5, and separates the relayed properties from those for
-the broker.
+"""Reads the properties of a PUBLISH of level 5, and separates the properties that are relayed from
+the properties that only the broker uses.
 
 Most publishers send the same properties many times. So the properties of a connection's
 publications are parsed once for each distinct encoding, and cached.
@@ -33,7 +33,7 @@ class PublishProperties:
 
     def __init__(self, relayed: bytes, alias: int, expiry: int, text: bool) -> None:
         #: The encoded properties that subscribers receive, preceded by their length: without the
-        #: topic alias, and with the message expiry first. Empty if no property is left.
+        #: topic alias, and with the message expiry first. Empty if no property is relayed.
         self.relayed = relayed
         #: The topic alias; 0 for none.
         self.alias = alias
@@ -42,7 +42,7 @@ class PublishProperties:
         #: True if the payload is declared to be UTF-8.
         self.text = text
         #: The producer and its sequence number for this message, for deduplication; None if the
-        #: message has none.
+        #: message has no sequence number.
         self.publication: NumberedPublication | None = None
         #: True if the User Properties for deduplication are invalid.
         self.misnumbered = False

@@ -12,9 +12,8 @@ from mypy_extensions import i64
 from broker.messages.message import FRONT_END, Encoding
 from broker.routing.subscriber import RelayFormat
 
-#: Bits of `Plan.slow_path_mask`. APART_4: the packets of publishers of level 3 and 4 cannot be
-#: relayed unchanged to all subscribers of the plan. APART_5: the packets of publishers of level 5
-#: cannot.
+#: Bits of `Plan.slow_path_mask`. The packets of some publishers cannot be relayed unchanged to all
+#: subscribers of the plan. APART_4: publishers of level 3 and 4. APART_5: publishers of level 5.
 APART_4: Final[i64] = FRONT_END
 APART_5: Final[i64] = FRONT_END << 1
 

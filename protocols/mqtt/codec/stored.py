@@ -1,4 +1,4 @@
-"""MQTT contents in the store: each is stored unchanged, after the number of its encoding.
+"""MQTT contents in the store: a content is stored unchanged, after the number of its encoding.
 
 tag   parameters                          content
 16    number of the encoding (1 byte)     properties and payload

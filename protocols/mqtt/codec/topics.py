@@ -47,7 +47,7 @@ class MqttTopics:
 
         `slot` keeps the unfinished searches of one publication. Return None if the search for the
         route's plan pauses; the caller then calls this method again in a later turn, with the same
-        slot. Raises MalformedPacket.
+        slot. Raises MalformedPacket for an invalid topic name.
         """
         name = topic_name(decoded(topic))
         route = context.resolve(topic, EXCHANGE, swap(name), slot)

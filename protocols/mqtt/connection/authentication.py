@@ -59,7 +59,7 @@ class EnhancedAuthentication:
         """Handle an AUTH packet: continue the authentication, or begin a re-authentication.
 
         `connected` is True after the CONNACK. `decide` is called with the verdict and the last data
-        for the client. Raises MalformedPacket.
+        for the client. Raises MalformedPacket if the packet is not allowed now.
         """
         if packet.properties.text(AUTHENTICATION_METHOD) != self.method:
             raise MalformedPacket(

@@ -65,8 +65,8 @@ class InputHandler:
 
     @abstractmethod
     def parse(self, data: bytes, position: i64) -> i64:
-        """Handle the complete packets in `data` from `position` on; return the position where they
-        end.
+        """Handle the complete packets in `data` from `position` on; return the position after the
+        last of them.
 
         Raises MalformedPacket.
         """
@@ -168,9 +168,9 @@ class MqttConnection(SessionConnection):
     ) -> i64:
         """Publish a message on the slow path, and return its fate.
 
-        `publication` has the producer and the sequence number by which the message is deduplicated;
-        None for a message without a sequence number. A message that the user may not publish is
-        dropped and counted [MQTT-3.3.5-2].
+        `publication` has the producer and the sequence number for deduplication; None for a message
+        without a sequence number. A message that the user may not publish is dropped and counted
+        [MQTT-3.3.5-2].
         """
         vhost = self.vhost
         fate: i64

@@ -215,7 +215,7 @@ class Level5Handler(PacketHandler):
             reason = "the new identity has no permissions in the virtual host"
             if other:
                 # The session and its messages belong to the user who opened it.
-                reason = "re-authentication as another user than the session's"
+                reason = "re-authentication as another user than the owner of the session"
             self.service.log_refusal(
                 "login_refused",
                 connection,

@@ -1,6 +1,6 @@
 """Logs a client in, from its CONNECT to the CONNACK: credentials, verdict, session.
 
-CONNECT --> verdict on the credentials --> session --> CONNACK --> Level4Handler, Level5Handler
+CONNECT --> verdict on the credentials --> session --> CONNACK --> PacketHandler of the level
         `-> AUTH <-> AUTH ... (level 5) -^
 """
 
@@ -202,7 +202,10 @@ class Login(InputHandler):
             connection.reject(0, BAD_AUTHENTICATION_METHOD, "bad_authentication_method")
 
     def _redirect(self, server: str) -> None:
-        """Refuse the client, because this node is a standby; `server` is the active node or ""."""
+        """Refuse the client, because this node is a standby.
+
+        `server` is the HOST:PORT of the active node; "" if it is not known.
+        """
         connection, properties = self._connection, Properties5()
         code = SERVER_UNAVAILABLE
         if server:
@@ -300,7 +303,7 @@ class Login(InputHandler):
             connection.reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
 
     def _log_refusal(self, user: str, reason: str) -> None:
-        """Log the reason for refusing a client; `user` is the name that the client gave."""
+        """Log the reason for refusing a client; `user` is its user name, "" if it has none."""
         connect = self._connect
         fields: dict[str, object] = {"user": user} if user else {}
         if connect is not None and connect.client_id:
@@ -431,9 +434,8 @@ class Login(InputHandler):
         will = connection.will
         if will is None or not self._service.topics.serves(swap(will.message.address.key)):
             return None
-        # Whether the route is refused is known without a search. If the search for destinations
-        # pauses, its result is not needed here, because the will is routed again when it is
-        # published.
+        # If the search for destinations pauses, the result of the search is not needed: a refusal
+        # is known without the search, and the will is routed again when it is published.
         route = connection.vhost.route(context, EXCHANGE, will.message.address.key, SearchSlot())
         refused = route is not None and route.plan.refusal is not None
         return None if refused else will.definition()

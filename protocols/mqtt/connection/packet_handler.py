@@ -106,8 +106,8 @@ class PacketHandler(InputHandler):
     # -- the loop
 
     def parse(self, data: bytes, position: i64) -> i64:
-        """Handle the complete packets in `data` from `position` on; return the position where they
-        end.
+        """Handle the complete packets in `data` from `position` on; return the position after the
+        last of them.
 
         Raises MalformedPacket. Hot path.
         """

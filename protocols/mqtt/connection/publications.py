@@ -39,7 +39,7 @@ def reason_of(fate: i64, has_properties: bool) -> i64:
 
 
 def message_of(route: Route, properties: PublishProperties, body: bytes, first: i64) -> Message:
-    """Return the message that a PUBLISH becomes. `first`, its first byte, has RETAIN and QoS."""
+    """Convert a PUBLISH to a message. `first`, the first byte of the packet, has RETAIN and QoS."""
     qos: i64 = first >> 1 & 3
     has_properties = properties.relayed != b""
     encoding = encoding_of(has_properties, bool(first & 1), qos == EXACTLY_ONCE)

@@ -3,8 +3,9 @@
 If the user may read no topic of a subscription any more, the subscription is removed, and its
 client, if connected, is disconnected with reason code 0x87 (Not authorized). The client can connect
 and subscribe again, and the SUBACK then has a reason code for each topic filter. If the user may
-read fewer topics than before, the subscription stays and receives only these. A session ends if its
-user is deleted, or may not use the virtual host any more.
+read fewer topics than before, the subscription stays and receives only these. But a shared
+subscription, or a subscription to $SYS, is removed unless the user may read all its topics. A
+session ends if its user is deleted, or may not use the virtual host any more.
 """
 
 from __future__ import annotations
@@ -125,9 +126,10 @@ class SessionReauthorization(Task):
     def _review(self, name: str) -> bool:
         """Check one subscription against the new permissions.
 
-        Remove the subscription if the user may read none of its topics. Return True if the plans
-        that deliver to the session must be made again. That is the case if the user may read only
-        some of the topics, before or after the change.
+        Remove the subscription if the user may read none of its topics (or, if the subscription is
+        shared, not all its topics). Return True if the plans that deliver to the session must be
+        made again. That is the case if the user may read only some of the topics, before or after
+        the change.
         """
         session = self._session
         scope = read_scope(self._identity, name, session.vhost.name)

@@ -60,7 +60,7 @@ READ_BYTES: Final = 262_144
 #: in interpreted Python. At least one filter is handled in each turn.
 SLICE: Final = 500
 LEVELS: Final = 5_000
-#: The return code of levels 3 and 4 for each reason code of level 5.
+#: The return code of levels 3 and 4 for each reason code of level 5 (the index).
 _CODES_4: Final = bytes(code if code <= EXACTLY_ONCE else FAILURE for code in range(256))
 
 
@@ -218,7 +218,7 @@ class SubscriptionChange(Task):
         return requests
 
     def read(self, reader: PacketReader) -> SubscribeRequest:
-        """Read and check the next topic filter, without any effect. Raises MalformedPacket."""
+        """Read and check the next topic filter; change no subscription. Raises MalformedPacket."""
         raise NotImplementedError
 
     def change(self, request: SubscribeRequest) -> None:
@@ -318,7 +318,7 @@ class SubscribeTask(SubscriptionChange):
     def _subscribe(self, request: SubscribeRequest, partly: bool) -> None:
         """Subscribe to a topic filter. `partly` is True if the user may read only some topics.
 
-        Raises LimitExceeded.
+        Raises LimitExceeded if lookups of topics would take too long with this filter.
         """
         session, name = self.session, request.topic_filter
         if name.startswith(SHARE):

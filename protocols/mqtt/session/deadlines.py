@@ -23,7 +23,8 @@ SLICE: Final[i64] = 200
 class Deadline:
     """A task and the time at which it runs, in ms of the agenda's clock.
 
-    `at` is the index in the heap. `task` is None once the deadline has passed or is cancelled.
+    `at` is the deadline's index in the heap. `task` is None once the deadline has passed or is
+    cancelled.
     """
 
     __slots__ = ("at", "number", "task", "when")

@@ -14,7 +14,7 @@ class EarlyOutlet(Outlet):
     """
 
     def touch(self) -> None:
-        """Pause the outlet once it is full.
+        """Pause the outlet once it has collected TURN_BYTES or more.
 
         The writers call `touch` after a write unless the flag `dirty` of the outlet is set. This
         outlet never sets the flag, so `touch` is called after each write.

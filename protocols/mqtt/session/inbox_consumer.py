@@ -241,7 +241,7 @@ def may_read(identity: Identity, message: Message, vhost: str) -> bool:
 
 
 class DurableWaiter(Waiter):
-    """The waiter that resumes a session's deliveries once a message or PUBREC is durable."""
+    """Resumes a session's deliveries once a message or PUBREC, for which they wait, is durable."""
 
     def __init__(self, resume: Callable[[], None]) -> None:
         self._resume = resume
@@ -251,7 +251,7 @@ class DurableWaiter(Waiter):
 
 
 def skip(window: InflightWindow, sequence: i64) -> None:
-    """Remove from the window a message that is too large for the client, and drop the message.
+    """Drop a message that is too large for the client, and remove it from the window.
 
     The session continues as if the message had been delivered [MQTT-3.1.2-25].
     """

@@ -68,7 +68,9 @@ class InflightWindow(Window):
     def mark_released(self, packet_id: int, position: int) -> None:
         """Record that the PUBREC of an outstanding delivery has arrived.
 
-        `position` is the position of the PUBREC in the store, 0 if the position is not known."""
+        `position` is the position of the PUBREC in the store; 0 if a PUBREL need not wait for the
+        store.
+        """
         if self.released is _NONE_RELEASED:
             self.released = {}
         self.released[packet_id] = position

@@ -45,7 +45,8 @@ class SharedSubscription:
         self.ended = False
 
     def attach(self, outlet: Outlet, gate: CreditPool) -> None:
-        """Deliver over the session's present connection from now on; `outlet` is its output.
+        """Deliver over the session's present connection from now on; `outlet` is the connection's
+        output.
 
         `gate` is the pool of credit that all shared subscriptions of this connection share. The
         subscription delivers nothing while `gate` has no credit. Do nothing if the subscription has

@@ -64,7 +64,7 @@ class PublishWriter:
 
 
 class Level4Writer(PublishWriter):
-    """The writer for clients of protocol levels 3 and 4."""
+    """The writer of PUBLISH packets for clients of protocol levels 3 and 4."""
 
     def write(self, message: Message, qos: i64, packet_id: i64, flags: i64) -> bool:
         outlet = self.outlet
@@ -82,8 +82,8 @@ class Level4Writer(PublishWriter):
 
 
 class BridgeWriter(Level4Writer):
-    """The writer for bridges of protocol levels 3 and 4, whose subscriptions have Retain As
-    Published.
+    """The writer of PUBLISH packets for bridges of protocol levels 3 and 4, whose subscriptions
+    have Retain As Published.
     """
 
     def write(self, message: Message, qos: i64, packet_id: i64, flags: i64) -> bool:
@@ -100,7 +100,7 @@ class BridgeWriter(Level4Writer):
 
 
 class Level5Writer(PublishWriter):
-    """The writer for clients of protocol level 5.
+    """The writer of PUBLISH packets for clients of protocol level 5.
 
     `packet_max` is the client's Maximum Packet Size in bytes (0: no limit), `aliases` its Topic
     Alias Maximum.
@@ -219,14 +219,14 @@ class Level5Writer(PublishWriter):
         return True
 
     def _left(self, message: Message) -> bytes:
-        """Return the seconds until the message expires, in four bytes [MQTT-3.3.2-6]."""
+        """Return the seconds until the message expires, as a four-byte integer [MQTT-3.3.2-6]."""
         left = max(0, int(message.expires - self._agenda.now) + 999) // 1000
         return min(left, 0xFFFFFFFF).to_bytes(4, "big")
 
     def _new_alias(self, topic: bytes) -> bytes:
         """Return the property that sets a new alias for the topic name.
 
-        Return b"" if no alias is left, or if the name is too short for one.
+        Return b"" if all aliases are in use, or if the name is too short to need an alias.
         """
         number = len(self._aliases) + 1
         if number > self._aliases_max or len(topic) <= SHORT:

@@ -50,9 +50,9 @@ class Resending:
         self._on_durable = on_durable
 
     def advance(self) -> bool:
-        """Resend messages as far as the client, the connection and the store allow.
+        """Resend messages until the client, the connection or the store must be waited for.
 
-        Return True once no message is left.
+        Return True once all messages are resent.
         """
         while self._unsent:
             if not self._outlet.open() or self.room == 0 or self._waits_for_store():

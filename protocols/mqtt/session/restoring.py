@@ -7,18 +7,18 @@ The messages are restored in three groups, by their sequence numbers:
 
 * in flight: all messages up to the last message for which the client sent a PUBREC. The client has
   received these messages.
-* returned: the messages after them that the client may have received. They are returned to the
-  inbox, and sent again with DUP. These are the messages up to the last gap (a settled message),
-  and at least those among the first R messages, where R is the receive maximum of the session.
+* returned: the later messages that the client may have received. They are returned to the inbox,
+  and sent again with DUP. These are the messages up to the last gap (a settled message), and at
+  least the first R messages, where R is the receive maximum of the session.
 * tail: all later messages. The client has received none of them.
 
 A message keeps its sequence number in the inbox, and so its packet identifier.
 
 After a takeover in a cluster, the formerly active node may have sent messages to the client that
 the log of this node does not have. Their sequence numbers follow the last number in the log. If
-another message got one of these numbers, and so the same packet identifier, a client with QoS 2
-would take the message for a repetition, and a late PUBACK would settle it. So the new active node
-skips as many sequence numbers as the receive maximum.
+another message got one of these numbers, it would have the same packet identifier. A client with
+QoS 2 would then drop the message as a repetition, and a late PUBACK would settle it. So the new
+active node skips as many sequence numbers as the receive maximum.
 
 The tail cannot have a gap, so its messages are first returned to the inbox. If the tail has more
 than SKIPPED_TAIL messages, no number is skipped: messages are sent in order, so the other node

@@ -99,7 +99,7 @@ class Session(Subscriber):
         #: the CONNACK is sent, then the connection.
         self.connection: SessionConnection | None = None
         self.writer: PublishWriter | None = None
-        #: Seconds that the session outlives its connection.
+        #: Seconds for which the session outlives its connection.
         self.expiry = 0
         #: Time at which the last connection ended, in ms of the agenda's clock. `expiry_deadline`
         #: is the timer that ends the session.

@@ -47,8 +47,8 @@ class Sessions(SessionRegistry):
 
     A session whose client stays away ends after the session expiry that the client asked for, but
     at the latest after `options.session_expiry_s` seconds. The store has a definition of each
-    persistent session. It contains the time at which the client disconnected, in ms of the wall
-    clock; 0 while the client is connected.
+    persistent session. The definition contains the time at which the client disconnected, in ms of
+    the wall clock; 0 while the client is connected.
     """
 
     def __init__(
@@ -338,8 +338,8 @@ class Sessions(SessionRegistry):
     def _delay_will(self, session: Session, will: StoredWill, away: int) -> None:
         """Schedule the publication of a restored will at the end of its delay.
 
-        `away` is the time since the client disconnected, in ms. It is negative if the delay begins
-        only in the future.
+        `away` is the time since the client disconnected, in ms; negative if the delay begins only
+        in the future.
 
         The user's permission to publish the will is checked again at the publication. Only
         permissions that came with the login, as with a token, are not checked again.

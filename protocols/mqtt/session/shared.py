@@ -2,7 +2,7 @@
 
     publication --QoS 0----> a connected member, in turn
                 --QoS 1----> queue of the group --> a GroupConsumer with room --> its client
-                --QoS 2----> queue of the group --> a GroupConsumer with room --> its inbox
+                --QoS 2----> queue of the group --> a GroupConsumer with room --> session's inbox
 
 A QoS 1 message returns to the group if its member's connection ends without acknowledging it. A
 QoS 2 message belongs to the session that it was delivered to, and goes to no other session

@@ -64,7 +64,7 @@ class SharedDeliveries(BulkTask):
         self._start_pass(memberships)
 
     def attach_new(self, outlet: Outlet, membership: SharedSubscription) -> None:
-        """Let a new shared subscription deliver over the present connection of the client."""
+        """Begin to deliver messages of a new shared subscription over the client's connection."""
         if self._outlet is not outlet:
             self.attach(outlet, [])
         membership.attach(outlet, self._gate)

@@ -113,7 +113,7 @@ def identifier_property(number: object) -> bytes:
 
 
 class Addressed(Message):
-    """A copy of a message that a session receives for a single one of its subscriptions.
+    """A copy of a message that a session receives for one subscription alone.
 
     The message is a retained message for a new subscription, or a message of a shared subscription.
     The copy has only the options of this subscription, even if other subscriptions match its topic.

@@ -1,8 +1,8 @@
 """The subscriptions of a session: topic filters, their bindings and options.
 
 A broker may have very many sessions with few subscriptions, most of them without a connected
-client. To save memory, a few subscriptions are kept in a tuple, and all sessions share one object
-for an empty collection.
+client. To save memory, up to FEW subscriptions are stored in a tuple, and all sessions share one
+object for an empty collection.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from protocols.mqtt.session.interfaces import SharedSubscription
 from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE, SharedDeliveries
 from protocols.mqtt.session.subscription_options import SessionOptions, is_special
 
-#: Up to this many subscriptions are kept in a tuple instead of a dict (a single subscription takes
-#: 64 bytes in a tuple, 184 bytes in a dict).
+#: Up to this many subscriptions are stored in a tuple instead of a dict (a single subscription
+#: takes 64 bytes in a tuple, 184 bytes in a dict).
 FEW: Final = 4
 #: The empty dict that all sessions without shared subscriptions share, and that never changes.
 _NO_MEMBERSHIPS: Final[dict[str, SharedSubscription]] = {}
@@ -70,8 +70,8 @@ class SessionSubscriptions:
     # -- changes
 
     def put(self, binding: Binding) -> Binding | None:
-        """Add a subscription. Return the binding with the same topic filter that it replaces, or
-        None.
+        """Add a subscription. Return the replaced binding with the same topic filter; None if there
+        was none.
         """
         replaced = self.get(binding.key)
         if self._many is not None:

@@ -33,11 +33,12 @@ STEP: Final = 2_000
 class Survey:
     """One computation of the values of the $SYS topics.
 
-    It counts sessions, connections and queues in steps, so that the event loop is not blocked.
+    The computation counts sessions, connections and queues in steps, so that the event loop is not
+    blocked.
     """
 
     def step(self, most: int) -> bool:
-        """Count up to `most` further objects; return True if some are not counted yet."""
+        """Count up to `most` further objects; return True if objects remain to be counted."""
         raise NotImplementedError
 
     def counts(self) -> dict[str, int]:

@@ -89,7 +89,7 @@ def will_of(message: WillMessage) -> StoredWill:
 
 
 def restored_will(definition: Definition) -> StoredWill:
-    """Return the will in a session's stored definition. Raises PreconditionFailed."""
+    """Return the will in a session's stored definition. Raises PreconditionFailed if invalid."""
     key, content = definition.get("key"), definition.get("content")
     qos, delay, lifetime = (
         definition.get("assurance"),

@@ -21,7 +21,7 @@ IN_FLIGHT, STEP_SECONDS = 5, 0.05
 
 
 class PersistentClient(paho.Client):
-    """A client of paho that corrects an error of paho 2.1 in the QoS 2 handshake.
+    """A client of paho that corrects an error of paho in the QoS 2 handshake.
 
     If two connections in sequence end before their CONNACK, paho forgets that it has received a
     PUBREC. It then publishes the message again, which [MQTT-4.3.3-1] forbids. This client sends

@@ -1,6 +1,6 @@
 """The record of rounds of faults: figures by kind of fault, added up over many runs.
 
-It is a JSON file, and can be shown as a table.
+The record is a JSON file, and can be shown as a table.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Figures:
     gaps: list[float] = field(default_factory=list)
 
     def add(self, other: Figures) -> None:
-        """Add the figures of further rounds of the same kind to these."""
+        """Add the figures of further rounds of the same kind to these figures."""
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 

@@ -210,10 +210,10 @@ class World:
         return None if session is None else session.node
 
     def _session(self) -> ClientSession | None:
-        """Return the last session whose node runs.
+        """Return the last session whose node runs, or None if no such session exists.
 
-        It may not be the last of all: a node that owned the log for a moment, and ended because it
-        lost the log, may have been ready after its successor.
+        A later session may have ended: the session of a node that owned the log for a moment, and
+        was ready after its successor.
         """
         with self._lock:
             return next((one for one in reversed(self.sessions) if not one.node.has_ended), None)
@@ -259,7 +259,7 @@ class World:
     # -- the end
 
     def finish(self) -> None:
-        """Stop the clients, and consume all messages that are left in the queue."""
+        """Stop the clients, and consume the remaining messages of the queue."""
         self.wait_until_ready()
         self.exactly.pause()
         for session in self.sessions:

@@ -119,9 +119,9 @@ def record_freely(
 
 
 def begun(matcher: Matcher[int], random: Random, now: Callable[[], int]) -> list[Event]:
-    """Give the matcher some initial subscriptions, and return their history.
+    """Give the matcher some initial subscriptions, and return the history of these operations.
 
-    With them, the trie has more nodes at which later operations can conflict.
+    The subscriptions give the trie more nodes at which later operations can conflict.
     """
     events = []
     for text, subscriber in random.sample(PAIRS, random.randint(0, 6)):

@@ -157,7 +157,7 @@ def twice(
 ) -> Iterator[Interrupted]:
     """Iterate over all runs of `operation` that both `one` and `other` interrupt.
 
-    `other` interrupts at the same access as `one`, or at a later one.
+    `other` interrupts at the same access as `one`, or at a later access.
     """
     for first in itertools.count():
         for second in itertools.count(first):
@@ -265,10 +265,10 @@ def test_an_overtaken_change_is_exchanged_again(kind: Kind) -> None:
 
 
 def test_a_subscriber_that_moves_between_patterns_is_always_found() -> None:
-    """A subscriber subscribes to a new pattern, and then unsubscribes from the old one.
+    """A subscriber subscribes to a new pattern, and then unsubscribes from the old pattern.
 
-    Each lookup meanwhile must find the subscriber. The lookup of the published articles, here
-    SingleCollect, misses it in some runs.
+    Each lookup during these changes must find the subscriber. The lookup of the published articles,
+    here SingleCollect, misses the subscriber in some runs.
     """
     match, join, leave = (
         plain("match", "a.b.c"),

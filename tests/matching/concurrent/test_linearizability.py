@@ -168,7 +168,8 @@ def test_the_search_wants_every_result_explained() -> None:
 def test_the_search_refuses_the_history_of_the_articles_lookup() -> None:
     """Check that a history which the lookup of the published articles can have is not linearizable.
 
-    The lookup finds the subscriber of `*.b.#`, but not that of `a.b`, which subscribed earlier.
+    The lookup finds the subscriber of `*.b.#`, but not the subscriber of `a.b`, which subscribed
+    earlier.
     """
     assert not linearizable(
         happened(

@@ -116,7 +116,7 @@ class Node(Computer):
         self._clear()
 
     def end(self, error: Exception) -> None:
-        """End the process because of an error. It starts again later, as under a supervisor."""
+        """End the process because of an error; after a while, the process starts again."""
         self.world.say(f"{self.name} ends: {error}")
         self.crash()
         self.cluster.ended(self, error)
@@ -222,7 +222,10 @@ class Node(Computer):
         return encode_entries(entries)
 
     def write_locally(self, owner: LogOwner, batch: ReceivedBatch) -> Steps[None]:
-        """Write a batch that the log has to the directory. Raises Fenced if the disk stays full."""
+        """Write a batch to the directory after the log has the batch.
+
+        Raises Fenced if the disk stays full.
+        """
         state, since = owner.judge.state, self.world.now
         while True:
             try:
@@ -294,7 +297,7 @@ class Node(Computer):
         return max((entry[1] for entry in self.pending if entry[0] == "define"), default=0)
 
     def acknowledge(self, position: int) -> None:
-        """Take the acknowledgement of a delivered message."""
+        """Handle the acknowledgement of a delivered message."""
         if position in self.live and self.is_open and not self.successor:
             self.position += 1
             self.pending.append(("settle", self.position, 0, position))

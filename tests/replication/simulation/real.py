@@ -228,7 +228,7 @@ class RealNode(Node):
             self.cluster.crash(self)
 
     def _prepare_faults(self, killed: float) -> None:
-        """Make the disk full if the simulation says so now, and perhaps schedule a kill.
+        """Make the disk full if the node has this fault now, and perhaps schedule a kill.
 
         `killed` is the probability of the kill.
         """

@@ -161,7 +161,7 @@ class WritesItsNewest(VersionedNode):
 class AsksNoOtherNode(VersionedNode):
     """Wrong on purpose: the owner puts the newest format of its version in force too early.
 
-    It ignores that other nodes may be unable to read the format.
+    The owner ignores that other nodes may be unable to read the format.
     """
 
     def reports(self) -> dict[str, NodeReport]:

@@ -96,8 +96,7 @@ class World:
         self.now = until
 
     def choice(self, options: tuple[Option, ...]) -> Option:
-        """Return a random option. The result is that of `self.random.choice(options)`, in less
-        time."""
+        """Return a random option: the same one as `self.random.choice(options)`, but faster."""
         count = len(options)
         bits = count.bit_length()
         drawn = self._draw(bits)

@@ -222,9 +222,9 @@ class GaplessJudge(Judge):
 
 
 class LowWatermark(Node):
-    """A wrong node: if it lacks trimmed records, it goes on instead of ending.
+    """A wrong node: a node that lacks trimmed records continues instead of ending.
 
-    It begins at the low watermark (the first offset after the trim) with an empty state.
+    The node begins at the low watermark (the first offset after the trim) with an empty state.
     """
 
     def start(self) -> None:

@@ -34,9 +34,9 @@ def with_replica(wrong_type: type[ReplicaDirectory]) -> type[Node]:
 
 
 class HalfKept(ReplicaDirectory):
-    """Wrong on purpose: if the local log has half of a batch, the batch counts as written.
+    """Wrong on purpose: half of a batch in the local log counts as a completely written batch.
 
-    So the other half is never written.
+    The second half is then never written.
     """
 
     def _has(self, log: SegmentLog, batch: ReceivedBatch, records: Records, data: bytes) -> bool:

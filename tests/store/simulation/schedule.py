@@ -410,7 +410,7 @@ class Simulation:
             self._coming = random.sample(self._active, random.randrange(len(self._active) + 1))
 
     def _finish(self) -> None:
-        """Let all clients read everything, and check that nothing is left, also after another
+        """Let all clients read everything; check that the queues are empty, also after another
         start.
         """
         for _ in range(600):

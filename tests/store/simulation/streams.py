@@ -180,7 +180,7 @@ class Numbered(Amqp):
 class Reader(Amqp):
     """A reader that begins again and again, at its last offset or at the beginning of the stream.
 
-    It checks that a row which it reads again has not changed.
+    The reader checks that rows which it reads again have not changed.
     """
 
     def __init__(self, world: Simulation, name: str, queue: str) -> None:
@@ -217,7 +217,7 @@ class Reader(Amqp):
     def refused(self, frame: Any) -> None:
         """Handle an error of the broker, and disconnect.
 
-        It is a violation unless retention has removed the row at the requested offset.
+        The error is a violation unless retention has removed the row at the requested offset.
         """
         if self.queue != "few" or "is gone: retention" not in str(frame.reply_text):
             self.world.complain(LOST, f"{self.name} was told {frame.reply_text}")

@@ -72,7 +72,8 @@ def _copy(disk: SimulatedDisk, path: str) -> File:
 def drop_without_needs(log: SegmentLog) -> int:
     """Wrong on purpose: drop dead files whose settlements are still needed.
 
-    The settlements are for messages in files that stay. So these messages are back after a start.
+    The settlements are for messages in files that stay, so these messages are live again after a
+    start.
     """
     for file in log.files:
         file.needs.clear()
@@ -185,7 +186,7 @@ class TwoRecords(Apart):
 class SequenceApart(Apart):
     """Wrong on purpose: a store that writes a producer's sequence number too late.
 
-    The number is in the batch after that of its message.
+    The sequence number is in the batch after the batch of its message.
     """
 
     def apply(self, position: i64, entry: StoreEntry) -> None:

@@ -127,7 +127,7 @@ class Client:
         self.greeting = b""
 
     async def ask(self, data: bytes) -> bytes:
-        """Send data, wait for a verdict if one is due, and return the output."""
+        """Send data, wait until no login waits for its verdict, and return the broker's output."""
         woken = asyncio.Event()
         self.connection.wake = woken.set
         self.connection.receive_data(data)

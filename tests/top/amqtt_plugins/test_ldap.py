@@ -49,7 +49,7 @@ pytestmark = pytest.mark.long
 
 
 class Slapd:
-    """A process of slapd on a port of 127.0.0.1, with the entries above."""
+    """A process of slapd on a port of 127.0.0.1, whose directory has ENTRIES."""
 
     def __init__(self, directory: Path) -> None:
         self._program = str(FETCHED / "slapd")

@@ -82,8 +82,8 @@ def turns(world: World, done: Callable[[], bool]) -> int:
 def test_messages_expired_behind_a_live_head_do_not_delay_another_queue() -> None:
     world = World()
     client, other = world.amqp(), world.amqp()
-    client.queue("graves")
-    client.queue("q", x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
+    client.queue("dead_letters")
+    client.queue("q", x_dead_letter_exchange="", x_dead_letter_routing_key="dead_letters")
     client.publish("", "q", b"head")
     fill(client, "q", MANY, expiration="10")
     other.queue("r")
@@ -99,7 +99,7 @@ def test_messages_expired_behind_a_live_head_do_not_delay_another_queue() -> Non
     # Deliveries of other queues continue, one turn after each acknowledgement, while the queue
     # expires the rest of its messages.
     world.settle(client.connection)
-    assert (world.queue("q").depth, world.queue("graves").depth) == (0, MANY)
+    assert (world.queue("q").depth, world.queue("dead_letters").depth) == (0, MANY)
     world.fates()
 
 
@@ -159,11 +159,11 @@ def test_the_dead_letters_of_two_queues_take_turns() -> None:
 def test_dead_letters_of_a_queue_keep_their_order(steps: list[tuple[str, int]]) -> None:
     world = World()
     client = world.amqp()
-    client.queue("graves")
+    client.queue("dead_letters")
     client.queue(
         "q",
         x_dead_letter_exchange="",
-        x_dead_letter_routing_key="graves",
+        x_dead_letter_routing_key="dead_letters",
         x_max_length=60,
         x_message_ttl=100,
     )
@@ -183,7 +183,7 @@ def test_dead_letters_of_a_queue_keep_their_order(steps: list[tuple[str, int]]) 
                 world.broker.agenda.turn()
     expire(world, 1_000)
     world.settle(client.connection)
-    bodies = [int(body) for body in read(client, "graves")]
+    bodies = [int(body) for body in read(client, "dead_letters")]
     assert bodies == list(range(next(number)))
 
 
@@ -191,30 +191,30 @@ def test_a_dead_letter_whose_search_pauses_keeps_its_place() -> None:
     world = World()
     client = world.amqp()
     client.send(spec.Exchange.Declare(exchange="fan", exchange_type="fanout"))
-    client.queue("graves")
+    client.queue("dead_letters")
     client.queue("q", x_dead_letter_exchange="fan")
     many = int(STEPS_PER_TURN) + 100
     for number in range(many):
-        world.vhost.bind("fan", Binding(str(number), world.queue("graves")))
+        world.vhost.bind("fan", Binding(str(number), world.queue("dead_letters")))
     fill(client, "q", 4, expiration="10")
     expire(world, 50)
     world.broker.agenda.turn()
-    assert world.queue("q").depth == 0 and world.queue("graves").depth == 0
-    assert turns(world, lambda: world.queue("graves").depth == 4) >= 4
+    assert world.queue("q").depth == 0 and world.queue("dead_letters").depth == 0
+    assert turns(world, lambda: world.queue("dead_letters").depth == 4) >= 4
     world.settle()
-    assert read(client, "graves") == [b"0", b"1", b"2", b"3"]
+    assert read(client, "dead_letters") == [b"0", b"1", b"2", b"3"]
     assert not world.vhost.moves
 
 
 def test_a_queue_keeps_expired_messages_while_its_dead_letters_wait() -> None:
     world = World()
     client = world.amqp()
-    client.queue("graves")
-    client.queue("q", x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
+    client.queue("dead_letters")
+    client.queue("q", x_dead_letter_exchange="", x_dead_letter_routing_key="dead_letters")
     fill(client, "q", 2 * MOVES_MAX, expiration="10")
     expire(world, 100)
     most = 0
-    while world.queue("graves").depth < 2 * MOVES_MAX:
+    while world.queue("dead_letters").depth < 2 * MOVES_MAX:
         world.broker.agenda.turn()
         most = max(most, sum(job.waiting for job in world.vhost.moves.values()))
     assert MOVES_MAX <= most <= MOVES_MAX + TURN_MAX
@@ -266,13 +266,13 @@ def test_a_dead_letter_takes_at_most_600_bytes_beside_its_body_and_names(protoco
     count, body, key = 1_000, b"b" * 100, "t.key"
     world = World()
     client, device = world.amqp(), world.mqtt("d")
-    client.queue("graves")
+    client.queue("dead_letters")
     client.queue(
         "q",
         "amq.topic",
         "t.#",
         x_dead_letter_exchange="",
-        x_dead_letter_routing_key="graves",
+        x_dead_letter_routing_key="dead_letters",
         x_message_ttl=10,
     )
     published_by_amqp = publication("amq.topic", key, body)
@@ -290,7 +290,7 @@ def test_a_dead_letter_takes_at_most_600_bytes_beside_its_body_and_names(protoco
     world.settle()
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert world.queue("graves").depth == count
+    assert world.queue("dead_letters").depth == count
     # Size of the names (queue, exchange, routing key) that x-death and the x-first-death headers
     # repeat.
     named = len("q" * 3 + "amq.topic" * 3 + key)
@@ -298,7 +298,7 @@ def test_a_dead_letter_takes_at_most_600_bytes_beside_its_body_and_names(protoco
     content = body if protocol == "mqtt" else frames
     assert (after - before) / count - sys.getsizeof(content) - named <= 600
     assert after > published, "the headers of a dead letter are not free"
-    [one] = deliveries(client.send(B.Get(queue="graves")))
+    [one] = deliveries(client.send(B.Get(queue="dead_letters")))
     assert one.body == body
 
 

@@ -296,7 +296,7 @@ def test_a_dead_letter_may_push_another_one_out_of_its_own_queue() -> None:
 def test_death_headers_of_a_publisher_are_no_history() -> None:
     """The broker replaces `x-death` headers that a publisher has set.
 
-    RabbitMQ 4 does so too; RabbitMQ 3 added to their counts.
+    RabbitMQ 4 replaces them, too; RabbitMQ 3 added to the publisher's counts.
     """
     client = dead_lettering(x_max_length=0)
     forged = {

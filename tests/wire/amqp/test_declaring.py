@@ -1,4 +1,4 @@
-"""Queues: declaring them, again with equal or other arguments, and deleting them."""
+"""Tests of queues: declarations, repeated declarations with equal or other arguments, deletions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exchanges and bindings: declaring them, again with equal or other arguments, deleting them."""
+"""Tests of exchanges and bindings: first and repeated declarations, and deletions."""
 
 from __future__ import annotations
 

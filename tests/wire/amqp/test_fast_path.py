@@ -75,7 +75,7 @@ class Scene:
             X.Declare(exchange="alt", arguments={"alternate-exchange": "inner"}),
             X.Bind(destination="inner", source="amq.topic", routing_key="e.#"),
         )
-        keeper.queue("graves", "amq.fanout")
+        keeper.queue("dead_letters", "amq.fanout")
         for name, key, queue in (
             ("plain", "k.#", {}),
             ("kept", "k.d.#", {"durable": True}),
@@ -114,7 +114,7 @@ class Scene:
         read = [one.read_bytes() if isinstance(one, Amqp) else one.read() for one in self.readers]
         world.sleep(100)
         queues = {}
-        for name in ("plain", "kept", "short", "mortal", "full", "waiting", "graves"):
+        for name in ("plain", "kept", "short", "mortal", "full", "waiting", "dead_letters"):
             self.keeper.connection.receive_data(marshal(1, B.Get(queue=name, no_ack=True)) * 20)
             queues[name] = [
                 one for one in split(self.keeper.read_bytes()) if one.payload != b"\0\x3c\0\x48\0"

@@ -241,7 +241,7 @@ def test_contents_with_any_properties_never_escape_and_are_relayed_as_they_came(
     contents: list[tuple[int, bytes, int]], queue: str
 ) -> None:
     client = World().amqp()
-    client.queue("graves", "amq.fanout")
+    client.queue("dead_letters", "amq.fanout")
     client.queue("q")
     client.queue("d", durable=True)
     client.queue("l", x_max_length=0, x_dead_letter_exchange="amq.fanout")
@@ -257,7 +257,7 @@ def test_contents_with_any_properties_never_escape_and_are_relayed_as_they_came(
         )
         answer = client.read_bytes()
         assert answer.endswith(said) or queue in "hl"
-        client.connection.receive_data(marshal(1, B.Get(queue="graves", no_ack=True)))
+        client.connection.receive_data(marshal(1, B.Get(queue="dead_letters", no_ack=True)))
         split(client.read_bytes())
     assert not client.connection.finished
     client.world.fates()

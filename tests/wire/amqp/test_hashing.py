@@ -18,7 +18,7 @@ from broker.routing.exchanges.consistent_hash import ConsistentHashExchange, Has
 from tests.clients import World
 from tests.store.homes import Home
 from tests.wire.amqp.speech import names, read, refusal
-from tests.wire.mqtt5.client import Client5, wish
+from tests.wire.mqtt5.client import Client5, subscription
 
 Q, X = spec.Queue, spec.Exchange
 KEYS = [f"key-{number}" for number in range(8_000)]
@@ -100,7 +100,7 @@ def test_the_seed_of_a_bound_session_is_the_one_of_earlier_releases() -> None:
     world = World()
     world.mqtt("c")
     client = Client5(world)
-    client.subscribe(wish("$share/g/t", 1))
+    client.subscribe(subscription("$share/g/t", 1))
     seeds = {
         subscriber.name: int(HashShare(Binding("2", subscriber)).seed)
         for subscriber in world.vhost.subscribers

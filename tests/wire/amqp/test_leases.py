@@ -127,12 +127,12 @@ def test_a_consumer_drains_the_bytes() -> None:
 
 
 def counted(client: Amqp, **arguments: Any) -> None:
-    client.queue("graves")
+    client.queue("dead_letters")
     client.queue(
         "q",
         durable=True,
         x_dead_letter_exchange="",
-        x_dead_letter_routing_key="graves",
+        x_dead_letter_routing_key="dead_letters",
         **arguments,
     )
 
@@ -158,7 +158,7 @@ def test_deliveries_are_counted_and_limited(arguments: Any) -> None:
         {"mine": 1, "x-delivery-count": 2},
     ]
     client.world.turn()
-    frames = client.send(B.Get(queue="graves"))
+    frames = client.send(B.Get(queue="dead_letters"))
     death = properties(frames).headers["x-death"][0]
     assert (death["reason"], death["queue"], death["original-expiration"]) == (
         "delivery_limit",
@@ -176,7 +176,7 @@ def test_a_quorum_queue_delivers_twenty_times_again_unless_told_otherwise() -> N
     for _ in range(21):
         again(client)
     client.world.turn()
-    assert client.world.queue("q").depth == 0 and read(client, "graves") == [b"x"]
+    assert client.world.queue("q").depth == 0 and read(client, "dead_letters") == [b"x"]
 
 
 def test_a_negative_limit_is_none() -> None:
@@ -206,7 +206,7 @@ def test_a_consumer_is_told_the_count_too_and_its_redeliveries_are_limited() -> 
     }
     assert deliveries(client.send(B.Reject(2, requeue=True))) == []
     client.world.turn()
-    assert read(client, "graves") == [b"x"]
+    assert read(client, "dead_letters") == [b"x"]
 
 
 @pytest.mark.parametrize(

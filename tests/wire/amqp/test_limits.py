@@ -1,4 +1,4 @@
-"""Time to live, maximum length and overflow."""
+"""Tests of queues with a time to live, a maximum length, and each overflow behaviour."""
 
 from __future__ import annotations
 
@@ -131,10 +131,10 @@ def test_length_counts_waiting_messages_and_no_deliveries() -> None:
 
 def test_message_requeued_into_a_full_queue_is_over_the_limit() -> None:
     client = World().amqp()
-    client.queue("graves", "amq.fanout")
+    client.queue("dead_letters", "amq.fanout")
     client.queue("q", x_max_length=1, x_dead_letter_exchange="amq.fanout")
     numbered(client, "q", 1)
     client.send(B.Get(queue="q"))
     numbered(client, "q", 1, 1)
     client.send(B.Reject(1, requeue=True))
-    assert (read(client, "q"), read(client, "graves")) == ([b"1"], [b"0"])
+    assert (read(client, "q"), read(client, "dead_letters")) == ([b"1"], [b"0"])

@@ -53,11 +53,11 @@ class Limits(RuleBasedStateMachine):
             "x-delivery-limit": limit,
             "x-overflow": "reject-publish" if reject else None,
             "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": "graves",
+            "x-dead-letter-routing-key": "dead_letters",
         }
         self.world = World()
         self.client = self.world.amqp()
-        self.client.queue("graves")
+        self.client.queue("dead_letters")
         self.client.send(spec.Confirm.Select())
         self.client.send(
             Q.Declare(
@@ -193,7 +193,7 @@ class Limits(RuleBasedStateMachine):
     # -- invariants
 
     @invariant()
-    def the_queue_holds_what_the_model_says_and_the_graves_the_rest(self) -> None:
+    def the_queue_holds_what_the_model_says_and_the_dead_letter_queue_the_rest(self) -> None:
         if not hasattr(self, "world"):
             return
         self.world.sleep(0)
@@ -203,7 +203,7 @@ class Limits(RuleBasedStateMachine):
         assert (queue.depth, queue.unacked) == (len(self.waiting), len(self.held))
         if self.max_bytes is not None:
             assert queue.waiting_bytes == sum(copy.size for copy in self.waiting)
-        while (frames := self.client.send(B.Get(queue="graves", no_ack=True)))[
+        while (frames := self.client.send(B.Get(queue="dead_letters", no_ack=True)))[
             0
         ].name == "Basic.GetOk":
             self.tag += 1

@@ -20,17 +20,17 @@ PUBLISHERS = 3
 
 
 def full_world(**arguments: Any) -> World:
-    """Return a broker with a full queue `q`, whose dead letters go to the queue `graves`."""
+    """Return a broker with a full queue `q`, whose dead letters go to the queue `dead_letters`."""
     world = World()
     client = world.amqp()
-    client.queue("graves", x_max_length=10)
+    client.queue("dead_letters", x_max_length=10)
     client.queue(
         "q",
         "amq.topic",
         "k",
         x_max_length=10,
         x_dead_letter_exchange="",
-        x_dead_letter_routing_key="graves",
+        x_dead_letter_routing_key="dead_letters",
         **arguments,
     )
     return world
@@ -106,19 +106,19 @@ def test_messages_that_expire_at_once_wait_in_their_queue_for_the_dead_letters(
 ) -> None:
     world = World()
     client = world.amqp()
-    client.queue("graves", x_max_length=10)
+    client.queue("dead_letters", x_max_length=10)
     client.queue(
         "q",
         durable=durable,
         x_message_ttl=0,
         x_dead_letter_exchange="",
-        x_dead_letter_routing_key="graves",
+        x_dead_letter_routing_key="dead_letters",
     )
     one = publication("", "q", b"x", delivery_mode=2 if durable else 1)
     most = publish_all(world, [world.amqp() for _ in range(PUBLISHERS)], one * BURST)
     assert MOVES_MAX <= most <= MOVES_MAX + MESSAGES_PER_SLICE
     assert world.copies()["dead_lettered"] == MANY and not world.vhost.moves
-    assert (world.queue("q").depth, world.queue("graves").depth) == (0, 10)
+    assert (world.queue("q").depth, world.queue("dead_letters").depth) == (0, 10)
     world.fates()
 
 
@@ -134,7 +134,7 @@ def test_publishers_that_wait_continue_when_the_queue_ends_or_has_room(end: str)
     [waiting] = world.vhost.moves.values()
     assert waiting.memory_bytes() >= MOVES_MAX * MESSAGE_SIZE
     # A client that publishes to another queue is not delayed.
-    other.publish("", "graves", b"y")
+    other.publish("", "dead_letters", b"y")
     assert not other.connection.stalled
     if end == "queue":
         world.vhost.delete_queue(world.queue("q"))

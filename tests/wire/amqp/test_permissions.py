@@ -201,10 +201,10 @@ def test_dead_letters_need_no_permission_of_their_publisher() -> None:
     world = World()
     world.guests.identities["u"] = Identity("u", write="amq.default")
     owner, writer = world.amqp(), world.amqp(user="u")
-    owner.queue("graves", "amq.fanout")
+    owner.queue("dead_letters", "amq.fanout")
     owner.queue("q", x_dead_letter_exchange="amq.fanout", x_max_length=0)
     assert writer.publish("", "q", b"x") == []
-    assert read(owner, "graves") == [b"x"]
+    assert read(owner, "dead_letters") == [b"x"]
 
 
 class Fenced(Identity):

@@ -80,7 +80,7 @@ def test_an_argument_of_the_queue_takes_precedence_over_the_policy() -> None:
         client.queue(queue)
     say(
         world,
-        "graves",
+        "dead_letters",
         {"dead-letter-exchange": "", "dead-letter-routing-key": "said"},
         "^(mine|plain)$",
     )
@@ -102,8 +102,12 @@ def test_a_plain_queue_is_replaced_by_a_limited_queue_that_keeps_its_contents() 
     before = world.queue("q")
     say(
         world,
-        "graves",
-        {"dead-letter-exchange": "", "dead-letter-routing-key": "graves", "delivery-limit": 5},
+        "dead_letters",
+        {
+            "dead-letter-exchange": "",
+            "dead-letter-routing-key": "dead_letters",
+            "delivery-limit": 5,
+        },
     )
     after = world.queue("q")
     assert (
@@ -111,11 +115,11 @@ def test_a_plain_queue_is_replaced_by_a_limited_queue_that_keeps_its_contents() 
         and isinstance(after, LimitedQueue)
         and (after.depth, after.unacked) == (3, 3)
     )
-    client.queue("graves")
+    client.queue("dead_letters")
     client.send(B.Reject(1, requeue=False))
     other.send(B.Reject(1, requeue=False))
     world.settle()
-    assert read(client, "graves") == [b"0", b"2"]
+    assert read(client, "dead_letters") == [b"0", b"2"]
     client.send(B.Ack(2), B.Nack(3, requeue=True), B.Cancel("t"))
     client.publish("amq.topic", "a.c", b"6", delivery_mode=2)
     client.send(B.Nack(0, multiple=True, requeue=True))

@@ -109,12 +109,14 @@ def test_a_queue_with_priorities_is_purged_and_deleted_with_all_it_holds() -> No
 
 def test_priorities_come_through_dead_letters() -> None:
     client = World().amqp()
-    client.queue("graves", x_max_priority=9)
-    client.queue("q", x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
+    client.queue("dead_letters", x_max_priority=9)
+    client.queue(
+        "q", x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="dead_letters"
+    )
     for number, priority in enumerate((1, 7)):
         client.publish("", "q", b"%d" % number, priority=priority)
     client.world.turn()
-    assert read(client, "graves") == [b"1", b"0"]
+    assert read(client, "dead_letters") == [b"1", b"0"]
 
 
 # -- consumers

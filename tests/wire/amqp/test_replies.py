@@ -233,14 +233,14 @@ def test_bytes_that_only_look_like_keys_change_nothing() -> None:
 
 def test_dead_letters_keep_their_open_keys_unless_the_queue_has_another() -> None:
     client = World().amqp()
-    for name, arguments in (("plain", {}), ("own", {"x_dead_letter_routing_key": "graves"})):
-        client.queue("graves")
+    for name, arguments in (("plain", {}), ("own", {"x_dead_letter_routing_key": "dead_letters"})):
+        client.queue("dead_letters")
         client.queue("more")
         client.queue(name, x_dead_letter_exchange="", x_max_length=0, **arguments)
         client.publish("", name, b"x", headers={"CC": ["more"]})
         client.world.turn()
         [copy] = [properties(client.send(B.Get(queue="more", no_ack=True)))]
         assert copy.headers["CC"] == ["more"]
-    frames = client.send(B.Get(queue="graves", no_ack=True))
+    frames = client.send(B.Get(queue="dead_letters", no_ack=True))
     headers = properties(frames).headers
     assert "CC" not in headers and headers["x-death"][0]["routing-keys"] == ["own", "more"]

@@ -1,7 +1,7 @@
-"""Thousands of requeued deliveries come before later messages, despite other events meanwhile.
+"""Thousands of requeued deliveries come before later messages, whatever else happens meanwhile.
 
-The broker requeues them over several turns. Until the last of them is back, the queue delivers no
-message.
+The broker requeues the deliveries over several turns. Until the last of them is requeued, the queue
+delivers no message.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def test_a_message_that_comes_while_the_returned_ones_leave_follows_the_rest(
 ) -> None:
     """The broker requeues many deliveries in several turns.
 
-    After the first of these turns, the messages that are back expire or are purged, so that the
-    queue is empty. A new message must still come after the deliveries that are requeued later.
+    After the first of these turns, the requeued messages expire or are purged, so that the queue is
+    empty. A new message must still come after the deliveries that are requeued later.
     """
     world = World()
     client, other = world.amqp(), world.amqp()

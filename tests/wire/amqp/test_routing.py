@@ -214,10 +214,10 @@ def test_keys_that_are_not_utf_8_are_returned_got_and_dead_lettered_unharmed(key
     client.connection.receive_data(publish("amq.topic", key, 1) + content(b"back"))
     assert split(client.read_bytes())[0].payload.endswith(short("amq.topic") + short(key))
     client.queue("q", "amq.topic", "#", x_dead_letter_exchange="amq.fanout", x_message_ttl=10)
-    client.queue("graves", "amq.fanout")
+    client.queue("dead_letters", "amq.fanout")
     client.connection.receive_data(publish("amq.topic", key) + content(b"x"))
     client.world.sleep(10)
-    client.connection.receive_data(method(1, 60, 70, b"\0\0" + short("graves") + b"\1"))
+    client.connection.receive_data(method(1, 60, 70, b"\0\0" + short("dead_letters") + b"\1"))
     got, head, _ = split(client.read_bytes())
     assert short("amq.fanout") + short(key) in got.payload
     assert short("routing-keys") + b"A" + long(b"S" + long(key)) in head.payload

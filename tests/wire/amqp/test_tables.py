@@ -131,7 +131,7 @@ def test_every_type_is_taken_as_an_argument_and_relayed_as_a_header(value: bytes
 def test_a_table_may_fill_a_frame() -> None:
     client = World().amqp()
     client.queue("q")
-    client.queue("graves", "amq.fanout")
+    client.queue("dead_letters", "amq.fanout")
     for entries in (short("") + b"V", short("a") + b"t\1", b"\0\0"):
         many = entries * (131_000 // len(entries))
         client.connection.receive_data(method(1, 50, 10, b"\0\0" + short("q") + b"\0" + long(many)))
@@ -169,14 +169,14 @@ def test_tables_may_stand_inside_each_other_a_hundred_times(
 @pytest.mark.parametrize("depth", [NESTING_MAX, 10_000])
 def test_headers_of_any_depth_are_relayed_and_dead_lettered(depth: int, kind: bytes) -> None:
     client = World().amqp()
-    client.queue("graves", "amq.fanout")
+    client.queue("dead_letters", "amq.fanout")
     client.queue("q", x_dead_letter_exchange="amq.fanout", x_max_length=0)
-    for queue in ("graves", "q"):
+    for queue in ("dead_letters", "q"):
         client.connection.receive_data(
             publish("", queue) + content(b"x", headers(nested(depth, kind)))
         )
         client.world.turn()
-        client.connection.receive_data(marshal(1, B.Get(queue="graves", no_ack=True)))
+        client.connection.receive_data(marshal(1, B.Get(queue="dead_letters", no_ack=True)))
         assert nested(depth, kind) in client.read_bytes()
 
 

@@ -1,6 +1,6 @@
 """Tests that a Window behaves like a dict.
 
-It holds the unacknowledged deliveries of an AMQP channel or an MQTT session.
+A Window holds the unacknowledged deliveries of an AMQP channel or an MQTT session.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Leaks: clients use every feature and disconnect in every way, and leave no object behind.
 
-The garbage collector finds nothing to free either.
+They leave no reference cycle either, so the garbage collector has nothing to free.
 """
 
 from __future__ import annotations
@@ -283,10 +283,10 @@ def test_a_session_that_waits_keeps_nothing_of_the_connection_that_is_gone() -> 
 
 
 def _none_left(world: World, before: Counter[str]) -> None:
-    """Check that no connection, session, channel, queue or other object of a client is left.
+    """Check that no connection, session, channel, queue or other object of a client still exists.
 
-    `before` has the number of objects of each class before the clients came. A few routes, plans
-    and publish contexts may stay for later clients.
+    `before` has the number of objects of each class before the clients connected. A few routes,
+    plans and publish contexts may stay for later clients.
     """
     after = ours()
     kinds = {

@@ -1,4 +1,4 @@
-"""Properties that cross between MQTT 5 and AMQP and back are unchanged."""
+"""Tests that properties which cross from MQTT 5 to AMQP, and back, are unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pamqp import commands as spec
 from protocols.amqp.codec.properties import read_properties, write_properties
 from tests.clients import Amqp, World, mqtt_publish
 from tests.wire.mqtt.client import RETAIN, Client, connect
-from tests.wire.mqtt5.client import Client5, publish, wish
+from tests.wire.mqtt5.client import Client5, publish, subscription
 
 FIELDS = (
     "payload_format_indicator",
@@ -68,7 +68,7 @@ def got(client: Amqp) -> tuple[dict[str, Any], bytes]:
 
 
 def content(world: World) -> bytes:
-    """Return the encoded flags and properties with which an AMQP consumer would get the message."""
+    """Return the flags and properties of the queued message, encoded as for an AMQP consumer."""
     from protocols.amqp.codec.contents import content_for, frames_of
 
     message = world.queue("q")._waiting.head()
@@ -102,8 +102,8 @@ def test_mqtt_properties_are_equal_after_a_way_through_amqp(
     middle = consumer(world)
     writer, reader = Client5(world, "w"), Client5(world, "r")
     direct = Client5(world, "d")
-    direct.subscribe(wish("from/#", 2, as_published=True))
-    reader.subscribe(wish("to/#", 2, as_published=True))
+    direct.subscribe(subscription("from/#", 2, as_published=True))
+    reader.subscribe(subscription("to/#", 2, as_published=True))
     body = "grün".encode()
     writer.send(publish("from/a.b", body, qos, retain=retain, **properties))
     data = content(world)
@@ -181,7 +181,7 @@ def test_an_amqp_consumer_reads_them_under_familiar_names() -> None:
 def test_amqp_properties_reach_mqtt_5() -> None:
     world = World()
     reader, client = Client5(world, "r"), world.amqp()
-    reader.subscribe(wish("#", 2))
+    reader.subscribe(subscription("#", 2))
     client.publish(
         "amq.topic",
         "a.b",
@@ -234,7 +234,7 @@ def test_an_amqp_publisher_chooses_qos_and_retains(
 ) -> None:
     world = World()
     reader, client = Client5(world, "r"), world.amqp()
-    reader.subscribe(wish("a", 2))
+    reader.subscribe(subscription("a", 2))
     if transaction:
         client.send(spec.Tx.Select())
     client.publish(
@@ -249,7 +249,7 @@ def test_an_amqp_publisher_chooses_qos_and_retains(
         client.send(spec.Tx.Commit())
     [one] = reader.publications()
     assert (int(one.qos), one.retain, one.user_properties) == (quality, False, [])
-    [_, kept] = Client5(world, "late").subscribe(wish("#", 2))
+    [_, kept] = Client5(world, "late").subscribe(subscription("#", 2))
     assert (kept.payload, kept.retain, int(kept.qos)) == (b"x", True, quality)
     client.publish("amq.topic", "a", b"", headers={"x-mqtt-retain": True})
     if transaction:
@@ -271,7 +271,7 @@ def test_an_amqp_publisher_chooses_qos_and_retains(
 def test_odd_headers_choose_nothing(headers: dict[str, Any]) -> None:
     world = World()
     reader, client = Client5(world, "r"), world.amqp()
-    reader.subscribe(wish("a", 2))
+    reader.subscribe(subscription("a", 2))
     client.publish("amq.topic", "a", b"x", delivery_mode=2, headers=headers)
     assert [int(one.qos) for one in reader.publications()] == [1]
     assert len(world.vhost.retained) == 0
@@ -296,7 +296,7 @@ def test_a_dead_letter_of_mqtt_keeps_its_properties() -> None:
         x_dead_letter_routing_key="dead",
     )
     reader = Client5(world, "r")
-    reader.subscribe(wish("dead", 1))
+    reader.subscribe(subscription("dead", 1))
     Client5(world, "w").send(
         publish("from/x", b"x", 1, content_type="text", user_properties=[("a", "1"), ("a", "2")])
     )
@@ -329,7 +329,7 @@ def test_older_publishers_retain_across_too() -> None:
 def test_contents_that_cannot_be_read_have_no_properties() -> None:
     world = World()
     reader, client = Client5(world, "r"), world.amqp()
-    reader.subscribe(wish("a", 2))
+    reader.subscribe(subscription("a", 2))
     republish(client, "a", b"\xe0\x00" + b"\xff" * 9, b"x")
     assert [(one.payload, one.user_properties) for one in reader.publications()] == [(b"x", [])]
 
@@ -342,7 +342,7 @@ def test_a_trace_context_crosses_in_both_directions_and_not_to_mqtt_3() -> None:
     world = World()
     client, writer = consumer(world), Client5(world, "w")
     reader, old = Client5(world, "r"), world.mqtt("old")
-    reader.subscribe(wish("#", 2))
+    reader.subscribe(subscription("#", 2))
     old.subscribe("#", 0)
     writer.send(publish("from/x", b"1", 1, user_properties=context))
     assert got(client)[0]["headers"] == dict(context)

@@ -284,7 +284,7 @@ def bindings(vhost: VirtualHost) -> dict[str, tuple[int, str]]:
 
 
 def check(world: World) -> None:
-    """Check that a broker that reads the durable state has the same objects as this one."""
+    """Check that a broker started from the durable state has the same objects as `world`."""
     state, vhost = world.store.state, world.vhost
     stored: dict[int, list[int]] = defaultdict(list)
     for position, live in state.messages.items():

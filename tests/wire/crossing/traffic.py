@@ -117,7 +117,7 @@ class Traffic:
             self.world.sleep(self.chance.choice([0, 1, 20, 1_000, 70_000]))
 
     def settle(self) -> None:
-        """Run turns until no client and no task has anything left to do."""
+        """Run turns until no client and no task has more work."""
         connections = [client.connection for client in self.mqtt.values()] + [
             one.client.connection for one in self.amqp
         ]

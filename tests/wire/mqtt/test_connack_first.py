@@ -29,7 +29,7 @@ from tests.wire.mqtt.client import (
     pubrec,
     subscribe,
 )
-from tests.wire.mqtt5.client import wish
+from tests.wire.mqtt5.client import subscription
 from tests.wire.mqtt5.test_auth import Riddling, auth
 
 CONNACK, AUTH = 2, 15
@@ -159,7 +159,9 @@ class Broker(RuleBasedStateMachine):
     def share(self, at: int) -> None:
         one = self.latest(at)
         if one.level == 5 and not one.connection.stalled and one.connection.admitted:
-            packet = mqtt5.SubscribePacket(7, [wish("$share/g/t"), wish("$SYS/#", 0)])
+            packet = mqtt5.SubscribePacket(
+                7, [subscription("$share/g/t"), subscription("$SYS/#", 0)]
+            )
             one.connection.receive_data(packet.write())
 
     @rule(at=st.integers(0, 3))

@@ -1,4 +1,4 @@
-"""Wills: published when a connection ends, unless a DISCONNECT came before [MQTT-3.1.2-8]."""
+"""Wills: published when a connection ends, unless the client sent DISCONNECT [MQTT-3.1.2-8]."""
 
 from __future__ import annotations
 

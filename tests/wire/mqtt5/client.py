@@ -38,13 +38,14 @@ def read(data: bytes) -> list[Any]:
     return found
 
 
-def wish(
+def subscription(
     topic_filter: str,
     qos: int = 2,
     no_local: bool = False,
     as_published: bool = False,
     handling: int = 0,
 ) -> mqtt5.TopicFilter:
+    """Return a subscription of a SUBSCRIBE packet; `handling` is Retain Handling: 0, 1 or 2."""
     return mqtt5.TopicFilter(
         topic_filter,
         max_qos=QUALITIES[qos],
@@ -147,10 +148,12 @@ class Client5:
         return [one.payload for one in self.publications()]
 
     def subscribe(
-        self, *wishes: mqtt5.TopicFilter, identifier: int | None = None, packet_id: int = 1
+        self, *subscriptions: mqtt5.TopicFilter, identifier: int | None = None, packet_id: int = 1
     ) -> list[Any]:
         """Subscribe. Return a list of the reason codes, then the other packets from the broker."""
-        rest = self.send(mqtt5.SubscribePacket(packet_id, list(wishes), subscription_id=identifier))
+        rest = self.send(
+            mqtt5.SubscribePacket(packet_id, list(subscriptions), subscription_id=identifier)
+        )
         # Publications may come before the SUBACK (section 3.8.4).
         [answer] = [one for one in rest if isinstance(one, mqtt5.SubAckPacket)]
         rest.remove(answer)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients import World, packet, text
 from tests.wire.mqtt.client import PINGREQ, PINGRESP, packets
-from tests.wire.mqtt5.client import QUALITIES, Client5, publish, raw_connect, read, wish
+from tests.wire.mqtt5.client import QUALITIES, Client5, publish, raw_connect, read, subscription
 from tests.wire.mqtt5.test_auth import auth, riddling
 from tests.wire.mqtt5.test_connect import options
 
@@ -38,7 +38,7 @@ def test_connect_with_all_fields_in_order() -> None:  # [MQTT-3.1.3-1], [MQTT-3.
     )
     assert int(client.connack.reason_code) == 0
     client.vanish()
-    _, kept = Client5(world, "late").subscribe(wish("gone/#", 1))
+    _, kept = Client5(world, "late").subscribe(subscription("gone/#", 1))
     assert (kept.topic, kept.payload, kept.retain, kept.payload_format_indicator) == (
         "gone/\N{SNOWMAN}",
         b"farewell",
@@ -54,14 +54,14 @@ def test_a_will_with_the_retain_flag_is_retained(
 ) -> None:  # [MQTT-3.1.2-14], [MQTT-3.1.2-15]
     world = World()
     watcher = Client5(world, "watcher")
-    watcher.subscribe(wish("gone"))
+    watcher.subscribe(subscription("gone"))
     Client5(
         world, will=mqtt5.Will("gone", payload=b"x", retain=retain, qos=QUALITIES[qos])
     ).vanish()
     assert [(one.payload, one.retain, int(one.qos)) for one in watcher.publications()] == [
         (b"x", False, qos)
     ]
-    _, *kept = Client5(world, "late").subscribe(wish("gone"))
+    _, *kept = Client5(world, "late").subscribe(subscription("gone"))
     assert [(one.payload, one.retain) for one in kept] == [(b"x", True)] * retain
 
 
@@ -83,7 +83,7 @@ def test_client_identifiers_of_every_kind(client_id: str) -> None:  # [MQTT-3.1.
 def test_packets_after_a_refused_connect_are_ignored() -> None:  # [MQTT-3.1.4-6]
     world = World()
     watcher = Client5(world, "watcher")
-    watcher.subscribe(wish("#"))
+    watcher.subscribe(subscription("#"))
     first = mqtt5.ConnectPacket("c", clean_start=True, username="guest", password=b"wrong").write()
     client = Client5(world, data=first + publish("a", b"x", retain=True) + PINGREQ)
     assert [int(one.reason_code) for one in client.greeting] == [0x86]
@@ -95,13 +95,16 @@ def test_packets_after_a_refused_connect_are_ignored() -> None:  # [MQTT-3.1.4-6
 def test_the_connack_comes_before_all_else() -> None:  # [MQTT-3.2.0-1], [MQTT-3.2.0-2]
     world = World()
     reader, writer = Client5(world, "r", session_expiry_interval=100), Client5(world, "w")
-    reader.subscribe(wish("a"))
+    reader.subscribe(subscription("a"))
     reader.vanish()
     writer.send(publish("a", b"waited", 1))
     first = mqtt5.ConnectPacket("r", clean_start=False).write()
     again = Client5(
         world,
-        data=first + PINGREQ + mqtt5.SubscribePacket(9, [wish("b")]).write() + publish("b", b"own"),
+        data=first
+        + PINGREQ
+        + mqtt5.SubscribePacket(9, [subscription("b")]).write()
+        + publish("b", b"own"),
     )
     kinds = [type(one) for one in again.greeting]
     assert kinds[0] is mqtt5.ConnAckPacket
@@ -151,7 +154,7 @@ def test_no_answer_is_larger_than_its_client_takes(largest: int) -> None:
         publish("unread", b"", 2, 2),
         b"\x50\x02\x00\x09",
         b"\x62\x02\x00\x09",
-        mqtt5.SubscribePacket(3, [wish("/".join("x" * 300))]).write(),
+        mqtt5.SubscribePacket(3, [subscription("/".join("x" * 300))]).write(),
         mqtt5.UnsubscribePacket(4, ["none"]).write(),
         b"\x30\x04\x00\x01+\x00",
     ):
@@ -172,7 +175,7 @@ def test_the_dup_flag_says_whether_the_broker_sends_again_and_nothing_else() -> 
 ):  # [MQTT-3.3.1-1], [MQTT-3.3.1-3]
     world = World()
     reader, writer = Client5(world, "r", session_expiry_interval=100), Client5(world, "w")
-    reader.subscribe(wish("a"))
+    reader.subscribe(subscription("a"))
     writer.send(*[publish("a", b"x", qos, qos, duplicate=True) for qos in (1, 2)])
     assert [one.duplicate for one in reader.publications()] == [False, False]
     reader.vanish()
@@ -183,11 +186,11 @@ def test_the_last_retained_message_of_a_topic_counts_and_an_empty_one_clears_it(
     # [MQTT-3.3.1-5], [MQTT-3.3.1-6], [MQTT-3.3.1-7]
     world = World()
     reader, writer = Client5(world, "r"), Client5(world, "w")
-    reader.subscribe(wish("a"))
+    reader.subscribe(subscription("a"))
     for number, body in enumerate((b"1", b"2", b"")):
         writer.send(publish("a", body, number, number, retain=True, content_type="t"))
         assert reader.bodies() == [body]
-        _, *kept = Client5(world, f"late{number}").subscribe(wish("a"))
+        _, *kept = Client5(world, f"late{number}").subscribe(subscription("a"))
         assert [(one.payload, int(one.qos)) for one in kept] == ([(body, number)] if body else [])
     assert len(world.vhost.retained) == 0
 
@@ -195,7 +198,7 @@ def test_the_last_retained_message_of_a_topic_counts_and_an_empty_one_clears_it(
 def test_every_topic_alias_that_was_offered_is_accepted() -> None:  # [MQTT-3.3.2-12]
     world = World(mqtt=options(topic_alias_maximum=300))
     reader, writer = Client5(world, "r"), Client5(world, "w")
-    reader.subscribe(wish("#"))
+    reader.subscribe(subscription("#"))
     writer.send(*[publish(f"t/{alias}", topic_alias=alias) for alias in range(1, 301)])
     writer.send(*[publish("", topic_alias=alias) for alias in range(1, 301)])
     assert [one.topic for one in reader.publications()] == [
@@ -222,12 +225,12 @@ def test_only_publications_wait_for_the_receive_maximum(
 ) -> None:  # [MQTT-3.3.4-10], [MQTT-4.9.0-3]
     world = World()
     client, writer = Client5(world, "r", receive_max=1), Client5(world, "w")
-    client.subscribe(wish("a"))
+    client.subscribe(subscription("a"))
     writer.send(publish("a", b"1", qos, 1), publish("a", b"2", qos, 2))
     assert client.bodies() == [b"1"]
     client.connection.receive_data(PINGREQ)
     assert client.read_bytes() == PINGRESP
-    assert client.subscribe(wish("b", 1), packet_id=5) == [[1]]
+    assert client.subscribe(subscription("b", 1), packet_id=5) == [[1]]
     assert [
         type(one)
         for one in client.send(publish("c", b"", 1), publish("c", b"", 2, 3), mqtt5.PubRelPacket(3))
@@ -249,7 +252,7 @@ def test_a_session_lasts_at_least_as_long_as_its_connection(expiry: int) -> None
         Client5(world, session_expiry_interval=expiry, keep_alive=0),
         Client5(world, "w", keep_alive=0),
     )
-    client.subscribe(wish("a"))
+    client.subscribe(subscription("a"))
     world.sleep(10_000_000)
     writer.send(publish("a", b"x", 1))
     assert client.bodies() == [b"x"]

@@ -10,7 +10,7 @@ import pytest
 
 from broker.access.identity import AuthConversation, AuthStep, Credentials, Identity, Verdict
 from tests.clients import Guests, World
-from tests.wire.mqtt5.client import Client5, disconnect_of, members, publish, wish
+from tests.wire.mqtt5.client import Client5, disconnect_of, members, publish, subscription
 
 CODES = {int(code): code for code in members(mqtt5.AuthReasonCode)}
 CONTINUE, AGAIN = CODES[0x18], CODES[0x19]
@@ -100,7 +100,7 @@ def test_a_challenge_is_answered_and_the_client_is_in() -> (
     ) == (0x18, "RIDDLE", b"21")
     [connack] = client.send(auth(b"42"))
     assert int(connack.reason_code) == 0
-    assert client.subscribe(wish("a")) == [[2]]
+    assert client.subscribe(subscription("a")) == [[2]]
 
 
 def test_an_unknown_method() -> None:  # [MQTT-4.12.0-1]
@@ -120,7 +120,7 @@ def test_a_refusal_is_a_connack(data: bytes, code: int) -> None:  # [MQTT-4.12.0
     [
         publish("a"),
         mqtt5.PingReqPacket().write(),
-        mqtt5.SubscribePacket(1, [wish("a")]).write(),
+        mqtt5.SubscribePacket(1, [subscription("a")]).write(),
         auth(b"42", AGAIN),
         auth(b"42", method="OTHER"),
         b"\xf0\x02\x18\x00",

@@ -16,7 +16,7 @@ from protocols.connection import Connection
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet
 from tests.wire.mqtt.client import Client, connect, here, subscribe
-from tests.wire.mqtt5.client import Client5, publish, raw_connect, wish
+from tests.wire.mqtt5.client import Client5, publish, raw_connect, subscription
 from tests.wire.mqtt5.test_publish import WRONG
 
 TOPICS = st.sampled_from(["a", "a/b", "a/c", "b", "$SYS/x", "$x", "/"])
@@ -53,7 +53,7 @@ RUNS = st.builds(lambda topic, count: publish(topic, b"run") * count, TOPICS, st
 OTHERS = st.one_of(
     st.builds(
         lambda name, qos, no_local, identifier: mqtt5.SubscribePacket(
-            1, [wish(name, qos, no_local and name[0] != "$")], subscription_id=identifier
+            1, [subscription(name, qos, no_local and name[0] != "$")], subscription_id=identifier
         ).write(),
         FILTERS,
         st.integers(0, 2),
@@ -130,7 +130,7 @@ def effects(data: bytes, cuts: list[int], late_verdict: bool) -> tuple[object, .
     world = World(mqtt=options)
     old, new = here(world, "w0"), Client5(world, "w1", session_expiry_interval=100)
     old.send(subscribe(1, ("a/#", 1), ("#", 0)))
-    new.subscribe(wish("a/#", 2), wish("#", 0, as_published=True))
+    new.subscribe(subscription("a/#", 2), subscription("#", 0, as_published=True))
     world.guests.hold = late_verdict
     connection: Connection = world.raw_mqtt()
     at = 0
@@ -201,23 +201,23 @@ def _older_reader(world: World) -> None:
 
 
 def _aliases(world: World) -> None:
-    Client5(world, "aliases", topic_alias_max=5).subscribe(wish("a", 0))
+    Client5(world, "aliases", topic_alias_max=5).subscribe(subscription("a", 0))
 
 
 def _identifier(world: World) -> None:
-    Client5(world, "identifier").subscribe(wish("a", 0), identifier=1)
+    Client5(world, "identifier").subscribe(subscription("a", 0), identifier=1)
 
 
 def _limit(world: World) -> None:
-    Client5(world, "limit", max_packet_size=1_000_000).subscribe(wish("a", 0))
+    Client5(world, "limit", max_packet_size=1_000_000).subscribe(subscription("a", 0))
 
 
 def _no_local(world: World) -> None:
-    Client5(world, "no-local").subscribe(wish("a", 0, no_local=True))
+    Client5(world, "no-local").subscribe(subscription("a", 0, no_local=True))
 
 
 def _shared(world: World) -> None:
-    Client5(world, "shared").subscribe(wish("$share/g/a", 0))
+    Client5(world, "shared").subscribe(subscription("$share/g/a", 0))
 
 
 def _queue(world: World) -> None:
@@ -225,7 +225,7 @@ def _queue(world: World) -> None:
 
 
 def _as_published(world: World) -> None:
-    Client5(world, "as-published").subscribe(wish("a", 0, as_published=True))
+    Client5(world, "as-published").subscribe(subscription("a", 0, as_published=True))
 
 
 #: Subscription that prevents the relay of whole packets -> how many of four publications are
@@ -251,7 +251,7 @@ def test_qos_0_reaches_readers_as_the_same_bytes_on_every_path(
     world = World()
     readers = [Client5(world, f"r{qos}") for qos in range(3)]
     for qos, one in enumerate(readers):
-        one.subscribe(wish("a", qos))
+        one.subscribe(subscription("a", qos))
     writer = Client5(world, "w")
     plain = publish("a", bytes(size))
     writer.send(plain)
@@ -273,7 +273,7 @@ def test_qos_1_and_2_reach_readers_as_the_same_bytes_on_every_path(
     world = World()
     readers = [Client5(world, f"r{granted}") for granted in range(3)]
     for granted, one in enumerate(readers):
-        one.subscribe(wish("a", granted))
+        one.subscribe(subscription("a", granted))
     writer = Client5(world, "w")
     writer.send(publish("a", b"x", qos, 1))
     detour(world)
@@ -291,7 +291,7 @@ def test_runs_of_both_levels_reach_readers_of_both_in_order() -> None:
     world = World()
     old, new = Client(world, connect("old")), Client5(world, "new")
     old.send(subscribe(1, ("#", 0)))
-    new.subscribe(wish("#", 0))
+    new.subscribe(subscription("#", 0))
     writers = Client(world, connect("w4")), Client5(world, "w5")
     expected = []
     for number in range(50):

@@ -10,7 +10,7 @@ import pytest
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, connect_packet, mqtt_publish, packet, text
 from tests.wire.mqtt.client import ACCEPTED, Client, subscribe
-from tests.wire.mqtt5.client import Client5, disconnect_of, publish, raw_connect, wish
+from tests.wire.mqtt5.client import Client5, disconnect_of, publish, raw_connect, subscription
 
 
 def options(**changes: Any) -> MqttOptions:
@@ -219,7 +219,7 @@ def test_a_newer_connection_takes_the_session_over_and_the_older_one_is_told() -
 ):  # [MQTT-3.1.4-3]
     world = World()
     old = Client5(world, session_expiry_interval=100)
-    old.subscribe(wish("a"))
+    old.subscribe(subscription("a"))
     new = Client5(world, clean=False, session_expiry_interval=100)
     assert new.connack.session_present is True
     assert [int(one.reason_code) for one in old.read()] == [0x8E]
@@ -240,7 +240,7 @@ def test_session_present_is_right_in_every_combination(
     world = World()
     first = Client5(world, clean=False, session_expiry_interval=first_expiry)
     assert first.connack.session_present is False
-    first.subscribe(wish("a"))
+    first.subscribe(subscription("a"))
     first.vanish() if rude else first.send(mqtt5.DisconnectPacket())
     second = Client5(world, clean=clean, session_expiry_interval=expiry)
     present = bool(first_expiry and not clean)
@@ -253,7 +253,7 @@ def test_session_present_is_right_in_every_combination(
 
 def test_a_session_may_pass_from_one_version_to_the_other_and_back() -> None:
     world = World()
-    Client5(world, session_expiry_interval=100).subscribe(wish("a", 1))
+    Client5(world, session_expiry_interval=100).subscribe(subscription("a", 1))
     writer = Client5(world, "w")
     old = Client(world, connect_packet("c", clean=False))
     assert old.greeting == b"\x20\x02\x01\x00"
@@ -273,7 +273,7 @@ def test_the_will_is_published_on_every_end_but_a_normal_disconnect(how: str) ->
     # [MQTT-3.1.2-7], [MQTT-3.1.2-8], [MQTT-3.1.2-10], [MQTT-3.14.4-3]
     world = World()
     watcher = Client5(world, "watcher")
-    watcher.subscribe(wish("gone"))
+    watcher.subscribe(subscription("gone"))
     mortal = Client5(
         world,
         will=mqtt5.Will(
@@ -305,7 +305,7 @@ def test_the_will_waits_for_its_delay_or_the_end_of_the_session(
 ) -> None:  # [MQTT-3.1.2-8]
     world = World()
     watcher = Client5(world, "watcher")
-    watcher.subscribe(wish("gone"))
+    watcher.subscribe(subscription("gone"))
     Client5(
         world,
         session_expiry_interval=expiry,
@@ -328,7 +328,7 @@ def test_a_client_that_reconnects_in_time_cancels_its_will_if_the_session_contin
 ) -> None:  # [MQTT-3.1.3-9]
     world = World()
     watcher = Client5(world, "watcher")
-    watcher.subscribe(wish("gone"))
+    watcher.subscribe(subscription("gone"))
     Client5(
         world,
         session_expiry_interval=100,
@@ -386,7 +386,7 @@ def test_versions_hear_each_other() -> None:
     old, new = Client(world, connect_packet("old")), Client5(world, "new")
     assert old.greeting == ACCEPTED
     old.send(subscribe(1, ("#", 2)))
-    new.subscribe(wish("#"))
+    new.subscribe(subscription("#"))
     old.send(mqtt_publish("a", b"1"), mqtt_publish("b", b"2", 1, 1))
     assert [(one.topic, one.payload) for one in new.read()] == [("a", b"1"), ("b", b"2")]
     old.read()

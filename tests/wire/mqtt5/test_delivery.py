@@ -8,7 +8,7 @@ import mqtt5
 import pytest
 
 from tests.clients import World
-from tests.wire.mqtt5.client import Client5, publish, wish
+from tests.wire.mqtt5.client import Client5, publish, subscription
 
 KEPT: dict[str, Any] = {"session_expiry_interval": 1_000}
 
@@ -17,7 +17,9 @@ KEPT: dict[str, Any] = {"session_expiry_interval": 1_000}
 def test_suback_and_unsuback_come_with_the_identifier_of_their_packet(packet_id: int) -> None:
     # [MQTT-3.8.4-1], [MQTT-3.8.4-2], [MQTT-3.8.4-7], [MQTT-3.10.4-4]
     client = Client5(World())
-    assert client.subscribe(wish("a", 1), wish("b", 2), packet_id=packet_id) == [[1, 2]]
+    assert client.subscribe(subscription("a", 1), subscription("b", 2), packet_id=packet_id) == [
+        [1, 2]
+    ]
     for _ in range(2):
         [answer] = client.send(mqtt5.UnsubscribePacket(packet_id, ["a"]))
         assert (type(answer), answer.packet_id) == (mqtt5.UnsubAckPacket, packet_id)
@@ -28,9 +30,9 @@ def test_many_filters_in_one_packet_are_as_many_packets_with_one_answer() -> (
 ):  # [MQTT-3.8.4-5], [MQTT-3.10.4-6]
     world = World()
     client, writer = Client5(world), Client5(world, "w")
-    assert client.subscribe(*[wish(f"a/{number}", number % 3) for number in range(100)]) == [
-        [number % 3 for number in range(100)]
-    ]
+    assert client.subscribe(
+        *[subscription(f"a/{number}", number % 3) for number in range(100)]
+    ) == [[number % 3 for number in range(100)]]
     writer.send(*[publish(f"a/{number}", b"", 0) for number in range(100)])
     assert len(client.publications()) == 100
     [answer] = client.send(
@@ -50,7 +52,7 @@ def test_the_lower_qos_of_publication_and_subscription_counts(
 ) -> None:  # [MQTT-3.8.4-8]
     world = World()
     client = Client5(world)
-    client.subscribe(wish("a", granted))
+    client.subscribe(subscription("a", granted))
     Client5(world, "w").send(publish("a", b"x", published))
     assert [int(one.qos) for one in client.publications()] == [min(granted, published)]
 
@@ -61,7 +63,7 @@ def test_overlapping_subscriptions_deliver_with_the_highest_qos(
 ) -> None:  # [MQTT-3.3.4-2]
     world = World()
     client = Client5(world)
-    client.subscribe(wish("a/#", others[0]), wish("a/+", others[1]))
+    client.subscribe(subscription("a/#", others[0]), subscription("a/+", others[1]))
     Client5(world, "w").send(publish("a/b", b"x", 2))
     assert [int(one.qos) for one in client.publications()] == [max(others)]
 
@@ -81,7 +83,7 @@ def test_filters_are_compared_character_by_character() -> None:  # [MQTT-3.10.4-
         " a",
         "\ufeffa",
     ]
-    client.subscribe(*[wish(name, 0) for name in filters])
+    client.subscribe(*[subscription(name, 0) for name in filters])
     [answer] = client.send(mqtt5.UnsubscribePacket(1, ["a/#", "A/B", "a/b//", "a", "a/c"]))
     assert [int(code) for code in answer.reason_codes] == [0x11] * 5
     for name in filters[1:]:
@@ -101,7 +103,7 @@ def test_after_unsubscribing_begun_deliveries_are_finished_and_no_new_ones_come(
 ) -> None:  # [MQTT-3.10.4-2], [MQTT-3.10.4-3]
     world = World()
     client, writer = Client5(world, **KEPT), Client5(world, "w")
-    client.subscribe(wish("a", qos))
+    client.subscribe(subscription("a", qos))
     writer.send(publish("a", b"begun", qos))
     [begun] = client.publications()
     client.send(mqtt5.UnsubscribePacket(9, ["a"]))
@@ -125,7 +127,7 @@ def test_new_deliveries_have_identifiers_that_are_not_in_use_and_no_dup_flag(qos
     # [MQTT-4.3.1-1], [MQTT-4.3.2-1], [MQTT-4.3.2-2], [MQTT-4.3.3-1], [MQTT-4.3.3-2], [MQTT-2.2.1-4]
     world = World()
     client, writer = Client5(world), Client5(world, "w")
-    client.subscribe(wish("a", qos))
+    client.subscribe(subscription("a", qos))
     writer.send(*[publish("a", b"", 2, number) for number in range(1, 101)])
     heard = client.publications()
     assert {(int(one.qos), one.duplicate) for one in heard} == {(qos, False)}
@@ -138,7 +140,7 @@ def test_a_qos_1_delivery_stays_until_its_puback_and_a_second_one_is_ignored() -
 ):  # [MQTT-4.3.2-3], [MQTT-4.4.0-1]
     world = World()
     client = Client5(world, **KEPT)
-    client.subscribe(wish("a"))
+    client.subscribe(subscription("a"))
     Client5(world, "w").send(*[publish("a", b"%d" % number, 1, number) for number in (1, 2)])
     heard = client.publications()
     for left in (2, 1, 0):
@@ -156,7 +158,7 @@ def test_qos_1_publication_after_its_puback_is_new_even_with_the_dup_flag() -> (
 ):  # [MQTT-4.3.2-5]
     world = World()
     client, writer = Client5(world), Client5(world, "w")
-    client.subscribe(wish("a"))
+    client.subscribe(subscription("a"))
     writer.send(
         publish("a", b"1", 1, 5), publish("a", b"2", 1, 5, duplicate=True), publish("a", b"3", 1, 5)
     )
@@ -173,7 +175,7 @@ def test_a_published_message_belongs_to_the_session_of_every_subscriber(
         for name in ("a/b", "a/+", "#", "a/#", "+/b", "b/#", "a/b/c", "$SYS/#")
     }
     for name, client in clients.items():
-        client.subscribe(wish(name))
+        client.subscribe(subscription(name))
         if not present:
             client.vanish()
     Client5(world, "w").send(publish("a/b", b"x", 1))
@@ -197,7 +199,7 @@ def test_every_subscriber_gets_a_topic_in_the_order_of_publication(
     world = World()
     readers = [Client5(world, f"r{number}") for number in range(3)]
     for reader, topic_filter in zip(readers, ("a", "#", "+"), strict=True):
-        reader.subscribe(wish(topic_filter, qos))
+        reader.subscribe(subscription(topic_filter, qos))
     writer = Client5(world, "w")
     for number in range(60):
         writer.send(
@@ -212,6 +214,6 @@ def test_every_subscriber_gets_a_topic_in_the_order_of_publication(
 def test_topics_of_every_length(length: int) -> None:  # [MQTT-4.7.3-1], [MQTT-4.7.3-3]
     world = World()
     client = Client5(world)
-    client.subscribe(wish("x" * length, 0), wish("#", 0))
+    client.subscribe(subscription("x" * length, 0), subscription("#", 0))
     Client5(world, "w").send(publish("x" * length, b"x"))
     assert [len(one.topic) for one in client.publications()] == [length]

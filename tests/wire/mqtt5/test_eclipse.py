@@ -29,7 +29,7 @@ from tests.wire.mqtt.client import (
     subscribe,
     unsubscribe,
 )
-from tests.wire.mqtt5.client import Client5, publish, wish
+from tests.wire.mqtt5.client import Client5, publish, subscription
 
 PROFILE = Path(__file__).parents[3] / "config" / "conformance.toml"
 TOPICS = ("TopicA", "TopicA/B", "Topic/C", "TopicA/C", "/TopicA")
@@ -144,7 +144,7 @@ class TestOf311:
 class TestOf5:
     def test_basic(self) -> None:
         client = Client5(world())
-        client.subscribe(wish(TOPICS[0], 2))
+        client.subscribe(subscription(TOPICS[0], 2))
         got = client.send(*[publish(TOPICS[0], b"qos %d" % qos, qos) for qos in range(3)])
         assert [one.payload for one in got if isinstance(one, mqtt5.PublishPacket)] == [
             b"qos 0",
@@ -164,14 +164,14 @@ class TestOf5:
                     user_properties=[("a", "2"), ("c", "3")],
                 )
             )
-        _, *kept = client.subscribe(wish("+/+", 2))
+        _, *kept = client.subscribe(subscription("+/+", 2))
         assert sorted(int(one.qos) for one in kept) == [0, 1, 2]
         assert [one.user_properties for one in kept] == [[("a", "2"), ("c", "3")]] * 3
 
     def test_will_message(self) -> None:
         broker = world()
         watcher = Client5(broker, "b")
-        watcher.subscribe(wish(TOPICS[2]))
+        watcher.subscribe(subscription(TOPICS[2]))
         Client5(
             broker,
             "a",
@@ -196,7 +196,7 @@ class TestOf5:
     def test_offline_message_queueing(self) -> None:
         broker = world()
         client = Client5(broker, "a", **KEPT)
-        client.subscribe(wish("+/+"))
+        client.subscribe(subscription("+/+"))
         client.send(mqtt5.DisconnectPacket())
         Client5(broker, "b").send(*[publish(TOPICS[qos + 1], b"", qos) for qos in range(3)])
         assert [int(one.qos) for one in Client5(broker, "a", clean=False, **KEPT).greeting[1:]] == [
@@ -206,7 +206,7 @@ class TestOf5:
 
     def test_overlapping_subscriptions(self) -> None:
         client = Client5(world())
-        client.subscribe(wish("TopicA/#", 2), wish("TopicA/+", 1))
+        client.subscribe(subscription("TopicA/#", 2), subscription("TopicA/+", 1))
         assert [
             int(one.qos)
             for one in client.send(publish(TOPICS[3], b"", 2))
@@ -216,7 +216,7 @@ class TestOf5:
     def test_keepalive(self) -> None:
         broker = world()
         watcher = Client5(broker, "b")
-        watcher.subscribe(wish(TOPICS[4]))
+        watcher.subscribe(subscription(TOPICS[4]))
         client = Client5(
             broker, "a", keep_alive=5, will=mqtt5.Will(TOPICS[4], payload=b"keepalive expiry")
         )
@@ -227,7 +227,7 @@ class TestOf5:
     def test_redelivery_on_reconnect(self) -> None:
         broker = world()
         client = Client5(broker, "b", **KEPT)
-        client.subscribe(wish("TopicA/#", 2))
+        client.subscribe(subscription("TopicA/#", 2))
         client.send(publish(TOPICS[1], b"", 1, 1), publish(TOPICS[3], b"", 2, 2))
         client.vanish()
         assert [
@@ -236,17 +236,17 @@ class TestOf5:
         ] == [(1, True), (2, True)]
 
     def test_subscribe_failure(self) -> None:
-        assert Client5(world()).subscribe(wish("test/nosubscribe")) == [[0x80]]
+        assert Client5(world()).subscribe(subscription("test/nosubscribe")) == [[0x80]]
 
     def test_dollar_topics(self) -> None:
         client = Client5(world())
-        client.subscribe(wish("+/+"))
+        client.subscribe(subscription("+/+"))
         [answer] = client.send(publish("$" + TOPICS[1], b"", 1))
         assert isinstance(answer, mqtt5.PubAckPacket)
 
     def test_unsubscribe(self) -> None:
         client = Client5(world())
-        client.subscribe(*[wish(topic, 0) for topic in TOPICS[:3]])
+        client.subscribe(*[subscription(topic, 0) for topic in TOPICS[:3]])
         client.send(mqtt5.UnsubscribePacket(2, [TOPICS[0]]))
         got = client.send(*[publish(topic) for topic in TOPICS[:3]])
         assert [one.topic for one in got] == list(TOPICS[1:3])
@@ -279,14 +279,16 @@ class TestOf5:
         broker = world()
         one, two, writer = Client5(broker, "1"), Client5(broker, "2"), Client5(broker, "w")
         for client in (one, two):
-            client.subscribe(wish("$share/sharename/+/+", 2), wish("TopicA/#", 2, handling=2))
+            client.subscribe(
+                subscription("$share/sharename/+/+", 2), subscription("TopicA/#", 2, handling=2)
+            )
         writer.send(publish("x/y", b"shared", 1), publish("TopicA/B", b"both", 1, 2))
         heard = one.bodies() + two.bodies()
         assert sorted(heard) == [b"both"] * 3 + [b"shared"]
 
     def test_user_properties(self) -> None:
         client = Client5(world())
-        client.subscribe(wish(TOPICS[0]))
+        client.subscribe(subscription(TOPICS[0]))
         pairs = [("a", "2"), ("c", "3")]
         got = client.send(
             *[publish(TOPICS[0], b"", qos, user_properties=pairs) for qos in range(3)]
@@ -297,7 +299,7 @@ class TestOf5:
 
     def test_payload_format(self) -> None:
         client = Client5(world())
-        client.subscribe(wish(TOPICS[0]))
+        client.subscribe(subscription(TOPICS[0]))
         got = client.send(
             *[
                 publish(TOPICS[0], b"", qos, payload_format_indicator=1, content_type="My name")
@@ -314,7 +316,7 @@ class TestOf5:
     def test_publication_expiry(self) -> None:
         broker = world()
         reader = Client5(broker, "b", **KEPT)
-        reader.subscribe(wish(TOPICS[0]))
+        reader.subscribe(subscription(TOPICS[0]))
         reader.send(mqtt5.DisconnectPacket())
         writer = Client5(broker, "a")
         for number, (qos, seconds) in enumerate([(1, 1), (2, 1), (1, 6), (2, 6)], start=1):
@@ -329,7 +331,7 @@ class TestOf5:
         broker = world()
         asking, answering = Client5(broker, "a"), Client5(broker, "b")
         for client in (asking, answering):
-            client.subscribe(wish(TOPICS[0], 2, no_local=True))
+            client.subscribe(subscription(TOPICS[0], 2, no_local=True))
         asking.send(
             publish(TOPICS[0], b"request", 1, response_topic=TOPICS[0], correlation_data=b"334")
         )
@@ -351,7 +353,7 @@ class TestOf5:
         broker = world()
         client = Client5(broker)
         assert client.connack.topic_alias_max == 10
-        client.subscribe(wish(TOPICS[0]))
+        client.subscribe(subscription(TOPICS[0]))
         got = client.send(
             publish(TOPICS[0], b"1", 1, 1, topic_alias=1), publish("", b"2", 1, 2, topic_alias=1)
         )
@@ -372,7 +374,7 @@ class TestOf5:
     def test_server_topic_alias(self) -> None:
         for most in (1, 0):
             client = Client5(world(), topic_alias_max=most)
-            client.subscribe(wish(TOPICS[0]))
+            client.subscribe(subscription(TOPICS[0]))
             client.connection.receive_data(
                 b"".join(publish(TOPICS[0], b"%d" % qos, qos, qos) for qos in range(3))
             )
@@ -386,7 +388,7 @@ class TestOf5:
     def test_maximum_packet_size(self) -> None:
         broker = world()
         client = Client5(broker, max_packet_size=64)
-        client.subscribe(wish(TOPICS[0]))
+        client.subscribe(subscription(TOPICS[0]))
         got = client.send(publish(TOPICS[0], b"." * 32), publish(TOPICS[0], b"." * 64, 1, 1))
         assert [one.payload for one in got if isinstance(one, mqtt5.PublishPacket)] == [b"." * 32]
         assert client.connack.max_packet_size == 16 << 20
@@ -405,7 +407,7 @@ class TestOf5:
     def test_flow_control1(self) -> None:
         broker = world()
         reader, writer = Client5(broker, "r", receive_max=10), Client5(broker, "w")
-        reader.subscribe(wish(TOPICS[0]))
+        reader.subscribe(subscription(TOPICS[0]))
         for number in range(1, 31):
             writer.send(publish(TOPICS[0], b"", 1, number))
         heard = reader.publications()
@@ -422,7 +424,7 @@ class TestOf5:
     def test_will_delay(self) -> None:
         broker = world()
         watcher = Client5(broker, "b")
-        watcher.subscribe(wish(TOPICS[0]))
+        watcher.subscribe(subscription(TOPICS[0]))
         for delay, expiry, after in ((3, 5, 3), (5, 0, 0), (5, 2, 2)):
             will = mqtt5.Will(TOPICS[0], payload=b"test_will_delay", will_delay_interval=delay)
             Client5(broker, "a", will=will, session_expiry_interval=expiry).vanish()
@@ -437,25 +439,26 @@ class TestOf5:
         broker = world()
         one, two = Client5(broker, "1"), Client5(broker, "2")
         for client in (one, two):
-            client.subscribe(wish(TOPICS[0], 2, no_local=True))
+            client.subscribe(subscription(TOPICS[0], 2, no_local=True))
         assert [type(got) for got in one.send(publish(TOPICS[0], b"noLocal test", 1))] == [
             mqtt5.PubAckPacket
         ]
         assert two.bodies() == [b"noLocal test"]
-        two.subscribe(wish(TOPICS[0], 2, as_published=True))
+        two.subscribe(subscription(TOPICS[0], 2, as_published=True))
         one.send(publish(TOPICS[0], b"", 1, 2), publish(TOPICS[0], b"x", 1, 3, retain=True))
         assert [got.retain for got in two.publications()] == [False, True]
         counts = [
-            len(two.subscribe(wish("+", 0, handling=handling))) - 1 for handling in (1, 1, 2, 0, 0)
+            len(two.subscribe(subscription("+", 0, handling=handling))) - 1
+            for handling in (1, 1, 2, 0, 0)
         ]
         assert counts == [1, 0, 0, 1, 1]
 
     def test_subscribe_identifiers(self) -> None:
         broker = world()
         one, two = Client5(broker, "1"), Client5(broker, "2")
-        one.subscribe(wish(TOPICS[0], 2), identifier=456_789)
-        two.subscribe(wish(TOPICS[0], 2), identifier=2)
-        two.subscribe(wish(f"{TOPICS[0]}/#", 2), identifier=3)
+        one.subscribe(subscription(TOPICS[0], 2), identifier=456_789)
+        two.subscribe(subscription(TOPICS[0], 2), identifier=2)
+        two.subscribe(subscription(f"{TOPICS[0]}/#", 2), identifier=3)
         [got] = [
             answer
             for answer in two.send(publish(TOPICS[0], b"x", 1))

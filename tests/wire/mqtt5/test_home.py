@@ -15,7 +15,7 @@ from protocols.mqtt.connection.connection import MqttConnection
 from protocols.mqtt.session.session import Session
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.client import RETAIN, Client, Will, connect, publications, subscribe
-from tests.wire.mqtt5.client import Client5, publish, raw_connect, wish
+from tests.wire.mqtt5.client import Client5, publish, raw_connect, subscription
 from tests.wire.mqtt5.test_connect import WRONG as WRONG_CONNECTS
 from tests.wire.mqtt5.test_publish import WRONG
 
@@ -42,7 +42,9 @@ def test_a_house_comes_up() -> None:
     # slowly.
     home = Client5(world, "home", session_expiry_interval=300, receive_max=50)
     heard = home.send(
-        mqtt5.SubscribePacket(1, [wish("homeassistant/#", 1), wish("device/+/availability", 1)])
+        mqtt5.SubscribePacket(
+            1, [subscription("homeassistant/#", 1), subscription("device/+/availability", 1)]
+        )
     )
     topics: list[str] = []
     while heard:
@@ -114,7 +116,9 @@ def test_connections_that_misbehave_leave_no_object(count: int) -> None:
     ]
     more = [
         mqtt5.SubscribePacket(
-            1, [wish("$share/g/a", 1), wish("a/#", 2, no_local=True)], subscription_id=3
+            1,
+            [subscription("$share/g/a", 1), subscription("a/#", 2, no_local=True)],
+            subscription_id=3,
         ).write(),
         publish("a/b", b"x", 1, content_type="t", topic_alias=3),
         publish("a/b", b"x", 0, retain=True, message_expiry_interval=1),

@@ -10,7 +10,7 @@ from pamqp import commands as spec
 
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.client import Client, connect, subscribe
-from tests.wire.mqtt5.client import Client5, disconnect_of, publish, wish
+from tests.wire.mqtt5.client import Client5, disconnect_of, publish, subscription
 from tests.wire.mqtt5.test_connect import options
 
 EVERYTHING: dict[str, Any] = {
@@ -37,7 +37,7 @@ def test_properties_are_delivered_unaltered_and_in_order(
     # [MQTT-3.3.2-4], [MQTT-3.3.2-15..20], [MQTT-3.1.3-10]
     world = World()
     reader, writer = Client5(world, "r"), Client5(world, "w")
-    reader.subscribe(wish("a", granted))
+    reader.subscribe(subscription("a", granted))
     answer = writer.send(publish("a", "grüße".encode(), qos, retain=retain, **EVERYTHING))
     assert len(answer) == bool(qos)
     [got] = reader.publications()
@@ -51,7 +51,7 @@ def test_properties_are_delivered_unaltered_and_in_order(
     assert got.topic_alias is None
     if retain:
         late = Client5(world, "late")
-        _, kept = late.subscribe(wish("a", granted))
+        _, kept = late.subscribe(subscription("a", granted))
         assert (kept.payload, kept.retain, properties_of(kept)) == (
             "grüße".encode(),
             True,
@@ -63,7 +63,7 @@ def test_properties_are_delivered_unaltered_and_in_order(
 def test_each_property_alone_is_delivered(size: int) -> None:
     world = World()
     reader, writer = Client5(world, "r"), Client5(world, "w")
-    reader.subscribe(wish("a", 0))
+    reader.subscribe(subscription("a", 0))
     for name, value in EVERYTHING.items():
         writer.send(publish("a", bytes(size), **{name: value}))
         [got] = reader.publications()
@@ -76,7 +76,7 @@ def test_a_delivery_has_the_remaining_expiry_and_an_expired_message_is_not_deliv
 ):  # [MQTT-3.3.2-5], [MQTT-3.3.2-6]
     world = World()
     reader, writer = Client5(world, "r", session_expiry_interval=1_000), Client5(world, "w")
-    reader.subscribe(wish("#", 1))
+    reader.subscribe(subscription("#", 1))
     reader.vanish()
     for seconds in (5, 10, 20, None):
         writer.send(
@@ -94,7 +94,7 @@ def test_a_delivery_has_the_remaining_expiry_and_an_expired_message_is_not_deliv
         (b"10", 3),
     ]
     world.sleep(5_000)
-    _, *kept = Client5(world, "late").subscribe(wish("#", 0))
+    _, *kept = Client5(world, "late").subscribe(subscription("#", 0))
     assert [(one.payload, one.message_expiry_interval) for one in kept] == [(b"20", 8)]
     world.sleep(100_000)
     assert len(world.vhost.retained) == 0
@@ -103,7 +103,7 @@ def test_a_delivery_has_the_remaining_expiry_and_an_expired_message_is_not_deliv
 def test_the_topic_alias_of_a_client_stands_for_its_topic() -> None:  # [MQTT-3.3.2-7..11]
     world = World()
     reader = Client5(world, "r")
-    reader.subscribe(wish("#", 1))
+    reader.subscribe(subscription("#", 1))
     writer, other = Client5(world, "w"), Client5(world, "o")
     writer.send(
         publish("first/topic", b"1", topic_alias=1),
@@ -144,7 +144,7 @@ def test_the_broker_uses_as_many_aliases_as_its_client_knows() -> (
 ):  # [MQTT-3.1.2-26], [MQTT-3.1.2-27]
     world = World()
     reader, writer = Client5(world, "r", topic_alias_max=2), Client5(world, "w")
-    reader.subscribe(wish("#", 1))
+    reader.subscribe(subscription("#", 1))
     for _ in range(2):
         writer.send(*[publish(topic, b"x", 1) for topic in ("first", "second", "third", "x")])
     # The package mqtt5 cannot read an empty topic name, so this test compares bytes.
@@ -156,7 +156,7 @@ def test_the_broker_uses_as_many_aliases_as_its_client_knows() -> (
     )  # The second message to the topic `first` (packet identifier 5) has the alias 1 and no topic.
     assert b"\x23\x00\x03" not in data
     again = Client5(world, "r")
-    again.subscribe(wish("#", 1))
+    again.subscribe(subscription("#", 1))
     writer.send(publish("first", b"x"))
     assert [one.topic_alias for one in again.publications()] == [None]
 
@@ -170,7 +170,7 @@ def test_the_receive_maximum_of_the_client_is_never_exceeded(
         Client5(world, "r", receive_max=maximum, session_expiry_interval=100),
         Client5(world, "w"),
     )
-    reader.subscribe(wish("a", 2))
+    reader.subscribe(subscription("a", 2))
     for number in range(25):
         writer.send(publish("a", b"%d" % number, 1 + number % 2, number + 1))
     seen: list[bytes] = []
@@ -199,7 +199,7 @@ def test_messages_in_flight_are_resent_within_a_smaller_receive_maximum() -> (
 ):  # [MQTT-3.3.1-1], [MQTT-4.4.0-1], [MQTT-4.6.0-1]
     world = World()
     reader, writer = Client5(world, "r", session_expiry_interval=100), Client5(world, "w")
-    reader.subscribe(wish("a", 1))
+    reader.subscribe(subscription("a", 1))
     writer.send(*[publish("a", b"%d" % number, 1, number + 1) for number in range(6)])
     assert len(reader.publications()) == 6
     reader.vanish()
@@ -234,7 +234,7 @@ def test_no_packet_is_larger_than_its_client_takes(
 ) -> None:  # [MQTT-3.1.2-24], [MQTT-3.1.2-25]
     world = World()
     reader, writer = Client5(world, "r", max_packet_size=size), Client5(world, "w")
-    reader.subscribe(wish("a", 2))
+    reader.subscribe(subscription("a", 2))
     for body in range(size - 12, size + 3):
         writer.send(publish("a", bytes(body), qos, 1), mqtt5.PubRelPacket(1) if qos == 2 else b"")
     writer.send(publish("a", b"last", qos, 1))
@@ -260,7 +260,7 @@ def test_a_packet_larger_than_the_broker_takes() -> None:  # [MQTT-3.2.2-15]
     world = World(mqtt=options(max_packet=100))
     reader, client = Client5(world, "r"), Client5(world)
     assert client.connack.max_packet_size == 100
-    reader.subscribe(wish("a"))
+    reader.subscribe(subscription("a"))
     whole = publish("a", bytes(94))
     assert len(whole) == 100
     client.send(whole)
@@ -274,7 +274,7 @@ def test_reason_codes_of_publications(
 ) -> None:  # [MQTT-3.4.2-1], [MQTT-3.5.2-1], [MQTT-3.3.4-1]
     world = World()
     reader, writer = Client5(world, "r"), Client5(world, "w")
-    reader.subscribe(wish("heard", 2))
+    reader.subscribe(subscription("heard", 2))
     world.amqp().queue("full", "amq.topic", "full", x_max_length=0, x_overflow="reject-publish")
     codes = {"heard": 0, "unread": 0x10, "$SYS/x": 0x87, "full": 0x97, "/".join("x" * 300): 0x87}
     for number, (topic, code) in enumerate(codes.items()):
@@ -288,7 +288,7 @@ def test_reason_codes_of_publications(
 def test_a_payload_that_is_no_text_though_it_says_so(qos: int) -> None:
     world = World()
     reader, writer = Client5(world, "r"), Client5(world, "w")
-    reader.subscribe(wish("a"))
+    reader.subscribe(subscription("a"))
     answers = writer.send(publish("a", b"\xff", qos, payload_format_indicator=1))
     assert [int(one.reason_code) for one in answers] == ([0x99] if qos else [])
     assert reader.publications() == []
@@ -302,7 +302,7 @@ def test_a_qos_2_publication_is_delivered_once_however_often_it_is_sent() -> (
 ):  # [MQTT-4.3.3-2..13]
     world = World()
     reader, writer = Client5(world, "r"), Client5(world, "w", session_expiry_interval=100)
-    reader.subscribe(wish("a", 0))
+    reader.subscribe(subscription("a", 0))
     writer.send(publish("a", b"1", 2, 7), publish("a", b"1", 2, 7, duplicate=True))
     writer.vanish()
     writer = Client5(world, "w", clean=False, session_expiry_interval=100)
@@ -322,7 +322,7 @@ def test_a_refused_delivery_is_over(qos: int, code: int) -> None:  # [MQTT-4.4.0
         Client5(world, "r", receive_max=1, session_expiry_interval=100),
         Client5(world, "w"),
     )
-    reader.subscribe(wish("a", qos))
+    reader.subscribe(subscription("a", qos))
     writer.send(publish("a", b"1", qos, 1), publish("a", b"2", qos, 2))
     [first] = reader.publications()
     [second] = reader.send(
@@ -353,7 +353,7 @@ def test_acknowledgements_of_messages_that_are_not_in_flight() -> (
 def test_the_acknowledgement_of_another_qos_is_a_protocol_error(qos: int, kind: int) -> None:
     world = World()
     reader = Client5(world, "r")
-    reader.subscribe(wish("a", qos))
+    reader.subscribe(subscription("a", qos))
     Client5(world, "w").send(publish("a", b"x", qos))
     [got] = reader.publications()
     assert disconnect_of(reader, bytes([kind, 2]) + got.packet_id.to_bytes(2, "big")) == (
@@ -452,7 +452,7 @@ def test_an_invalid_packet_is_answered_with_its_reason_code(data: bytes, pieceme
     # [MQTT-4.13.2-1]
     world = World()
     watcher = Client5(world, "watcher")
-    watcher.subscribe(wish("gone"))
+    watcher.subscribe(subscription("gone"))
     client = Client5(world, will=mqtt5.Will("gone", payload=b"x"))
     answer: list[Any] = []
     for piece in [data[at : at + 1] for at in range(len(data))] if piecemeal else [data]:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.client import Client, connect, publications, subscribe
-from tests.wire.mqtt5.client import Client5, publish, wish
+from tests.wire.mqtt5.client import Client5, publish, subscription
 
 SHARED = "$share/g/a/#"
 
@@ -33,10 +33,10 @@ def test_publications_are_dealt_out_in_turns(qos: int) -> None:
     world = World()
     members = [Client5(world, f"m{number}") for number in range(3)]
     for member in members:
-        assert member.subscribe(wish(SHARED, 2)) == [[2]]
+        assert member.subscribe(subscription(SHARED, 2)) == [[2]]
     other, alone, writer = Client5(world, "other"), Client5(world, "alone"), Client5(world, "w")
-    other.subscribe(wish("$share/h/a/#", 2))
-    alone.subscribe(wish("a/b", 2))
+    other.subscribe(subscription("$share/h/a/#", 2))
+    alone.subscribe(subscription("a/b", 2))
     for number in range(30):
         writer.send(
             publish("a/b", b"%d" % number, qos, number + 1),
@@ -61,8 +61,8 @@ def test_each_member_has_the_qos_that_it_was_granted(
 ) -> None:  # [MQTT-4.8.2-3]
     world = World()
     low, high, writer = Client5(world, "low"), Client5(world, "high"), Client5(world, "w")
-    low.subscribe(wish(SHARED, granted))
-    high.subscribe(wish(SHARED, 2))
+    low.subscribe(subscription(SHARED, granted))
+    high.subscribe(subscription(SHARED, 2))
     for number in range(10):
         writer.send(publish("a", b"x", qos, number + 1))
     assert {int(one.qos) for one in low.publications()} == {min(qos, granted)}
@@ -75,10 +75,10 @@ def test_identifiers_and_retain_of_a_shared_subscription() -> None:
     writer = Client5(world, "w")
     writer.send(publish("a/b", b"kept", 1, retain=True))
     member = Client5(world, "m")
-    assert member.subscribe(wish(SHARED, 1), identifier=5) == [
+    assert member.subscribe(subscription(SHARED, 1), identifier=5) == [
         [1]
     ]  # A shared subscription gets no retained messages (section 4.8.2).
-    member.subscribe(wish("a/#", 1, handling=2), identifier=6)
+    member.subscribe(subscription("a/#", 1, handling=2), identifier=6)
     writer.send(publish("a/b", b"x", 1))
     got = member.publications()
     assert sorted((one.payload, tuple(one.subscription_ids)) for one in got) == [
@@ -87,7 +87,7 @@ def test_identifiers_and_retain_of_a_shared_subscription() -> None:
     ]
     writer.send(publish("a/b", b"y"))
     assert sorted(tuple(one.subscription_ids) for one in member.publications()) == [(5,), (6,)]
-    member.subscribe(wish(SHARED, 1), identifier=7)
+    member.subscribe(subscription(SHARED, 1), identifier=7)
     member.send(mqtt5.UnsubscribePacket(3, ["a/#"]))
     writer.send(publish("a/b", b"z", 1))
     assert [tuple(one.subscription_ids) for one in member.publications()] == [(7,)]
@@ -97,7 +97,7 @@ def test_older_versions_share_too() -> None:
     world = World()
     old, new, writer = Client(world, connect("old")), Client5(world, "new"), Client5(world, "w")
     old.send(subscribe(1, (SHARED, 1)))
-    new.subscribe(wish(SHARED, 1))
+    new.subscribe(subscription(SHARED, 1))
     writer.send(
         *[publish("a", b"%d" % number, 1, number + 1, content_type="x") for number in range(4)]
     )
@@ -110,9 +110,9 @@ def test_older_versions_share_too() -> None:
 def test_an_unacknowledged_message_goes_to_another_member(expiry: int) -> None:  # [MQTT-4.8.2-4]
     world = World()
     one = Client5(world, "1", session_expiry_interval=expiry)
-    one.subscribe(wish(SHARED, 1))
+    one.subscribe(subscription(SHARED, 1))
     two = Client5(world, "2", session_expiry_interval=expiry)
-    two.subscribe(wish(SHARED, 1))
+    two.subscribe(subscription(SHARED, 1))
     writer = Client5(world, "w")
     writer.send(*[publish("a", b"%d" % number, 1, number + 1) for number in range(6)])
     first = one.publications()
@@ -133,8 +133,8 @@ def test_an_unacknowledged_message_goes_to_another_member(expiry: int) -> None: 
 def test_a_qos_2_message_stays_with_the_session_that_got_it() -> None:  # [MQTT-4.8.2-5]
     world = World()
     one, two = Client5(world, "1", session_expiry_interval=100), Client5(world, "2")
-    one.subscribe(wish(SHARED, 2))
-    two.subscribe(wish(SHARED, 2))
+    one.subscribe(subscription(SHARED, 2))
+    two.subscribe(subscription(SHARED, 2))
     writer = Client5(world, "w")
     writer.send(*[publish("a", b"%d" % number, 2, number + 1) for number in range(4)])
     given = one.publications()
@@ -155,7 +155,7 @@ def test_a_message_that_a_member_refuses_is_dropped() -> None:  # [MQTT-4.8.2-6]
     world = World()
     one, two = Client5(world, "1"), Client5(world, "2")
     for client in (one, two):
-        client.subscribe(wish(SHARED, 1))
+        client.subscribe(subscription(SHARED, 1))
     Client5(world, "w").send(publish("a", b"x", 1))
     [got] = one.publications() or two.publications()
     for client in (one, two):
@@ -167,7 +167,7 @@ def test_a_busy_member_is_passed_over() -> None:
     world = World()
     slow, quick = Client5(world, "slow", receive_max=1), Client5(world, "quick", receive_max=100)
     for client in (slow, quick):
-        client.subscribe(wish(SHARED, 1))
+        client.subscribe(subscription(SHARED, 1))
     writer = Client5(world, "w")
     writer.send(*[publish("a", b"%d" % number, 1, number + 1) for number in range(20)])
     [kept] = slow.publications()
@@ -181,7 +181,7 @@ def test_a_busy_member_is_passed_over() -> None:
 def test_shared_group_waits_for_members_with_a_persistent_session() -> None:
     world = World()
     member, writer = Client5(world, "m", session_expiry_interval=100), Client5(world, "w")
-    member.subscribe(wish(SHARED, 2))
+    member.subscribe(subscription(SHARED, 2))
     member.vanish()
     for qos in range(3):
         [*answer] = writer.send(publish("a", b"%d" % qos, qos, qos + 1))
@@ -203,7 +203,7 @@ def test_shared_group_waits_for_members_with_a_persistent_session() -> None:
 def test_no_client_publishes_to_a_shared_subscription(topic: str) -> None:
     world = World()
     member = Client5(world, "m")
-    member.subscribe(wish(SHARED, 1))
+    member.subscribe(subscription(SHARED, 1))
     [answer] = Client5(world, "w").send(publish(topic, b"x", 1))
     assert int(answer.reason_code) == 0x87
     assert member.publications() == []
@@ -228,7 +228,7 @@ class Sharing(RuleBasedStateMachine):
         self.acknowledged: dict[str, list[int]] = {"g": [], "h": []}
         self.anchor = Client5(self.world, "anchor", session_expiry_interval=10_000)
         for identifier, group in enumerate("gh", start=1):
-            self.anchor.subscribe(wish(f"$share/{group}/a", 2), identifier=identifier)
+            self.anchor.subscribe(subscription(f"$share/{group}/a", 2), identifier=identifier)
         self.anchor.vanish()
 
     def connect(self, name: str) -> Client5:
@@ -249,7 +249,10 @@ class Sharing(RuleBasedStateMachine):
         client = self.clients[name]
         if client is not None:
             number = {"g": 1, "h": 2}[group]
-            self.hear(name, client.subscribe(wish(f"$share/{group}/a", qos), identifier=number)[1:])
+            self.hear(
+                name,
+                client.subscribe(subscription(f"$share/{group}/a", qos), identifier=number)[1:],
+            )
             self.listen()
 
     @rule(qos=st.integers(1, 2), count=st.integers(1, 4))

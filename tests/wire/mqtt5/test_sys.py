@@ -6,7 +6,7 @@ import pytest
 
 from tests.clients import World
 from tests.wire.mqtt.client import Client, connect, publications, subscribe
-from tests.wire.mqtt5.client import Client5, publish, wish
+from tests.wire.mqtt5.client import Client5, publish, subscription
 from tests.wire.mqtt5.test_connect import options
 
 #: Topics that monitoring tools for Mosquitto read (mosquitto's manual, "Broker Status").
@@ -43,7 +43,7 @@ NAMES = {
 
 def values(world: World, topic_filter: str) -> dict[str, str]:
     """Return the values that a new subscription receives at once."""
-    _, *rest = Client5(world, "monitor").subscribe(wish(topic_filter, 1))
+    _, *rest = Client5(world, "monitor").subscribe(subscription(topic_filter, 1))
     assert all(one.retain for one in rest)
     assert {int(one.qos) for one in rest} <= {0}
     return {one.topic.removeprefix("$SYS/broker/"): one.payload.decode() for one in rest}
@@ -60,7 +60,7 @@ def test_wildcards_that_do_not_begin_with_sys_do_not_match_sys_topics(
     topic_filter: str,
 ) -> None:  # [MQTT-4.7.2-1]
     world = World()
-    Client5(world, "m").subscribe(wish("$SYS/#"))
+    Client5(world, "m").subscribe(subscription("$SYS/#"))
     assert values(world, topic_filter) == {}
     world.sleep(100_000)
 
@@ -69,7 +69,8 @@ def test_sys_topics_are_renewed_and_changes_are_published() -> None:
     world = World()
     monitor, old = Client5(world, "monitor"), Client(world, connect("old"))
     monitor.subscribe(
-        wish("$SYS/broker/publish/messages/received", 0), wish("$SYS/broker/uptime", 0, handling=2)
+        subscription("$SYS/broker/publish/messages/received", 0),
+        subscription("$SYS/broker/uptime", 0, handling=2),
     )
     old.send(subscribe(1, ("$SYS/broker/clients/connected", 1)))
     writer = Client5(world, "w")
@@ -89,7 +90,7 @@ def test_sys_topics_are_renewed_and_changes_are_published() -> None:
 def test_loads_are_moving_averages() -> None:
     world = World()
     monitor, writer = Client5(world, "m"), Client5(world, "w")
-    monitor.subscribe(wish("$SYS/broker/load/publish/received/+", 0))
+    monitor.subscribe(subscription("$SYS/broker/load/publish/received/+", 0))
     heard: dict[str, float] = {}
     for _ in range(200):
         writer.send(*[publish("a", b"x")] * 100)
@@ -102,7 +103,7 @@ def test_loads_are_moving_averages() -> None:
 def test_sys_topics_are_not_computed_without_a_subscription() -> None:
     world = World()
     client = Client5(world)
-    client.subscribe(wish("$SYS/#"))
+    client.subscribe(subscription("$SYS/#"))
     assert world.broker.agenda.deadline > 0
     client.vanish()
     world.sleep(10_000)
@@ -118,7 +119,7 @@ def test_sys_topics_can_be_turned_off() -> None:
 def test_amqp_hears_nothing_of_it() -> None:
     world = World()
     world.amqp().queue("q", "amq.topic", "#")
-    Client5(world).subscribe(wish("$SYS/#"))
+    Client5(world).subscribe(subscription("$SYS/#"))
     world.sleep(10_000)
     assert world.queue("q").depth == 0
 
@@ -129,7 +130,7 @@ def test_a_large_broker_is_counted_in_steps() -> None:
     for client in many[:2_000]:
         client.vanish()
     monitor = Client5(world, "monitor")
-    _, *heard = monitor.subscribe(wish("$SYS/broker/clients/+", 0))
+    _, *heard = monitor.subscribe(subscription("$SYS/broker/clients/+", 0))
     values = {one.topic.rpartition("/")[2]: one.payload for one in heard}
     assert (values["connected"], values["disconnected"], values["total"]) == (
         b"501",

@@ -25,11 +25,11 @@ ENCRYPTED: Final = ("amqps", "mqtts", "wss")
 
 
 class OptionsError(Exception):
-    """The options cannot be used. The text names the option and the remedy."""
+    """The options of the app are invalid. The error's text names the option and the remedy."""
 
 
 class AppLogin(msgspec.Struct, frozen=True):
-    """A user of the broker, as an option or made by the app."""
+    """A user of the broker: one of the option `logins`, or a system user that the app creates."""
 
     username: str
     password: str
@@ -119,7 +119,7 @@ def write_settings(options: Options, passwords: Mapping[str, str], folders: Fold
 
 
 def _copy_certificates(options: Options, folders: Folders) -> dict[str, Path]:
-    """Copy the certificates to the folder `run`; return the paths of the copies by setting.
+    """Copy the certificates to the folder `run`; return setting name -> path of the copy.
 
     The broker needs copies, because it does not run as root, and only root can read the folder of
     the certificates. Return {} if the certificate does not exist: then no port has TLS. Raises

@@ -4,8 +4,8 @@ import { latest } from './live.js';
 import { repeat } from './pager.js';
 
 export const title = 'Node';
-// Milliseconds between two readings of the state in the cluster.
-const RENEWED = 5000;
+// Milliseconds between two readings of the state in the cluster, and of the bridges.
+const RENEWED = 5000, BRIDGES_SHOWN = 200;
 const LOG_SHOWN = 200, LEVELS = ['debug', 'info', 'warning', 'error'];
 
 export async function show(view) {
@@ -18,9 +18,9 @@ export async function show(view) {
     el('h2', {}, 'Health'), table('Health checks', [['check', (row) => row[0]], ['result', (row) => el('span', { class: row[1] === 'ok' ? '' : 'bad' }, row[1])], ['reason', (row) => row[2]]], results, ''), commandLine(line('health')),
     el('h2', {}, 'Listeners'), table('Ports that the broker listens on', [['protocol', (row) => row.protocol], ['address', (row) => row.ip_address], ['port', (row) => String(row.port), 'n'], ['TLS', (row) => (row.tls ? 'yes' : 'no')]], overview.listeners, 'No port is open.'));
   const part = () => { const made = el('section'); view.append(made); return made; };
-  const places = [part(), part(), part(), part(), part()];
-  const [end] = await Promise.all([cluster(places[1]), certificates(places[0]), log(places[2]), settings(places[3]), definitions(places[4])]);
-  return end;
+  const places = [part(), part(), part(), part(), part(), part()];
+  const ends = await Promise.all([cluster(places[1]), bridges(places[2]), certificates(places[0]), log(places[3]), settings(places[4]), definitions(places[5])]);
+  return () => ends.forEach((end) => end?.());
 }
 
 async function rowsOf(view, heading, kind) {
@@ -42,6 +42,23 @@ async function cluster(view) {
   draw(rows);
   // If the broker does not answer, the cards keep their figures, and the notice of the page says so.
   return repeat(() => get(['trellis', 'cluster']).then(draw, () => null), () => RENEWED, null);
+}
+
+// Lists the links to other brokers, and renews the list. Returns a function that ends the renewal.
+async function bridges(view) {
+  const rows = await rowsOf(view, 'Bridges', 'bridges');
+  if (!rows) return undefined;
+  const place = el('div');
+  const draw = (found) => {
+    const focused = place.contains(document.activeElement);
+    const shown = [...found].sort((one, other) => (one.state === 'up') - (other.state === 'up') || one.name.localeCompare(other.name)).slice(0, BRIDGES_SHOWN);
+    place.replaceChildren(table(`${number(shown.length)} of ${number(found.length)} bridges, shovels and federation links; those that are not up come first`, [['name', (row) => row.name], ['kind', (row) => row.kind], ['state', (row) => el('span', { class: { up: '', invalid: 'bad' }[row.state] ?? 'warn' }, row.state)], ['sent', (row) => number(row.sent), 'n'], ['received', (row) => number(row.received), 'n'], ['error', (row) => row.error]], shown, 'No bridge, shovel or federation link is defined.'));
+    if (focused) place.querySelector('[tabindex]')?.focus({ preventScroll: true });
+  };
+  view.append(el('h2', {}, 'Bridges'), place, commandLine(line('list', 'bridges')));
+  draw(rows);
+  // If the broker does not answer, the list stays, and the notice of the page says so.
+  return repeat(() => get(['trellis', 'bridges']).then(draw, () => null), () => RENEWED, null);
 }
 
 async function log(view) {
