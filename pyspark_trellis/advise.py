@@ -81,7 +81,7 @@ class Advice:
     exchanges: list[ExchangeAdvice]
 
     def profile(self, now: datetime) -> dict[str, Any]:
-        """Return the contents of the profile file; `now` becomes `made_at`."""
+        """Return the contents of the profile file; `now` is its time of creation (`made_at`)."""
         return {
             "format": 1,
             "made_at": now.astimezone(UTC).isoformat(timespec="seconds"),
@@ -106,7 +106,7 @@ def advise(
     progress: Callable[[str], None] = lambda text: None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Advice:
-    """Return the advice for these published topics and definitions.
+    """Measure the matchers, and return the advice for these published topics and definitions.
 
     `clock` returns nanoseconds. Raises PipelineError for an invalid binding key.
     """

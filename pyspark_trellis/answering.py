@@ -81,7 +81,8 @@ def repeated(
 ) -> int:
     """Call `answer` and return its exit code; with --follow, call it again after new messages.
 
-    `extended` returns True if there are new messages. Ctrl-C ends --follow, and is not a failure.
+    `extended` returns True if there are new messages. Ctrl-C ends --follow, and does not change the
+    exit code.
     """
     try:
         code = answer()

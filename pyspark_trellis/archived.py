@@ -1,8 +1,8 @@
 """Rows that retention has removed from a broker's disk, read through the broker from its archive.
 
 The broker fetches a file from the archive when a task reads its rows. Planning a query reads
-nothing from the archive, unless the query begins or ends at a time: then it reads the file that has
-the rows of that time.
+nothing from the archive, unless the query begins or ends at a time: then Spark's driver reads the
+archived file with the rows of that time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark_trellis import messages
 from pyspark_trellis.journal import Piece
 from pyspark_trellis.segments import Cut, SegmentScan, damaged, rows_of
 
-#: Number of attempts to read rows, each of which waits several seconds for the archive.
+#: Number of attempts to read rows. Each attempt waits several seconds for the archive.
 ATTEMPTS: Final = 5
 
 
@@ -35,9 +35,9 @@ class SegmentServer(Protocol):
 
 @dataclass(frozen=True)
 class ArchivedPiece(Piece):
-    """Rows of a file in the archive; `path` is the HTTP path of the segment that it becomes.
+    """Rows of a file in the archive, which the broker serves as a segment at the HTTP path `path`.
 
-    `cut` has no positions of bytes, which the task finds in the data; its `first` is the first
+    `cut` has no byte positions, because the task finds them in the data. `cut.first` is the first
     offset of the segment.
     """
 
@@ -62,7 +62,7 @@ class ArchivedPiece(Piece):
 
 
 class ArchivedScan(SegmentScan):
-    """A scan of a file in the archive, of which nothing is read: its cuts have no positions.
+    """A scan of a file in the archive. The scan reads nothing, so its cuts have no byte positions.
 
     `size` is the size of the file in bytes.
     """
@@ -72,5 +72,5 @@ class ArchivedScan(SegmentScan):
         return Cut(b"", 0, 0, self.base, low, high)
 
     def sizes(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Yield the offset `high` and the size of the file, which is read as a whole."""
+        """Yield one pair: the offset `high` and the size of the whole file."""
         yield high, self.size

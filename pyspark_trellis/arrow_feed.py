@@ -70,7 +70,7 @@ class JournalRange:
         self._until: Final = until
 
     def bounds(self, read: int | None = None) -> tuple[int, int]:
-        """Return the first offset, and the offset after the last one. Raises PipelineError.
+        """Return the first offset to read, and the offset after the last. Raises PipelineError.
 
         `read` is the offset at which an earlier read ended; None for the first read.
         """
@@ -106,8 +106,8 @@ class JournalRange:
                     yield batch
 
     def tables(self, selected: SelectedRows, low: int, high: int) -> Iterator[pa.Table]:
-        """Iterate over the rows of `batches` in tables of _TOGETHER rows or more; the last table
-        may be smaller.
+        """Iterate over the selected rows in tables of _TOGETHER rows or more; the last table may be
+        smaller.
 
         Raises PipelineError.
         """
@@ -148,8 +148,8 @@ class JournalFeed:
     def sums(self, splits: RowSplits | None = None) -> pa.Table:
         """Return the sums of all rows so far. Raises PipelineError.
 
-        With `splits`, the sums of each topic are divided by PERIOD and PUBLISHER. All calls must be
-        with splits, or all without.
+        With `splits`, the sums of each topic are divided by PERIOD and PUBLISHER. Pass `splits` in
+        all calls, or in none.
         """
         if self._sums is None:
             self._sums = TopicSums(*(self._keys if splits is None else SPLIT_KEYS))
@@ -209,8 +209,8 @@ class RollupFeed:
         """Return the valid files of the directory: those that Spark's log in it lists.
 
         A file that a killed task has written is not in the log. The log, `_spark_metadata`, has a
-        file `N` with the names for each batch N. From time to time it has a file `N.compact`
-        instead, which has the names for all batches up to N.
+        file `N` with the names for each batch N. Some batches have a file `N.compact` instead,
+        which has the names for all batches up to N.
         """
         log = self._path / "_spark_metadata"
         try:

@@ -23,7 +23,7 @@ from pyspark_trellis.topics import (
     TopicCount,
 )
 
-#: The sums of pairs of bindings are added up when they have this many elements.
+#: Number of stored partial sums of pairs of bindings above which equal pairs are added up.
 _PAIRS: Final = 1 << 20
 
 
@@ -100,10 +100,10 @@ class ArrowTopics(PublishedTopics):
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Route all topics by the definitions; return two arrays with a boolean for each topic.
 
-        The first boolean is True if the topic reaches a queue or a session. The second is True if
-        its destinations depend on more than the topic. Add the number of messages of each
-        (vhost, destination) to `counts`. Set `missing` to True for each topic whose exchange the
-        definitions lack.
+        The booleans of the first array are True for topics that reach a queue or a session; those
+        of the second, for topics whose destinations depend on more than the topic. Add the number
+        of messages of each (vhost, destination) to `counts`. Set `missing` to True for each topic
+        whose exchange the definitions lack.
         """
         reached, unknown = (np.zeros(self.table.num_rows, bool) for _ in range(2))
         for group in BatchRouters(definitions.hosts).groups(self.table):
@@ -124,8 +124,9 @@ class ArrowTopics(PublishedTopics):
         return [TopicCount(*row) for row in self._rows(order, chosen)]
 
     def _topics(self, rows: Rows) -> Rows | None:
-        """Return a number for each row that rows of the same topic share; None if topics are not
-        divided. The rows must be of one exchange.
+        """Return for each row the number of its topic; None if topics are not divided.
+
+        The rows must be of one exchange.
         """
         if not self._divided:
             return None
@@ -179,17 +180,19 @@ class _MetCounts:
         """Count the topics that several bindings to one destination match.
 
         `rows[n]` is a part of a topic's messages, and `numbers[n]` the number of a binding that
-        matches it. A part is an index in `messages`, which has its number of messages, and in
-        `topics`, which has a number for its topic. Without `topics`, each part is a topic.
+        matches it. A part is an index in `messages`, which has the number of the part's messages,
+        and in `topics`, which has the number of the part's topic. Without `topics`, each part is a
+        topic.
         """
         if not len(rows):
             return
-        # One integer for each pair sorts faster than its parts.
+        # Sorting one integer for each pair is faster than sorting two columns.
         order = np.sort((rows << self._bits) + self._ranks[numbers])
         rows, numbers = order >> self._bits, self._ranked[order & ((1 << self._bits) - 1)]
         destinations = self._destinations[numbers]
         # The bindings of one topic to one destination are now adjacent. Compare each binding with
-        # the next one, then with the one after it, and so on, as long as any pair is equal.
+        # the binding 1, 2, 3, ... places behind it, until no two compared bindings are of the same
+        # topic and destination.
         at = np.arange(len(rows))
         distance = 0
         while len(at):
@@ -216,7 +219,7 @@ class _MetCounts:
         for sum_, column in zip(sums, columns[1:], strict=True):
             np.add.at(sum_, inverse, column)
         self._sums = [(pairs, sums[0], sums[1])]
-        # If all pairs differ, adding does not reduce them: do not try again at once.
+        # If all pairs differ, adding up does not shorten the list: do not try again at once.
         self._rows = len(pairs) // 2
 
     def most_frequent(self) -> list[MetBindings]:

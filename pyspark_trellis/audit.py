@@ -4,9 +4,9 @@ bindings and unroutable topics.
     dead         no topic of the history matched the binding
     duplicate    an earlier binding of the file has the same source, destination and key (if the
                  source is a fanout exchange, the same source and destination)
-    subsumed     another binding to the same destination takes every topic that this one takes
+    subsumed     another binding to the same destination matches every topic that this one does
                  (`matching.covers`: exact, for all possible topics)
-    overlapping  two bindings to the same destination both took topics of the history, and neither
+    overlapping  two bindings to the same destination matched topics of the history, and neither
                  covers the other
     unroutable   a topic that reached no queue, with the binding nearest to it
 """
@@ -64,8 +64,8 @@ class Audit:
     """The result of an audit.
 
     `bindings` is the number of examined bindings. `dead`, `duplicate`, `subsumed`, `overlapping`
-    and `unroutable` have the findings of these kinds, which the module's text defines. `span` has
-    the number of messages and the times of the history.
+    and `unroutable` have the findings of these kinds, which the docstring of this module defines.
+    `span` has the number of messages and the times of the history.
     """
 
     span: Span
@@ -115,7 +115,7 @@ def audit(
 
 
 def _takes_all(one: BoundQueue, other: BoundQueue) -> bool:
-    """True if the binding `one` takes every topic that the binding `other` takes.
+    """True if the binding `one` matches every topic that the binding `other` matches.
 
     Both bindings lead to one destination, and have the same grammar.
     """
@@ -150,7 +150,7 @@ def _says(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
 def needless(definitions: DefinitionsFile) -> tuple[list[Subsumed], list[Subsumed]]:
     """Return the redundant bindings of a file in two lists: duplicate and subsumed bindings.
 
-    The text of this module explains both kinds. The lists are in the order of the file.
+    The docstring of this module explains both kinds. The lists are in the order of the file.
     """
     groups: dict[tuple[str, str, str, str], list[BoundQueue]] = defaultdict(list)
     for each in definitions.bindings:

@@ -114,7 +114,8 @@ def cpu_seconds() -> float:
 def _facts(pid: int) -> tuple[int, int] | None:
     """Return the ID of a process's parent, and the process's CPU time in clock ticks.
 
-    The CPU time includes that of ended child processes. Return None if the process has ended.
+    The CPU time includes the CPU time of ended child processes. Return None if the process has
+    ended.
     """
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -124,7 +125,7 @@ def _facts(pid: int) -> tuple[int, int] | None:
 
 
 def pool(rng: random.Random, count: int = TOPICS) -> list[str]:
-    """Return `count` distinct topics like those of the machines of a plant."""
+    """Return `count` distinct topics, in the style of sensors of machines in several factories."""
     found: dict[str, None] = {}
     while len(found) < count:
         found[
@@ -340,7 +341,7 @@ def summed(batch: pa.RecordBatch) -> bytes:
         writer.write_batch(batch, custom_metadata={"crc32": "0" * 8})
         end = out.tell()
     data: bytes = out.getvalue().to_pybytes()[batch.schema.serialize().size : end]
-    # The metadata comes before the rows, so the first eight zeros are those of the checksum.
+    # The metadata comes before the rows, so the first eight zeros are the place of the checksum.
     return data.replace(b"0" * 8, b"%08x" % crc32(data), 1)
 
 

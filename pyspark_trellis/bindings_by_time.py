@@ -47,7 +47,7 @@ def by_time(
 
     The bindings of `present` come first and keep their numbers. Bindings that existed earlier
     follow. If `all_bindings` is false, only subscriptions of sessions have periods, because the
-    other bindings are not those of the histories. If `ended_places` is false, queues and sessions
+    other bindings do not come from the histories. If `ended_places` is false, queues and sessions
     that do not exist any more are left out.
     """
     found = DefinitionsFile(present.name, {}, [])

@@ -45,8 +45,8 @@ def regex(pattern: str, grammar: Grammar) -> str:
 
     The expression matches topics in the form that `spelled` gives them. It uses atomic groups,
     which prevent backtracking: for the words between two ``#``, only the first place where they fit
-    is tried. That is enough, because ``#`` matches any words. So a search takes at most (words of
-    the topic) x (words of the pattern) steps, even with many ``#``.
+    is tried. The first place is enough, because ``#`` matches any words. So a search takes at most
+    (words of the topic) x (words of the pattern) steps, even with many ``#``.
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"
@@ -102,14 +102,17 @@ def counted(df: DataFrame, topic: str = "topic") -> DataFrame:
 
 @lru_cache(maxsize=4)
 def _batch(patterns: tuple[str, ...], grammar: str) -> Batch:
-    """Return the batch matcher. A worker process creates it once and keeps it for later tasks."""
+    """Return the batch matcher.
+
+    A worker process creates the matcher once, and uses it again in later tasks.
+    """
     return Batch(patterns, GRAMMARS[grammar])
 
 
 def pairs(batch: Batch, topics: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return every pair of a topic and a pattern that matches it, as two columns of equal length.
 
-    The first column has indexes in `topics`, the second one indexes of the patterns in `batch`.
+    The first column has indexes in `topics`, the second column indexes of patterns in `batch`.
     """
     found = batch.match(topics.to_pylist())
     size = len(found.topics)

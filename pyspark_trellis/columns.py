@@ -42,7 +42,8 @@ COLUMNS: Final = {
     "body": "binary",
 }
 #: The column with the name of the journal, which is not in the segments. A query of several
-#: journals has this column, and another query if its schema names the column.
+#: journals always has this column; a query of one journal has it only if the query's schema names
+#: it.
 JOURNAL: Final = "journal"
 _ALL: Final = COLUMNS | {JOURNAL: "string"}
 DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
@@ -109,7 +110,7 @@ def _instants(column: pa.Array) -> pa.Array:
 
 
 def check_segment(schema: pa.Schema, names: Sequence[str], path: str) -> None:
-    """Raise PipelineError if a segment lacks one of the columns `names`.
+    """Raise PipelineError if the schema of a segment lacks one of the columns `names`.
 
     Such a file is not a journal segment, or was written by another version.
     """

@@ -46,14 +46,14 @@ def run(arguments: argparse.Namespace) -> int:
 def wait_for_message(arguments: argparse.Namespace) -> None:
     """Return as soon as the journal has a message; look for it every --every seconds.
 
-    Each reason for waiting is printed once, because a mistyped journal would be waited for, too.
+    Each reason for waiting is printed once, so that the user notices a mistyped name of a journal.
     """
     printed = ""
     while True:
         try:
             if stream_of(options_of(arguments)).bounds().next:
                 return
-            reason = "it has no message yet"
+            reason = "the journal has no message yet"
         except PipelineError as error:
             reason = str(error)
         if reason != printed:

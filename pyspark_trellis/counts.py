@@ -43,12 +43,13 @@ NEEDED: Final = (
 )
 #: A list of partial sums is added up when it has this many rows.
 _ADDED_ABOVE: Final = 200_000
-#: The limit for rows that are divided by period: adding up one batch leaves most of its rows.
+#: The limit in place of _ADDED_ABOVE if rows are divided by period, because adding up then saves
+#: few rows.
 _DIVIDED_ABOVE: Final = 1_000_000
 #: If the keys have more possible combinations than this many times the number of rows, only the
 #: combinations that occur get memory for their sums; sorting the rows finds them.
 _SPARSE: Final = 4
-#: The largest number that a combination of keys may have, as one integer.
+#: The largest integer that may stand for a combination of keys.
 _MOST_CODES: Final = 1 << 62
 
 
@@ -78,7 +79,7 @@ class TopicSums:
     """Partial sums of journal rows by the columns `keys`, which may include `minute`.
 
     The number of rows in memory is bounded by a multiple of the number of different keys, and, for
-    keys with PERIOD, by _DIVIDED_ABOVE. With PERIOD, the columns of texts are dictionaries.
+    keys with PERIOD, by _DIVIDED_ABOVE. With PERIOD, text columns are dictionary-encoded.
     """
 
     def __init__(self, *keys: str) -> None:
@@ -110,7 +111,8 @@ class TopicSums:
         columns |= split_columns(batch, "published_at", splits or RowSplits())
         for name in (*KEYS, PUBLISHER):
             texts = columns[name]
-            # Each chunk would get its own dictionary, so the chunks are combined first.
+            # Arrow would encode each chunk with another dictionary, so the chunks are combined
+            # first.
             whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
             columns[name] = whole.dictionary_encode()
         self.add_sums(pa.table(columns))
@@ -150,7 +152,7 @@ def split_columns(
 def added(table: pa.Table, *keys: str) -> pa.Table:
     """Return the sums of the rows with equal values in the columns `keys`.
 
-    A column of texts may be a dictionary; it is one in the result, too.
+    Text columns that are dictionary-encoded remain so in the result.
     """
     if any(pa.types.is_dictionary(table.schema.field(name).type) for name in keys):
         codes = KeyCodes(table, keys)
@@ -172,7 +174,8 @@ def added(table: pa.Table, *keys: str) -> pa.Table:
 class KeyCodes:
     """The combinations of keys in a table's rows, as one integer for each row.
 
-    Adding up rows by one integer takes a third of the time that Arrow takes to group them by texts.
+    Adding up rows by these integers takes a third of the time that Arrow takes to group rows by
+    texts.
     """
 
     def __init__(self, table: pa.Table, keys: Sequence[str]) -> None:
@@ -222,7 +225,7 @@ class KeyCodes:
         return pa.table(columns)
 
     def _columns(self, numbers: NDArray[np.int64]) -> dict[str, pa.Array]:
-        """Return the keys of these integers, in columns; texts are dictionaries."""
+        """Return the keys for which these integers stand, with dictionary-encoded texts."""
         found: dict[str, pa.Array] = {}
         for name, values in zip(reversed(self._keys), reversed(self._values), strict=True):
             numbers, codes = np.divmod(numbers, max(len(values), 1))
@@ -235,7 +238,7 @@ class KeyCodes:
 
 
 def decoded(table: pa.Table) -> pa.Table:
-    """Return the table with the texts of its dictionaries."""
+    """Return the table with plain text columns in place of dictionary-encoded ones."""
     for number, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             texts = pc.cast(table.column(number), field.type.value_type)

@@ -34,8 +34,8 @@ _ADVICE: Final = (
 def credentials_of(parts: SplitResult, options: Mapping[str, str]) -> tuple[str, str]:
     """Return the user and the password for a URL. The names of options are in lowercase.
 
-    With a token, the token is the password, which a broker that accepts tokens accepts with any
-    user. Raises PipelineError for a URL with a password, and if no password is known.
+    If a token is set, it is returned as the password: a broker that accepts tokens accepts a token
+    with any user name. Raises PipelineError for a URL with a password, and if no password is known.
     """
     if parts.password is not None:
         raise PipelineError(
@@ -77,15 +77,18 @@ def first_line(file: str, content: str = "password") -> str:
 
 
 def token_of(options: Mapping[str, str]) -> str:
-    """Return the JSON Web Token that the options name; "" without one. Raises PipelineError."""
+    """Return the JSON Web Token that the options name; "" if they name none.
+
+    Raises PipelineError.
+    """
     return options.get("token") or first_line(options.get("tokenfile", ""), "token")
 
 
 def tls_context(ca_file: str) -> ssl.SSLContext:
     """Return the settings for TLS connections, which check the server's certificate and name.
 
-    The certificates of the authorities are in `ca_file`; if it is "", the system's are trusted.
-    Raises PipelineError.
+    The certificates of the authorities are in `ca_file`; if it is "", the system's authorities are
+    trusted. Raises PipelineError.
     """
     try:
         return ssl.create_default_context(cafile=ca_file or None)

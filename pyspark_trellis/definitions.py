@@ -51,9 +51,10 @@ class BoundQueue:
     """A binding, or a subscription of an MQTT session.
 
     `number` is the index of the binding in the file. `kind` is the kind of its destination: queue,
-    exchange or session. `key` is a pattern of `grammar` (amqp or mqtt). `lives` are the periods
-    (`topology_history`) at which the binding begins and ceases to exist, alternately; without any,
-    it always exists. `scope` is not None if a session does not receive all matching messages.
+    exchange or session. `key` is a pattern of `grammar` (amqp or mqtt). `lives` are numbers of
+    periods (`periods.Periods.lives`): the binding begins to exist in the first, ceases in the
+    second, begins again in the third, and so on. If `lives` is empty, the binding always exists.
+    `scope` is not None if a session does not receive all matching messages.
     """
 
     number: int
@@ -90,7 +91,7 @@ class DefinedHost:
     """A virtual host: exchanges with their types, alternate exchanges, queues, and MQTT sessions
     with subscriptions.
 
-    `lives` has the places that do not always exist, as in `BoundQueue`.
+    `lives` maps a place that does not always exist to its periods, as in `BoundQueue.lives`.
     """
 
     types: dict[str, str] = field(default_factory=lambda: dict(PREDECLARED))
@@ -134,7 +135,7 @@ class DefinitionsFile:
 
 
 def read(path: str | Path, options: Mapping[str, str] = MappingProxyType({})) -> DefinitionsFile:
-    """Return the definitions in a file, or those of a broker if `path` is a URL http://HOST:15672.
+    """Return the definitions in a file, or of a broker if `path` is a URL http://HOST:15672.
 
     `options` may have the credentials for the broker. Raises PipelineError, which names the
     position of the error.

@@ -57,7 +57,7 @@ _QUEUES: Final = (
 _BINDINGS: Final[tuple[tuple[str, str, str], ...]] = (
     ("amq.topic", "factory.*.*.*.temperature", "dashboard"),
     ("amq.topic", "factory.#", "archive"),
-    ("amq.topic", "factory.*.line-1.#", "archive"),  # subsumed: archive already gets all of it
+    ("amq.topic", "factory.*.line-1.#", "archive"),  # subsumed by the binding above
     ("amq.topic", "factory.*.*.*.vibration", "maintenance"),
     ("amq.topic", "factory.berlin.#", "maintenance"),  # overlaps with the binding above
     ("amq.topic", "factory.*.*.*.power", "energy"),

@@ -59,7 +59,7 @@ class RowSelection:
         pattern: tuple[str, str] | None = None,
     ) -> None:
         self.share = 0.0
-        #: The offsets of the first and the last selected row; None before the first one.
+        #: The offsets of the first and the last row yielded so far; None before the first row.
         self.first_offset: int | None = None
         self.last_offset: int | None = None
         self._stream: Final = stream
@@ -72,7 +72,8 @@ class RowSelection:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Iterate over the selected rows, in the order of their offsets. Raises PipelineError.
 
-        A batch has no rows if no row of a part is selected, so that a caller can show progress.
+        For each part of the stream without a selected row, an empty batch is yielded, so that a
+        caller can show progress.
         """
         try:
             spans = self._spans()
@@ -104,7 +105,7 @@ class RowSelection:
                 f"{following}"
             )
         found: list[tuple[JournalSpan, int, int]] = []
-        after = 0  # The offset after the segment before.
+        after = 0  # The offset after the previous segment.
         lost: tuple[int, int] | None = None
         for span in spans:
             if found and lost is None and after < span.low:

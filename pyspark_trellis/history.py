@@ -66,7 +66,7 @@ def rollup(journal: DataFrame, splits: RowSplits | None = None) -> DataFrame:
 
 
 def keys_of(parts: DataFrame) -> tuple[str, ...]:
-    """Return the columns that identify a topic in partial sums, or a part of a topic's messages."""
+    """Return the key columns of partial sums: those of a topic, or of a part of its messages."""
     return SPLIT_KEYS if PERIOD in parts.columns else KEYS
 
 
@@ -87,7 +87,7 @@ class TopologyFeed:
 
     The messages are read from the journal that `options` name. If `options` is None, the sums are
     read from the rollup in the directory `traffic` instead. With `followed`, each call of `parts`
-    reads only the messages that the journal got since the call before, and adds them to the sums.
+    reads only the messages that the journal got since the previous call, and adds them to the sums.
     """
 
     def __init__(
@@ -110,7 +110,9 @@ class TopologyFeed:
 
     def parts(self, splits: RowSplits | None = None) -> DataFrame:
         """Return the partial sums of all messages so far; with `splits`, divided by PERIOD and
-        PUBLISHER. All calls must be with splits, or all without. Raises PipelineError.
+        PUBLISHER.
+
+        Pass `splits` in all calls, or in none. Raises PipelineError.
         """
         if self._options is None:
             assert self._traffic is not None
@@ -156,7 +158,7 @@ class TopologyFeed:
 
 
 def _divided(parts: DataFrame, splits: RowSplits) -> DataFrame:
-    """Return the sums of a rollup with the columns PERIOD, by the minute, and PUBLISHER, empty."""
+    """Return the sums of a rollup with PERIOD, from the minute, and an empty column PUBLISHER."""
 
     def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in batches:

@@ -69,12 +69,12 @@ class JobBindings:
 
     @property
     def routing(self) -> DefinitionsFile | None:
-        """The bindings by which the messages were routed: those of their minutes, if known."""
+        """The bindings of each message's minute if they are known, else the present bindings."""
         return self.then or self.current
 
     @property
     def proposed_routing(self) -> DefinitionsFile:
-        """The proposed bindings, with the sessions of each message's minute, if known."""
+        """The proposed bindings, with the sessions of each message's minute if these are known."""
         found = self.then_proposed or self.proposed
         assert found is not None, "read_bindings() requires them"
         return found
@@ -204,9 +204,9 @@ def _topologies(
 def _named_streams(arguments: argparse.Namespace) -> tuple[list[JournalStream], str]:
     """Return the `$topology` streams, and a reason.
 
-    Every virtual host with a journal has such a stream; that of the journal's own virtual host
-    comes first. If the arguments lead to no such stream, the list is empty, and the reason says
-    why; otherwise the reason is "". Raises PipelineError.
+    Every virtual host with a journal has such a stream. The stream of the journal's own virtual
+    host comes first. If the arguments lead to no such stream, the list is empty, and the reason
+    says why; otherwise the reason is "". Raises PipelineError.
     """
     named, journal = arguments.topology, arguments.journal
     if named == NONE:
@@ -249,7 +249,7 @@ def _remote_streams(place: str, arguments: argparse.Namespace) -> list[JournalSt
     own = Remote.of(
         place, {"journal": f"{vhost}/{topology.NAME}" if vhost else topology.NAME} | login
     )
-    own.bounds()  # fails with the better reason
+    own.bounds()  # its error names the missing stream
     return [
         own,
         *(

@@ -71,8 +71,8 @@ def directory_name(name: str) -> str:
 class JournalSpan:
     """The valid part of a segment: offsets from `low` up to, not including, `high`.
 
-    `first_at` and `last_at` are the times of its first and last rows in microseconds, None if they
-    are not known.
+    `first_at` and `last_at` are the times of the segment's first and last rows in microseconds,
+    None if they are not known.
     """
 
     name: SegmentName
@@ -160,12 +160,12 @@ class JournalStream:
     def scanned(self, span: JournalSpan, until: int) -> SegmentScan:
         """Return the positions of the batches of a segment, at least up to the offset `until`.
 
-        `span` must be of the last call of `spans`. Raises PipelineError.
+        `span` must come from the last call of `spans`. Raises PipelineError.
         """
         raise NotImplementedError
 
     def piece(self, span: JournalSpan, cut: Cut) -> Piece:
-        """Return rows of a segment as a piece. `span` must be of the last call of `spans`."""
+        """Return rows of a segment as a piece. `span` must come from the last call of `spans`."""
         raise NotImplementedError
 
     def rewritten(self, offset: int, epoch: int) -> int | None:
@@ -174,7 +174,7 @@ class JournalStream:
 
         Rows were replaced if a later epoch begins before the offset: a crash removed them, and
         other rows got their offsets. A query that read them then has rows that are no longer in the
-        stream. The answer is as of the last call of `bounds`.
+        stream. The result is computed from the segments that the last call of `bounds` found.
         """
         raise NotImplementedError
 
@@ -221,7 +221,7 @@ class JournalStream:
         whose batches have at most `size` bytes.
 
         The range has at least one batch, or one group of batches that the index combines, even if
-        that is larger. Raises PipelineError.
+        this batch or group is larger than `size`. Raises PipelineError.
         """
         used = 0
         for span in self.spans():
@@ -238,7 +238,7 @@ class JournalStream:
     def first_since(self, micros: int) -> int:
         """Return an offset before which all rows were published before a time in microseconds.
 
-        Only whole segments are before the offset. Raises PipelineError.
+        The offset is the beginning of a segment, or the end of the stream. Raises PipelineError.
         """
         spans = self.spans()
         for span in spans:
@@ -298,10 +298,10 @@ class JournalStream:
 class Directory(JournalStream):
     """A stream in a directory, to which a broker may be writing.
 
-    All complete batches are assumed to be durable. They are durable if the broker is stopped, and
-    in a copy. Read a running broker over HTTP instead, which returns durable rows only: if the
-    machine fails, rows that were read from the directory before they were durable may be lost
-    (`offsets.resumed` reports that).
+    All complete batches are assumed to be durable. Batches are durable if the broker is stopped, or
+    if the directory is a copy. Read a running broker over HTTP instead, which returns durable rows
+    only: if the machine fails, rows that were read from the directory before they were durable may
+    be lost (`offsets.resumed` reports that).
     """
 
     def __init__(self, path: str, journal: str | None = None) -> None:

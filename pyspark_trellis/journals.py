@@ -1,4 +1,4 @@
-"""Finds the journals that a query reads: one, several, or all whose names match a pattern."""
+"""Finds the journals that a query reads: named journals, or all that match a pattern."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ class QueryJournals:
         #: The names of the journals; None if a pattern names them, or if `path` is a directory of
         #: one journal.
         self._names: Final = None if named is None else _split(named)
-        #: True if the query reads one journal, and always the same.
+        #: True if the query always reads the same single journal.
         self.single: Final = pattern is None and (self._names is None or len(self._names) == 1)
-        #: Each known stream; it keeps what it knows about its segments.
+        #: The streams by name. A stream is used again, because it caches the positions in its
+        #: segments.
         self._streams: Final[dict[str, JournalStream]] = {}
 
     @property
@@ -55,7 +56,7 @@ class QueryJournals:
         return self._path.startswith(("http://", "https://"))
 
     def streams(self) -> dict[str, JournalStream]:
-        """Return the streams by name; those of a pattern are looked for again at each call.
+        """Return the streams by name. For a pattern, search for matching streams at each call.
 
         Raises PipelineError.
         """

@@ -43,7 +43,7 @@ KINDS: Final = {
 }
 _FORMAT: Final = 1
 _NAME: Final = "report-%Y%m%dT%H%M%SZ.json"
-#: Seconds between two attempts to make a report that is due, if the first attempt fails.
+#: Seconds from a failed attempt to make a report to the next attempt.
 _RETRY: Final = 60
 #: The maximum number of changed findings of one kind that are printed.
 _SHOWN: Final = 10
@@ -71,7 +71,7 @@ class KeptReport:
 
 @dataclass(frozen=True)
 class ReportChanges:
-    """The differences between a report and `before`, the report before it.
+    """The differences between a report and `before`, the previous report.
 
     `new` has the findings that only the later report has, `gone` the findings that only the earlier
     report has. Both map each of KINDS to a list of findings.
@@ -101,10 +101,9 @@ class KeptReports:
         return None
 
     def add(self, report: KeptReport) -> Path:
-        """Write a report, and return the path of its file. Remove the oldest reports above the
-        maximum.
+        """Write a report, and return the path of its file.
 
-        Raises PipelineError.
+        Remove the oldest reports if there are too many. Raises PipelineError.
         """
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -228,7 +227,7 @@ def _since(before: datetime, now: datetime) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make one report. With --every, make a report whenever one is due, until Ctrl-C.
+    """Make one report. With --every, make a report in each such period, until Ctrl-C.
 
     Raises PipelineError. With --every, errors after the first report are printed instead.
     """

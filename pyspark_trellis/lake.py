@@ -44,7 +44,7 @@ def lake(
 ) -> Any:
     """Start the streaming query that writes the lake, and return the query.
 
-    With `once`, the query stops at the present end of the journal; without, it reads new messages
+    With `once`, the query stops at the present end of the journal; otherwise it reads new messages
     every `every` seconds. Raises PipelineError.
     """
     journal = follow(spark, options)
@@ -62,7 +62,7 @@ def traffic(
 ) -> Any:
     """Start the streaming query that writes the rollup, and return the query.
 
-    With `once`, the query stops at the present end of the journal; without, it reads new messages
+    With `once`, the query stops at the present end of the journal; otherwise it reads new messages
     every `every` seconds. Raises PipelineError.
     """
     return _written(

@@ -58,7 +58,7 @@ def _in_amqp(bound: BoundQueue) -> str:
 
 
 class NearestKeys:
-    """Binding keys in AMQP notation, among which the nearest one to a topic is found."""
+    """Binding keys in AMQP notation, with a search for the key that is nearest to a topic."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys: Final = sorted(set(keys))
@@ -71,7 +71,7 @@ class NearestKeys:
                 if word not in (AMQP.one, AMQP.many):
                     owners.append(owner)
                     words.append(self._vocabulary.setdefault(word, len(self._vocabulary)))
-        #: For each literal word of a key: the number of the key, and that of the word.
+        #: For each literal word of a key: the number of the key and the number of the word.
         self._owners: Final = np.array(owners, np.int64)
         self._words: Final = np.array(words, np.int64)
         self._lengths: Final = np.array([len(key) for key in split], np.int64)

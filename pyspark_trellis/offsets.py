@@ -27,7 +27,10 @@ _KAFKA_WORDS = {-2: EARLIEST, -1: LATEST}
 
 
 class Position(NamedTuple):
-    """The end of a batch in one journal: see the module's text."""
+    """The end of a batch in one journal: the next offset to read, and the last row's epoch.
+
+    `begin` is the offset at which the batch began; None unless rows were skipped before it.
+    """
 
     next: int
     epoch: int
@@ -65,7 +68,7 @@ def _position(document: Mapping[str, Any]) -> Position:
 
 
 def document_of(positions: Mapping[str, Position], single: bool) -> dict[str, Any]:
-    """Return the offset JSON of these positions; `single` for a query of one journal."""
+    """Return the offset JSON of these positions; `single` is True for a query of one journal."""
     if single:
         [(name, position)] = positions.items()
         return position.document() | {"journal": name}
@@ -98,7 +101,7 @@ def by_journal(text: str, option: str, names: Iterable[str]) -> dict[str, str]:
     """Return the text of an option for each journal. The option may be JSON with an entry for each.
 
     The offset JSON of a query is accepted too. Raises PipelineError if a journal has no entry, or
-    an entry no journal.
+    if an entry names another journal.
     """
     known = list(names)
     if not text.lstrip().startswith("{"):
@@ -233,7 +236,7 @@ def last_offsets(
 def _by_time(
     options: Mapping[str, str], which: str, streams: Mapping[str, JournalStream]
 ) -> dict[str, int] | None:
-    """Return the offsets of the option startingTimestamp or endingTimestamp; None without it."""
+    """Return the offsets of the option startingTimestamp or endingTimestamp; None if absent."""
     option = f"{which}Timestamp"
     text = options.get(option.lower())
     if text is None:
@@ -249,7 +252,7 @@ def _by_time(
 
 
 def resumed(start: Position, stream: JournalStream, bounds: OffsetRange, whole: bool) -> int:
-    """Return the offset at which a query continues that has read up to the position `start`.
+    """Return the offset at which a query continues after it has read up to the position `start`.
 
     Raises PipelineError if the query has read rows that are no longer in the stream, because the
     stream is shorter or was rewritten, or if retention has removed rows that the query has not read

@@ -4,8 +4,8 @@ topic by these periods.
     bind 12:00:10 ... unbind 12:31:05     the binding existed in the minutes 12:00 to 12:31
     bind 12:50:00 ...                     and again from 12:50 on
 
-A binding counts for each minute in which it existed for a moment, because messages are counted by
-minutes.
+Messages are counted by minutes, so a binding counts for each whole minute in which it existed at
+any time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Existence:
                 at if at == ALWAYS else -(-at // MINUTE) * MINUTE if ends else at // MINUTE * MINUTE
             )
             if not ends and found and minute <= found[-1]:
-                found.pop()  # it ceased and began again within a minute
+                found.pop()  # the binding ceased and began again within a minute
             else:
                 found.append(minute)
         return found
@@ -84,9 +84,10 @@ class Periods:
     def lives(self, existences: Sequence[Existence]) -> tuple[int, ...]:
         """Return the numbers of the periods in which the existence of the bindings changes.
 
-        The bindings count as one: it exists while at least one of them exists. It begins to exist
-        in the first of these periods (period 0 if it always existed), ceases in the second, begins
-        again in the third, and so on. Changes that cancel out within a period are left out.
+        The bindings count as one binding, which exists while at least one of them exists. This
+        binding begins to exist in the first of these periods (period 0 if it always existed),
+        ceases in the second, begins again in the third, and so on. Changes that cancel out within a
+        period are left out.
         """
         steps = sorted(
             (0 if at == ALWAYS else bisect_right(self.begins, at), -1 if number % 2 else 1)
@@ -109,7 +110,8 @@ class Periods:
 class RowSplits:
     """A division of the messages of each topic into parts, each with the same destinations.
 
-    Messages of different `periods` are counted apart. So are the messages of each of the `users`.
+    Messages of different `periods` are counted separately, and so are the messages of each user in
+    `users`.
     """
 
     periods: Periods = field(default_factory=Periods)
@@ -117,5 +119,5 @@ class RowSplits:
 
     @property
     def divides(self) -> bool:
-        """True if messages of one topic may be counted apart."""
+        """True if the messages of one topic may be divided into several parts."""
         return bool(self.periods.begins or self.users)

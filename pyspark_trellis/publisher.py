@@ -6,8 +6,8 @@
                             again in order
 
 Messages have numbers by which the broker deduplicates (docs/streams.md). After a refusal, the
-broker refuses all higher numbers of the producer, until it has the refused one. So publishing the
-refused messages again in order leaves no hole.
+broker refuses all higher numbers of the producer, until it has stored the refused message. So no
+message is missing after the refused messages are published again in order.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class SinkPublisher:
         self._connection: Any = None
         self._channel: Any = None
         self._messages: Iterator[Outgoing] = iter(())
-        #: Messages to publish before further ones of `_messages`: refused or unconfirmed ones. They
-        #: are in order, each with its number.
+        #: Refused or unconfirmed messages, in order, each with its number. They are published again
+        #: before further messages of `_messages`.
         self._again: deque[tuple[int, Outgoing]] = deque()
         #: Messages in flight with their numbers, by delivery tag, in ascending order.
         self._in_flight: dict[int, tuple[int, Outgoing]] = {}
@@ -168,7 +168,7 @@ class SinkPublisher:
         self._publish_again()
 
     def _publish_again(self) -> None:
-        """Let the refused messages be published again, in order, before all others."""
+        """Move the refused messages to those to publish again, in order, before all others."""
         self._again = deque(sorted([*self._refused, *self._again], key=_number))
         self._refused.clear()
 
@@ -301,12 +301,12 @@ class SinkPublisher:
 
 
 def _closed_for_good(reason: Any) -> bool:
-    """True if the broker closed the connection for a reason that a new connection does not end."""
+    """True if the broker would close a new connection for the same reason as this one."""
     return isinstance(reason, ConnectionClosedByBroker) and reason.reply_code != _FORCED
 
 
 def _not_encoded(number: int, message: Outgoing, error: Exception) -> str:
-    """Return the reason why a message cannot be sent: one of its fields has no form in AMQP."""
+    """Return the text of the error for a message with a field that AMQP cannot represent."""
     return (
         f"message {number}, with exchange '{message.exchange[:_SHOWN]}' and topic "
         f"'{message.key[:_SHOWN]}', does not fit into AMQP: {repr(error)[: 2 * _SHOWN]}; change or "

@@ -1,7 +1,7 @@
 """The conditions of a query that the source applies while reading, instead of Spark.
 
 offset            comparisons: segments and batches outside are not read
-published_at      comparisons: likewise; Spark checks the rows again
+published_at      comparisons: as for `offset`, but Spark checks the rows again
 topic, journal    equality, and IN
 """
 
@@ -47,7 +47,7 @@ class PushedConditions:
         self.journals: frozenset[str] | None = None
 
     def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Keep the conditions that the source applies; iterate over those that Spark must apply."""
+        """Store the conditions that the source applies; iterate over all other conditions."""
         for each in filters:
             if not self._taken(each):
                 yield each
@@ -122,7 +122,7 @@ class PushFilters:
         self._selected: Final = selected
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Keep the conditions that the source applies; return those that Spark must apply."""
+        """Store the conditions that the source applies; return all other conditions."""
         left = list(self._conditions.take(filters))
         self._selected.topics = self._conditions.topics
         return left

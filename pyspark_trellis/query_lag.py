@@ -2,7 +2,7 @@
 
     for each in lag(query.lastProgress): print(each.journal, each.rows, each.seconds)
 
-Spark's interface for data sources in Python has no metrics of a source's own. So the source reports
+In Spark's interface for Python data sources, a source cannot define metrics. So the source reports
 the lag in the offset JSON `latestOffset` of the progress, where Spark's web interface and listeners
 of queries show it: `lagRows` and `lagSeconds` of each journal.
 """
@@ -22,7 +22,7 @@ SECONDS: Final = "lagSeconds"
 class JournalLag:
     """The distance of a query from the end of a journal after a batch.
 
-    `rows` is the number of rows that the journal had and the query had not read when it planned the
+    `rows` is the number of rows in the journal that the query had not read when it planned the
     batch. `seconds` is the age of the oldest of these rows at that time: 0 if there are none, None
     if it is unknown.
     """

@@ -25,9 +25,9 @@ _DOLLAR: Final = "$+"
 class ReadScope:
     """The messages that a session receives of those that match its subscription.
 
-    `not_of` is the user whose messages it does not receive; None if it receives the messages of all
-    users. `rules` are pairs: True if the rule allows, and its filter of topics. None means that all
-    topics are allowed.
+    `not_of` is the user whose messages the session does not receive; None if the session receives
+    the messages of all users. `rules` has a pair for each rule: True if the rule allows topics, and
+    the rule's topic filter. If `rules` is None, all topics are allowed.
     """
 
     not_of: str | None
@@ -36,7 +36,7 @@ class ReadScope:
     def allows(self, topic: str) -> bool:
         """True if the user may read the topic, which is in MQTT's notation.
 
-        The first rule that matches decides. Without one, the topic is not allowed.
+        The first rule that matches decides. If no rule matches, the topic is not allowed.
         """
         if self.rules is None:
             return True
@@ -47,10 +47,9 @@ class ReadScope:
 
 
 def scope_of(facts: dict[str, Any]) -> ReadScope | None:
-    """Return the scope of a subscription in `$topology`; None if it receives all that matches.
+    """Return the scope of a subscription in `$topology`; None if it receives all matching messages.
 
-    A broker of an earlier version recorded no users and rules; the subscription then counts as if
-    it received all.
+    A broker of an earlier version recorded no users and rules; then None is returned.
     """
     arguments = facts["arguments"]
     user, rules = facts.get(USER), facts.get(RULES)
@@ -65,9 +64,9 @@ def scope_of(facts: dict[str, Any]) -> ReadScope | None:
 
 
 def _matches(rule: list[str], words: list[str]) -> bool:
-    """True if a rule matches a topic. Its wildcards match words that begin with `$`, too."""
+    """True if a rule matches a topic. A rule's wildcards match words that begin with `$`, too."""
     if rule == [""]:
-        return False  # the name of the user or of the client cannot be a word of a topic
+        return False  # a name in place of %u or %c that cannot be a word of a topic
     for at, word in enumerate(rule):
         if word == "#":
             return True

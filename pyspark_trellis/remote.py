@@ -53,7 +53,7 @@ class RemoteBroker:
     """A broker's HTTP listener and the user to authenticate as.
 
     A token, if there is one, is used in place of the password. `ca_file` has the certificates of
-    authorities to trust; if it is empty, those of the system are trusted.
+    authorities to trust; if it is empty, the system's authorities are trusted.
     """
 
     url: str
@@ -180,8 +180,8 @@ class RemotePiece(Piece):
         except PipelineError as error:
             if not error.rows_lost:
                 raise
-            # Retention has removed the segment since the query was planned: ask for all of it,
-            # which the broker may have in its archive.
+            # Retention has removed the segment since the query was planned: request the whole
+            # segment, which the broker may have in its archive.
             cut = replace(self.cut, first=self.base)
             piece = ArchivedPiece(cut, self.broker, self.path, journal=self.journal)
             yield from piece.batches(columns, verify)
@@ -233,7 +233,7 @@ class Remote(JournalStream):
     def time_of(self, offset: int) -> int:
         [span] = (span for span in self.spans() if span.low <= offset < span.high)
         if span.first_at is not None and self._rows[span.name].get("archived"):
-            return span.first_at  # The time of one row is not worth a file from the archive.
+            return span.first_at  # Do not fetch an archived file for one time.
         return super().time_of(offset)
 
     def piece(self, span: JournalSpan, cut: Cut) -> Piece:

@@ -140,9 +140,9 @@ def make(
 ) -> str:
     """Return the HTML report on `parts`, the message counts by minute and topic (a rollup).
 
-    The rollup is the one that `trellis pipeline traffic` maintains, or is computed from a journal.
-    With `proposed` definitions, the report has a what-if section. `sources` are lines of text about
-    the origin of the bindings.
+    The rollup was written by `trellis pipeline traffic`, or is computed from a journal. With
+    `proposed` definitions, the report has a what-if section. `sources` are lines of text about the
+    origin of the bindings.
     """
     kept = parts.cache()
     try:
@@ -198,7 +198,7 @@ def _traffic(page: ReportPage, parts: DataFrame, history: DataFrame) -> None:
         "A message counts once, whatever the number of its copies; each queue or MQTT session that "
         "received it has a copy. "
         "A message is unroutable if no queue or session received it: it is lost, and its publisher "
-        "is rarely told."
+        "rarely gets a notice."
     )
     rows = [
         tuple(row)
@@ -267,8 +267,8 @@ def _audit(page: ReportPage, found: Audit) -> None:
     page.add("<h2>Bindings</h2>")
     page.text(
         "The published topics compared with the bindings: bindings that do nothing, and topics "
-        "that no binding takes. The nearest binding is the one that differs from the topic in the "
-        "fewest words. Often the topic or the key is misspelled."
+        "that no binding matches. The nearest binding is the one that differs from the topic in "
+        "the fewest words. Often the topic or the key is misspelled."
     )
     page.text(
         f"Of {found.bindings:,} bindings, {len(found.dead):,} matched no published topic, and "

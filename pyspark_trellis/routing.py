@@ -58,10 +58,10 @@ class Routed:
 
 @dataclass(frozen=True)
 class TopicParts:
-    """The parts of the messages of topics, in columns.
+    """Parts into which the messages of topics are divided, in columns.
 
-    `topics` has the index of the topic of each part, `periods` the period in which its messages
-    were received, and `publishers` their publisher. Without periods, all bindings exist.
+    For each part, `topics` has the index of its topic, `periods` the period in which its messages
+    were received, and `publishers` their publisher. If `periods` is None, all bindings exist.
     """
 
     topics: Rows
@@ -83,12 +83,12 @@ class TopicParts:
         )
 
     def publisher(self, row: int) -> str:
-        """Return the publisher of a part's messages; "" if no session distinguishes it."""
+        """Return the publisher of a part's messages; "" if parts are not divided by publisher."""
         return "" if self.publishers is None else self.publishers[row]
 
 
 class _RowsOfTopics:
-    """The rows of some parts by topic, so that each topic is matched once."""
+    """Rows of topic parts, grouped by topic, so that each topic is matched once."""
 
     def __init__(self, rows: Rows, codes: Rows) -> None:
         """Sort the rows by their topics; `codes` has the topic of every row."""
@@ -143,7 +143,7 @@ class _RowsOfPlaces:
         total = sum(map(len, lists))
         if total * 16 < self._count:
             return np.unique(np.concatenate(lists))
-        # Marking the rows takes less time than sorting them, if they are many.
+        # If there are many rows, marking them takes less time than sorting them.
         marked = np.zeros(self._count, bool)
         for rows in lists:
             marked[rows] = True
@@ -172,8 +172,8 @@ class BatchRouter:
     ) -> Routed:
         """Return the destinations of topics published to this exchange.
 
-        With `parts`, a row of the result is a part of the messages of a topic, and not a topic; it
-        is routed by the bindings of its period. Raises PipelineError if the exchange does not
+        With `parts`, a row of the result is a part of a topic's messages instead of a topic, and is
+        routed by the bindings of the part's period. Raises PipelineError if the exchange does not
         exist.
         """
         if exchange not in self._host.types:
@@ -349,7 +349,7 @@ def _by_exchange(batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, str, R
 
 
 def alive(lives: tuple[int, ...], periods: Rows) -> NDArray[np.bool_]:
-    """Return True for each of the periods in which a binding with these lives exists."""
+    """Return an array with True for each period in which a binding with these `lives` exists."""
     if not lives:
         return np.ones(len(periods), bool)
     found: NDArray[np.bool_] = np.searchsorted(np.array(lives), periods, side="right") % 2 == 1

@@ -134,7 +134,7 @@ class Question:
 def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -> int:
     """Run the job and return its exit code; with --follow, run it again after new messages.
 
-    Ctrl-C ends --follow, and is not a failure.
+    Ctrl-C ends --follow, and does not change the exit code.
     """
     check(arguments)
     bindings = read_bindings(arguments)  # errors appear before Spark starts

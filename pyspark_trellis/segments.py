@@ -80,7 +80,7 @@ class Cut:
 class SegmentScan:
     """The positions of the complete batches of one segment.
 
-    A further scan continues where the last scan ended.
+    A repeated scan continues where the previous scan ended.
     """
 
     base: int
@@ -145,7 +145,8 @@ class SegmentScan:
     def sizes(self, low: int, high: int) -> Iterator[tuple[int, int]]:
         """Iterate over the known batches with offsets from `low` to before `high`.
 
-        Each comes with the offset after its last row, at most `high`, and with its size in bytes.
+        Yield pairs: the offset after the last row of a batch, at most `high`, and the batch's size
+        in bytes.
         """
         for at in range(bisect_right(self.offsets, low) - 1, bisect_left(self.offsets, high)):
             last = at + 1 == len(self.offsets)
@@ -220,7 +221,7 @@ def _batches(
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Iterate over the record batches in `data`, each with the position of its end in `data`.
 
-    The first and the last batch lose the rows whose offsets are outside the cut.
+    The rows of the first and last batch whose offsets are outside the cut are left out.
     """
     view = memoryview(data)
     reader = pa.BufferReader(data)

@@ -99,9 +99,9 @@ def start(
     """Create and return a SparkSession on `master`: `local[N]`, `spark://HOST:PORT`,
     `sc://HOST:PORT` (Spark Connect) or another URL that Spark knows.
 
-    `small` starts Spark faster and with less memory, for tests and short jobs. `scratch` is the
-    directory for Spark's temporary data. A server of Spark Connect has its own memory and
-    directory. Raises PipelineError.
+    If `small` is True, Spark starts faster and with less memory, for tests and short jobs.
+    `scratch` is the directory for Spark's temporary data. A server of Spark Connect has its own
+    memory and directory. Raises PipelineError.
     """
     check_versions()
     directory = scratch or Path(tempfile.mkdtemp(prefix="trellis-pipeline-"))

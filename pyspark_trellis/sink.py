@@ -72,7 +72,7 @@ _DIRECTORY: Final = "trellis"
 
 @dataclass
 class StagedRows(WriterCommitMessage):
-    """The result of a task: the query, and the file with the rows; None if there are none."""
+    """The result of a task: the query, and the file with the rows (None if there are no rows)."""
 
     query: str
     file: str | None
@@ -142,7 +142,7 @@ class MessageSink:
     def publish(self, storage: Storage, query: str, batch: int, files: Sequence[str]) -> None:
         """Publish the rows of a batch: those that the manifest of the batch names, if it has one.
 
-        Otherwise store a manifest with `files` first. Raises PipelineError.
+        If the batch has no manifest, store one with `files` first. Raises PipelineError.
         """
         name = str(batch)
         manifest = BatchManifest.read(storage, name)
@@ -269,8 +269,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publish the rows of the batch, and wait for the confirms of all of them.
 
-        If this batch was begun before, the rows that were staged then are published, and the broker
-        drops those that it has. Raises PipelineError.
+        If the batch is a repetition, the rows that were staged first are published, and the broker
+        drops the rows that it has already. Raises PipelineError.
         """
         queries = [each.query for each in messages if isinstance(each, StagedRows)]
         if queries:

@@ -97,7 +97,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 class JournalReader(DataSourceReader):
-    """A batch query over journals, between two offsets of each."""
+    """A batch query over journals, between a first and a last offset in each journal."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._rows: Final = JournalRows(schema, options)
@@ -177,7 +177,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a batch (options maxRowsPerTrigger and maxBytesPerTrigger).
 
-        If both are set, `latestOffset` applies the other one too.
+        If both options are set, `latestOffset` also applies maxBytesPerTrigger.
         """
         if self._most_rows:
             return ReadMaxRows(self._most_rows)
@@ -210,7 +210,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_present(
         self, positions: dict[str, Position], streams: dict[str, JournalStream]
     ) -> None:
-        """Raise PipelineError if a journal that the query has read matches the pattern no more."""
+        """Raise PipelineError if a journal that the query has read no longer exists or matches."""
         if not self._whole or "journalpattern" not in self._options:
             return
         for name in positions:
@@ -273,7 +273,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the ends of the journals and the query's lag, for progress reports.
 
-        Spark calls this method after `latestOffset`. The lag is that after the batch planned there.
+        Spark calls this method after `latestOffset`. The lag is the lag after the batch that
+        `latestOffset` planned.
         """
         streams = self.journals.streams()
         found: dict[str, dict[str, Any]] = {}

@@ -73,7 +73,7 @@ class SentValue:
 
     @property
     def value(self) -> Any:
-        """The value, in a worker."""
+        """The value; read this property in a worker only."""
         raise NotImplementedError
 
 
@@ -103,7 +103,7 @@ class UploadedValue(SentValue):
 
 @lru_cache(maxsize=4)
 def _loaded(path: str) -> Any:
-    """Return the value in a file. A worker reads each file once: its name has its checksum."""
+    """Return the value in a file. A worker reads each file once: a file's name has its checksum."""
     return pickle.loads(Path(path).read_bytes())
 
 

@@ -202,8 +202,10 @@ def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
 
 
 def _lists(pairs: tuple[Rows, Rows], count: int, names: pa.Array | None = None) -> pa.Array:
-    """Return an array with a list for each of `count` rows: the values of its pairs (row, value),
-    ascending, or their `names`.
+    """Return an array with a list for each of `count` rows: the ascending values of the `pairs`
+    (row, value) with this row.
+
+    With `names`, the values are indexes of names, and the lists have the names.
     """
     order = np.lexsort((pairs[1], pairs[0]))
     ends = np.zeros(count + 1, np.int32)

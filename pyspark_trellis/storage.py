@@ -35,14 +35,14 @@ class Storage:
         raise NotImplementedError
 
     def fetched(self, name: str, scratch: Path) -> Path:
-        """Return a local file with the content of a file; a copy is in the directory `scratch`.
+        """Return a local file with the content of a file.
 
-        Raises PipelineError.
+        If a copy is needed, it is made in the directory `scratch`. Raises PipelineError.
         """
         raise NotImplementedError
 
     def write(self, name: str, text: str) -> None:
-        """Write a small file that does not exist yet, so that it is there whole or not at all.
+        """Create a small file atomically: it exists whole or not at all.
 
         Raises PipelineError.
         """
@@ -65,9 +65,9 @@ class Storage:
         raise NotImplementedError
 
     def delete(self, name: str = "") -> None:
-        """Delete a file, or a directory with its content; without a name, this directory.
+        """Delete a file, or a directory with its content. If `name` is "", delete this directory.
 
-        Do nothing if it does not exist. Raises PipelineError.
+        Do nothing if the file or directory does not exist. Raises PipelineError.
         """
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class LocalStorage(Storage):
     def exists(self, name: str) -> bool:
         try:
             return (self._path / name).exists()
-        except OSError as error:  # such as a directory above it that may not be read
+        except OSError as error:  # such as a parent directory that this user may not read
             raise _failed("find", str(self._path / name), error) from None
 
     def make(self) -> None:
@@ -147,7 +147,10 @@ class HadoopStorage(Storage):
     """A directory on a file system of Hadoop."""
 
     def __init__(self, url: str, settings: str = "{}") -> None:
-        """Name the directory; `settings` are settings of Hadoop, as JSON. Raises PipelineError."""
+        """Create the storage of a directory; `settings` are settings of Hadoop, as JSON.
+
+        Raises PipelineError.
+        """
         self._url: Final = url.rstrip("/")
         try:
             self._settings: Final = tuple(
@@ -238,7 +241,10 @@ class HadoopStorage(Storage):
 
 
 def _rename(files: Any, draft: Any, target: Any) -> None:
-    """Rename a file. The target must not exist: few file systems can replace it in one step."""
+    """Rename a file.
+
+    The target must not exist, because few file systems can replace a file in one step.
+    """
     if not files.rename(draft, target):
         raise _failed(
             "write", target.toString(), "the file exists; does another query use this checkpoint?"

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from pyspark_trellis.counts import Span
 from pyspark_trellis.definitions import DefinitionsFile
 
-#: The maximum number of unroutable topics in `TakenTopics`, and of pairs of bindings. Those with
-#: the most messages are kept.
+#: The maximum number of unroutable topics in `TakenTopics`, and of pairs of bindings. The topics
+#: and pairs with the most messages are returned.
 MOST: Final = 1_000
 
 
@@ -73,8 +73,8 @@ class TakenTopics:
 class BusiestTopics:
     """The totals and the most frequent topics of each exchange.
 
-    `counts` maps (vhost, exchange) to its number of topics and of messages. `top` maps (vhost,
-    exchange) to pairs of topic and number of messages, the most frequent topic first.
+    `counts` maps (vhost, exchange) to the exchange's number of topics and of messages. `top` maps
+    (vhost, exchange) to pairs of topic and number of messages, the most frequent topic first.
     """
 
     counts: dict[tuple[str, str], tuple[int, int]]

@@ -141,7 +141,7 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
     if not known:
         raise PipelineError(
             f"{stream.name} has no complete snapshot at {state.at:{_WHEN}}: the broker was writing "
-            "one after its start; ask for a later time"
+            "a snapshot after its start; ask for a later time"
         )
     return state
 

@@ -26,9 +26,9 @@ class TopologyHistory:
 
     @classmethod
     def of(cls, stream: JournalStream) -> TopologyHistory:
-        """Read the whole stream. What the first complete snapshot has existed before it, too.
+        """Read the whole stream.
 
-        Raises PipelineError.
+        Bindings in the first complete snapshot count as existing before it. Raises PipelineError.
         """
         bounds = stream.bounds()
         history: TopologyHistory | None = None
@@ -38,7 +38,8 @@ class TopologyHistory:
         for at, vhost, event, facts in rows_of(stream, bounds.first, bounds.next):
             history = history or cls(vhost)
             if state is None or (event == "snapshot" and (facts.get("restarted") or not known)):
-                # The snapshot shows what the restart ended: all that it does not contain.
+                # Bindings and names that the snapshot does not contain ended with the broker's
+                # restart.
                 state, known = TopologyState(vhost, at), False
                 begun = _micros(at) if history.bindings or history.names else ALWAYS
             try:
@@ -60,7 +61,7 @@ class TopologyHistory:
         return history
 
     def _replace(self, state: TopologyState, at: int) -> None:
-        """Note that from a time on, exactly the bindings and names of the state exist."""
+        """Record that from the time `at` on, exactly the bindings and names of the state exist."""
         pairs: list[tuple[dict[Any, Existence], dict[Any, dict[str, Any]]]] = [
             (self.bindings, dict(state.bindings)),
             (self.names, dict(state.names)),
@@ -86,7 +87,7 @@ class TopologyHistory:
 
 
 def _begin(known: dict[Any, Existence], key: Any, facts: dict[str, Any], at: int) -> None:
-    """Note that a binding or a name exists from a time on, with these fields."""
+    """Record that a binding or a name exists from the time `at` on, with these fields."""
     before = known.get(key)
     if before is not None and "arguments" in facts and scope_of(before.facts) != scope_of(facts):
         # The session receives other messages than before: count it as another subscription.

@@ -51,7 +51,7 @@ class TrafficTable:
     """The numbers of published messages by topic, exchange, virtual host or unit of time.
 
     `by` names the kind of group (a key of GROUPS). Groups by time are in the order of time; other
-    groups begin with the one with the most messages.
+    groups are in descending order of messages.
     """
 
     span: Span
@@ -112,7 +112,7 @@ class UnroutableTopic:
 
 @dataclass(frozen=True)
 class UnroutableTopics:
-    """The topics with messages that reached no queue, the topic with the most of them first.
+    """The topics with messages that reached no queue, the topic with the most such messages first.
 
     `unroutable` is the number of these messages, and `topics` the number of these topics. `rows`
     has at most MOST topics.

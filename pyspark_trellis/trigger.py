@@ -20,11 +20,11 @@ class OffsetSpan(NamedTuple):
 
 
 def shares(backlog: Mapping[str, int], most: int) -> dict[str, int]:
-    """Divide `most` rows among journals, in proportion to the number of rows that each still has.
+    """Divide `most` rows among journals, in proportion to the unread rows of each (`backlog`).
 
-    No journal gets more rows than it has; if all have at most `most` rows together, each gets all.
-    Rows that remain after rounding go to the journals with the fewest rows, so that a busy journal
-    does not hold up the others.
+    No journal gets more rows than it has. If all journals together have at most `most` rows, each
+    gets all its rows. Rows that remain after rounding go to the journals with the fewest rows, so
+    that a busy journal does not delay other journals.
     """
     total = sum(backlog.values())
     if total <= most:

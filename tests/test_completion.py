@@ -18,6 +18,9 @@ from trellis.cli import main, parser
 from trellis.cli.command_tree import Command, children_of
 from trellis.cli.completion import SHELLS
 
+#: In one process, because each process makes the scripts of the three shells anew.
+pytestmark = pytest.mark.xdist_group("completion")
+
 ROOT: Final = Path(__file__).parents[1]
 #: A line up to the cursor, and words that must, and must not, be offered.
 CASES: Final = [

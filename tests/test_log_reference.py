@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,13 @@ def literal(node: ast.expr) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def logged() -> Iterator[tuple[str, str]]:
+@functools.cache
+def logged() -> list[tuple[str, str]]:
+    """Return (event, level) of each log call in the code; "" if the call does not show a level."""
+    return list(_calls())
+
+
+def _calls() -> Iterator[tuple[str, str]]:
     """Yield (event, level) of each log call in the code; "" if the call does not show a level."""
     for package in ("trellis", "protocols"):
         for file in (ROOT / package).rglob("*.py"):
@@ -32,7 +39,11 @@ def logged() -> Iterator[tuple[str, str]]:
                             yield literal(call.args[0]), ast.unparse(branch).removeprefix("logs.")
                 if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
                     continue
-                name, holder = call.func.attr, ast.unparse(call.func.value)
+                name, value = call.func.attr, call.func.value
+                # The end of ast.unparse(value), which would take half a second for all calls.
+                holder = value.id if isinstance(value, ast.Name) else ""
+                if isinstance(value, ast.Attribute):
+                    holder = f".{value.attr}"
                 if holder == "logs" and name in LEVELS and call.args and literal(call.args[0]):
                     yield literal(call.args[0]), name
                 elif holder == "logs" and name == "secret":

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> str:
     """Return the value of `trellis.__version__`, which is computed at its first use.
 
-    To find the version is slow, and most commands do not need the version.
+    Looking up the version is slow, and most commands do not need it.
     """
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

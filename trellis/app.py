@@ -62,9 +62,9 @@ def run(
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
     `read` is called at SIGHUP, and returns the new settings. The store is written to `disk`, by
-    default the file system of the operating system. `membership` is by default the one that the
-    settings define. `files` are the settings files that were read, for a log line. `sources` has
-    the source of each setting by key. If `adopt` is True, the data directory first leaves its
+    default the file system of the operating system. `membership` is by default the membership that
+    the settings define. `files` are the settings files that were read, for a log line. `sources`
+    has the source of each setting by key. If `adopt` is True, the data directory first leaves its
     cluster for good. A failed start prints one line to stderr.
     """
     logs.set_up(settings.log.level)
@@ -175,7 +175,7 @@ class App:
         self.started = asyncio.Event()
 
     def stop(self) -> None:
-        """Request a clean stop. A second call ends the wait for clients."""
+        """Request a clean stop. A second call ends the stop's wait for clients."""
         self._skip_grace = self._stop.is_set()
         self._manager.notify("STOPPING=1")
         self._stop.set()
@@ -365,6 +365,7 @@ class App:
                 "not_compiled",
                 note="interpreted hot paths are many times slower; see README, Compiled or not",
             )
+        node.turn.begin_counting()
         print(f"ready {_listed(self.addresses)}", flush=True)
         self._manager.notify("READY=1", f"STATUS=ready {_listed(self.addresses)}")
         self.started.set()

@@ -22,8 +22,8 @@ _log = logging.getLogger("trellis")
 class LogEvent:
     """An event of the log: its time in seconds since 1970, its level, and its text.
 
-    `text` is the name of the event with its fields, as in the log line, cut to
-    EVENT_CHARACTERS_MAX.
+    `text` is the name of the event with its fields, as in the log line, at most
+    EVENT_CHARACTERS_MAX characters.
     """
 
     __slots__ = ("at", "level", "text")
@@ -42,7 +42,7 @@ class RecentEvents(logging.Handler):
     """Keeps the last events in `recent`, except those that hold a secret."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the event of a record."""
+        """Store the event of a log record in `recent`."""
         if getattr(record, SECRET, False):
             return
         text = record.getMessage()

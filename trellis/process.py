@@ -24,7 +24,7 @@ _statm = -1
 
 
 def resident_bytes() -> int:
-    """Return the resident memory in bytes; on systems without /proc, its peak so far."""
+    """Return the resident memory in bytes; on systems without /proc, the highest value so far."""
     global _statm
     try:
         if _statm < 0:
@@ -39,8 +39,8 @@ def resident_bytes() -> int:
 def memory_bytes() -> int:
     """Return the memory that this process may use, in bytes.
 
-    It is the memory of the machine, or the lowest limit of the control groups of this process: of
-    its container, or of its service (`MemoryMax` of systemd).
+    The result is the memory of the machine, or the lowest limit of the control groups of this
+    process, which are those of its container or service (`MemoryMax` of systemd).
     """
     try:
         groups = _CGROUP.read_text()

@@ -13,9 +13,10 @@ _CELLS: Final = 24
 
 
 class Interval:
-    """Says when a periodic report is due: at most once in a number of seconds (the interval).
+    """The time of the next periodic report: at most one report in a number of seconds (the
+    interval).
 
-    The first report is due one interval after the creation.
+    The first report is due one interval after the creation of the object.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,7 +53,7 @@ class ProgressLine:
         self._seconds = 0.0
 
     def begin(self, title: str, messages: int = 0, seconds: float = 0.0) -> None:
-        """Begin a part of the work; `messages` or `seconds` is its expected size, 0 if unknown."""
+        """Begin a part of the work, of the size `messages` or `seconds`; 0 is unknown."""
         self._title, self._messages, self._seconds = title, messages, seconds
         self._began = time.perf_counter()
 

@@ -1,7 +1,7 @@
 """A node that follows its cluster: its health, its metrics, and its answers to clients.
 
     metrics port     /healthz, /readyz and /metrics
-    AMQP, MQTT       each client is told the address of the active node (protocols/redirect.py)
+    AMQP, MQTT       the address of the active node is sent to each client (protocols/redirect.py)
     http port        status 503, with the URL at the active node as Location
 
 The AMQP and MQTT clients are answered by the front ends of an empty broker in memory. So PROXY
@@ -126,7 +126,7 @@ class StandbyServer:
         add_cluster(page, self._member.figures())
         page.counter(
             "trellis_cluster_redirected",
-            "Total number of clients that this node told the address of the active node.",
+            "Total number of clients to which this node sent the address of the active node.",
             self._fronts.redirected,
             cluster=self._member.name,
         )
@@ -134,7 +134,7 @@ class StandbyServer:
 
 
 class RedirectingFronts:
-    """The front ends of an empty broker, which tell each client the address of the active node."""
+    """The front ends of an empty broker, which send each client the address of the active node."""
 
     def __init__(self, settings: Settings, accounts: Accounts, member: ClusterMember) -> None:
         loop = asyncio.get_running_loop()
@@ -185,7 +185,7 @@ class RedirectingFronts:
 
     @property
     def redirected(self) -> int:
-        """Number of clients that were told the address of the active node."""
+        """Number of clients to which this node sent the address of the active node."""
         return sum(front.closed.get(STANDBY, 0) for front in self._fronts)
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ class RedirectingRouter(HttpRouter[Handler]):
 
 
 def describe_node(settings: Settings, addresses: dict[str, str]) -> NodeDescription:
-    """Return the description of this node; `addresses` are those of its listeners."""
+    """Return the description of this node; `addresses` are the addresses of its listeners."""
     ports = {name: int(address.rpartition(":")[2]) for name, address in addresses.items()}
     host = settings.cluster.advertised or socket.gethostname()
     return NodeDescription(settings.node.name, host, ports, settings_digest(settings).hex())

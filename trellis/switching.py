@@ -5,7 +5,7 @@
     hand over  this node claims the log in the name of the standby (broker/replication/owner.py)
     end        all connections are aborted, and the process ends
 
-If the store cannot drain in time, the node stays the active one.
+If the store cannot drain in time, the node stays active.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Switching:
         """Hand the log over to the standby `wanted`, and end this process soon after.
 
         If `wanted` is "", choose a standby. Return the name of the standby. Raises ReplicationError
-        if the log could not be handed over; this node then stays the active one.
+        if the log could not be handed over; this node then stays active.
 
         The switch goes on if the caller is cancelled, for example because the HTTP gateway has
         ended. Otherwise the node would stay frozen.
@@ -65,7 +65,7 @@ class Switching:
 
         If `wanted` is "", choose a standby. Return the name of the standby. After the call, the
         store must not be written any more. Raises ReplicationError if the log could not be handed
-        over; this node then stays the active one.
+        over; this node then stays active.
         """
         if self._begun:
             raise ReplicationError("a switch is under way already")
@@ -142,5 +142,8 @@ def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore) -> S
 
 
 def _never() -> bool:
-    """Return False: the broker must not act. Replaces the check of the lease during a switch."""
+    """Return False: the broker must not act.
+
+    This function replaces the check of the lease during a switch.
+    """
     return False

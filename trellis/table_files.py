@@ -37,7 +37,8 @@ _LAST_SECOND: Final = 253_402_300_799
 
 
 class TableFile:
-    """A file that is being written, in one of FORMATS; `close` completes it, `cancel` gives it up.
+    """A file that is being written, in one of FORMATS; `close` completes the file, `cancel`
+    abandons it.
 
     `rows` and `groups` are the numbers of rows and of groups that were written so far. Errors of
     `out` are raised as they are.
@@ -81,10 +82,10 @@ class TableFile:
         self._writer.close()
 
     def cancel(self) -> None:
-        """Give up an incomplete file, so that nothing is written to `out` any more.
+        """Abandon an incomplete file, so that nothing is written to `out` any more.
 
-        Otherwise pyarrow would try to complete a Parquet file when its writer is freed, and print
-        an error if `out` is closed.
+        Without this call, pyarrow would try to complete a Parquet file when its writer is freed,
+        and print an error if `out` is closed.
         """
         self._waiting.clear()
         if self._parquet:

@@ -52,9 +52,9 @@ class WorkerProcess:
     """The worker of a `program` (a module), restarted after each end until `close`.
 
     The worker gets the environment of the broker, which may have the credentials of a service.
-    `opening` is the line that opens a worker. `received` is called with each line of the worker; it
-    sets `ready` when the worker has answered the opening. `on_lost` is called after an unexpected
-    end with the reason, and with the seconds until the next start.
+    `opening` is the line that opens a worker. `received` is called with each line of the worker;
+    this function sets `ready` when the worker has answered the opening. `on_lost` is called after
+    an unexpected end with the reason, and with the seconds until the next start.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class WorkerProcess:
         self._received = received
         self._on_lost = on_lost
         self._connection: _Connection | None = None
-        #: True from the worker's answer to the opening until its end. Before, nothing is sent to
-        #: it.
+        #: True from the worker's answer to the opening until its end. While it is False, nothing is
+        #: sent to the worker.
         self.ready = False
         self._process: subprocess.Popen[bytes] | None = None
         #: The broker's end of the connection, while a worker runs.
@@ -87,7 +87,7 @@ class WorkerProcess:
 
     @property
     def unsent(self) -> int:
-        """Number of bytes that were passed to `send`, and that the worker has not read yet."""
+        """Number of bytes that were passed to `send` and that the worker has not read yet."""
         connection = self._connection
         if connection is None or connection.transport is None:
             return 0

@@ -298,7 +298,7 @@ class _Writer:
         if mqtt:
             key = ".".join("*" if word == "+" else word for word in key.split("."))
         if self._exchange_type(bound.vhost, bound.source) == "fanout":
-            key = "*"  # The routing key has no meaning there.
+            key = "*"  # A fanout exchange ignores the routing key.
         template = pattern_template(key)
         protocol = "mqtt" if mqtt else "amqp"
         name = self._add_channel(bound.vhost, bound.source, protocol, template, {})
@@ -339,7 +339,7 @@ class _Writer:
 def _delivery(protocol: str, qos: set[int]) -> Document | None:
     """Return the QoS or delivery mode of an operation as AsyncAPI's binding.
 
-    Return None if its messages differ.
+    Return None if the messages of the operation differ in it.
     """
     if len(qos) != 1:
         return None
@@ -350,6 +350,6 @@ def _delivery(protocol: str, qos: set[int]) -> Document | None:
 
 
 def _some(texts: list[str]) -> str:
-    """Return the first _SHOWN texts in one line, and the number of the others."""
+    """Return at most _SHOWN texts in one line, and how many texts were left out."""
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return ", ".join(texts[:_SHOWN]) + more

@@ -101,7 +101,7 @@ def _server(text: str) -> Server:
     try:
         url = urlsplit(text)
         valid = url.scheme in _PROTOCOLS and url.hostname and (url.port or True)
-    except ValueError:  # of urlsplit, or of `port`
+    except ValueError:  # raised by urlsplit, or by `port`
         valid = False
     if not valid:
         raise PipelineError(

@@ -22,7 +22,8 @@ from pyspark_trellis.rows import SelectedRows
 #: Largest number of combinations of topic, protocol, publisher, QoS, content type and type in
 #: memory. If there are more, the most frequent ones are kept: half of this number.
 COMBINATIONS_MAX: Final = 500_000
-#: Largest number of addresses of the document. Those with the fewest messages are left out.
+#: Largest number of addresses of the document. Further addresses are left out: those with the
+#: fewest messages.
 ADDRESSES_MAX: Final = 1_000
 #: Largest number of messages (content types and types) of an address.
 MESSAGES_MAX: Final = 20
@@ -100,7 +101,7 @@ class ObservedAddress:
     messages: dict[tuple[str, str], ObservedMessage] = field(default_factory=dict)
 
     def message(self, content_type: str, kind: str) -> ObservedMessage | None:
-        """Return the message with this content type and type; None above MESSAGES_MAX messages."""
+        """Return the message with this content type and type; None if MESSAGES_MAX others exist."""
         key = content_type, kind
         if key not in self.messages and len(self.messages) < MESSAGES_MAX:
             self.messages[key] = ObservedMessage.of(content_type, kind, self.budget)
@@ -131,13 +132,13 @@ class Observations:
 def family(protocol: str) -> str:
     """Return "mqtt" for each version of MQTT, else "amqp".
 
-    A message that was published over the HTTP API has a routing key, like one of AMQP.
+    A message that was published over the HTTP API has a routing key, as in AMQP.
     """
     return "mqtt" if protocol.startswith("mqtt") else "amqp"
 
 
 def observe(journal: JournalRange, most: int) -> Observations:
-    """Return the observations of a journal. Raises PipelineError.
+    """Read a journal, and return the observations. Raises PipelineError.
 
     A level with more than `most` different words becomes a parameter (addresses.py).
     """

@@ -18,7 +18,8 @@ from pyspark_trellis.asyncapi.observations import ObservedAddress
 from pyspark_trellis.definitions import BY_NAME, SESSION, BoundQueue, DefinitionsFile
 from pyspark_trellis.routing import BatchRouter, Rows
 
-#: Number of topics that are routed at once. It limits the memory: a topic may reach all queues.
+#: Number of topics that are routed at once. The number limits the memory, because each topic may
+#: reach all queues.
 _TOGETHER: Final = 500
 #: Largest number of bindings without an observed topic that become addresses.
 SILENT_MAX: Final = 1_000

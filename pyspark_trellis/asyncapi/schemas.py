@@ -17,8 +17,8 @@ DEPTH_MAX: Final = 16
 #: Largest number of properties of an object. An object with more properties is described as a map,
 #: with one schema for all values.
 PROPERTIES_MAX: Final = 100
-#: Largest number of schemas inside one schema, and inside all schemas of a document. Beyond it, new
-#: properties and the items of new lists are not described.
+#: Largest number of schemas inside one schema, and inside all schemas of a document. Beyond this
+#: number, new properties and the items of new lists are not described.
 SCHEMAS_MAX: Final = 2_000
 ALL_SCHEMAS_MAX: Final = 200_000
 #: Number of items at the beginning of a list that are examined.
@@ -43,7 +43,10 @@ class NotJson(ValueError):
 
 
 def decoded(data: bytes | str) -> Any:
-    """Return the value of a JSON text. Raises NotJson, also for a text that is nested too deep."""
+    """Return the value of a JSON text.
+
+    Raises NotJson if the text is invalid or nested too deeply.
+    """
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -51,7 +54,7 @@ def decoded(data: bytes | str) -> Any:
 
 
 class SchemaBudget:
-    """The number of schemas that several instances of InferredSchema together may still make."""
+    """The number of further schemas that all instances of InferredSchema together may make."""
 
     def __init__(self, room: int = ALL_SCHEMAS_MAX) -> None:
         self.room = room

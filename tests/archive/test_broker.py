@@ -190,7 +190,7 @@ def test_old_files_may_be_removed_from_the_archive(tmp_path: Path, directory: Pa
         status, reason = broker.refusal("streams/rows", queue="s", offset=first - 1)
         assert status == 410 and "does not exist any more" in reason
         status, reason = broker.refusal("streams/rows", queue="s", offset=first - 1)
-        assert status == 410 and f"the next one has offset {first}" in reason
+        assert status == 410 and f"the next row has offset {first}" in reason
         rows = broker.get("streams/rows", queue="s", offset="first", count=5)
         assert [row["offset"] for row in rows] == list(range(first, first + 5))
         assert [offset for offset, _ in broker.read(ROWS)] == list(range(first, ROWS))

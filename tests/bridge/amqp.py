@@ -12,7 +12,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.bridge.running import PATIENCE, BridgingBroker
 
-#: A message that a client has got: routing key, body, properties.
+#: A message that a client has received: routing key, body, properties.
 Got = tuple[str, bytes, pika.BasicProperties]
 
 
@@ -58,7 +58,7 @@ class AmqpPair:
         return f"amqp://guest:guest@{host}:{port}"
 
     def put(self, name: str, component: str = "shovel", **value: Any) -> None:
-        """Set a runtime parameter at the local broker. Its keys are keywords, with `_` for `-`."""
+        """Set a parameter at the local broker. Keyword arguments are its keys, with `_` for `-`."""
         named = {key.replace("_", "-"): each for key, each in value.items()}
         self.local.request("PUT", f"parameters/{component}/%2F/{name}", {"value": named})
 

@@ -60,7 +60,7 @@ class BridgingBroker(BrokerProcess):
     def request(
         self, method: str, path: str, body: object = None, login: str = "guest:guest"
     ) -> Any:
-        """Send a request to the HTTP API; return the answer's JSON, or None without a body."""
+        """Send a request to the HTTP API; return the answer's JSON, or None if it has no body."""
         request = urllib.request.Request(f"{self.url}/api/{path}", method=method)
         request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
         if body is not None:
@@ -160,7 +160,7 @@ class Recorder:
         return self.messages.get(timeout=PATIENCE)
 
     def take(self, count: int) -> list[Received]:
-        """Return the next messages, sorted."""
+        """Wait for the next `count` messages; return them sorted."""
         every = [self.next() for _ in range(count)]
         return sorted(Received(one.topic, bytes(one.payload), one.qos, one.retain) for one in every)
 

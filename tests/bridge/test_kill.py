@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from queue import Empty
 from random import Random
 
 import pytest
@@ -95,15 +96,14 @@ class KilledPair:
         self.remote.stop()
 
 
-def missing(recorder: Recorder, confirmed: int) -> set[int]:
-    """Wait until all confirmed numbers are received; return an empty set.
-
-    Raises queue.Empty if no further message arrives within PATIENCE seconds.
-    """
+def check_complete(recorder: Recorder, confirmed: int) -> None:
+    """Wait for all confirmed numbers. Fail if no message comes within PATIENCE seconds."""
     wanted = set(range(confirmed))
     while wanted:
-        wanted.discard(int(recorder.next().payload))
-    return wanted
+        try:
+            wanted.discard(int(recorder.next().payload))
+        except Empty:
+            raise AssertionError(f"confirmed messages are missing: {sorted(wanted)}") from None
 
 
 @pytest.mark.parametrize("victim", ["worker", "remote", "local"])
@@ -122,8 +122,8 @@ def test_no_confirmed_message_is_lost_when_a_process_is_killed(tmp_path: Path, v
     for publisher in (outward, inward):
         publisher.stop.set()
         publisher.join()
-    assert not missing(far, outward.confirmed)
-    assert not missing(near, inward.confirmed)
+    check_complete(far, outward.confirmed)
+    check_complete(near, inward.confirmed)
     for recorder in (far, near):
         recorder.close()
     pair.stop()

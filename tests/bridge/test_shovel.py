@@ -1,4 +1,4 @@
-"""Tests of shovels: they move messages from queues and exchanges to those of another broker."""
+"""Tests of shovels, which move messages from a queue or an exchange to another broker."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_deleted_shovel_stops_and_a_changed_one_starts_again(pair: AmqpPair) -
             break
         if found[0] is not None:
             pair.near.basic_publish("", "d", b"2")
-    # The counts are those of both definitions.
+    # The counts include the messages that the old definition has moved.
     pair.local.wait("change", lambda row: row["sent"] >= 2)
     pair.local.request("DELETE", "shovels/vhost/%2F/change")
     pair.wait_gone("change")
@@ -174,6 +174,10 @@ def test_a_rate_limits_the_messages_of_a_second(pair: AmqpPair) -> None:
         ({"src_uri": "amqp://", "src_queue": "a", "colour": 1}, "unknown key 'colour'"),
         ({"src_uri": "amqp://", "src_queue": "a", "src_protocol": "amqp10"}, "amqp091"),
         ({"src_uri": "amqp://", "src_queue": "a", "rate": -1}, "'rate' must be"),
+        (
+            {"src_uri": "amqp://", "src_exchange": "a", "src_delete_after": "queue-length"},
+            "'src-delete-after' can be queue-length only with 'src-queue'",
+        ),
         *(
             ({"src_uri": "amqp://", "src_queue": "a", "dest_publish_properties": given}, reason)
             for given, reason in (
@@ -200,7 +204,7 @@ def test_an_invalid_shovel_is_refused(pair: AmqpPair, value: Any, reason: str) -
 def test_only_administrators_set_shovels_that_act_as_the_user_of_the_settings(
     pair: AmqpPair,
 ) -> None:
-    """A policymaker can set a shovel only if its URI of this broker has a user and a password."""
+    """Check that a policymaker must put a login into a shovel's URI of this broker."""
     every = dict.fromkeys(("configure", "write", "read"), ".*")
     pair.local.request("PUT", "users/maker", {"password": "pw", "tags": "policymaker"})
     pair.local.request("PUT", "permissions/%2F/maker", every)
@@ -269,7 +273,7 @@ def test_a_shovel_that_is_deleted_while_it_connects_closes_its_connection(pair: 
 
 
 def relayed(one: socket.socket, other: socket.socket) -> bytes:
-    """Pass the bytes of two sockets to each other until `one` ends; return the bytes from `one`."""
+    """Pass the bytes of two sockets to each other until `one` is closed; return those of `one`."""
     sent = b""
     while True:
         ready, _, _ = select.select((one, other), (), (), PATIENCE)

@@ -85,7 +85,7 @@ def test_a_bridge_and_a_shovel_over_tls(
 def test_a_missing_file_is_named_and_is_read_when_it_exists(
     tmp_path: Path, files: Files, remote: BridgingBroker
 ) -> None:
-    """The files are read for each connection, so they may be created or changed later."""
+    """Check that PEM files are read for each connection, and may be created or changed later."""
     ca, certificate = tmp_path / "later-ca.pem", tmp_path / "later-client.pem"
     port = remote.addresses["mqtts"].port
     table = bridge("b", 0, ["s/# out 1"], ca=str(ca), certificate=files.client, reconnect_max=1)

@@ -297,7 +297,9 @@ def test_directory_that_leaves_its_cluster_is_that_of_a_broker_without_one(
     log: ThreadedLog, tmp_path: Path
 ) -> None:
     first = replica_directory(tmp_path / "first", log)
-    with pytest.raises(StoreError, match="if the cluster is given up, with `trellis serve --adopt"):
+    with pytest.raises(
+        StoreError, match="if the cluster no longer exists, with `trellis serve --adopt"
+    ):
         open_directory(RealDisk(), first, StoreSettings())
     assert leave_cluster(RealDisk(), str(first)).name == "broker"
     assert leave_cluster(RealDisk(), str(first)).name == ""

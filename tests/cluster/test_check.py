@@ -198,7 +198,7 @@ def test_kafka_that_soon_forgets_repeated_records_is_unsafe(
                 (
                     "Kafka nodes 0, 1, 2: producer.id.expiration.ms is 60000, must be at least "
                     "600000: Kafka may forget which records a node has appended, and append a "
-                    "repeated one again; set it to 86400000"
+                    "repeated record again; set it to 86400000"
                 )
             ],
         )
@@ -217,7 +217,8 @@ def test_records_of_another_program_are_named(
         [
             (
                 "TOPIC: the record at offset 1 is not one of this version of Trellis (the record "
-                "has 2 bytes, fewer than its header of 26 bytes); set cluster.topic to another"
+                "has 2 bytes, fewer than its header of 26 bytes); set cluster.topic to another "
+                "topic"
             )
         ],
     )
@@ -233,7 +234,7 @@ def test_records_of_another_broker_are_named(
         [
             (
                 f"TOPIC: the record at offset 0 is of the broker 'invoices', and this broker is "
-                f"'{name}'; set cluster.topic to another"
+                f"'{name}'; set cluster.topic to another topic"
             )
         ],
     )

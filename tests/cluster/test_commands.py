@@ -122,7 +122,7 @@ def test_forgotten_node_does_not_stop_trimming(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("forget", "other"), "node 'other' has not reported; nodes that have: none"),
+        (("forget", "other"), "node 'other' has not reported; nodes that have reported: none"),
         (("seed", "new", "TARGET", "--data-dir", "EMPTY"), "cannot read the catalog"),
     ],
 )

@@ -96,7 +96,7 @@ def test_append_without_permission_has_an_unknown_outcome_and_an_advice(
 ) -> None:
     log = open_log(created(cluster_on(kfake.servers, name)), "one")
     kfake.tell("fault 0 TOPIC_AUTHORIZATION_FAILED 1")
-    with pytest.raises(OutcomeUnknown, match=r"permit Read, Write, Describe, .* on it$"):
+    with pytest.raises(OutcomeUnknown, match=r"permit Read, Write, Describe, .* on the topic$"):
         log.append(b"a")
     assert log.append(b"b") == 0
 
@@ -148,7 +148,8 @@ def test_absent_topic_and_absent_kafka_are_told_apart(kfake: Kfake, name: str) -
     log.close()
     assert str(absent.value) == (
         f"cannot describe topic '{cluster.log_topic}' at {cluster.servers}: Broker: Unknown topic "
-        "or partition (UNKNOWN_TOPIC_OR_PART): create it with `trellis cluster check --create`"
+        "or partition (UNKNOWN_TOPIC_OR_PART): create the topic with `trellis cluster check "
+        "--create`"
     )
 
 

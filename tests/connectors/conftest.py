@@ -76,7 +76,7 @@ async def service() -> AsyncIterator[Service]:
 
 @pytest.fixture(scope="session")
 def keeping_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Start one broker with a data directory, which streams need; each test uses own names."""
+    """Start one broker with a data directory, which streams need; each test uses its own names."""
     process = BrokerProcess("--data-dir", str(tmp_path_factory.mktemp("data")))
     yield process
     process.stop()

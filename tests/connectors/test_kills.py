@@ -28,7 +28,7 @@ from tests.cluster.programs import KafkaNodes
 from tests.connectors.conftest import SECRET
 from tests.connectors.test_kafka import PARTITIONS, created
 
-#: Seconds for a whole test.
+#: Largest duration of one test in seconds.
 PATIENCE: Final = 300
 KILLS: Final = 9
 EACH: Final = 60

@@ -1,5 +1,6 @@
 """Tests of settings files: the default file, the files in config/, and written settings."""
 
+import functools
 import string
 import tomllib
 from pathlib import Path
@@ -226,6 +227,12 @@ def values(option: Option) -> st.SearchStrategy[Any]:
     return TEXT if check is None else SAMPLES[check.__name__]
 
 
+@functools.cache
+def values_of(key: str) -> st.SearchStrategy[Any]:
+    """Return the strategy of a key's values, made once: making it takes longer than an example."""
+    return values(OPTIONS[key])
+
+
 @st.composite
 def any_settings(draw: st.DrawFn) -> Settings:
     """Return settings with a random value for every key.
@@ -235,9 +242,9 @@ def any_settings(draw: st.DrawFn) -> Settings:
     tree: dict[str, Any] = {}
     for option in OPTIONS.values():
         if option.section:
-            tree.setdefault(option.section, {})[option.name] = draw(values(option))
+            tree.setdefault(option.section, {})[option.name] = draw(values_of(option.key))
         elif option.key == "users":
-            tree["users"] = draw(values(option))
+            tree["users"] = draw(values_of(option.key))
     return msgspec.convert(tree, Settings)
 
 

@@ -315,7 +315,7 @@ def test_no_file_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "exists already; name a new file" in capsys.readouterr().err
     path.rename(tmp_path / "rows.parquet.partial")
     assert exported(directory, path) == 1
-    assert "another export is writing it, or an export was killed" in capsys.readouterr().err
+    assert "another export is writing this file" in capsys.readouterr().err
     assert not path.exists()
 
 

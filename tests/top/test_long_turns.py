@@ -65,6 +65,18 @@ async def test_a_turn_that_works_long_is_told_from_one_that_waited(start: Start)
     assert running.node.turn.long_turns_waiting > waited
 
 
+async def test_the_start_of_the_broker_is_not_counted_as_a_turn(start: Start) -> None:
+    running = await start()
+    turn = running.node.turn
+    await held(running, lambda: None)
+    assert turn.long_turns_working == 0
+    turn.schedule()
+    work()
+    turn.begin_counting()
+    await held(running, lambda: None)
+    assert turn.long_turns_working == 0
+
+
 async def test_the_cpu_time_of_a_turn_leaves_out_the_time_before_it(start: Start) -> None:
     running = await start()
     turn = running.node.turn

@@ -57,7 +57,8 @@ async def test_a_dry_run_names_transient_queues_and_messages_that_stay(
 ) -> None:
     await api(broker, "PUT", "queues/%2F/t", {"durable": False})
     assert await commands.out("move", "q", "--to", "t", "--dry-run") == (
-        "300 messages to queue 't'; the queue is transient: a restart of the broker loses them\n"
+        "300 messages to queue 't'; the queue is transient: a restart of the broker deletes "
+        "these messages\n"
     )
     reason = "no queue is bound to exchange 'amq.direct' in vhost '/' for routing key 'k'"
     words = ["move", "q", "--exchange", "amq.direct", "--key", "k"]

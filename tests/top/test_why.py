@@ -119,7 +119,7 @@ async def test_limits_and_dead_letters(broker: Running) -> None:
     await publish(broker, "q", 3)
     await publish(broker, "short", 3)
     findings = await of_queue(broker, "q")
-    assert findings["full"] == "the queue is full (2 messages) and drops its oldest"
+    assert findings["full"] == "the queue is full (2 messages) and drops its oldest messages"
     assert findings["dead_letter_exchange"] == (
         "dead letters are lost: their exchange 'absent' does not exist"
     )
@@ -149,7 +149,7 @@ async def test_a_growing_queue(broker: Running) -> None:
     _, findings = await asking
     assert findings["growing"].startswith("the queue grows by ") and queue.depth > 0
     _, findings = await why(broker, "queues/%2F/q?seconds=0.01")
-    assert findings["still"] == "no message came or ended in the time of this answer"
+    assert findings["still"] == "no message arrived or was settled between the two counts"
 
 
 async def test_refused_logins_and_take_overs_of_a_client(broker: Running) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from broker.stream.archived import ArchivedRows
 from broker.stream.segments import Segment
 
-#: Number of segments that stay in any case: the one that a reader reads, and the next one.
+#: Number of segments that are never evicted: the segment that a reader reads, and the next.
 LEAST: Final = 2
 
 

@@ -30,7 +30,7 @@ AWAY, GONE, MISSING, BAD = "away", "gone", "missing", "bad"
 
 
 class Open(Struct, tag=True):
-    """The archive to work with: its URL, and the directory for the worker's own files.
+    """The request to open the archive: its URL, and the directory for the worker's own files.
 
     The worker fetches no file while the disk of this directory has less than `disk_free` bytes.
     """
@@ -82,7 +82,7 @@ class FindFirst(Struct, tag=True):
 
 
 class ListFiles(Struct, tag=True):
-    """A request for at most `count` files, from the one with the row at `offset` on."""
+    """A request for at most `count` files, from the file with the row at `offset` on."""
 
     number: int
     stream: str
@@ -91,13 +91,13 @@ class ListFiles(Struct, tag=True):
 
 
 class Remove(Struct, tag=True):
-    """A request to delete the segment file at `path` from the cache. It gets no answer."""
+    """A request, without an answer, to delete the segment file at `path` from the cache."""
 
     path: str
 
 
 class Forget(Struct, tag=True):
-    """A request to drop the upload progress of a stream that was deleted. It gets no answer."""
+    """A request, without an answer, to drop the upload progress of a deleted stream."""
 
     stream_number: int
 
@@ -110,7 +110,7 @@ class Uploaded(Struct, tag=True):
     """The answer to an Upload: the archive has the rows of the segment.
 
     `first` is the first offset of the stream in the archive. The upload wrote `files` files with
-    `size` bytes in total; none if an earlier upload had written them.
+    `size` bytes in total: 0 files if an earlier upload had written all rows.
     """
 
     number: int
@@ -178,5 +178,5 @@ from_worker: Final = msgspec.json.Decoder(FromWorker)
 
 
 def line(message: ToWorker | FromWorker) -> bytes:
-    """Return a message as a line."""
+    """Return a message as one line of JSON."""
     return _encoder.encode(message) + b"\n"

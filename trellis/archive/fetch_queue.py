@@ -28,7 +28,7 @@ class Wanted(NamedTuple):
 
 
 class FetchQueue:
-    """The requests without an answer, each of them once: sent to the worker, or not sent yet."""
+    """The unanswered requests, each once: those sent to the worker, and those not sent yet."""
 
     def __init__(self) -> None:
         self._wanted: set[Wanted] = set()
@@ -50,7 +50,7 @@ class FetchQueue:
         self._unsent.append(wanted)
 
     def next(self) -> Wanted | None:
-        """Return the next request to send; None if there is none, or the worker has enough."""
+        """Return the next request to send; None if there is none, or SENT_MAX are being served."""
         if not self._unsent or len(self._wanted) - len(self._unsent) >= SENT_MAX:
             return None
         return self._unsent.popleft()
@@ -77,7 +77,8 @@ class FetchQueue:
     def drop_stale(self) -> None:
         """Drop all unsent requests except the first, which shows whether the archive answers again.
 
-        Called after a pause because the archive was unreachable: many readers may no longer wait.
+        Called after a pause in which the archive was unreachable: many readers have given up by
+        then.
         """
         while len(self._unsent) > 1:
             wanted = self._unsent.pop()

@@ -15,7 +15,7 @@ from typing import Final
 from trellis.archive.names import ArchivedFile, day_of
 from trellis.archive.storage import ArchiveStorage
 
-#: Largest number of files of a stream that are remembered, besides those of one day.
+#: Largest number of files of a stream that are remembered, in addition to the files of one day.
 REMEMBERED_MAX: Final = 20_000
 
 
@@ -33,7 +33,7 @@ class StreamListing:
         self._lock = threading.RLock()
 
     def forget(self) -> None:
-        """Forget all listings: files were removed, or may have been added."""
+        """Drop all cached listings, because files were removed, or may have been added."""
         with self._lock:
             self._days = None
             self._files = {}
@@ -60,9 +60,9 @@ class StreamListing:
         return next((file for file in self.page(offset, 1) if file.first <= offset), None)
 
     def page(self, offset: int, count: int) -> list[ArchivedFile]:
-        """Return at most `count` files in the order of their offsets, from that with `offset` on.
+        """Return at most `count` files in the order of offsets, from the file with `offset` on.
 
-        If no file has the offset, the first one is the next file after it.
+        If no file has the row at `offset`, begin with the next file after it.
         """
         with self._lock:
             return list(islice(self._since(offset), count))

@@ -52,14 +52,14 @@ def day_of(micros: int) -> str:
 
 
 def parse_day(name: str) -> str | None:
-    """Return the day of a directory `day=...`; None for another name."""
+    """Return the day of a directory `day=...`; None if the name has another form."""
     found = _DAY.fullmatch(name)
     return None if found is None else found[1]
 
 
 def parse_file(day: str, name: str, size: int) -> ArchivedFile | None:
-    """Return the file with this name and size in a day; None for another file, such as a partial
-    one.
+    """Return the file with this name and size in a day; None for a file of another kind, such as
+    an incomplete one.
     """
     found = _NAME.fullmatch(name)
     if found is None:

@@ -18,7 +18,10 @@ NAME: Final = "progress"
 
 
 def read_progress(directory: Path, url: str) -> dict[int, tuple[int, int]]:
-    """Return (first, until) of each stream; nothing if the file is of another archive."""
+    """Return (first offset in the archive, end of uploads) by number of the stream.
+
+    Return an empty dict if the file is of another archive.
+    """
     found: dict[int, tuple[int, int]] = {}
     try:
         lines = (directory / NAME).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -35,7 +38,7 @@ def read_progress(directory: Path, url: str) -> dict[int, tuple[int, int]]:
 
 
 class ProgressFile:
-    """The file, which the worker appends to. Raises OSError."""
+    """The file of upload progress, to which the worker appends lines. Raises OSError."""
 
     def __init__(self, directory: Path, url: str) -> None:
         """Open the file, and write it anew without outdated lines."""

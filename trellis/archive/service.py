@@ -51,7 +51,7 @@ class ArchiveService(ArchiveBackend):
         patience: float,
         disk: Disk,
     ) -> None:
-        """`backlog` and `cache` are the settings stream.archive_backlog and stream.archive_cache.
+        """Create the archive; the settings stream.archive_* give `backlog` and `cache`.
 
         `opening` names the archive, and the directory for its files in the data directory. A
         request over HTTP waits up to `patience` seconds for the archive. Raises OSError.
@@ -175,7 +175,7 @@ class ArchiveService(ArchiveBackend):
                     waiters.remove(changed)
 
     async def files(self, rows: ArchivedRows, offset: int, count: int) -> list[contract.FileRow]:
-        """Return at most `count` files of a stream, from the one with the row at `offset` on.
+        """Return at most `count` files of a stream, from the file with the row at `offset` on.
 
         Raises ArchiveUnavailable.
         """
@@ -266,7 +266,7 @@ class ArchiveService(ArchiveBackend):
             assert self.worker is not None
             self.worker.ready = True
             for request, _ in list(self._open.values()):
-                self._send(request)  # A worker that ended has not answered these.
+                self._send(request)  # The worker that ended has not answered these requests.
             self.cache.clear()  # The worker begins with an empty cache.
             self._send_upload()
             self._send_fetches()
@@ -377,7 +377,7 @@ class ArchiveService(ArchiveBackend):
         self._send_fetches()
 
     def _wait(self, request: contract.Request, rows: ArchivedRows, reason: str) -> None:
-        """Try everything again later, because the archive is unreachable."""
+        """Schedule a retry of all waiting requests, because the archive is unreachable."""
         if isinstance(request, contract.ListFiles):
             self._open[request.number] = request, rows
         elif not isinstance(request, contract.Upload):
@@ -423,7 +423,7 @@ class ArchiveService(ArchiveBackend):
         self.fetches.finish(_wanted(request, rows))
 
     def _changed(self, rows: ArchivedRows) -> None:
-        """Tell a stream, and the requests that wait for it, that its archived rows changed."""
+        """Notify a stream, and waiting HTTP requests, that its archived rows have changed."""
         if rows.changed is not None and self._agenda is not None:
             self._agenda.add(rows.changed)
         for waiter in self._waiters.pop(rows.number, ()):
@@ -445,6 +445,6 @@ def _wanted(request: contract.Request, rows: ArchivedRows) -> Wanted:
 
 
 def _log_lost(reason: str, delay: float) -> None:
-    """Log the unexpected end of the worker; the next one is started after `delay` seconds."""
+    """Log the unexpected end of the worker; a new worker is started after `delay` seconds."""
     note = f"uploads and fetches wait; next start in {delay:g} s"
     logs.warning("archive_worker_lost", reason=reason, note=note)

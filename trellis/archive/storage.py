@@ -37,7 +37,7 @@ class FileMissing(Exception):
 
 
 class ArchiveStorage:
-    """The archive at a location. Raises ArchiveAway from each method, FileMissing from `open`."""
+    """The archive at a location. Each method may raise ArchiveAway, and `open` FileMissing."""
 
     def __init__(self, location: ArchiveLocation) -> None:
         self._root = location.path
@@ -127,7 +127,7 @@ def _s3(location: ArchiveLocation) -> Any:
 
 
 def _put_local(source: Path, target: Path) -> None:
-    """Copy a file into a directory; the copy is durable before it gets its name."""
+    """Copy a file into a directory. The copy is durable before it appears under its name."""
     made = [parent for parent in target.parents if not parent.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")

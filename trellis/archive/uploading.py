@@ -1,7 +1,7 @@
 """Uploads a full segment: its rows become Parquet files in the archive. Used by the worker only.
 
 An upload may be repeated, for example after a crash: rows that the archive has already are compared
-with those of the segment, and only the others are written.
+with those of the segment, and the missing rows are written.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from trellis.archive.names import ArchivedFile, day_of
 from trellis.archive.storage import ArchiveStorage, FileMissing
 from trellis.table_files import TableFile
 
-#: Size of the rows, as they are in a segment, at which a file is complete, in bytes. A reader
-#: fetches whole files.
+#: Size in bytes, as in a segment, at which the rows of a file are complete. A reader always fetches
+#: a whole file.
 FILE_BYTES: Final = 64 << 20
 #: The columns that must be equal in the archive and in the segment.
 _COMPARED: Final = ("offset", "published_at", "topic", "size")
@@ -133,7 +133,7 @@ class SegmentRows:
         self.schema = pa.ipc.read_schema(pa.py_buffer(head)).remove_metadata()
 
     def views(self, low: int) -> Iterator[BatchView]:
-        """Iterate over the batches, from that with the offset `low` on. Raises UnfitRows."""
+        """Iterate over the batches, from the batch with the offset `low` on. Raises UnfitRows."""
         scan = BatchScan(self._file, SCHEMA_SIZE, self._size)
         at = self.base
         while at < self.end:
@@ -166,7 +166,7 @@ class _Part:
     """The rows of one file, from offset `low` on: rows of one day, up to `most` bytes."""
 
     def __init__(self, source: SegmentRows, low: int, high: int, day: str, most: int) -> None:
-        """Begin a file. `day` is the day of the rows before: days never decrease with offsets."""
+        """Begin a file. `day` is the day of the previous rows: days never decrease with offsets."""
         self.end = low
         self.from_us = self.to_us = 0
         self.day = day

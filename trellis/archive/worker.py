@@ -40,7 +40,7 @@ Message = TypeVar(
 
 
 class Worker:
-    """Serves the messages of the broker that come over a socket, until the broker closes it."""
+    """Serves the messages that the broker sends over a socket, until the socket is closed."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -128,7 +128,7 @@ class Worker:
                 message.number,
                 contract.MISSING,
                 f"the archive has no row with offset {message.offset}"
-                + (f"; the next one has offset {later[0].first}" if later else ""),
+                + (f"; the next row has offset {later[0].first}" if later else ""),
             )
         if shutil.disk_usage(self._cache).free < self._disk_free:
             raise ArchiveAway(

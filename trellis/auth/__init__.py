@@ -3,10 +3,10 @@
 A login passes through a chain of authenticators, which server/node.py makes from the settings:
 
     front end --> TokenAuthenticator --> PluginAuthenticator --> Accounts --> verdict
-                  jwt.py, with keys      amqtt_plugins.py        authenticate.py
+                  tokens/                amqtt_plugins.py        authenticate.py
 
-Reading order: authenticate (users and passwords), login_throttle, passwords, settings_users, jwt,
-amqtt_plugins, amqtt_loading. The module rates does not concern logins: it limits how fast clients
-may publish. docs/architecture.md ("Walk: a login") follows a login from the client's packet to the
-answer.
+Reading order: authenticate (users and passwords), login_throttle, passwords, settings_users,
+tokens, amqtt_plugins, amqtt_loading. The module rates does not concern logins: it limits how fast
+clients may publish. docs/architecture.md ("Walk: a login") follows a login from the client's packet
+to the answer.
 """

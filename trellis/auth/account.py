@@ -39,8 +39,9 @@ class AccountIdentity(Identity):
 class Account:
     """A user that may log in, with the hash of the password.
 
-    A `loopback_only` user may log in from this machine only. `rules` has the topic rules that
-    the settings give the user, by virtual host. It is empty for a user that is not in the settings.
+    A `loopback_only` user may log in from this machine only. `rules` has the topic rules that the
+    settings give the user, by virtual host. `rules` is empty for a user that is not in the
+    settings.
     """
 
     def __init__(

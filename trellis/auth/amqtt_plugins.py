@@ -198,8 +198,8 @@ class PluginIdentity(Identity):
     def fits(self, rights: Identity | None, session: PluginSession) -> bool:
         """True if a new login of the client may reuse this identity with its cached permissions.
 
-        `rights` and `session`, the permissions and the Session of the new login, must equal those
-        of this identity.
+        `rights` and `session`, the permissions and the Session of the new login, must equal the
+        permissions and the Session of this identity.
         """
         known = self._session
         return (
@@ -244,7 +244,7 @@ class PluginIdentity(Identity):
         try:
             return self._rules.allow(self._session, topic.decode(), Action.PUBLISH)
         except UnicodeDecodeError:
-            return False  # amqtt's topics are UTF-8 text, so no plugin can allow this one.
+            return False  # amqtt's topics are UTF-8 text, so no plugin can allow this topic.
 
     def may_subscribe(self, topic_filter: str) -> bool:
         return self._rules.allow(self._session, topic_filter, Action.SUBSCRIBE)
@@ -271,7 +271,7 @@ class PluginLogin:
 
 
 class PluginAuthenticator(Authenticator):
-    """An authenticator that asks the plugins, and if they do not decide, the accounts.
+    """An authenticator that asks the plugins, and then the accounts if no plugin has decided.
 
     `plugins` maps class paths to options. At most `queue` logins wait for the plugins, each up to
     `patience` seconds.

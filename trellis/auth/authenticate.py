@@ -63,8 +63,8 @@ VerdictCallback = Callable[[Verdict], None]
 class Accounts(Authenticator):
     """The authenticator that checks user names and passwords.
 
-    `anonymous` is the identity of clients without a user name; None if such clients are refused.
-    They may connect from any address if `anonymous_remote` is True, else from loopback only.
+    `anonymous` is the identity of clients without a user name; None if such clients are refused. If
+    `anonymous_remote` is True, they may connect from any address, else from loopback only.
     `threads` is the number of threads that hash passwords. At most `queue` different credentials
     wait for these threads. Verified credentials are remembered for `remember` seconds.
     """
@@ -97,7 +97,7 @@ class Accounts(Authenticator):
         self._throttled = 0
         #: Verdicts that are not yet delivered, each with its callback.
         self._verdicts: deque[tuple[VerdictCallback, Verdict]] = deque()
-        decoy_hash()  # Made now: otherwise the first login of an unknown user would take longer.
+        decoy_hash()  # Otherwise the first login of an unknown user would take longer.
         self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=lower_priority)
         #: Number of passwords hashed so far.
         self.passwords_hashed = 0
@@ -177,7 +177,7 @@ class Accounts(Authenticator):
         self.submit(login)
 
     def submit(self, login: PendingLogin) -> None:
-        """Check a login when its turn comes. Its `answer` gets the verdict, now or later."""
+        """Check a login when its turn comes; call `login.answer` with the verdict, now or later."""
         if login.digest in self._checking:
             self._checking[login.digest].append(login)
             return
@@ -265,7 +265,7 @@ class Accounts(Authenticator):
         self._deliver(expired)
 
     def _check(self, login: PendingLogin) -> bool:
-        """Begin a check of the login's password, or share one with equal credentials.
+        """Begin a check of the login's password, or share a running check of equal credentials.
 
         Return False if too many credentials are being checked: the login is answered as busy.
         """
@@ -316,8 +316,8 @@ class Accounts(Authenticator):
     def find_account(self, name: str, proven: bool) -> Account | None:
         """Return the account of a user name, or None.
 
-        `proven` is True if a certificate has proved the client's identity. Without that, a stored
-        user that has no password counts as unknown.
+        `proven` is True if a certificate has proved the client's identity. If `proven` is False, a
+        stored user that has no password counts as unknown.
         """
         stored = {} if self.users is None or name in self._accounts else self.users.by_name
         user = stored.get(name)

@@ -47,7 +47,7 @@ MAX_NAME: Final = 255
 class LoginFailures:
     """A table of login failures by client address, or by user name.
 
-    Each entry has the number of failures, and the time of the last one.
+    Each entry has the number of failures, and the time of the last failure.
     """
 
     def __init__(self, most: float) -> None:
@@ -129,7 +129,8 @@ class PendingLogin:
 class LoginLine:
     """The logins of one client address that wait or are checked, in order of arrival.
 
-    Clients on loopback share their addresses, so there a line has the logins of one user name.
+    Clients on loopback share their addresses, so each of their lines has the logins of one user
+    name.
     """
 
     __slots__ = ("address", "running", "user", "waiting")
@@ -168,7 +169,8 @@ class LoginThrottle:
     def places(self, line: LoginLine, now: float) -> int:
         """Return the number of logins of a login line that may be checked at the same time.
 
-        A line has the logins of one address. The number falls by one for each failure, down to 1.
+        A line has the logins of one address. The number falls by one for each failure of the
+        address, down to 1.
         """
         failures = (
             self.users.count(line.user, now)
@@ -184,7 +186,7 @@ class LoginThrottle:
             self.addresses.add(address, now)
 
     def on_success(self, user: str) -> None:
-        """Forget the failures of a user after a successful login.
+        """Remove the counted failures of a user after a successful login.
 
         The failures of the address stay: one known password must not allow guessing others.
         """

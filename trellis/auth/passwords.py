@@ -209,8 +209,8 @@ def _scram_keys(password: bytes, salt: bytes, iterations: int) -> tuple[bytes, b
 def _prepared(password: bytes) -> bytes:
     """Return a password in the form that clients of SCRAM use: SASLprep (RFC 4013).
 
-    A password that SASLprep forbids is used as it is, as in PostgreSQL. Without the package scramp,
-    letters outside ASCII are used as they are.
+    A password that SASLprep forbids is used unchanged, as in PostgreSQL. Without the package
+    scramp, letters outside ASCII are used unchanged.
     """
     if password.isascii():
         return password

@@ -37,7 +37,7 @@ class TokenBucket:
         self._updated_at = now
 
     def charge(self, amount: int, now: int) -> float:
-        """Take `amount` tokens; return the seconds until the debt is paid, 0 without debt."""
+        """Take `amount` tokens; return the seconds until the debt is paid (0: no debt)."""
         self._level = (
             min(float(self.rate), self._level + (now - self._updated_at) * self.rate / 1000)
             - amount

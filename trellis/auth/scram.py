@@ -8,9 +8,9 @@ Client and broker prove to each other that they know the password, and the passw
 The broker stores no password but two keys derived from it, as a hash in the form of PostgreSQL
 (`trellis hash-password --scram`). A user with another kind of hash cannot log in by this method.
 For such a user, and for an unknown one, the exchange continues with an invented salt and
-SCRAM_ITERATIONS iterations, so that one exchange does not show which users exist. Two things show
-it nevertheless: a hash with another number of iterations or another size of the salt, and the
-invented salts of two processes (after a restart, or on another node), which differ.
+SCRAM_ITERATIONS iterations, so that one exchange does not show which users exist. Two differences
+can still show which users exist: a hash with another number of iterations or another size of the
+salt, and the invented salts, which change with the process (after a restart, or on another node).
 
 The package scramp, an extra (`scram`), reads and writes the messages. Wrong proofs count as wrong
 passwords, and are throttled like them (login_throttle.py).

@@ -149,9 +149,9 @@ def accounts_from_settings(settings: Settings, directory: Path | None) -> list[A
 
 
 def _generated_account(name: str, directory: Path | None) -> Account:
-    """Return the generated user's account: the stored one, or an account with a new password.
+    """Return the generated user's account: the stored account, or one with a new password.
 
-    A new password is logged once; its hash is kept in the data directory. Raises SettingsError.
+    A new password is logged once; its hash is stored in the data directory. Raises SettingsError.
     """
     path = None if directory is None else directory / GENERATED_USER_FILE
     if path is not None and path.exists():

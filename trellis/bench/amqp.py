@@ -3,7 +3,7 @@
     frame    type(1) channel(2) length(4) payload(length) 0xCE
     method   class(2) method(2) arguments
 
-This code is written apart from the broker's front end, so that the two share no mistakes.
+This code shares nothing with the broker's front end, so that it finds mistakes of the front end.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def qos(prefetch: int) -> bytes:
 
 
 def consume(queue: str, no_ack: bool) -> bytes:
-    """Encode basic.consume of a queue; `no_ack`: the consumer sends no acknowledgements."""
+    """Encode basic.consume of a queue; with `no_ack`, the consumer sends no acknowledgements."""
     return _method(
         1,
         (60, 20),

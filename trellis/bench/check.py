@@ -45,7 +45,7 @@ def body(publisher: int, number: int, rest: bytes) -> bytes:
 class PublishedMessages:
     """The messages that one publisher has begun to send: their count, and their send times.
 
-    `times[n]` is the time in ns at which the last message with number n was sent. The list is empty
+    `times[n]` is the time in ns at which the last message with number n was sent. `times` is empty
     unless latencies are measured (`timed`).
     """
 
@@ -81,7 +81,7 @@ class PublisherPosition:
     """The next message that one subscriber expects from one publisher.
 
     `message` counts the publisher's messages from 0 without end. `next` is the number in the
-    message's body, which starts again at 0 after `ring` numbers.
+    message's body: `message` modulo `ring`.
     """
 
     def __init__(self, published: PublishedMessages, first: i64) -> None:
@@ -102,7 +102,7 @@ class Checker:
         self.received: i64 = 0
 
     def accept(self, publisher: i64, number: i64, now: i64) -> None:
-        """Check that an arrived message is an expected one. Raises WrongAnswer.
+        """Check that an arrived message is expected at this point. Raises WrongAnswer.
 
         `number` is the message's number, and `now` the time of its arrival in ns.
         """

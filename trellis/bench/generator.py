@@ -65,7 +65,7 @@ class Poller:
         if not self._epoll:
             return self._poll.poll(int(ns // 1_000_000))  # type: ignore[no-any-return]
         if 0 < ns < 5_000_000:
-            # epoll waits whole milliseconds. select on the descriptor of epoll is finer.
+            # epoll's timeout is in whole milliseconds, so `select` waits on epoll's descriptor.
             select.select([self._poll], [], [], float(ns) / 1e9)
             ns = 0
         return self._poll.poll(float(ns) / 1e9)  # type: ignore[no-any-return]
@@ -166,8 +166,8 @@ class Generator:
     def _publish(self, now: i64) -> bool:
         """Send a batch from each publisher in turn while the window has room for it.
 
-        Return True if publishers can send more at once, False if the window or the sockets are full
-        or all messages are sent.
+        Return True if publishers can send more messages now. Return False if the window or the
+        sockets are full, or all messages are sent.
         """
         flow = self._flow
         lines = self.publishers
@@ -253,7 +253,7 @@ class Generator:
     def _delivered(self, wanted: i64) -> bool:
         """Return True if at least `wanted` messages are delivered.
 
-        If the broker acknowledges messages, as many must also be acknowledged.
+        If the broker acknowledges messages, at least `wanted` must also be acknowledged.
         """
         if self.done >= wanted:
             return True

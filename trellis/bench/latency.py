@@ -1,6 +1,7 @@
 """A histogram of latencies. A bucket's width is at most 0.4 % of the latencies in it.
 
-Each duration below 256 ns has a bucket of its own. Above, each power of two has 256 buckets:
+Each duration below 256 ns has a bucket of its own. From 256 ns on, each power of two has 256
+buckets:
 
     ns         0 .. 255 | 256 .. 511 | 512, 514 .. 1022 | 1024, 1028 .. 2044 | ...
     bucket     0 .. 255 | 256 .. 511 | 512     ..   767 |  768     ..   1023 | ...

@@ -23,7 +23,7 @@ class PublishFeed:
 
     Each message in the buffer has `packet` bytes, and `lap` is the size of the buffer in bytes.
     `at` is the number of bytes that were sent since the start, and `target` the number of bytes
-    that may be sent. Both go on counting each time the buffer is sent again.
+    that may be sent. Both numbers grow without end, although the same buffer is sent again.
     """
 
     def __init__(self, lap: bytes, packet: i64, published: PublishedMessages) -> None:
@@ -35,7 +35,7 @@ class PublishFeed:
         self.target: i64 = 0
 
     def start(self, count: i64, now: i64) -> None:
-        """Release the next `count` messages for sending, and record `now` as their send time."""
+        """Permit to send the next `count` messages, and record `now` as their send time."""
         self.target += count * self.packet
         self.published.send(count, now)
 

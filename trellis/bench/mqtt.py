@@ -1,6 +1,6 @@
 """MQTT 3.1.1 packets that the load generator sends and reads outside the measured loop.
 
-This code is written apart from the broker's front end, so that the two share no mistakes.
+This code shares nothing with the broker's front end, so that it finds mistakes of the front end.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 CPU time is the sum over all threads of /proc/PID/task/TID/schedstat: user and system time together,
 in ns. When a thread ends, its schedstat is lost. /proc/PID/stat still includes the thread, in ticks
-of 10 ms, and is used if it is greater. The share of system time is always that of /proc/PID/stat.
+of 10 ms, and is used if it is greater. The share of system time always comes from /proc/PID/stat.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Processes:
 
     @property
     def pids(self) -> list[int]:
-        """The process identifiers; with `children`, those of the present descendants too."""
+        """The process identifiers; with `children`, also of the present descendants."""
         if not self._children:
             return list(self._roots)
         below: dict[int, list[int]] = {}

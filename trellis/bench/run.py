@@ -127,7 +127,7 @@ def _measure(scene: Scene, options: BenchOptions, processes: Processes) -> Round
     messages, deliveries, sends, receives, bytes_out, bytes_in = (
         now - then for now, then in zip(_counters(scene), before, strict=True)
     )
-    # The checkers have compared every message. This checks the number of all messages.
+    # The checkers have compared every message. Now compare the number of all messages.
     wanted = messages * (scene.workload.subscribers if scene.to_all else 1)
     if deliveries != wanted:
         raise WrongAnswer(

@@ -240,7 +240,8 @@ class Scene:
     def _clear(self) -> None:
         """Close all connections; then delete the declared queues and exchanges.
 
-        Deletions use a new connection, because the old ones may be in the middle of a message.
+        Deletions use a new connection, because the old connections may be in the middle of a
+        message.
         """
         self._progress.say("cleaning up")
         if self.generator is not None:
@@ -279,7 +280,7 @@ class Scene:
 def _allow_files(workload: Workload) -> None:
     """Raise the limit of open files to the number that this workload needs.
 
-    Raises BenchError if the system does not permit so many.
+    Raises BenchError if the system does not permit this number.
     """
     wanted = workload.publishers + workload.subscribers + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

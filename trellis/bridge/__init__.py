@@ -20,7 +20,7 @@ Modules, in reading order:
 In the worker:
 
     topic_map       renames topics between both brokers of a bridge
-    mqtt_client     paho's client in the event loop
+    mqtt_client     a client of paho-mqtt that the event loop drives
     mqtt_end        a connection to one MQTT broker
     forwarding      one direction of a bridge
     mqtt_bridge     a bridge: two connections, two directions

@@ -1,4 +1,4 @@
-"""The program of the bridges' worker. The broker starts it with the descriptor of a socket."""
+"""The program of the bridges' worker. Its argument is a file descriptor: a socket to the broker."""
 
 import sys
 

@@ -20,11 +20,11 @@ TIMEOUT: Final = 30.0
 
 
 class LinkLost(Exception):
-    """The connection or channel of a link was closed, or not opened. The text has the reason."""
+    """A connection or channel was closed or could not be opened, or a broker did not answer."""
 
 
 class ChannelClosed(LinkLost):
-    """The broker has closed the channel because a method failed; `code` is its reply code."""
+    """The broker has closed the channel because a method failed; `code` is the reply code."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code} {text}")
@@ -32,7 +32,7 @@ class ChannelClosed(LinkLost):
 
 
 def _tls(uri: AmqpUri) -> pika.SSLOptions | None:
-    """Return the options of TLS. Raises OSError, which names a file that cannot be read."""
+    """Return the TLS options; None without TLS. Raises OSError, which names an unreadable file."""
     if not uri.tls:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -46,8 +46,8 @@ def _tls(uri: AmqpUri) -> pika.SSLOptions | None:
 def parameters_of(text: str, local: LocalAmqp, vhost: str, name: str) -> pika.ConnectionParameters:
     """Return pika's parameters for a valid URI. `name` is the name of the connection.
 
-    `local` is the broker of a URI without a host, and `vhost` the virtual host of a URI that names
-    none. Raises OSError if a certificate file cannot be read.
+    A URI without a host means the broker `local`, and a URI without a virtual host means `vhost`.
+    Raises OSError if a certificate file cannot be read.
     """
     uri = parse_uri(text)
     user, password = ("guest", "guest") if uri.user is None else (uri.user, uri.password)
@@ -71,10 +71,10 @@ def parameters_of(text: str, local: LocalAmqp, vhost: str, name: str) -> pika.Co
 
 
 class AmqpEnd:
-    """A connection with one channel.
+    """An AMQP connection with one channel.
 
-    The future `lost` is done when the connection or the channel is closed; its result is the
-    reason.
+    The future `lost` is done when the connection or the channel is closed; the result of `lost` is
+    the reason.
     """
 
     def __init__(self) -> None:
@@ -126,7 +126,8 @@ class AmqpEnd:
     async def _wait(self, answer: asyncio.Future[Any]) -> Any:
         """Return the result of a future.
 
-        Raises LinkLost if the link is lost before, or if TIMEOUT seconds have passed.
+        Raises LinkLost if the connection or the channel is closed before the future is done, or if
+        TIMEOUT seconds have passed.
         """
         done, _ = await asyncio.wait(
             (answer, self.lost), timeout=TIMEOUT, return_when=asyncio.FIRST_COMPLETED
@@ -138,7 +139,7 @@ class AmqpEnd:
         raise LinkLost(f"the broker has not answered within {TIMEOUT:g} s")
 
     async def call(self, method: Callable[..., Any], *positional: Any, **named: Any) -> Any:
-        """Call a method of the channel, and return the frame of its answer. Raises LinkLost."""
+        """Call a method of the channel; return the frame of the answer. Raises LinkLost."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         try:
             method(
@@ -167,7 +168,10 @@ class AmqpEnd:
         return int(frame.method.message_count)
 
     async def declare_exchange(self, name: str, kind: str) -> None:
-        """Declare a durable exchange, unless it exists. Raises LinkLost."""
+        """Declare a durable exchange of the type `kind`, unless the exchange exists.
+
+        If `kind` is "", the exchange must exist. Raises LinkLost.
+        """
         try:
             await self.call(self.channel.exchange_declare, name, passive=True)
         except ChannelClosed as error:
@@ -177,14 +181,14 @@ class AmqpEnd:
             await self.call(self.channel.exchange_declare, name, exchange_type=kind, durable=True)
 
     def lose(self, reason: str) -> None:
-        """Report the connection as lost, for this reason."""
+        """Set `lost` to this reason, unless it is set."""
         self._lose(LinkLost(reason))
 
     def close(self) -> None:
         """Close the connection: at once if it is open, otherwise as soon as it is open.
 
-        A broker that does not answer is left after TIMEOUT seconds. (pika's `close` of a connection
-        that is not open yet raises an AssertionError in a callback.)
+        If the broker does not answer, the attempt to open ends after TIMEOUT seconds. (pika's
+        `close` of a connection that is not open yet raises an AssertionError in a callback.)
         """
         self._unwanted = True
         if self._connection is not None and self._connection.is_open:
@@ -198,7 +202,10 @@ def _resolve(answer: asyncio.Future[Any], result: object) -> None:
 
 
 def _reason(error: object) -> str:
-    """Return the text of an error of pika; of a list with an error for each address, the last."""
+    """Return the text of an error of pika.
+
+    If the error contains one error for each address, return the text of the last address's error.
+    """
     inner = getattr(error, "exceptions", None) or getattr(error, "args", ())
     while inner and isinstance(inner[-1], Exception):
         error = inner[-1]

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 #: Port of each scheme.
 PORTS: Final = {"amqp": 5672, "amqps": 5671}
-#: The options in the query of a URI that have an effect, and those that are accepted without one.
+#: Options in the query of a URI: those in OPTIONS have an effect, those in IGNORED have none.
 OPTIONS: Final = (
     "cacertfile",
     "certfile",
@@ -23,8 +23,9 @@ _FORM: Final = 'must be "amqp://USER:PASSWORD@HOST:PORT/VHOST", "amqps://..." or
 class AmqpUri(NamedTuple):
     """The parts of an AMQP URI.
 
-    `host` is "" for this broker. `vhost` and `user` are None if the URI names none. `verify` is
-    False if the certificate of the broker is not checked. `heartbeat` is in seconds.
+    `host` "" means this broker. `vhost` and `user` are None if the URI does not contain them. `ca`,
+    `certificate` and `key` are paths of PEM files. `verify` is False if the certificate of the
+    broker is not checked. `server_name` "" means `host`. `heartbeat` is in seconds.
     """
 
     host: str

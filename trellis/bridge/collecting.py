@@ -25,7 +25,7 @@ FEDERATED_KINDS: Final = ("topic", "fanout", "direct", "headers")
 
 
 class InvalidLink(NamedTuple):
-    """A shovel or federation link that cannot run; `reason` is the fault of its definition."""
+    """A shovel or federation link that cannot run; `reason` says why, and what to do."""
 
     kind: str
     vhost: str
@@ -34,7 +34,7 @@ class InvalidLink(NamedTuple):
 
 
 Link = Shovel | InvalidLink
-#: The parameters of shovels, by virtual host and name, when they were parsed, and the results.
+#: For each virtual host and name of a shovel: the parameter that was parsed, and the result.
 Parsed = dict[tuple[str, str], tuple[object, Link]]
 
 
@@ -50,7 +50,8 @@ class LinkFinder:
     async def find(self) -> list[Link]:
         """Return the shovels and federation links of all virtual hosts, found in slices of SLICE.
 
-        After LINKS_MAX links, the next one is returned as an InvalidLink, and the rest is left out.
+        If there are more than LINKS_MAX links, the link after the first LINKS_MAX is returned as an
+        InvalidLink, and no further links are returned.
         """
         found: list[Link] = []
         parsed: Parsed = {}
@@ -65,13 +66,13 @@ class LinkFinder:
         return found
 
     def defines(self, shovel: Shovel) -> bool:
-        """True if the present parameter of this name still defines this shovel."""
+        """True if the parameter with the name of this shovel still defines this shovel."""
         vhost = self._broker.vhosts.get(shovel.vhost)
         value = None if vhost is None else vhost.parameters.values.get((SHOVEL, shovel.name))
         return value is not None and self._shovel(shovel.vhost, shovel.name, value) == shovel
 
     async def _links(self, parsed: Parsed) -> AsyncGenerator[Link, None]:
-        """Yield the links, and put the shovels into `parsed`."""
+        """Yield the links; put each shovel parameter and its result into `parsed`."""
         seen = 0
         for vhost in list(self._broker.vhosts.values()):
             upstreams: dict[str, object] = {}
@@ -102,7 +103,7 @@ class LinkFinder:
             return InvalidLink(SHOVEL, vhost, name, str(error))
 
     def _usable(self, link: Link) -> Link:
-        """Return the link itself, or the reason why this broker cannot run it."""
+        """Return the link itself, or an InvalidLink if this broker cannot run the link."""
         if isinstance(link, InvalidLink):
             return link
         if not self._has_client:
@@ -155,7 +156,7 @@ async def _federation(
 def _upstreams(
     vhost: VirtualHost, definition: Mapping[str, Any], upstreams: Mapping[str, object]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield the upstreams that a policy names, and the keys that its upstream set changes."""
+    """Yield each upstream that a policy names, with the keys that the upstream set overrides."""
     if isinstance(one := definition.get(UPSTREAM), str):
         yield one, {}
         return

@@ -1,7 +1,7 @@
 """The messages between the broker and the bridges' worker: one JSON object per line.
 
 broker -> worker                           worker -> broker
-Configure  all links to run, at a start    WorkerReady  the worker serves messages
+Configure  all links to run, at a start    WorkerReady  the worker waits for Configure
            and after each change           LinkReport   the states of all links
 """
 
@@ -18,14 +18,15 @@ from trellis.settings.bridge import TopicRule
 MQTT, SHOVEL, FEDERATION = "mqtt", "shovel", "federation"
 #: States of a link. UP: both ends are connected. CONNECTING: an end is not connected, and the link
 #: tries again. ENDED: a shovel has moved all messages that it was to move (src-delete-after).
-#: INVALID: the definition of the link cannot be used.
+#: INVALID: the link cannot run, for example because its definition is wrong.
 UP, CONNECTING, ENDED, INVALID = "up", "connecting", "ended", "invalid"
 
 
 class MqttLogin(Struct, frozen=True):
     """The login of a bridge at one of its two brokers.
 
-    `ca`, `certificate` and `key` are paths of PEM files, "" for the defaults of the system.
+    `ca`, `certificate` and `key` are paths of PEM files. `ca` "" means the authorities of the
+    system, `certificate` "" no client certificate, and `key` "" a key in the file `certificate`.
     """
 
     host: str
@@ -45,7 +46,10 @@ class MqttLogin(Struct, frozen=True):
 
 
 class MqttBridge(Struct, frozen=True):
-    """A bridge between the local broker and a remote MQTT broker; times are in seconds."""
+    """A bridge between the local broker and a remote MQTT broker; times are in seconds.
+
+    `window` is the largest number of unacknowledged messages in each direction.
+    """
 
     name: str
     local: MqttLogin
@@ -61,11 +65,11 @@ class MqttBridge(Struct, frozen=True):
 class AmqpSource(Struct, frozen=True):
     """The source of a shovel.
 
-    `uris` are tried in turn. Messages come from `queue`. With an exchange and without a queue, the
-    shovel declares a queue of its own for the time of its connection; with both, it declares a
-    durable queue. The queue is bound to the exchange with `keys`. `arguments` and
+    `uris` are tried in turn. Messages come from `queue`. If `exchange` is not "", the queue is
+    bound to the exchange with the binding keys `keys`. If `queue` is "", the shovel declares an
+    exclusive queue, which exists while the shovel is connected. `arguments` of the queue and
     `consumer_arguments` are JSON objects. An exchange that does not exist is declared with the type
-    `exchange_kind`, if there is one.
+    `exchange_kind`, unless the type is "".
     """
 
     uris: tuple[str, ...]
@@ -82,7 +86,7 @@ class AmqpTarget(Struct, frozen=True):
 
     Messages go to `queue`. If `queue` is "", they go to `exchange` with the routing key `key`; None
     means the exchange and the routing key of the message. `arguments` of the queue and `properties`
-    (which replace those of the message) are JSON objects. `uris` are tried in turn.
+    (which replace properties of the message) are JSON objects. `uris` are tried in turn.
     """
 
     uris: tuple[str, ...]
@@ -99,9 +103,10 @@ class Shovel(Struct, frozen=True):
     """A shovel, or a link of a federated exchange.
 
     `prefetch` is the largest number of unacknowledged messages; `rate` the largest number of
-    messages per second, 0 without a limit. `delete_after` is the number of messages after which the
-    shovel ends, 0 for those that are in the queue at its start; None if it does not end. A message
-    that `max_hops` links have copied is not copied again; 0 without a limit.
+    messages per second, 0 for no limit. `delete_after` is the number of messages after which the
+    shovel ends; 0 means the number in the queue at the start, None means that the shovel does not
+    end. A message that `max_hops` links have copied is not copied again; 0 means no limit.
+    `reconnect_delay` is in seconds.
     """
 
     kind: str
@@ -119,8 +124,8 @@ class Shovel(Struct, frozen=True):
 class LocalAmqp(Struct, frozen=True):
     """The AMQP listener of this broker and a login there, for URIs without a host.
 
-    `port` is 0 if the listener is off. `node` is the name of this broker for other brokers; all
-    nodes of a cluster have the same one.
+    `port` is 0 if the listener is off. `node` is the name of this broker for other brokers: the
+    name of the cluster, or of the node if there is no cluster.
     """
 
     host: str
@@ -143,16 +148,16 @@ class Configure(Struct, tag=True):
 
 
 class WorkerReady(Struct, tag=True):
-    """The notice that the worker serves messages."""
+    """The notice that the worker can receive a configuration."""
 
 
 class LinkCounters(Struct):
-    """Counts of one link since the start of the worker.
+    """Counts of one link; in a report of the worker, since the last start of the link.
 
     `sent` and `received` are messages that were copied to and from the remote broker. `refused`
     messages were refused by their destination. `dropped` messages had QoS 0, and their destination
-    was unreachable or slow. `looped` messages had passed too many bridges. `reconnects` are
-    connections that were lost.
+    was unreachable or slow. `looped` messages were not copied, because they had passed too many
+    links, or this bridge before. `reconnects` are connections that were lost.
     """
 
     sent: int = 0
@@ -166,9 +171,9 @@ class LinkCounters(Struct):
 class BridgeState(Struct):
     """The state of one link.
 
-    `remote` is a URL without credentials. `in_flight` is the number of messages that the link has
-    taken and not acknowledged. `error` is the last problem, "" if there was none; `refusal` is the
-    reason of the last refused message.
+    `vhost` is "" for an MQTT bridge. `remote` is a URL without credentials. `in_flight` is the
+    number of messages that the link has received and not acknowledged. `error` is the present
+    problem, "" if there is none. `refusal` says why the last refused message was refused.
     """
 
     kind: str

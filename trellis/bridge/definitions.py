@@ -1,4 +1,4 @@
-"""Makes the definitions of links, which the worker gets, from the settings of the broker."""
+"""Makes the definitions that the worker needs from the settings: bridges, login for shovels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def mqtt_bridge(
 ) -> MqttBridge:
     """Return the definition of a bridge. `addresses` has the addresses of listeners by name.
 
-    `cluster` is the name of the cluster, "" without one. All nodes of a cluster have the same
+    `cluster` is the name of the cluster, "" outside a cluster. All nodes of a cluster have the same
     client identifier at the remote broker, so that a new active node continues the session.
     """
     remote = parse_remote(settings.remote)
@@ -67,10 +67,10 @@ def local_amqp(settings: Settings, addresses: Mapping[str, str]) -> LocalAmqp:
     """Return the address and login of this broker for shovels; the port is 0 if amqp is off."""
     host, port = local_address(addresses["amqp"]) if "amqp" in addresses else ("", 0)
     user, password = settings.shovels.user, settings.shovels.password
-    # The name is part of the names of queues at upstreams, which a new active node continues.
+    # The name is part of the names of queues at upstreams: all nodes of a cluster use these queues.
     return LocalAmqp(host, port, user, password, cluster_name(settings) or settings.node.name)
 
 
 def cluster_name(settings: Settings) -> str:
-    """Return the name of the cluster that this node belongs to; "" without one."""
+    """Return the name of the cluster that this node belongs to; "" outside a cluster."""
     return settings.cluster.name if settings.cluster.enabled else ""

@@ -1,4 +1,4 @@
-"""One direction of an MQTT bridge: messages of one connection are published on the other one."""
+"""One direction of an MQTT bridge: publishes the messages of one broker at the other broker."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ HOP: Final = "trellis-bridge"
 #: Largest number of messages of QoS 0 that wait for the socket of the destination.
 TRANSIENT_MAX: Final = 1_000
 #: A message of QoS 0 is dropped if this number of packet identifiers was used since the oldest
-#: publication under way. Otherwise both could get the same identifier, and the answer to one of
-#: them would settle the other.
+#: publication under way. Otherwise the message could get the identifier of that publication, and
+#: the answer to the message would settle the publication.
 IDENTIFIERS_APART: Final = 60_000
 #: The properties of a message that a bridge copies unchanged.
 COPIED: Final = (
@@ -34,7 +34,7 @@ class UnderWay(NamedTuple):
     """A message that the bridge has not acknowledged at the source.
 
     `session` is the number of the source's session, and `identifier` the packet identifier of the
-    message there, which is 0 if the message came with QoS 0.
+    message at the source; 0 if the message came with QoS 0.
     """
 
     session: int
@@ -46,9 +46,10 @@ class Forwarding:
     """One direction of a bridge: from the connection `source` to the connection `destination`.
 
     A message of QoS 1 is acknowledged at the source when the destination has accepted or refused
-    it. So the source keeps the message, and sends it again after a crash of any of the three
-    processes; the destination may get it twice. The source sends at most `window` messages that are
-    not acknowledged, so `_held` and `_published` are bounded.
+    the message. So after a crash of a broker or of the worker, the source sends the message again,
+    and the destination may get the message twice. The source sends at most `window` messages that
+    are not acknowledged, so `_held` and `_published` are bounded. `mark` is the value of the user
+    property HOP.
     """
 
     def __init__(
@@ -59,13 +60,13 @@ class Forwarding:
         self._topics = topics
         self._mark = mark
         self._max_hops = max_hops
-        #: Packet identifiers at the source of messages that are under way, and the number of the
-        #: source's session that they belong to.
+        #: Packet identifiers, at the source, of messages that are under way (_waiting), and number
+        #: of the source's session to which these identifiers belong (_session).
         self._waiting: set[int] = set()
         self._session = 0
         #: Messages of QoS 1 that wait until the destination can accept them.
         self._held: deque[UnderWay] = deque()
-        #: Messages that the destination has not settled, by their packet identifiers there.
+        #: Messages that the destination has not settled, by packet identifier at the destination.
         self._published: dict[int, UnderWay] = {}
         self._last_identifier = 0
         self._transient = 0
@@ -73,7 +74,7 @@ class Forwarding:
         self.refused = 0
         self.dropped = 0
         self.looped = 0
-        #: The reason of the last refused message.
+        #: The reason why the last refused message was refused.
         self.refusal = ""
 
     @property
@@ -84,9 +85,9 @@ class Forwarding:
     # -- events of the source
 
     def source_up(self, present: bool) -> None:
-        """Take note of a new connection of the source; `present` is False if its session is new.
+        """Handle a new connection to the source; `present` is False if the session is new.
 
-        In a new session, the packet identifiers of earlier messages belong to other messages.
+        In a new session, the source uses the packet identifiers of earlier messages again.
         """
         if not present:
             self._session += 1
@@ -148,8 +149,8 @@ class Forwarding:
     def destination_up(self) -> None:
         """Publish the messages that wait for the destination.
 
-        paho sends again the publications that the lost connection has left unacknowledged, all at
-        once: they are withdrawn first if the broker accepts fewer than before.
+        paho sends all unacknowledged publications of the lost connection again at once. If the
+        broker does not accept so many, the publications are withdrawn, and wait like new messages.
         """
         if len(self._published) > self._destination.capacity:
             self._destination.take_back()

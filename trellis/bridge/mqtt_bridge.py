@@ -1,4 +1,4 @@
-"""An MQTT bridge: two connections, and the messages that go from one to the other."""
+"""An MQTT bridge: connections to two brokers, and the copying of messages in each direction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of paho whose socket is served by asyncio's event loop."""
+"""A client of the library paho-mqtt whose socket is read and written in asyncio's event loop."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ CHECK_SECONDS: Final = 1.0
 
 
 class AsyncioClient:
-    """A client of paho that may connect many times, and whose callbacks run in the event loop.
+    """A client of paho-mqtt that may connect many times.
 
-    paho connects with a blocking call, which runs in a thread. The thread runs none of the
-    callbacks of the bridge.
+    paho connects with a blocking call, which runs in a thread. All callbacks of the bridge run in
+    the event loop.
     """
 
     def __init__(self, login: MqttLogin, keep_alive: int) -> None:

@@ -18,7 +18,7 @@ from trellis.bridge.topic_map import QOS_MAX
 RETRY_MIN: Final = 1.0
 #: Bytes of a PUBLISH packet beside topic, properties and payload.
 PUBLISH_OVERHEAD: Final = 16
-#: Largest size of a packet in MQTT, and largest number of packet identifiers.
+#: Largest size of an MQTT packet in bytes (PACKET_MAX), and number of packet identifiers.
 PACKET_MAX: Final = 268_435_460
 IDENTIFIERS: Final = 65_535
 #: Retain Handling 1: retained messages are sent when the subscription is new, and not again after
@@ -27,7 +27,7 @@ RETAINED_ONCE: Final = SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
 
 
 class Publication(NamedTuple):
-    """A message for one broker."""
+    """A message that a bridge publishes; `properties` is an object of paho's class Properties."""
 
     topic: str
     payload: bytes
@@ -46,7 +46,7 @@ class Handler:
         """Handle the loss of the connection."""
 
     def on_message(self, message: MQTTMessage) -> None:
-        """Handle a message that has arrived. It must be acknowledged if its QoS is 1."""
+        """Handle a message that has arrived; if its QoS is 1, call `acknowledge` later."""
 
     def on_settled(self, identifier: int, refusal: str) -> None:
         """Handle the answer to a publication; `refusal` is "", or the reason of a refusal.
@@ -56,7 +56,7 @@ class Handler:
 
 
 class MqttEnd:
-    """A connection of a bridge to one broker, which is made again after each loss."""
+    """A connection of a bridge to one broker; after each loss, the connection is opened again."""
 
     def __init__(self, bridge: MqttBridge, login: MqttLogin, filters: dict[str, int]) -> None:
         """Prepare the connection. `filters` are the topic filters to subscribe to, with QoS."""

@@ -31,9 +31,9 @@ class KnownLink:
 
     def __init__(self, state: BridgeState) -> None:
         self.state = state
-        #: Counts of earlier workers.
+        #: Counts before the last start of the link.
         self._earlier = LinkCounters()
-        #: Time of the last change between up and not up, in seconds since 1970.
+        #: Time at which the state last became UP, or stopped being UP, in seconds since 1970.
         self.since = time.time()
 
     @property
@@ -45,10 +45,10 @@ class KnownLink:
         return LinkCounters(**{name: earlier[name] + present[name] for name in earlier})
 
     def lost(self, reason: str) -> None:
-        """Keep the counts, and note that the link is not connected, for this reason.
+        """Add the present counts to the earlier ones, and set the state CONNECTING and the reason.
 
-        Called when the worker has ended, or starts the link again. It does not run links whose
-        definitions cannot be used.
+        Called when the worker has ended, or starts the link again. An invalid link does not
+        change, because the worker does not run it.
         """
         if self.state.state == contract.INVALID:
             return
@@ -71,9 +71,9 @@ class BridgeService:
     """
 
     def __init__(self, broker: Broker, end_shovel: Callable[[str, str], None]) -> None:
-        """`end_shovel` deletes the parameter of a shovel that has moved all its messages.
+        """Prepare the service. `end_shovel` deletes the parameter of a shovel that has ended.
 
-        Its arguments are the names of the virtual host and of the shovel.
+        The arguments of `end_shovel` are the names of the virtual host and of the shovel.
         """
         self._broker = broker
         self._end_shovel = end_shovel
@@ -130,7 +130,8 @@ class BridgeService:
 
     def _configure(self, found: list[Link]) -> None:
         ended, self._ended = self._ended, set()
-        # A new shovel with the name of an ended one begins after the end of the old one.
+        # A new shovel with the name of an ended one starts with the next configuration, because
+        # the worker must first stop the ended shovel.
         self._found = None if ended else found
         before, self._shovels = self._shovels, {}
         wanted: set[LinkName] = {(contract.MQTT, "", bridge.name) for bridge in self._bridges}
@@ -144,7 +145,7 @@ class BridgeService:
             else:
                 self._shovels[name] = link
                 if name in self._links and before.get(name, link) != link:
-                    self._links[name].lost("its definition has changed")
+                    self._links[name].lost("the definition of the link has changed")
         for name in [name for name in self._links if name not in wanted]:
             del self._links[name]
         if self.worker is None and not (self._bridges or self._shovels):
@@ -152,7 +153,8 @@ class BridgeService:
         self._number += 1
         self._sent = self._configuration(self._number, self._bridges, self._shovels.values())
         if self.worker is None:
-            # Each worker begins without links, because those of the first one may be gone.
+            # Each worker begins without links, because the links that exist now may be deleted
+            # before a later worker starts.
             nothing = self._configuration(0, (), ())
             self.worker = WorkerProcess(PROGRAM, nothing, self._on_line, self._on_lost)
         else:
@@ -168,7 +170,7 @@ class BridgeService:
     def _on_line(self, text: bytes) -> None:
         message = contract.from_worker.decode(text)
         if isinstance(message, contract.LinkReport):
-            # An earlier report is about links that were removed or changed meanwhile.
+            # A report for an earlier number may have links that were removed or changed since.
             if message.number == self._number:
                 for state in message.links:
                     self._on_state(state)
@@ -189,11 +191,11 @@ class BridgeService:
 
     def _on_lost(self, reason: str, delay: float) -> None:
         for link in self._links.values():
-            link.lost("the process of the bridges has ended")
+            link.lost("the worker process of the bridges has ended")
         logs.warning(
             "bridge_worker_lost",
             reason=reason,
-            note=f"messages wait at their source; next start in {delay:g} s",
+            note=f"messages wait at their source; the worker starts again in {delay:g} s",
         )
 
     def add(self, state: BridgeState) -> None:

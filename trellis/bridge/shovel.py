@@ -1,4 +1,4 @@
-"""A shovel: takes messages from a queue of one AMQP broker, and publishes them at another."""
+"""A shovel: takes messages from a queue of an AMQP broker, publishes them at another broker."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trellis.bridge.amqp_end import AmqpEnd, LinkLost, parameters_of
 from trellis.bridge.contract import BridgeState, LinkCounters, LocalAmqp, Shovel
 from trellis.bridge.shovel_definition import shown_uri
 
-#: RabbitMQ's names of the headers with the federation links (HOPS) and the shovels (SHOVELLED) that
-#: have copied a message, and with the Unix time in seconds at which a shovel did so.
+#: Headers of a message, with RabbitMQ's names: HOPS lists the federation links that have copied the
+#: message, SHOVELLED the shovels; TIMESTAMP is the time of the last copy in seconds since 1970.
 HOPS: Final = "x-received-from"
 SHOVELLED: Final = "x-shovelled"
 TIMESTAMP: Final = "x-shovelled-timestamp"
@@ -45,7 +45,7 @@ class ShovelLink:
     def __init__(self, shovel: Shovel, local: LocalAmqp) -> None:
         self._shovel = shovel
         self._local = local
-        #: Properties that replace those of each message.
+        #: Properties that replace properties of each message.
         self._properties = msgspec.json.decode(shovel.target.properties)
         self._counters = LinkCounters()
         self._state = contract.CONNECTING
@@ -58,8 +58,8 @@ class ShovelLink:
         #: Delivery tags at the source, by the number of the publication at the destination.
         self._published: dict[int, int] = {}
         self._number = 0
-        #: Number of messages that may still be taken from the source, and number that are not yet
-        #: moved; None without a limit.
+        #: Number of messages that the shovel may still accept from the source (_to_take), and that
+        #: it has still to move (_to_move); None means no limit.
         self._to_take: int | None = None
         self._to_move: int | None = None
         self._finished = asyncio.Event()
@@ -191,7 +191,7 @@ class ShovelLink:
         return name
 
     def _limit(self, length: int | None) -> None:
-        """Set the number of messages to move; `length` is that of the queue, if it is known."""
+        """Set the number of messages to move; `length` is the queue's length, None if unknown."""
         if self._to_move is None:
             wanted = self._shovel.delete_after
             self._to_move = length if wanted == 0 else wanted
@@ -238,8 +238,8 @@ class ShovelLink:
             self._settle(message.tag)
             return
         if self._shovel.kind == contract.FEDERATION:
-            # The user of another broker. This broker would refuse a message of a user that has not
-            # logged in, again and again.
+            # `user_id` is a user of the upstream. This broker would refuse the message again and
+            # again, because `user_id` must be the user of the connection.
             properties.user_id = None
         for name, value in self._properties.items():
             setattr(properties, name, value)
@@ -260,7 +260,7 @@ class ShovelLink:
         self._published[self._number] = message.tag
 
     def _add_hop(self, properties: pika.BasicProperties) -> bool:
-        """Add this link to the header HOPS; return False if the message has too many links."""
+        """Add this link to the header HOPS; return False if `max_hops` links are there already."""
         headers = dict(properties.headers or {})
         hops = headers.get(HOPS) or []
         if not isinstance(hops, list) or len(hops) >= self._shovel.max_hops:

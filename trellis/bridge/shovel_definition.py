@@ -10,13 +10,13 @@ import msgspec
 from trellis.bridge.amqp_uri import AmqpUri, parse_uri
 from trellis.bridge.contract import FEDERATION, SHOVEL, AmqpSource, AmqpTarget, Shovel
 
-#: Defaults of RabbitMQ: messages that are under way, and seconds before the next attempt.
+#: Defaults of RabbitMQ: unacknowledged messages, and seconds before the next attempt to connect.
 PREFETCH: Final = 1000
 RECONNECT_DELAY: Final = 5.0
 PREFETCH_MAX: Final = 10_000
 #: Largest number of URIs of one end, and of binding keys of a federated exchange.
 LIST_MAX: Final = 100
-#: Names of RabbitMQ before version 3.7, and their present names.
+#: Keys of a shovel in RabbitMQ before version 3.7, and the present names of these keys.
 _OLD_NAMES: Final = {
     "prefetch-count": "src-prefetch-count",
     "delete-after": "src-delete-after",
@@ -94,9 +94,9 @@ def federation_of(
 ) -> Shovel:
     """Return the link of a federated exchange of the type `kind` to an upstream. Raises ValueError.
 
-    `value` is that of a parameter of the component `federation-upstream`. The key `bindings` is an
-    addition of Trellis: a list of binding keys for the exchange of the upstream. `node` is the name
-    of this broker.
+    `value` is the value of a parameter of the component `federation-upstream`. The key `bindings`
+    is an addition of Trellis: a list of binding keys for the exchange of the upstream. `node` is
+    the name of this broker.
     """
     given = _table(value)
     keys = given.get("bindings", ["#"] if kind == "topic" else [""])
@@ -180,7 +180,7 @@ def _number(given: Value, key: str, default: float) -> float:
 
 
 def _seconds(given: Value, key: str) -> float:
-    """Return a delay of at least 0.1 s, so that a link that fails at once does not spin."""
+    """Return a delay of at least 0.1 s, which bounds the attempts of a link that fails at once."""
     return max(0.1, _number(given, key, RECONNECT_DELAY))
 
 
@@ -205,7 +205,7 @@ def _properties(given: Value) -> str:
 
 
 def _problem_of(name: str, value: object) -> str:
-    """Return why a property of a message cannot have this value; "" if it can."""
+    """Return why a property of a message cannot have this value; "" if the value is valid."""
     if name in _TEXT_PROPERTIES:
         right = isinstance(value, str) and len(value.encode()) <= 255
         return "" if right else "must be a text of at most 255 bytes"
@@ -218,11 +218,13 @@ def _problem_of(name: str, value: object) -> str:
 
 
 def _delete_after(given: Value) -> int | None:
-    """Return the number of messages to move: 0 for those in the queue at first, None for all."""
+    """Return the number of messages to move; 0: the length of the queue at the start, None: all."""
     value = given.get("src-delete-after", "never")
     if value == "never":
         return None
     if value == "queue-length":
+        if given.get("src-queue") is None:
+            raise ValueError("'src-delete-after' can be queue-length only with 'src-queue'")
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError("'src-delete-after' must be never, queue-length or a number of messages")
@@ -230,6 +232,6 @@ def _delete_after(given: Value) -> int | None:
 
 
 def shown_uri(uris: tuple[str, ...]) -> str:
-    """Return the first of some valid URIs without its credentials."""
+    """Return the first URI without credentials and options. The URIs must be valid."""
     uri: AmqpUri = parse_uri(uris[0])
     return uri.shown

@@ -1,4 +1,4 @@
-"""The PEM files of a link's TLS connections, read for each connection, so that they may change."""
+"""Loads the PEM files of a link for each TLS connection, so that renewed files take effect."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import ssl
 def load_files(context: ssl.SSLContext, ca: str, certificate: str, key: str) -> None:
     """Load the authorities of the broker's certificate, and the certificate of the client.
 
-    The arguments are paths. "" for `ca` means the authorities of the system; "" for `certificate`
-    means no certificate, and "" for `key` a key in the same file. Raises OSError, which names the
-    file.
+    The arguments are paths. `ca` "" means the authorities of the system, `certificate` "" no client
+    certificate, and `key` "" a key in the file `certificate`. Raises OSError, which names the file.
     """
     try:
         if ca:
@@ -18,7 +17,7 @@ def load_files(context: ssl.SSLContext, ca: str, certificate: str, key: str) -> 
         else:
             context.load_default_certs()
     except OSError as error:
-        raise _unreadable("the authorities", ca, error) from None
+        raise _unreadable("the authorities", ca or "the files of the system", error) from None
     if not certificate:
         return
     try:

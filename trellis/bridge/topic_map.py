@@ -10,8 +10,8 @@ from paho.mqtt.client import topic_matches_sub
 from trellis.settings.bridge import BOTH, OUT, TopicRule
 
 #: The largest QoS of a bridge. A client that uses QoS 2 must keep the state of its session over a
-#: crash (MQTT 5, section 4.1), and a bridge keeps nothing: after a kill, its broker would take a
-#: new publication for a repeated one, and drop it.
+#: crash (MQTT 5, section 4.1), and a bridge stores nothing: after a kill, its broker would take a
+#: new publication for a repeated one, and drop the new publication.
 QOS_MAX: Final = 1
 
 
@@ -43,7 +43,7 @@ class TopicMap:
         return found
 
     def destination(self, topic: str) -> tuple[str, int] | None:
-        """Return the topic at the destination and the QoS of its rule; None if no rule matches."""
+        """Return the topic at the destination and the QoS; None if no rule matches `topic`."""
         for (own, other), rule in self._entries:
             if topic_matches_sub(own + rule.pattern, topic):
                 return other + topic[len(own) :], rule.qos

@@ -15,7 +15,7 @@ from trellis.bridge.contract import BridgeState, LocalAmqp, MqttBridge, Shovel
 REPORT_SECONDS: Final = 0.5
 #: The priority of the process is lowered by this number, so that the broker runs first.
 NICE: Final = 5
-#: Largest size in bytes of a message of the broker.
+#: Largest size in bytes of a line that the broker sends (Configure).
 LINE_MAX: Final = 64 << 20
 
 
@@ -44,7 +44,7 @@ class BridgeWorker:
         self._reported: bytes = b""
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
-        """Serve messages until the broker closes the connection."""
+        """Run the links of each Configure message until the broker closes the connection."""
         self._send(contract.line(contract.WorkerReady()))
         reporting = asyncio.create_task(self._report())
         while text := await reader.readline():
@@ -96,11 +96,11 @@ async def _serve(descriptor: int) -> None:
 def main(descriptor: int) -> None:
     """Run the worker, which talks to the broker over the socket with this file descriptor.
 
-    The end of the process cuts the connections of its links, so the brokers deliver unacknowledged
-    messages again.
+    When the process ends, the connections of its links break, so the brokers deliver
+    unacknowledged messages again.
     """
     os.nice(NICE)
-    # A link reports each of its errors; the library would write some of them to the broker's log.
+    # A link reports each of its errors; pika would write some of them to the broker's log, too.
     logging.getLogger("pika").setLevel(logging.CRITICAL)
     try:
         asyncio.run(_serve(descriptor))

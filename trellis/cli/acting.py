@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
         (
             "pause",
             pause_queue,
-            "let a queue take messages and deliver none, until it is resumed or the broker stops",
+            "stop the deliveries of a queue until it is resumed or the broker stops",
         ),
         ("resume", resume_queue, "let a paused queue deliver again"),
     ):
@@ -85,7 +85,7 @@ def _purge_lines(row: Row) -> Iterator[str]:
     verb = "is" if ready == 1 else "are"
     yield f"{count_text(ready, 'message')} in queue '{row['name']}' {verb} discarded"
     if held:
-        yield f"messages that consumers hold, and that stay: {held:,}"
+        yield f"unacknowledged messages, which stay in the queue: {held:,}"
 
 
 def pause_queue(arguments: argparse.Namespace) -> int:
@@ -151,7 +151,7 @@ def _is_named(row: Row, name: str) -> bool:
 
 
 def _close_line(client: ApiClient, row: Row) -> str:
-    """Return the line that tells the user what follows if a connection is closed."""
+    """Return the line with the consequences of closing a connection."""
     line = f"closes {row['name']} of user '{row['user']}' ({row['protocol']})"
     identifier = row.get("variable_map", {}).get("client_id")
     if identifier is not None:

@@ -108,8 +108,8 @@ def show(
 ) -> None:
     """Print `columns` of the rows as a table, or with --json all columns as JSON.
 
-    Print the text `empty` instead of a table without rows. If `columns` is empty, print all
-    columns.
+    If there are no rows, print the text `empty` instead of a table. If `columns` is empty, print
+    all columns.
     """
     if arguments.json:
         print_json(rows)

@@ -104,7 +104,7 @@ class ApiClient:
     def url(self, *path: str) -> str:
         """Return the URL of `/api/PATH`; `path` has the parts of PATH, without URL encoding.
 
-        Raises CommandError if a part is empty, because the path would name another object.
+        Raises CommandError if a part is empty, because the URL would then name another object.
         """
         encoded = "/".join(quote(part, safe="", errors="surrogateescape") for part in path)
         if "" in path:
@@ -125,9 +125,9 @@ class ApiClient:
 def add_login(command: Parser, user_flag: str = "--user") -> None:
     """Add --url, the flags for the login, and the flags of the settings.
 
-    The flags for the login are --user, --password and --password-file. They replace the flags of
-    three settings with the same names, which define a user of a broker at its start. `user_flag` is
-    the flag for the login's user in a command for which --user means another user.
+    The flags for the login are --user, --password and --password-file. These flags replace the
+    flags of three settings with the same names, which define a user of a broker at its start.
+    `user_flag` is the flag for the login's user in a command for which --user means another user.
     """
     command.add_argument(
         "--url",
@@ -179,8 +179,8 @@ def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str,
 def api_url(url: str | None, settings: Settings) -> str:
     """Return the URL of a broker's HTTP API.
 
-    The URL is `url` if it is given, else that of the environment variable TRELLIS_URL, else that of
-    the settings. Raises CommandError as base_url does.
+    The URL is `url` if it is given, else the value of the environment variable TRELLIS_URL, else
+    the URL of the listener in the settings. Raises CommandError as base_url does.
     """
     variable = os.environ.get("TRELLIS_URL") if url is None else None
     source = "TRELLIS_URL" if variable else "--url"

@@ -59,7 +59,7 @@ def add(commands: Commands) -> None:
     tool = _add(
         tools,
         "unroutable",
-        "list topics of which messages reached no queue, and the nearest binding of each",
+        "list topics with messages that reached no queue, and the nearest binding of each",
         "[--definitions FILE|URL|--as-of TIME] [--check]",
     )
     add_definitions(tool)

@@ -24,7 +24,7 @@ from trellis.settings import Settings
 
 #: The module of pyspark_trellis that exports the document.
 _EXPORTING: Final = "pyspark_trellis.asyncapi.exporting"
-#: The listeners that the document names; the names are also those of the protocols.
+#: The listeners that the document names. A listener's name is also the name of its protocol.
 _LISTENERS: Final = ("amqp", "amqps", "mqtt", "mqtts", "ws", "wss")
 
 

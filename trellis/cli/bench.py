@@ -224,7 +224,8 @@ def _write(path: str, report: BenchReport) -> None:
 
 
 def _targets(arguments: argparse.Namespace) -> dict[str, BrokerTarget]:
-    """Return the brokers of --amqp and --mqtt by protocol; without both flags, the default brokers.
+    """Return the brokers of --amqp and --mqtt by protocol; if neither flag is given, the default
+    brokers.
 
     Raises CommandError for an invalid URL.
     """

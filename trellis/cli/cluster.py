@@ -21,7 +21,7 @@ from trellis.cli.store import copy_directory, data_directory
 
 _CHECK = "name each setting of the Kafka cluster and its topic that is unsafe for this broker"
 _STATUS = "show the nodes of the cluster, and how far each of them is behind"
-_SWITCH = "let a standby become the active node; the present one ends its process"
+_SWITCH = "let a standby become the active node; the present active node ends its process"
 _SEED = "copy the data directory of a node for a new node, or for a node that is too far behind"
 _FORGET = "remove a node that does not run any more, so that the log is not kept for this node"
 
@@ -82,8 +82,8 @@ def add(commands: Commands) -> None:
         seed_node,
         "NODE TARGET [--json]",
         _SEED,
-        "Run it on the machine of a node that runs, then move TARGET to the data directory of the "
-        "new node, and start the new node.",
+        "Run the command on the machine of a running node, then move TARGET to the data directory "
+        "of the new node, and start the new node.",
     )
     seed.add_argument("node", metavar="NODE", help="name of the new node (its node.name)")
     seed.add_argument(
@@ -124,7 +124,7 @@ def _needs_tool(arguments: argparse.Namespace) -> int:
 def check_cluster(arguments: argparse.Namespace) -> int:
     """Print a line for each unsafe setting of the Kafka cluster and its topic.
 
-    The exit code is 1 if there is one.
+    The exit code is 1 if a setting is unsafe.
     """
     cluster = cluster_settings(arguments)
     from trellis.cluster import check
@@ -196,7 +196,7 @@ def switch_cluster(arguments: argparse.Namespace) -> int:
 def seed_node(arguments: argparse.Namespace) -> int:
     """Copy this node's data directory for a new node of the cluster.
 
-    From then on, the replicated log keeps all records that the new node lacks.
+    From the beginning of the copy on, the replicated log keeps all records that the new node lacks.
     """
     cluster, directory = cluster_settings(arguments), str(data_directory(arguments))
     from trellis.cluster import status
@@ -208,7 +208,7 @@ def seed_node(arguments: argparse.Namespace) -> int:
     size = copy_directory(directory, str(arguments.target.expanduser()))
     text = (
         f"{size} bytes copied to {arguments.target}: move it to the data directory of node "
-        f"'{arguments.node}', and start the node; the log is kept for it until "
+        f"'{arguments.node}', and start the node; the log is kept for this node until "
         f"`trellis cluster forget {arguments.node}`"
     )
     fields = {"node": arguments.node, "target": str(arguments.target), "bytes": size}
@@ -225,6 +225,6 @@ def forget_node(arguments: argparse.Namespace) -> int:
         status.forget(cluster, arguments.node)
     except status.FAILURES as error:
         raise CommandError(str(error)) from None
-    text = f"node '{arguments.node}' is forgotten: the active node removes it within seconds"
+    text = f"node '{arguments.node}' is removed; the active node applies this within seconds"
     print_result(arguments, text, node=arguments.node, changed=True)
     return 0

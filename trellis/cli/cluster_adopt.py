@@ -190,7 +190,10 @@ def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySu
 def _carry_out(
     settings: Settings, survey: DirectorySurvey, adoption: Adoption, found: LogSurvey
 ) -> int:
-    """Begin the log with the directory. Return the epoch: the number of the claim in the log."""
+    """Begin the log with the data directory.
+
+    Return the epoch: the number of the claim in the log.
+    """
     from broker.replication.adoption import AdoptedDirectory
     from broker.store.disk import RealDisk
     from trellis.server.recovery import codecs

@@ -107,9 +107,9 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _kafka(arguments: argparse.Namespace, directory: Path) -> Iterator[str]:
-    """Yield the address of the Kafka cluster: the given one, or a Kafka node on this machine.
+    """Yield the address of the Kafka cluster in --servers.
 
-    The node is started here, and ends with the context.
+    Without --servers, start a Kafka node on this machine, which ends with the context.
     """
     from trellis.demo.download import cache_directory
     from trellis.demo.java import find_java
@@ -157,7 +157,7 @@ def _class_path(jars: Path | None) -> str:
 
 @contextmanager
 def _directory(keep: bool) -> Iterator[Path]:
-    """Yield a new directory, which is removed afterwards unless `keep`."""
+    """Yield a new directory, which is removed at the end unless `keep` is True."""
     directory = Path(tempfile.mkdtemp(prefix="trellis-demo-"))
     try:
         yield directory
@@ -172,7 +172,7 @@ def _directory(keep: bool) -> Iterator[Path]:
 def _ended_by_sigterm() -> Iterator[None]:
     """Within this context, let SIGTERM end the command as Ctrl-C does.
 
-    Then all started programs end, and the files are removed.
+    The demonstration then ends all its programs and removes its files.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

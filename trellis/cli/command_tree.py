@@ -41,7 +41,7 @@ class Argument:
 class Command:
     """A command or an action of a command, such as `trellis users add`.
 
-    `arguments` and `flags` are its arguments, `children` its own actions.
+    `arguments` and `flags` are the arguments of the command, `children` its actions.
     """
 
     def __init__(self, path: str, text: str, parser: Parser) -> None:

@@ -36,8 +36,8 @@ def add_yes(command: Parser) -> None:
 def confirm(arguments: argparse.Namespace, consequences: Iterable[str]) -> None:
     """Print the consequences and ask for consent, unless --yes is given.
 
-    Raises CommandError without consent: with exit code 2 if there is no terminal to ask on, and 1
-    if the answer is no.
+    Raises CommandError if the user does not consent: with exit code 2 if there is no terminal to
+    ask on, and 1 if the answer is no.
     """
     if arguments.yes:
         return

@@ -31,8 +31,8 @@ def deletion_lines(client: ApiClient, vhost: str, kind: str, name: str) -> Itera
 
 
 def unbinding_lines(client: ApiClient, binding: Row) -> Iterator[str]:
-    """Yield the lines about the messages that queues lose, or that no queue gets, without a
-    binding.
+    """Yield the lines about the messages that queues lose, or that no queue gets, if a binding is
+    removed.
 
     `binding` is a row of `GET /api/bindings`.
     """
@@ -78,7 +78,7 @@ def header_lines(answer: Row) -> Iterator[str]:
     if answer["by_headers"]:
         yield (
             f"{count_text(answer['by_headers'], 'topic')} pass an exchange that looks at headers: "
-            "for them the numbers are those of messages without headers"
+            "their numbers are computed as if the messages had no headers"
         )
     if answer["estimated"]:
         yield (

@@ -21,7 +21,7 @@ class ImportResult(msgspec.Struct):
     """The broker's answer to an import.
 
     `taken` counts the imported objects by kind; `refused` has a line for each refused object, and
-    `notes` one for each part of an imported object that is different or missing.
+    `notes` a line for each part of an imported object that is different or missing.
     """
 
     taken: dict[str, int]

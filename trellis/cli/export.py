@@ -34,7 +34,7 @@ _EVERY: Final = 0.2
 
 
 class _Bound(NamedTuple):
-    """A bound of the rows: an offset, or a time in microseconds since 1970; the other is None.
+    """A bound of the rows: `offset`, or `time` in microseconds since 1970; one of both is None.
 
     `text` is the value of the argument.
     """
@@ -147,8 +147,8 @@ def add_export(tools: Any) -> None:
 def export_rows(arguments: argparse.Namespace) -> int:
     """Write the selected rows of a stream to a new file, and print a summary.
 
-    A file with the suffix `.partial` has the rows until it is complete, and is removed if the
-    command fails.
+    Until the file is complete, its name has the suffix `.partial`. If the command fails, the file
+    is removed.
     """
     kind = _format_of(arguments)
     _check(arguments)
@@ -189,7 +189,10 @@ def export_rows(arguments: argparse.Namespace) -> int:
 
 
 def _format_of(arguments: argparse.Namespace) -> str:
-    """Return the format of the file: that of --format, else its suffix. Raises CommandError."""
+    """Return the format of the file: the value of --format, else the suffix.
+
+    Raises CommandError.
+    """
     suffix = arguments.file.suffix.removeprefix(".")
     if arguments.format is None and suffix not in _FORMATS:
         raise CommandError(
@@ -309,8 +312,8 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
                 raise
     except FileExistsError:
         raise CommandError(
-            f"{partial} exists already: another export is writing it, or an export was killed; "
-            "then remove it"
+            f"{partial} exists already: another export is writing this file, or a killed export "
+            "left it behind: if so, remove it"
         ) from None
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror or error}") from None

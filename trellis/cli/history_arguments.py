@@ -209,7 +209,7 @@ JOBS: Final = {
 
 
 def add_jobs(add_job: Callable[[str, str, str], Parser]) -> None:
-    """Add whatif, audit and advise with their arguments.
+    """Add the jobs whatif, audit and advise with their arguments.
 
     `add_job` takes the name, the help and the usage of a job, and returns its parser.
     """
@@ -218,7 +218,8 @@ def add_jobs(add_job: Callable[[str, str, str], Parser]) -> None:
 
 
 def imported(arguments: argparse.Namespace, module: str, extra: str) -> tuple[Any, Any]:
-    """Import a module of pyspark_trellis by name; return the module with errors, and this module.
+    """Import a module of pyspark_trellis by name; return the module pyspark_trellis.errors, and the
+    imported module.
 
     Raises CommandError, which names the extra that the module needs, if a package is missing.
     """

@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
 
 
 def import_(arguments: argparse.Namespace) -> int:
-    """Import a Mosquitto configuration; the exit code is 1 if a line was not taken.
+    """Import a Mosquitto configuration; the exit code is 1 if a line was not imported.
 
     Raises SettingsError after the files are written, if the settings are not valid together.
     """

@@ -22,7 +22,7 @@ KINDS: Final = (
     *("topics", "log", "certificates", "cluster", "bridges"),
 )
 #: Columns with sizes in bytes, with lengths of time in ms, and with times in seconds since the
-#: epoch. On a terminal they are readable.
+#: epoch. On a terminal, their values are printed with units.
 _SIZES: Final = frozenset({"octets_in", "octets_out", "unsent", "bytes"})
 _LENGTHS: Final = frozenset({"left_ms", "expires_in_ms", "head_age_ms"})
 _TIMES: Final = frozenset({"since", "due"})
@@ -106,7 +106,7 @@ def _cancel(client: ApiClient, arguments: argparse.Namespace) -> None:
 
 
 def _rows(client: ApiClient, arguments: argparse.Namespace) -> list[Row]:
-    """Fetch rows, and return those that the command's flags select, with the chosen columns."""
+    """Fetch rows, and return the rows that the command's flags select, with the chosen columns."""
     path = ("trellis", arguments.kind)
     answer = client.request("GET", *path)
     rows: list[Row] = client.decode(answer, list[Row], "JSON list of flat objects", *path)

@@ -43,7 +43,7 @@ def add_bench(tools: Any) -> None:
         usage=_USAGE,
         help="measure the algorithms for topic matching, and libraries for comparison",
         description="Measure the algorithms for topic matching and libraries for comparison "
-        "(peers), and check their answers. This takes about a minute.",
+        "(peers), and check their answers. The command takes about a minute.",
     )
     tool.set_defaults(run=bench, parser=tool)
     tool.add_argument(

@@ -130,7 +130,7 @@ def survey_lines(survey: Row) -> Iterator[str]:
         first, all_ = count_text(examined, "message"), f"{messages:,}"
         yield f"of the first {first} (of {all_}) in queue '{survey['queue']}':"
     for queue in survey["queues"]:
-        lost = "; the queue is transient: a restart of the broker loses them"
+        lost = "; the queue is transient: a restart of the broker deletes these messages"
         number_ = count_text(queue["messages"], "message")
         yield f"{number_} to queue '{queue['name']}'{lost if queue['transient'] else ''}"
     yield from _refused_lines(survey)

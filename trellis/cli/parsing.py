@@ -1,6 +1,7 @@
 """Arguments of commands: errors in one line, and a flag for every setting."""
 
 import argparse
+import functools
 import re
 import time
 from collections.abc import Collection, Sequence
@@ -32,13 +33,13 @@ class CommandError(Exception):
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises CommandError instead of exiting, and prints no colours.
 
-    `parse` suggests the nearest flag for an unknown one. Flags cannot be abbreviated.
+    `parse` suggests the nearest flag for an unknown flag. Flags cannot be abbreviated.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False, formatter_class=_Formatter)
         self.color = False  # Python 3.14 prints help in colour by default.
-        #: Suggestion for a user who typed too many words; the error's text ends with it.
+        #: Suggestion at the end of the error for too many words on the command line.
         self.hint = ""
 
     def error(self, message: str) -> NoReturn:
@@ -163,7 +164,17 @@ def add_settings(command: Parser, section: str = "", without: Collection[str] = 
 
     With a `section`, --help shows only the settings of that section.
     """
-    group = command.add_argument_group(
+    command._add_container_actions(_settings(section, tuple(without)))
+
+
+@functools.cache
+def _settings(section: str, without: tuple[str, ...]) -> Parser:
+    """Return a parser with the flags of `add_settings`; commands take over its groups and flags.
+
+    Most commands of a module have the same flags, and making them takes 2 ms each time.
+    """
+    flags = Parser(add_help=False)
+    group = flags.add_argument_group(
         "settings",
         "All flags of `trellis serve` are accepted; this command uses only the flags below."
         if section
@@ -182,7 +193,7 @@ def add_settings(command: Parser, section: str = "", without: Collection[str] = 
             continue
         shown = section in ("", option.section)
         if shown and option.section not in groups:
-            groups[option.section] = command.add_argument_group(title(option.section))
+            groups[option.section] = flags.add_argument_group(title(option.section))
         groups[option.section if shown else ""].add_argument(
             option.flag,
             dest=option.key,
@@ -190,6 +201,7 @@ def add_settings(command: Parser, section: str = "", without: Collection[str] = 
             metavar=_metavar(option),
             help=_help(option) if shown else argparse.SUPPRESS,
         )
+    return flags
 
 
 def load_settings(arguments: argparse.Namespace) -> Loaded:

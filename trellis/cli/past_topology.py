@@ -53,8 +53,8 @@ class PastTopology:
     def move_to(self, at: int) -> bool:
         """Move forwards to a time in microseconds since 1970.
 
-        Return True if the rows up to this time contain a complete snapshot of all objects.
-        Otherwise bindings may be missing.
+        Return True if the rows up to this time contain a complete snapshot of all objects. Return
+        False if bindings may be missing.
         """
         while self._next is not None and self._next[0] <= at:
             _, event, facts = self._next
@@ -67,8 +67,8 @@ class PastTopology:
     ) -> list[tuple[str, str]]:
         """Return the destinations that a message had at the time of the last call of `move_to`.
 
-        A pair has the name of a queue or session, and a text that says by which binding or
-        subscription the message reached it.
+        A pair has the name of a queue or session, and a text with the binding or subscription by
+        which the message reached this destination.
         """
         if self._routes is None:
             self._routes = RoutesInMemory(self._import())

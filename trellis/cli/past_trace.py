@@ -102,8 +102,8 @@ class PastTrace:
     def _number(self, row: Row) -> int:
         """Return the number by which the trace names the message of a row: 1, 2, 3, ...
 
-        Rows with the same message_id get the same number. So a dead letter has the number of the
-        message that it was before.
+        Rows with the same message_id get the same number. So a dead letter has the same number as
+        the original message.
         """
         if row["message_id"] in self._numbers:
             return self._numbers[row["message_id"]]

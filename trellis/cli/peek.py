@@ -120,7 +120,10 @@ def _head(row: Row) -> str:
 
 
 def body_of(row: Row) -> bytes:
-    """Return the body of a message as bytes. A long body is cut, as in the broker's answer."""
+    """Return the body of a message as bytes.
+
+    A long body is shortened if the broker's answer has only its beginning.
+    """
     payload: str = row["payload"]
     return base64.b64decode(payload) if row["payload_encoding"] == "base64" else payload.encode()
 

@@ -103,8 +103,8 @@ def publish(arguments: argparse.Namespace) -> int:
         if refusal.status != _TOO_LARGE:
             raise
         raise CommandError(
-            "the message is too large for the HTTP API, which takes about 48 KiB: publish it with "
-            "an AMQP or MQTT client"
+            "the message is too large for the HTTP API, which accepts about 48 KiB: publish it "
+            "with an AMQP or MQTT client"
         ) from None
     reached = answer.get("queues", 0)
     if arguments.json:

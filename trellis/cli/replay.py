@@ -118,8 +118,8 @@ def _routing_key(batch: BatchView, row: int) -> bytes:
 def _target(arguments: argparse.Namespace, settings: Settings) -> tuple[str, int]:
     """Return the AMQP host and port to publish to.
 
-    They are those of --amqp. Without this flag, the host is that of --url, or else of the settings,
-    and the port is the AMQP port of the settings. TRELLIS_URL stands for --url.
+    Both are taken from --amqp. Without this flag, the host comes from --url, else from TRELLIS_URL,
+    else from the settings, and the port is the AMQP port of the settings.
     """
     if arguments.amqp is not None:
         host, _, port = arguments.amqp.rpartition(":")

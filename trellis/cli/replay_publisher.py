@@ -98,16 +98,16 @@ class ReplayPublisher:
     def confirmed(self) -> int:
         """The number of confirmed messages.
 
-        Computed from the number of unconfirmed messages, so that both numbers agree at every point
-        at which the user may interrupt the command.
+        The number is computed from the number of unconfirmed messages, so that both numbers agree
+        even if the user interrupts the command.
         """
         return self.published - len(self._unconfirmed) - self.refused
 
     def summary(self, end: int) -> str:
         """Return a text with the number of confirmed messages and the offset to continue from.
 
-        The offset is the first unconfirmed offset. If all messages are confirmed, it is `end`, the
-        first offset that was not published.
+        The offset is the first unconfirmed offset. If all messages are confirmed, the offset is
+        `end`, the first offset that was not published.
         """
         first = min(self._unconfirmed.values(), default=end)
         return f"{self.confirmed} messages are confirmed; continue with --from {first}"

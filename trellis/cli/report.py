@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
         "report",
         report,
         "keep a report about published messages and bindings, and show the differences from the "
-        "report before",
+        "previous report",
         "--keep DIR [--every AGE] [--over AGE] [--journal PLACE] [--definitions FILE|URL]",
     )
     command.add_argument(
@@ -54,7 +54,7 @@ def add(commands: Commands) -> None:
         "--over",
         metavar="AGE",
         type=age_of,
-        help="period of a report: the messages received in this time before it [--every, else 1d]",
+        help="length of the period whose messages a report covers [--every, else 1d]",
     )
     command.add_argument(
         "--until",

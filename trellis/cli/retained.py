@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
         "retained",
         "clear",
         clear,
-        "remove retained messages; subscribers that have them are not told",
+        "remove retained messages; subscribers that received them get no notice",
         "FILTER [--yes] [--vhost NAME]",
     )
     command.add_argument("filter", metavar="FILTER", help="MQTT topic filter; # for all topics")

@@ -153,7 +153,7 @@ def clear_role(arguments: argparse.Namespace) -> int:
 
 
 def delete_role(arguments: argparse.Namespace) -> int:
-    """Delete a role. The broker refuses this while a user has the role."""
+    """Delete a role. The broker refuses to delete a role that a user has."""
     ask(arguments, "DELETE", "roles", arguments.name)
     print_result(arguments, f"deleted role '{arguments.name}'", role=arguments.name, changed=True)
     return 0

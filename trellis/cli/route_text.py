@@ -11,7 +11,7 @@ Answer = dict[str, Any]
 #: The text of each kind of verdict (broker/routing/queue_verdicts.py).
 _VERDICTS: Final = {
     "takes": "takes the message",
-    "drops_oldest": "takes the message and drops its oldest",
+    "drops_oldest": "takes the message and drops its oldest message",
     "needs_consumer": "keeps the message only if a consumer is ready",
     "drops": "drops the message",
     "delays": "delays the message",
@@ -78,7 +78,8 @@ def _head(answer: Answer) -> Iterator[str]:
 
 
 def _tree(answer: Answer) -> Iterator[str]:
-    """Yield a line for each exchange and binding; an exchange comes once, below its first binding.
+    """Yield a line for each exchange and binding; an exchange is listed once, below the first
+    binding that leads to it.
 
     A stack of iterators replaces recursion: exchanges may be bound to each other very deeply.
     """

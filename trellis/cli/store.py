@@ -92,7 +92,7 @@ def _needs_tool(arguments: argparse.Namespace) -> int:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Check each file of the store and of the streams; print the state and damage of each.
+    """Check each file of the store and of the streams; print the state and the damage of each file.
 
     The exit code is 1 if there is damage.
     """
@@ -137,7 +137,7 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 class _FindingPrinter:
-    """Prints the findings of a check line by line, or with --json all of them at the end."""
+    """Prints the findings of a check line by line, or with --json all findings at the end."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._json = arguments.json
@@ -309,7 +309,7 @@ def _definitions(directory: Path) -> Iterator[tuple[int, Defined]]:
 def _read_catalog(directory: Path) -> tuple[list[tuple[int, Defined]], int]:
     """Return the (number, definition) pairs of the catalog, and a position in the log.
 
-    The position is that of the log when the catalog was last written. Raises StoreError.
+    The position is the end of the log when the catalog was last written. Raises StoreError.
     """
     from broker.store.catalog import Catalog
 

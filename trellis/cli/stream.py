@@ -18,8 +18,8 @@ from trellis.cli.table import columns_of, table
 
 _USAGE = "list | archive | head QUEUE | export QUEUE FILE [--url URL] [--user NAME --password WORD]"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: A time in seconds after the last possible datetime; larger timestamps are cut to it, because a
-#: timedelta cannot hold them.
+#: A time in seconds after the last possible datetime; larger timestamps are replaced by this time,
+#: because a timedelta cannot hold them.
 _TOO_LATE = 1 << 40
 
 
@@ -79,7 +79,7 @@ def list_streams(arguments: argparse.Namespace) -> int:
 
 
 def show_archive(arguments: argparse.Namespace) -> int:
-    """Print the state of the archive of streams: what waits, what was uploaded, the last error.
+    """Print the state of the archive of streams: waiting segments, uploads, the last error.
 
     The exit code is 1 if the archive is unreachable, a stream is not uploaded any more, or rows
     were lost.

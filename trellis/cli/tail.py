@@ -71,7 +71,7 @@ def add(commands: Commands) -> None:
         type=number(int, 1),
         default=1_000,
         metavar="N",
-        help="largest number of messages that wait in the broker; beyond it, the oldest are "
+        help="largest number of messages that wait in the broker; if more come, the oldest are "
         "dropped [1000]",
     )
     command.add_argument(
@@ -185,7 +185,7 @@ def _source(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def _messages(queue: TemporaryQueue, count: int | None) -> Iterator[Row]:
-    """Yield the messages of the temporary queue as they come, `count` of them unless it is None."""
+    """Yield the messages of the temporary queue as they come; at most `count`, if given."""
     shown = 0
     while count is None or shown < count:
         rows = queue.fetch(FETCHED if count is None else min(FETCHED, count - shown))

@@ -117,7 +117,7 @@ def _described(identity: TokenIdentity, verifier: TokenVerifier, token: bytes) -
 
 
 def _lines(answer: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of the output."""
+    """Yield the lines of text that describe the result of a check."""
     if answer["accepted"]:
         yield printable(f"accepted: user '{answer['user']}', until {answer['expires']}")
     else:

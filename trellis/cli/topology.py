@@ -1,4 +1,4 @@
-"""`trellis queues`, `exchanges` and `bindings`: declare and delete them in a running broker."""
+"""`trellis queues`, `exchanges` and `bindings`: declare and delete objects of a running broker."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _add_exchanges(commands: Commands) -> None:
     command.add_argument(
         "--internal",
         action="store_true",
-        help="take messages of other exchanges only, none of publishers",
+        help="accept messages from other exchanges only, not from publishers",
     )
     add_result(command)
     add_vhost(command)
@@ -272,7 +272,7 @@ def _queue_lines(client: ApiClient, row: Row) -> Iterator[str]:
 
 
 def _first_bindings(client: ApiClient, *path: str) -> tuple[list[Row], int]:
-    """Return the first bindings of a list of the HTTP API, and the number of all of them."""
+    """Return the first bindings of a list of the HTTP API, and the number of all bindings."""
     query = {"page": 1, "page_size": SHOWN + 1}
     answer = client.request("GET", *path, query=query)
     page: Row = client.decode(answer, Row, "page of bindings", *path)

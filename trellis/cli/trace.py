@@ -165,7 +165,7 @@ def trace(arguments: argparse.Namespace) -> int:
 
 
 def _trace_past(arguments: argparse.Namespace) -> int:
-    """Print the steps of past messages. The exit code is 1 if there are none."""
+    """Print the steps of past messages. The exit code is 1 if no message matches."""
     from trellis.cli.past_trace import PastTrace  # imports the core, which other traces do not need
 
     past = PastTrace(arguments)

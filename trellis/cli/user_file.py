@@ -138,7 +138,7 @@ def users_of(rows: list[Row], hashes: Iterable[str | None]) -> Iterator[Row]:
 def definitions_of(rows: list[Row], users: list[Row]) -> dict[str, list[Row]]:
     """Return the definitions document of these users, with their permissions and topic rules.
 
-    If a user has at least one of the fields configure, write and read, a missing one becomes an
+    If a user has at least one of the fields configure, write and read, a missing field becomes an
     empty pattern. A user that has topic rules and none of these fields gets all permissions,
     because the rules limit the topics.
     """

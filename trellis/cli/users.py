@@ -80,7 +80,7 @@ def _add_users(commands: Commands) -> None:
         "users",
         "tags",
         set_tags,
-        "replace the tags of a user, which are its permissions for the HTTP API",
+        "replace the tags of a user, which permit HTTP requests",
         "NAME [TAG]...",
     )
     _add_name(command)

@@ -106,7 +106,7 @@ def create_vhost(arguments: argparse.Namespace) -> int:
 def delete_vhost(arguments: argparse.Namespace) -> int:
     """Delete a virtual host with its queues and sessions, after a confirmation.
 
-    The broker closes its connections.
+    The broker closes the connections of the virtual host.
     """
     client = ApiClient(arguments)
     row = client.json("GET", "vhosts", arguments.name)

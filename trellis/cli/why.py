@@ -1,4 +1,4 @@
-"""`trellis why`: what is wrong with a queue, a client or a topic, and the command to type next."""
+"""`trellis why`: prints problems of a queue, a client or a topic, and the command to type next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trellis.cli.readable import time_text
 from trellis.diagnosis.topics import topic_findings
 from trellis.settings.errors import printable
 
-#: Exit code if a problem was found: 1, as of `trellis health`.
+#: Exit code if a problem was found: 1, as in `trellis health`.
 FOUND: Final = 1
 
 

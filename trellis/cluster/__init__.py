@@ -1,10 +1,10 @@
 """A node of a cluster: a standby that follows a replicated log on Kafka, or the log's owner.
 
-The owner is the active node, which serves clients. It appends its changes to the log in batches,
-and a beat when it has no batch to append. A standby claims the log after `cluster.silence` seconds
-without a record of the owner. The owner may act for `cluster.lease` seconds after it has sent its
-last acknowledged record. A mark is a record with the state of the log: a reader may begin at a mark
-once the records before it are removed.
+The owner is the active node, which serves clients. The owner appends its changes to the log in
+batches, and a beat when it has no batch to append. A standby claims the log after `cluster.silence`
+seconds without a record of the owner. The owner may act for `cluster.lease` seconds after it has
+sent its last acknowledged record. A mark is a record with the state of the log: a reader may begin
+at a mark once the records before it are removed.
 
 Only this package imports the client library confluent-kafka, and only if the section [cluster]
 names Kafka servers. Reading order:

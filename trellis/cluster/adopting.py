@@ -96,8 +96,8 @@ class Adoption:
         """Check that the adoption is permitted, and return the content of the log. Changes nothing.
 
         `survey` describes the data directory. `over_records` permits a log that has records.
-        `behind` permits a directory that has less of the old log than another node has reported.
-        Raises ReplicationError if the adoption is refused, LogUnreachable.
+        `behind` permits a directory that lacks records of the old log that another node has
+        reported. Raises ReplicationError if the adoption is refused, LogUnreachable.
         """
         self._refuse_foreign(survey)
         self._refuse_running()
@@ -105,7 +105,7 @@ class Adoption:
         if found.records and found.interrupted is None and not over_records:
             raise ReplicationError(
                 f"the log has {found.records} records (offsets {found.low} to {found.tip - 1}): if "
-                "they are those of this cluster, start the node with `trellis serve`; otherwise "
+                "they belong to this cluster, start the node with `trellis serve`; otherwise "
                 f"{_NEW_TOPIC}, or discard the records with --over-records"
             )
         ahead = self._ahead(survey)
@@ -134,7 +134,7 @@ class Adoption:
             )
         yield (
             "messages and settlements that are not in this directory are lost; each other node "
-            "stops until it gets a copy of this one's directory (`trellis cluster seed`)"
+            "stops until it gets a copy of this node's directory (`trellis cluster seed`)"
         )
 
     def positions(self) -> Iterator[str]:
@@ -161,8 +161,8 @@ class Adoption:
         """Begin the log with an open directory: append a claim, then store the directory's state.
 
         Return the epoch, which is the number of the claim. `found` is the result of `examine`. If
-        this program ends between both writes, the next adoption of the directory finds the claim,
-        and only stores the state. Raises ReplicationError, OutcomeUnknown, StoreError.
+        this program ends between the two writes, the next adoption of the directory finds the
+        claim, and only stores the state. Raises ReplicationError, OutcomeUnknown, StoreError.
         """
         claim, offset = found.interrupted, found.tip - 1
         if claim is None:
@@ -211,7 +211,7 @@ class Adoption:
                 )
 
     def _survey_log(self, survey: DirectorySurvey) -> LogSurvey:
-        """Return the content of the log, after a wait of more than the silence.
+        """Return the content of the log, after a wait longer than `Timing.silence`.
 
         Raises ReplicationError if a record is appended meanwhile, or if the log has records of
         another broker or another program.
@@ -255,7 +255,7 @@ class Adoption:
     def _ahead(self, survey: DirectorySurvey) -> tuple[str, NodeReport] | None:
         """Return name and report of the node with the highest position.
 
-        Return None if no node has reported a higher position than that of the directory.
+        Return None if no node has reported a higher position than the directory has.
         """
         reports = self._log.reports()
         found = max(reports, key=lambda name: reports[name].position, default="")

@@ -39,7 +39,7 @@ class KafkaAppender:
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset. Raises OutcomeUnknown.
 
-        After OutcomeUnknown no repetition of the record is sent, but Kafka may append it later.
+        After OutcomeUnknown the record is not sent again, but Kafka may still append it.
         """
         with self._lock:
             if self._closing:
@@ -49,7 +49,7 @@ class KafkaAppender:
     def serve(self) -> None:
         """Write the pending log lines of Kafka's client library, unless an append is running.
 
-        A running append writes them.
+        A running append writes these lines itself.
         """
         if self._lock.acquire(False):
             try:
@@ -59,7 +59,10 @@ class KafkaAppender:
                 self._lock.release()
 
     def close(self) -> None:
-        """Close the connections to Kafka. An append that still waits then raises OutcomeUnknown."""
+        """Close the connections to Kafka.
+
+        An append that is waiting for its outcome then raises OutcomeUnknown.
+        """
         self._closing = True
         with self._lock:
             if not self._closed:
@@ -103,8 +106,8 @@ class KafkaAppender:
     def _unknown(self, data: bytes, reason: str) -> OutcomeUnknown:
         """Return the error of an append with an unknown outcome, and replace the producer.
 
-        The old producer cannot send the record any more. The new one has its own sequence numbers,
-        so Kafka accepts its next record.
+        The old producer cannot send the record any more. The new producer has its own sequence
+        numbers, so Kafka accepts its first record.
         """
         if not self._closing:
             self._close()

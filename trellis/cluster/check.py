@@ -105,12 +105,12 @@ def _of_expiration(milliseconds: int, cluster: ClusterSettings) -> str:
         return ""
     return (
         f", must be at least {least}: Kafka may forget which records a node has appended, and "
-        "append a repeated one again; set it to 86400000"
+        "append a repeated record again; set it to 86400000"
     )
 
 
 def _of_records(cluster: ClusterSettings) -> Iterator[str]:
-    """Yield a line if the first or the last records of the log are not those of this broker."""
+    """Yield a line if the first or the last records of the log are not of this broker."""
     log = KafkaLog(cluster, "check")
     try:
         log.connect(usable=False)
@@ -119,7 +119,8 @@ def _of_records(cluster: ClusterSettings) -> Iterator[str]:
             for offset, data in log.read(begin).records[:SAMPLE]:
                 problem = _foreign(data, cluster.name)
                 if problem:
-                    yield f"the record at offset {offset} {problem}; set cluster.topic to another"
+                    advice = "set cluster.topic to another topic"
+                    yield f"the record at offset {offset} {problem}; {advice}"
                     return
     finally:
         log.close()

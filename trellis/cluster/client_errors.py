@@ -14,7 +14,8 @@ from trellis.settings.cluster import ClusterSettings
 CLOSED: Final = "this node closed the log"
 #: Advice for an operator, by the name of an error.
 _ADVICE: Final = {
-    "TOPIC_AUTHORIZATION_FAILED": "permit Read, Write, Describe, DescribeConfigs and Delete on it",
+    "TOPIC_AUTHORIZATION_FAILED": "permit Read, Write, Describe, DescribeConfigs and Delete on the "
+    "topic",
     "GROUP_AUTHORIZATION_FAILED": "permit Read on groups whose names begin with `trellis.`",
     "CLUSTER_AUTHORIZATION_FAILED": "permit IdempotentWrite, or Write on the topic",
     "SASL_AUTHENTICATION_FAILED": "check the sasl options in cluster.options",
@@ -23,8 +24,8 @@ _ADVICE: Final = {
     "_MSG_TIMED_OUT": "check that at least min.insync.replicas nodes of Kafka can be reached",
     "MSG_SIZE_TOO_LARGE": "raise max.message.bytes of the topic",
     "INVALID_REPLICATION_FACTOR": "start at least 3 Kafka nodes",
-    "UNKNOWN_TOPIC_OR_PART": "create it with `trellis cluster check --create`",
-    "_UNKNOWN_TOPIC": "create it with `trellis cluster check --create`",
+    "UNKNOWN_TOPIC_OR_PART": "create the topic with `trellis cluster check --create`",
+    "_UNKNOWN_TOPIC": "create the topic with `trellis cluster check --create`",
 }
 _DEFAULT_ADVICE: Final = "check that the nodes in cluster.servers run and can be reached"
 
@@ -55,12 +56,12 @@ class LogShorter(ReplicationError):
     """The log lost records, or its topic was created again.
 
     The log has ended before the offset to read for several seconds. A change of the partition's
-    leader would explain this only for a moment (LogBehind).
+    leader shortens the log for a moment only (LogBehind).
     """
 
 
 class LogHole(ReplicationError):
-    """The log lacks records: its topic was compacted, or other programs write to it."""
+    """The log lacks records: its topic was compacted, or other programs write to the topic."""
 
 
 #: Errors of the library that have a class of their own, because callers handle them differently.

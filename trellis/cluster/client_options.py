@@ -28,8 +28,8 @@ LINES_MAX: Final = 100
 
 Options = dict[str, OptionValue]
 
-#: Options for the pauses before another attempt to connect or to send. They are short, so that a
-#: lost Kafka node does not cause a failover.
+#: Options for the pauses before another attempt to connect or to send. The pauses are short, so
+#: that a lost Kafka node does not cause a failover.
 _COMMON: Final[Options] = {
     "allow.auto.create.topics": False,
     "enable.metrics.push": False,
@@ -48,8 +48,8 @@ _COMMON: Final[Options] = {
 class ClientLog:
     """Writes the log lines of one client of the library, which calls `log`.
 
-    While no node of Kafka answers, the library repeats its lines many times a second. A line that
-    differs from an earlier one in numbers only is written once in REPEAT_SECONDS.
+    While no node of Kafka answers, the library repeats its lines many times a second. Lines that
+    differ only in numbers count as equal, and equal lines are written once in REPEAT_SECONDS.
     """
 
     def __init__(self, client: str, clock: Callable[[], float] = time.monotonic) -> None:

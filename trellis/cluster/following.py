@@ -1,6 +1,6 @@
 """A standby: a thread that follows the replicated log, and claims it when the owner is silent.
 
-The owner is silent after `cluster.silence` seconds without a record of it.
+The owner counts as silent if it has appended no record for `cluster.silence` seconds.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Following:
         self._reporting = Reporting(log, self.report, self._refuse_name)
         #: Number that stands for the host and the data directory of this node, in its reports.
         self.place = place or secrets.randbits(63) | 1
-        #: The reason for which this node cannot go on; empty without one.
+        #: The reason why this node cannot go on; "" if it can go on.
         self._refusal = ""
         self.standby = Standby(
             Follower(directory.state, formats),
@@ -95,7 +95,7 @@ class Following:
         self._formats = formats
 
     def run(self) -> LogOwner:
-        """Follow the log until this node owns it. Blocks, so a thread calls it.
+        """Follow the log until this node owns it. Blocks, so call `run` in a thread.
 
         When the call returns, `opened` is the store of the data directory, which holds all batches
         of the log. Raises FollowingStopped after `stop`, ReplicationError or StoreError if the node
@@ -187,7 +187,7 @@ class Following:
             raise FollowingStopped
 
     def _refuse_name(self, reason: str) -> None:
-        """Stop following: another node has the name of this one."""
+        """Stop following, because another node has the same name as this node."""
         self._refusal = reason
         self._stopped.set()
 

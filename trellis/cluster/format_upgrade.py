@@ -59,6 +59,6 @@ class FormatUpgrade:
                 format=in_force,
                 nodes=",".join(late),
                 note="the named nodes do not read the next format of batches; upgrade them, or "
-                "remove those that are gone with `trellis cluster forget NODE`",
+                "remove nodes that do not exist any more with `trellis cluster forget NODE`",
             )
         self._late = late

@@ -29,7 +29,7 @@ CLOSE_SECONDS: Final = 1.0
 
 
 class GroupOffsets:
-    """Reads and commits the offsets of consumer groups. Several threads may call it."""
+    """Reads and commits the offsets of consumer groups. Several threads may use an instance."""
 
     def __init__(self, cluster: ClusterSettings, partition: int) -> None:
         self._cluster = cluster
@@ -49,7 +49,7 @@ class GroupOffsets:
             raise unreachable("report the synced offset in topic", self._cluster, error)
 
     def read(self, group: str) -> tuple[int, str] | None:
-        """Return the offset and text that a group committed; None without one.
+        """Return the offset and text that a group committed; None if it has committed none.
 
         Raises LogUnreachable.
         """
@@ -67,7 +67,7 @@ class GroupOffsets:
         return (found.offset, found.metadata or "") if found.offset >= 0 else None
 
     def close(self) -> None:
-        """Close the connections to Kafka, after the calls that are running.
+        """Wait for running calls, then close the connections to Kafka.
 
         Later calls raise LogUnreachable.
         """
@@ -90,7 +90,7 @@ class GroupOffsets:
 class _GroupConsumer:
     """The consumer of a group. It reads no records, so it is not a member of the group in Kafka.
 
-    One call runs at a time, because the library does not permit a call beside `close`.
+    One call runs at a time, because the library permits no other call during `close`.
     """
 
     def __init__(self, cluster: ClusterSettings, group: str) -> None:
@@ -103,11 +103,11 @@ class _GroupConsumer:
         self._error: KafkaError | None = None
 
     def commit(self, position: TopicPartition) -> KafkaError | None:
-        """Commit a position, and wait for the answer. Return the error; None if Kafka has it.
+        """Commit a position, and wait for the answer.
 
-        The library repeats a commit until Kafka answers. So this commit is sent after the answer to
-        the last one; otherwise an older position could replace a newer one. Raises KafkaException,
-        LogUnreachable.
+        Return the error; None if Kafka has stored the position. The library repeats a commit until
+        Kafka answers. So this commit is sent after the answer to the last commit; otherwise an
+        older position could replace a newer position. Raises KafkaException, LogUnreachable.
         """
         end = time.monotonic() + REQUEST_SECONDS
         with self._lock:
@@ -127,7 +127,7 @@ class _GroupConsumer:
             return found
 
     def close(self) -> threading.Thread:
-        """Close the consumer in a thread, after the call that is running. Return the thread."""
+        """Start and return a thread that waits for the running call and closes the consumer."""
         closing = threading.Thread(target=self._close, daemon=True)
         closing.start()
         return closing
@@ -139,7 +139,7 @@ class _GroupConsumer:
             consumer.close()
 
     def _has_answer(self, consumer: Consumer, end: float) -> bool:
-        """Wait for the answer to the last commit until the time `end`. True if it has come."""
+        """Wait until the time `end` for the last commit's answer; return True if it has come."""
         while self._is_waiting and time.monotonic() < end:
             consumer.poll(POLL_SECONDS)  # Calls `_on_commit`.
         return not self._is_waiting

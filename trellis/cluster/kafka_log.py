@@ -26,7 +26,7 @@ class KafkaLog:
     """A `ReplicatedLog` on Kafka. Call `connect` before all other methods.
 
     The constructor starts to connect to Kafka, and does not wait. So the connections are open when
-    a standby takes over, and its first append is not delayed.
+    this node takes over, and its first append is not delayed.
     """
 
     def __init__(self, cluster: ClusterSettings, node: str) -> None:
@@ -92,8 +92,8 @@ class KafkaLog:
     def read(self, offset: int) -> LogSpan:
         """Return the records from an offset on, and the tip: the offset of the next record to come.
 
-        Raises LogUnreachable, LogTrimmed, and ReplicationError if the log is no longer the one that
-        this node has followed.
+        Raises LogUnreachable, LogTrimmed, and ReplicationError if another log has replaced the log
+        that this node has followed.
         """
         self._appender.serve()
         if time.monotonic() >= self._checked + CHECK_SECONDS:
@@ -113,11 +113,14 @@ class KafkaLog:
         self._topic.trim(offset)
 
     def report(self, report: NodeReport) -> None:
-        """Store a report of this node in Kafka, in place of the last one. Raises LogUnreachable."""
+        """Store a report of this node in Kafka, in place of its last report.
+
+        Raises LogUnreachable.
+        """
         self._topic.report(self._group, report.offset, report.encode())
 
     def own_report(self) -> NodeReport | None:
-        """Return the report of this node; None without one. Raises LogUnreachable."""
+        """Return the report of this node; None if it has not reported. Raises LogUnreachable."""
         found = self._topic.reports([self._group])[self._group]
         return None if found is None else NodeReport.decode(*found)
 
@@ -136,9 +139,9 @@ class KafkaLog:
         self._topic.close()
 
     def _check_topic(self) -> TopicFacts:
-        """Check that the topic is the one that this node follows, and has one partition.
+        """Check that the topic has the id that this node follows, and one partition.
 
-        Return the facts about it.
+        Return the facts about the topic.
         """
         self._checked = time.monotonic()
         facts = self._topic.facts()
@@ -176,6 +179,6 @@ def node_reports(cluster: ClusterSettings, topic: KafkaTopic) -> dict[str, NodeR
 def group_name(cluster: ClusterSettings, node: str) -> str:
     """Return the name of the consumer group in which a node reports its state.
 
-    The offset of the group is the one up to which the node has the log on its disk.
+    The group's offset is the offset up to which the node has the log on its disk.
     """
     return f"trellis.{cluster.name}.{node}"

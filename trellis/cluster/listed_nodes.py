@@ -42,7 +42,10 @@ class ListedNodes:
         self._stored = self.durable = NodeList.from_value(value).of_log(identity)
 
     def change(self, wanted: NodeList) -> None:
-        """Replace the stored list of the nodes, soon. May be called in any thread."""
+        """Replace the stored list of the nodes in a later turn of the event loop.
+
+        Any thread may call.
+        """
         with suppress(RuntimeError):  # The loop is closed, because the broker stops.
             self._call_soon(lambda: self._store(wanted))
 

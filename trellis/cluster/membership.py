@@ -62,9 +62,9 @@ class Membership:
     ) -> None:
         """Create the membership. `name` is the name of the broker, the same on all its nodes.
 
-        `open_log` connects to the replicated log, in a thread. It returns the log and the largest
-        payload of a chunk in bytes, and raises LogUnreachable if it should be called again. The
-        `formats` are the encodings of batches that this node reads and writes.
+        `open_log` connects to the replicated log, in a thread. `open_log` returns the log and the
+        largest payload of a chunk in bytes, and raises LogUnreachable if it should be called again.
+        The `formats` are the encodings of batches that this node reads and writes.
         """
         self.name = name
         self.state: State = "following"
@@ -149,7 +149,7 @@ class Membership:
         limits: Retention,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
-        """Begin to report this node as the active one, and to trim the log within `limits`.
+        """Begin to report this node as the active node, and to trim the log within `limits`.
 
         Trimming removes the oldest records of the log. `catalog` is the catalog of this node's data
         directory. `call_soon` calls a function in the event loop's thread.
@@ -182,7 +182,7 @@ class Membership:
     def successor(self, wanted: str = "") -> tuple[str, NodeReport]:
         """Return the name and the report of the standby to hand the log over to. May block.
 
-        `wanted` is the name of the standby; "" chooses the one that has most of the log. Raises
+        `wanted` is the name of the standby; "" chooses the standby that has most of the log. Raises
         ReplicationError.
         """
         ownership = self.ownership
@@ -224,7 +224,7 @@ class Membership:
         """Connect to the replicated log, with retries while it is unreachable.
 
         Return the log, and the largest payload of a chunk in bytes. Return None if `stop` is set
-        earlier.
+        before a connection is open.
         """
         known = ""
         while not stop.is_set():
@@ -270,8 +270,8 @@ class Membership:
     def end(self, reason: str) -> None:
         """End the process at once: this node no longer owns the log, or may have lost it.
 
-        Unsent output to clients is discarded. A clean stop is not possible: it would write to the
-        data directory and answer clients, which only the owner may do.
+        Unsent output to clients is discarded. A clean stop is not possible, because only the owner
+        may write to the data directory and answer clients.
         """
         self.state = "fenced"
         self.discard_output()

@@ -22,7 +22,8 @@ from broker.replication.report import NodeReport
 #: Seconds between two checks whether the report has changed, and between two reports if it has not.
 REPORT_SECONDS: Final = 1.0
 REPEAT_SECONDS: Final = 5.0
-#: Seconds for which the report of another place must stay as it is. A node reports more often.
+#: Seconds for which the report of another host or data directory must stay unchanged before this
+#: node replaces it. A running node reports more often.
 UNCHANGED_SECONDS: Final = REPEAT_SECONDS + 2 * REPORT_SECONDS
 
 
@@ -43,7 +44,8 @@ class Reporting:
         self._report = report
         self._on_conflict = on_conflict
         self._reported = NodeReport(-1)
-        #: The report of another place that was found at first, and when it was found, in ms.
+        #: The first report of another host or data directory that was found, and the time of the
+        #: find in ms.
         self._found: tuple[NodeReport, int] | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
@@ -62,7 +64,7 @@ class Reporting:
             self._stopped.wait(REPORT_SECONDS)
 
     def report(self) -> None:
-        """Send the node's report if it differs from the last one, or if the last one is old."""
+        """Send the node's report if it has changed, or if the last report sent is old."""
         report = self._report()
         age = report.wall - self._reported.wall
         if replace(report, wall=self._reported.wall) == self._reported and (

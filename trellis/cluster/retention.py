@@ -42,7 +42,7 @@ class Retention:
 class NodeListStore(Protocol):
     """The interface of the durable list of nodes.
 
-    The log keeps each record until all listed nodes have it.
+    The log keeps each record until all listed nodes have that record.
     """
 
     @property
@@ -50,7 +50,10 @@ class NodeListStore(Protocol):
         """The list of the nodes in the store, which survives a crash."""
 
     def change(self, wanted: NodeList) -> None:
-        """Replace the stored list of the nodes, soon. May be called in any thread."""
+        """Replace the stored list of the nodes in a later turn of the event loop.
+
+        Any thread may call.
+        """
 
 
 class LogRetention:
@@ -88,7 +91,7 @@ class LogRetention:
         self._trimmed_bytes = 0
         #: The offset up to which this owner has trimmed the log; -1 if it has not trimmed the log.
         self.trimmed = -1
-        #: Raises the format of batches, once all nodes read a newer one.
+        #: Puts a newer format of batches in force, once all nodes can read it.
         self.upgrade: FormatUpgrade | None = None
         #: Names of the listed nodes without a report. The log is not trimmed while there is any.
         self.unreported: list[str] = []

@@ -93,7 +93,8 @@ def announce(cluster: ClusterSettings, node: str, directory: str) -> None:
     """Report the new node `node`, which gets a copy of a data directory.
 
     From now on, the log keeps every record that the new node lacks. `directory` is the data
-    directory to copy: that of a running node. Raises LogUnreachable, ReplicationError, StoreError.
+    directory to copy, which belongs to a running node. Raises LogUnreachable, ReplicationError,
+    StoreError.
     """
     topic = KafkaTopic(cluster)
     report = node_reports(cluster, topic).get(node)
@@ -140,9 +141,10 @@ def _unreported(reports: Mapping[str, NodeReport]) -> set[str]:
 
 
 def forget(cluster: ClusterSettings, node: str) -> None:
-    """Remove a node from the cluster, so that the log is no longer kept for it.
+    """Remove a node from the cluster, so that the log is no longer kept for this node.
 
-    The active node removes it from the list of nodes. Raises LogUnreachable, ReplicationError.
+    The active node removes the name from the list of nodes. Raises LogUnreachable,
+    ReplicationError.
     """
     topic = KafkaTopic(cluster)
     reports = node_reports(cluster, topic)
@@ -150,7 +152,9 @@ def forget(cluster: ClusterSettings, node: str) -> None:
     if report is None:
         if node not in _unreported(reports):
             names = ", ".join(sorted(reports)) or "none"
-            raise ReplicationError(f"node '{node}' has not reported; nodes that have: {names}")
+            raise ReplicationError(
+                f"node '{node}' has not reported; nodes that have reported: {names}"
+            )
         report = NodeReport(0)  # Kafka has forgotten the report of this listed node.
     if not report.forgotten and wall_ms() - report.wall <= LOST_SECONDS * 1000:
         raise ReplicationError(_still_here(node, report))

@@ -71,7 +71,10 @@ class TopicFacts:
 
 
 class KafkaTopic:
-    """Requests about the topic of the log. Each waits for its answer, and raises LogUnreachable."""
+    """Requests about the topic of the log.
+
+    Each method waits for Kafka's answer, and may raise LogUnreachable.
+    """
 
     def __init__(self, cluster: ClusterSettings) -> None:
         self._cluster = cluster
@@ -157,7 +160,7 @@ class KafkaTopic:
         return self._offset(OffsetSpec.latest(), TIP_SECONDS)
 
     def trim(self, offset: int) -> None:
-        """Delete the records before an offset, unless they are deleted already."""
+        """Delete all records before an offset. Do nothing if they are deleted already."""
         if offset <= self.low():
             return
         wanted = TopicPartition(self._name, PARTITION, offset)
@@ -169,7 +172,7 @@ class KafkaTopic:
         self._offsets.commit(group, offset, text)
 
     def reports(self, groups: Iterable[str]) -> dict[str, tuple[int, str] | None]:
-        """Return the offset and text that each consumer group committed; None without one."""
+        """Return offset and text that each consumer group committed; None if it committed none."""
         return {group: self._offsets.read(group) for group in groups}
 
     def close(self) -> None:

@@ -12,10 +12,10 @@ Reading order:
 
     settings        the settings file
     backoff         the pauses between attempts
-    progress        which of the messages under way are done
+    progress        records which messages are finished
     message         a message of the broker, and its form in HTTP and Kafka
     key_template    keys of Kafka and of AMQP, made from a message
-    status          state and counts of a link, as metrics and as health
+    status          state and counts of a link, shown at /metrics and /health
     amqp            the connection to the broker
     source          messages of a queue or a stream, and their acknowledgement
     link            a link: connects again after each error
@@ -23,7 +23,7 @@ Reading order:
     addresses       the addresses to which a request may go
     http_target     requests to an HTTP service
     webhook_link    queue or stream --> HTTP
-    kafka_clients   a producer and a consumer, with their threads
+    kafka_clients   a producer and a consumer of Kafka, with their threads
     kafka_links     queue or stream --> Kafka, Kafka --> exchange
     service         all links and the HTTP port of a process
 """

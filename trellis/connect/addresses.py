@@ -1,8 +1,8 @@
 """The addresses to which a request may go: only public ones, unless a link allows private ones.
 
 The address of each connection is checked when its socket is made, however the URL names the host.
-So a name that later resolves to a private address (DNS rebinding) does not lead there, and neither
-does another notation of a private address.
+So the check covers a name that later resolves to a private address (DNS rebinding), and each
+notation of a private address.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class PrivateAddress(OSError):
 def is_public(address: Address) -> bool:
     """True if the address belongs to the public internet.
 
-    Private, loopback, link-local, multicast and reserved addresses are not public. Neither are
-    Teredo addresses, and addresses of IPv6 that contain an address of IPv4 that is not public.
+    Private, loopback, link-local, multicast, reserved and Teredo addresses are not public. An
+    IPv6 address that contains an IPv4 address is public only if the IPv4 address is public.
     """
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour

@@ -18,7 +18,7 @@ from trellis.settings.errors import SettingsError
 
 #: Seconds to wait for the connection to the broker, and for the answer to each request.
 TIMEOUT: Final = 30.0
-#: Seconds to wait for the broker's answer when a connection is closed; then it is dropped.
+#: Seconds to wait for the broker's answer when a connection is closed.
 _CLOSING: Final = 5.0
 #: Interval of heartbeats in seconds: a lost broker is noticed after twice this time.
 _HEARTBEAT: Final = 20
@@ -99,7 +99,7 @@ class BrokerSession:
 
 @asynccontextmanager
 async def broker_session(section: BrokerSection, link: str) -> AsyncIterator[BrokerSession]:
-    """Connect to the broker, and close the connection afterwards. Raises an error of ERRORS."""
+    """Connect to the broker; close the connection afterwards. Raises one of the errors ERRORS."""
     context = None
     if section.ca:
         context = ssl.create_default_context(cafile=section.ca)

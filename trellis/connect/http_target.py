@@ -16,7 +16,8 @@ from trellis.connect.message import BrokerMessage, batch_of, request_of
 from trellis.connect.settings import WebhookSection
 from trellis.connect.signing import safe_identifier, signed_headers
 
-#: Largest number of bytes of an answer that are read. A longer answer ends the connection.
+#: Largest number of bytes of an answer that are read; after a longer answer, the link closes the
+#: connection.
 ANSWER_MAX: Final = 64 << 10
 _ANSWER_SHOWN: Final = 200
 #: Characters of an error that are shown.
@@ -29,9 +30,9 @@ _BUSY: Final = (429, 503)
 
 
 class HttpAnswer(NamedTuple):
-    """The answer to a request. `status` is 0 if there was none, and `text` says why.
+    """The answer to a request. `status` is 0 if there was no answer; then `text` says why.
 
-    `retry_after` is the pause in seconds that the service asked for; None if it asked for none.
+    `retry_after` is the pause in seconds that the service asked for; None without such a request.
     """
 
     status: int
@@ -52,7 +53,7 @@ class HttpTarget:
     """
 
     def __init__(self, section: WebhookSection, keys: Sequence[bytes]) -> None:
-        """Prepare requests, which the keys sign. Raises OSError if the file `ca` is unreadable."""
+        """Prepare the client; `keys` sign each request. Raises OSError if `ca` is unreadable."""
         self._section: Final = section
         self._keys: Final = keys
         context: ssl.SSLContext | bool = True
@@ -104,7 +105,7 @@ def _reason(error: Exception) -> str:
 
 
 async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
-    """Read the answer; the status decides, so an unreadable body does not matter."""
+    """Return the answer. An unreadable body is ignored, because the status decides."""
     text = b""
     try:
         text = await response.content.read(ANSWER_MAX)
@@ -122,9 +123,10 @@ async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
 
 
 def seconds_of(text: str, now: float) -> float | None:
-    """Return the seconds of a header Retry-After: a number or a date [RFC 9110, 10.2.3].
+    """Return the pause in seconds that a header Retry-After asks for [RFC 9110, 10.2.3].
 
-    The result is at most RETRY_AFTER_MAX; None if the header is absent or wrong.
+    `text` is a number of seconds or a date; `now` is in seconds since 1970. The result is at most
+    RETRY_AFTER_MAX; None if the header is absent or invalid.
     """
     try:
         seconds = (

@@ -18,7 +18,7 @@ from trellis.connect.settings import OptionValue
 METADATA_SECONDS: Final = 10.0
 #: Seconds that a call of a client waits in its thread.
 _POLL_SECONDS: Final = 0.2
-#: Seconds after which a record that Kafka has not acknowledged ends the session of its link.
+#: Seconds within which Kafka must acknowledge a record; otherwise, the link connects again.
 _DELIVERY_SECONDS: Final = 30
 _COMMON: Final[dict[str, OptionValue]] = {
     "allow.auto.create.topics": False,
@@ -54,8 +54,8 @@ def _check_topics(client: Producer | Consumer, servers: str, topics: Sequence[st
 class RecordWriter:
     """A producer with a thread that receives Kafka's answers.
 
-    `settled` is called in the event loop with the records that were answered. Records with the same
-    key go to one partition in the order of `write`.
+    `settled` is called in the event loop with Kafka's answers. Records with the same key go to one
+    partition, in the order of the calls of `write`.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RecordWriter:
         self._loop: Final = asyncio.get_running_loop()
         self._servers: Final = servers
         self._settled: Final = settled
-        #: Set with the reason when Kafka is lost.
+        #: Gets an exception after a fatal error, or when no node of Kafka is reachable.
         self.lost: Final[asyncio.Future[None]] = self._loop.create_future()
         self._answers: list[RecordAnswer] = []
         self._lock: Final = threading.Lock()
@@ -76,7 +76,7 @@ class RecordWriter:
         self._producer: Final = Producer(
             _options(
                 servers,
-                # Records of one key stay in one partition for all clients of Kafka's Java library.
+                # Kafka's Java library puts the records of one key into the same partition.
                 # `in_flight` bounds the records under way; a second bound in bytes would end the
                 # session while Kafka is slow.
                 {
@@ -109,7 +109,7 @@ class RecordWriter:
         headers: list[tuple[str, bytes]],
         timestamp: int,
     ) -> None:
-        """Send the record of a message. Raises KafkaFailed if the producer cannot take it."""
+        """Send the record of a message. Raises KafkaFailed if the producer does not accept it."""
 
         def answered(error: KafkaError | None, _: Message) -> None:
             with self._lock:
@@ -154,7 +154,7 @@ class RecordWriter:
 
 
 class GroupReader:
-    """A consumer of a group, whose calls run in a thread of its own."""
+    """A member of a consumer group of Kafka. Its calls run in a separate thread."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class GroupReader:
         await self._call(self._consumer.subscribe, self._topics)
 
     async def read(self, most: int) -> list[Message]:
-        """Return up to `most` next records; an empty list if none comes within _POLL_SECONDS.
+        """Return the next records, at most `most`; [] if there is none within _POLL_SECONDS.
 
         Raises KafkaFailed.
         """
@@ -239,7 +239,7 @@ def _watch(
 ) -> Callable[[KafkaError], None]:
     """Return a callback for the errors of a client.
 
-    The callback sets the exception of `lost` after a fatal error, and if all nodes are lost.
+    The callback sets an exception of `lost` after a fatal error, and if no node is reachable.
     """
 
     def report(error: KafkaError) -> None:

@@ -32,7 +32,7 @@ from trellis.connect.progress import Progress
 from trellis.connect.settings import BrokerSection, FromKafkaSection, ToKafkaSection
 from trellis.connect.source import LinkSource, open_source
 
-#: Errors with which Kafka would refuse a record again: its message goes to the dead letter queue.
+#: After these errors, Kafka would refuse the record again: the message is dead-lettered.
 _HOPELESS: Final = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
 #: First and longest pause in seconds before refused messages are published again.
 _AGAIN_FIRST: Final = 0.1
@@ -162,10 +162,10 @@ class FromKafkaLink(ConnectorLink):
     async def _copy(
         self, records: Sequence[Record], session: BrokerSession, reader: GroupReader
     ) -> bool:
-        """Publish records in their order; return True when the broker has all of them.
+        """Publish records in their order; return True when the broker has accepted all records.
 
-        The records that the broker refuses are published again, until it accepts them or `stopping`
-        is set.
+        The records that the broker refuses are published again. Return False if `stopping` is set
+        before the broker has accepted them.
         """
         self.status.in_flight = len(records)
         attempt = 0
@@ -197,8 +197,8 @@ class FromKafkaLink(ConnectorLink):
     ) -> list[tuple[OutgoingMessage, str]]:
         """Publish messages in their order; return those that were refused, with the reasons.
 
-        The library tells returned messages apart by their message_id, so messages with the same
-        one are not under way together.
+        aio-pika recognizes a returned message by its message_id, so two messages with the same
+        message_id are not under way at the same time.
         """
         refused: list[tuple[OutgoingMessage, str]] = []
         at = 0
@@ -242,7 +242,7 @@ class FromKafkaLink(ConnectorLink):
         return OutgoingMessage(message, message.message_id or "", routing_key)
 
     async def _publish(self, outgoing: OutgoingMessage, session: BrokerSession) -> str | None:
-        """Publish one message; return the reason if the broker has not accepted it."""
+        """Publish one message; return None, or the reason why it must be published again."""
         try:
             await session.publish(outgoing.message, self._section.exchange, outgoing.routing_key)
         except MessageRefused as error:

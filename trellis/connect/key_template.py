@@ -1,4 +1,4 @@
-"""Keys made from a message: `{routing_key}`, `plant.{word2}`, `{header.device}`."""
+"""Keys that a link makes from a message: `{routing_key}`, `plant.{word2}`, `{header.device}`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ class TemplateError(ValueError):
 class KeyTemplate:
     """A text with fields in braces.
 
-    Besides the given fields, `{wordN}` is the N-th word, from 1 on, of the routing key or of
-    Kafka's topic, and `{header.NAME}` is a header. A field that the message lacks is empty.
+    The field `{wordN}` is the N-th word, from 1 on, of the routing key or of Kafka's topic;
+    `{header.NAME}` is a header. Each template can use these fields besides `fields`. A field that
+    the message does not have is replaced by "".
     """
 
     def __init__(self, text: str, fields: frozenset[str]) -> None:
@@ -31,7 +32,7 @@ class KeyTemplate:
         for at, part in enumerate(self._parts):
             if at % 2 == 0:
                 if "{" in part or "}" in part:
-                    raise TemplateError(f"'{text}' has a brace without its counterpart")
+                    raise TemplateError(f"'{text}' has an unpaired brace: write fields as {{NAME}}")
             elif part not in fields and not _WORD.fullmatch(part) and not _is_header(part):
                 known = ", ".join(f"{{{field}}}" for field in sorted(fields))
                 raise TemplateError(

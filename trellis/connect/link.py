@@ -1,4 +1,4 @@
-"""The common part of all links: a link copies messages, and connects again after each error."""
+"""The base class of all links: a link copies messages, and connects again after each error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trellis.connect.status import LinkState, LinkStatus
 #: Seconds before the first attempt to connect again, and longest pause.
 RECONNECT_FIRST: Final = 0.5
 RECONNECT_MAX: Final = 30.0
-#: Seconds of work after which the next pause is RECONNECT_FIRST again.
+#: If a link has worked for this number of seconds, its next pause is RECONNECT_FIRST again.
 SETTLED_SECONDS: Final = 10.0
 
 
@@ -24,7 +24,7 @@ class LinkStopped(Exception):
 
 
 class ConnectorLink(ABC):
-    """One link. A subclass implements `work`."""
+    """A link: copies messages from one source to one target. A subclass implements `work`."""
 
     def __init__(self, name: str, kind: str) -> None:
         self.status: Final = LinkStatus(name, kind)
@@ -33,7 +33,7 @@ class ConnectorLink(ABC):
 
     @abstractmethod
     async def work(self) -> None:
-        """Connect, and copy messages. Return when `stopping` is set, after the work under way."""
+        """Connect and copy messages. When `stopping` is set, finish the messages and return."""
 
     async def run(self) -> None:
         """Call `work` again after each error, until `stopping` is set or the link is stopped."""
@@ -57,7 +57,7 @@ class ConnectorLink(ABC):
                 await self.wait(backoff.pause(attempt, RECONNECT_FIRST, RECONNECT_MAX))
 
     def running(self) -> None:
-        """Take note that all connections of the link are open."""
+        """Set the state RUNNING, because all connections of the link are open."""
         if self.status.state is not LinkState.RUNNING:
             logs.info("connector_link_runs", link=self.status.name)
         self.status.state = LinkState.RUNNING

@@ -23,7 +23,7 @@ BATCH_TYPE: Final = "application/cloudevents-batch+json"
 PREFIX: Final = "x-connect-"
 #: Headers of a message that become headers of a request, to continue a trace (W3C).
 _TRACE: Final = ("traceparent", "tracestate")
-#: The properties of a message that become headers of Kafka under these names, and back.
+#: Names of Kafka headers, and the message properties that are copied to and from these headers.
 _PROPERTIES: Final = {
     "content-type": "content_type",
     "content-encoding": "content_encoding",
@@ -50,8 +50,8 @@ class BrokerMessage:
         self.tag: Final = int(incoming.delivery_tag or 0)
         offset = incoming.headers.get(OFFSET_HEADER)
         self.offset: Final = offset if isinstance(offset, int) else None
-        #: Identifies the message to a receiver: its message_id, else its place in the stream, else
-        #: a new identifier, which differs after a redelivery.
+        #: Identifies the message to a receiver: the message_id, else stream and offset, else a new
+        #: identifier, which is another one after a redelivery.
         self.identifier: Final = self._identifier()
 
     @property
@@ -180,7 +180,7 @@ def _data(body: bytes, content_type: str) -> dict[str, Any]:
 
 
 def _header_text(text: str) -> str:
-    """Return the text without characters that a header cannot have."""
+    """Return the printable ASCII characters of the text, at most 1,000."""
     return "".join(char for char in text if " " <= char <= "~")[:1_000]
 
 
@@ -192,9 +192,9 @@ def _utc(at: datetime) -> datetime:
 
 
 def kafka_headers(message: BrokerMessage) -> list[tuple[str, bytes]]:
-    """Return the headers of the record for a message: its headers and properties, as text.
+    """Return the headers of the record for a message, made from its headers and properties.
 
-    A value that is no text or bytes, such as a number or a table, becomes JSON.
+    Text becomes UTF-8, bytes are unchanged, and other values, such as numbers or tables, are JSON.
     """
     found = [
         (name, bytes(value) if isinstance(value, bytes | bytearray) else _kafka_text(value))
@@ -230,8 +230,8 @@ def message_of_record(
     """Return the message for a record of Kafka.
 
     Headers of Kafka that `kafka_headers` makes from properties become properties again. `about` are
-    further headers; `timestamp` is in seconds since 1970, or 0. `identifier` is the message_id of a
-    record without the header `message-id`.
+    further headers; `timestamp` is in seconds since 1970, 0 if the record has none. `identifier` is
+    the message_id for a record without the header `message-id`.
     """
     own: dict[str, Any] = {}
     properties: dict[str, str] = {"message_id": identifier}

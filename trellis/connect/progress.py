@@ -1,31 +1,31 @@
-"""Tracks the messages under way, which finish in any order, and the end of the finished prefix."""
+"""Records which messages are finished, and up to which number all messages are finished."""
 
 from __future__ import annotations
 
 
 class Progress:
-    """The numbers of messages under way, such as delivery tags or offsets.
+    """The numbers, such as delivery tags or offsets, of messages that finish in any order.
 
-    `done` is the number up to which all messages that began are finished; None if the first one is
-    not. The caller bounds the number of messages under way.
+    `done` is the number up to which all messages are finished; None if the first message is not
+    finished. The caller bounds the number of messages that are not finished.
     """
 
     def __init__(self) -> None:
         self.done: int | None = None
-        #: The numbers that began and are not in the finished prefix, ascending; True if finished.
+        #: The numbers after `done`, ascending; the value is True if the message is finished.
         self._open: dict[int, bool] = {}
 
     def begin(self, number: int) -> None:
-        """Take note of a message; numbers must ascend."""
+        """Add a message that is not finished; the numbers of successive calls must ascend."""
         self._open[number] = False
 
     def finish(self, number: int) -> None:
-        """Take note that a message is settled."""
+        """Mark a message as finished, and advance `done`."""
         self._open[number] = True
         while self._open and self._open[first := next(iter(self._open))]:
             del self._open[first]
             self.done = first
 
     def __len__(self) -> int:
-        """Return the number of messages that are not in the finished prefix."""
+        """Return the number of messages after `done`, finished or not."""
         return len(self._open)

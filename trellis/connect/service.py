@@ -1,4 +1,4 @@
-"""All links of a process, its HTTP port, and its end."""
+"""Runs all links of a process and its HTTP port, until a signal ends the process."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def links_of(settings: ConnectSettings) -> list[ConnectorLink]:
 
 
 async def serve(settings: ConnectSettings) -> None:
-    """Run all links until SIGTERM or SIGINT. Raises PortInUse.
+    """Run all links until SIGTERM or SIGINT. Raises PortInUse or SettingsError.
 
     When the HTTP port is open, a line `ready http=HOST:PORT` goes to standard output.
     """
-    # A link logs each of its errors; the library would log some of them again.
+    # A link logs each of its errors; aiormq would log some of them again.
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -22,7 +22,7 @@ from trellis.settings.loading import read_password
 
 #: The names of links: they are part of the names of queues, and labels of metrics.
 _NAME: Final = r"^[A-Za-z0-9_-]{1,60}$"
-#: Prefix of a secret of Standard Webhooks, and the sizes of its key in bytes.
+#: Prefix of a secret of Standard Webhooks, and the permitted sizes of the secret's key in bytes.
 SECRET_PREFIX: Final = "whsec_"
 _SECRET_BYTES: Final = range(24, 65)
 #: Options of Kafka's client that a link sets itself.
@@ -46,7 +46,8 @@ OptionValue = str | int | float | bool
 class BrokerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section `[broker]`: the address of the broker, and the login.
 
-    `url` is amqp://USER@HOST:PORT/VHOST, or amqps://... for TLS; `ca` is a PEM file.
+    `url` is amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps://... for TLS. The password may be in
+    the file `password_file` instead. `ca` is a PEM file of authorities; "" means the system's.
     """
 
     url: str = "amqp://guest:guest@127.0.0.1:5672/"
@@ -77,7 +78,7 @@ class SourceSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class WebhookSection(SourceSection, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A section `[[webhook]]`. Times are in seconds."""
+    """A section `[[webhook]]`: a link to an HTTP service. Times are in seconds."""
 
     url: str
     secrets: list[str] = msgspec.field(default_factory=list)
@@ -100,7 +101,7 @@ class WebhookSection(SourceSection, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ToKafkaSection(SourceSection, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A section `[[to_kafka]]`."""
+    """A section `[[to_kafka]]`: a link from a queue or a stream to a topic of Kafka."""
 
     servers: str
     topic: str
@@ -115,7 +116,7 @@ class ToKafkaSection(SourceSection, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class FromKafkaSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A section `[[from_kafka]]`."""
+    """A section `[[from_kafka]]`: a link from topics of Kafka to an exchange."""
 
     name: Name
     servers: str
@@ -129,7 +130,7 @@ class FromKafkaSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ConnectSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole settings file."""
+    """The settings of one process of `trellis connect`; each attribute is a section."""
 
     broker: BrokerSection = msgspec.field(default_factory=BrokerSection)
     http: HttpSection = msgspec.field(default_factory=HttpSection)
@@ -161,7 +162,7 @@ def load(path: Path) -> ConnectSettings:
 
 
 def parse(text: str, where: str) -> ConnectSettings:
-    """Return the settings in a TOML text, checked; `where` is its file. Raises SettingsError."""
+    """Return checked settings from TOML; errors name the file `where`. Raises SettingsError."""
     try:
         tree = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -193,7 +194,7 @@ def broker_url(section: BrokerSection) -> str:
 def keys_of(section: WebhookSection) -> list[bytes]:
     """Return the keys that sign the requests, in the order of the settings. Raises SettingsError.
 
-    The keys of `secrets` come before those of `secret_files`.
+    The keys of `secrets` come before the keys of `secret_files`.
     """
     texts = list(section.secrets)
     for file in section.secret_files:
@@ -215,7 +216,7 @@ def new_secret() -> str:
 
 
 class _Wrong(Exception):
-    """The settings have an error. The arguments are the key and the problem."""
+    """A setting is wrong. The arguments are the key of the setting and the problem."""
 
 
 def _check(settings: ConnectSettings) -> None:
@@ -226,7 +227,7 @@ def _check(settings: ConnectSettings) -> None:
         raise _Wrong("has no link: add a section [[webhook]], [[to_kafka]] or [[from_kafka]]")
     for name in names:
         if names.count(name) > 1:
-            raise _Wrong("name", f"two links have the name '{name}': each needs its own")
+            raise _Wrong("name", f"two links have the name '{name}': rename one of them")
     url = urlsplit(settings.broker.url)
     if url.scheme not in ("amqp", "amqps") or not url.hostname:
         raise _Wrong("broker.url", "must be amqp://USER:PASSWORD@HOST:PORT/VHOST or amqps://...")

@@ -25,8 +25,8 @@ def signed_headers(
 ) -> dict[str, str]:
     """Return the headers that identify and sign a request.
 
-    `timestamp` is in seconds since 1970. Each key makes a signature, so that a receiver can change
-    its key while two keys are in use.
+    `timestamp` is in seconds since 1970. The headers have one signature for each key: while a
+    key is replaced, the receiver can verify the old or the new signature.
     """
     text = f"{identifier}.{timestamp}.".encode() + body
     signatures = [
@@ -40,7 +40,7 @@ def signed_headers(
 
 
 def safe_identifier(text: str) -> str:
-    """Return an identifier for the header: the text itself, or a hash of it."""
+    """Return an identifier for the header: `text`, or a hash if `text` does not match _SAFE."""
     if _SAFE.fullmatch(text):
         return text
     digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()

@@ -35,8 +35,8 @@ class LinkSource:
         #: Set while every delivered message is settled.
         self.idle: Final = asyncio.Event()
         self.idle.set()
-        #: Held while a dead letter is published, because the library finds the publication of a
-        #: returned message by its message_id, and two messages may have the same one.
+        #: Held while a dead letter is published, because aio-pika finds the publication of a
+        #: returned message by its message_id, and two messages may have the same message_id.
         self._dead_lettering: Final = asyncio.Lock()
         self.session: Final = session
         self._status: Final = status
@@ -67,12 +67,12 @@ class LinkSource:
         underlay.on_consumer_cancel_callbacks.add(self._cancelled)
 
     async def settle(self, message: BrokerMessage) -> None:
-        """Acknowledge a message that the target has, or that is in the dead letter queue."""
+        """Acknowledge a message that the target or the dead letter queue has accepted."""
         await message.incoming.ack()
         self._settled(message)
 
     async def settle_in_order(self, messages: list[BrokerMessage], tags: Progress) -> None:
-        """Settle messages, with one acknowledgement for all before the first unsettled message.
+        """Settle messages; one acknowledgement covers all before the first unsettled message.
 
         `tags` has the delivery tags of all messages of the channel.
         """
@@ -95,20 +95,20 @@ class LinkSource:
         self._status.dead_lettered += 1
 
     async def store(self) -> None:
-        """Store the offset of a stream from time to time, until the task is cancelled."""
+        """Store the offset of a stream every STORE_SECONDS until the task is cancelled."""
         while self._offsets is not None:
             await asyncio.sleep(STORE_SECONDS)
             await self._store()
 
     async def stop(self) -> None:
-        """Stop the deliveries. Messages that were delivered may still be settled."""
+        """Cancel the consumer. Messages that were delivered before may still be settled."""
         if self._consumer is not None:
             queue, tag = self._consumer
             self._consumer = None
             await queue.cancel(tag, timeout=TIMEOUT)
 
     async def close(self) -> None:
-        """Store the offset for the last time, if the connection still works."""
+        """Store the offset of a stream for the last time, if the connection still works."""
         with suppress(*ERRORS):
             await self._store()
 
@@ -158,7 +158,7 @@ async def open_source(
 class StoredOffset:
     """The offset up to which a link has settled the rows of a stream, stored in the broker.
 
-    `stored` is the offset; None if the broker has none yet.
+    `stored` is the offset; None if no offset is stored yet.
     """
 
     def __init__(self, session: BrokerSession, link: str) -> None:
@@ -192,7 +192,7 @@ class StoredOffset:
             ) from None
 
     async def store(self, offset: int) -> None:
-        """Replace the stored offset, and wait for the confirm."""
+        """Replace the stored offset, and wait for the broker's confirm."""
         if offset == self.stored:
             return
         message = aio_pika.Message(

@@ -14,7 +14,7 @@ from trellis.monitoring.page import CONTENT_TYPE, MetricsPage
 
 #: Upper bounds of the buckets of the durations of deliveries, in seconds.
 _BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
-#: Largest length of the text of an error.
+#: Largest length of the text of an error, in characters.
 _TEXT_MAX: Final = 500
 
 
@@ -48,20 +48,20 @@ class LinkStatus:
         self.dropped = 0
         self.reconnects = 0
         self.in_flight = 0
-        #: The stored offset of a stream; -1 without one.
+        #: The stored offset of a stream; -1 if no offset is stored.
         self.offset = -1
-        #: Answers of the HTTP service by status, "error" for none.
+        #: Answers of the HTTP service by status; "error" counts requests without an answer.
         self.answers: Counter[str] = Counter()
         self._durations = [0] * (len(_BUCKETS) + 1)
         self._seconds = 0.0
 
     def failed(self, text: str) -> None:
-        """Keep the text of an error."""
+        """Keep the text of an error, and the present time."""
         self.error = text[:_TEXT_MAX]
         self.error_at = time.time()
 
     def took(self, seconds: float) -> None:
-        """Count the duration of an attempt."""
+        """Count an attempt that took this number of seconds."""
         self._seconds += seconds
         at = next((n for n, bound in enumerate(_BUCKETS) if seconds <= bound), len(_BUCKETS))
         self._durations[at] += 1
@@ -72,7 +72,7 @@ class LinkStatus:
         return self.state in (LinkState.RUNNING, LinkState.PAUSED)
 
     def document(self) -> dict[str, Any]:
-        """Return the link as a part of /health."""
+        """Return the part of /health about this link."""
         found: dict[str, Any] = {
             "name": self.name,
             "kind": self.kind,
@@ -93,7 +93,7 @@ class LinkStatus:
             page.listed(
                 "trellis_connect_state",
                 "gauge",
-                "1 for the present state of the link",
+                "1 for the present state of the link, 0 for each other state",
                 int(self.state is state),
                 {**labels, "state": state.value},
             )
@@ -101,15 +101,15 @@ class LinkStatus:
             ("delivered", "Messages that the target has accepted", self.delivered),
             ("delivered_bytes", "Bytes of bodies that the target has accepted", self.bytes),
             ("retries", "Attempts after a failed attempt", self.retries),
-            ("dead_lettered", "Messages in the dead letter queue", self.dead_lettered),
+            ("dead_lettered", "Messages that the link has dead-lettered", self.dead_lettered),
             ("dropped", "Records that no queue takes and that were dropped", self.dropped),
-            ("reconnects", "Sessions that ended with an error", self.reconnects),
+            ("reconnects", "Errors after which the link connects again", self.reconnects),
         ):
             page.listed(f"trellis_connect_{name}", "counter", text, value, labels)
         page.listed(
             "trellis_connect_in_flight",
             "gauge",
-            "Messages that are under way",
+            "Messages that the link has received and not settled",
             self.in_flight,
             labels,
         )
@@ -128,7 +128,7 @@ class LinkStatus:
             page.listed(
                 "trellis_connect_http_answers",
                 "counter",
-                "Answers of the HTTP service by status; error: no answer",
+                "Answers of the HTTP service by status; error counts requests without an answer",
                 self.answers[status],
                 {**labels, "status": status},
             )
@@ -146,7 +146,7 @@ class LinkStatus:
         page.listed(
             "trellis_connect_http_seconds",
             "counter",
-            "Seconds of all attempts",
+            "Total duration of all attempts in seconds",
             self._seconds,
             labels,
         )

@@ -1,8 +1,8 @@
 """A link from a queue or a stream to an HTTP service.
 
-Each of `in_flight` workers takes a message, or up to `batch` messages, and sends a request until
-the service accepts it, or until `attempts` requests have failed; then the messages go to the dead
-letter queue. A message is acknowledged when the service or the dead letter queue has it.
+Each of `in_flight` workers takes up to `batch` messages, and repeats their request until the
+service accepts the request. If `attempts` requests have failed, the messages go to the dead letter
+queue. A message is acknowledged when the service or the dead letter queue has accepted it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class WebhookLink(ConnectorLink):
         self._keys: Final = keys_of(section)
         #: The time of the event loop before which no request is sent (Retry-After).
         self._paused_until = 0.0
-        #: Held by the worker that gathers a batch, so that the others do not take single messages.
+        #: Held by the worker that gathers a batch: messages that arrive go into this batch, and not
+        #: one by one to other workers.
         self._gathering: Final = asyncio.Lock()
 
     async def work(self) -> None:
@@ -66,7 +67,7 @@ class WebhookLink(ConnectorLink):
                 return
 
     async def _next(self, source: LinkSource) -> list[BrokerMessage]:
-        """Return the next messages; none when `stopping` is set."""
+        """Return the next batch of messages; an empty list when `stopping` is set."""
         first = await self._first(source)
         if first is None:
             return []
@@ -103,7 +104,7 @@ class WebhookLink(ConnectorLink):
     async def _deliver(
         self, batch: list[BrokerMessage], source: LinkSource, target: HttpTarget
     ) -> bool:
-        """Send the messages until they are settled; return False if `stopping` was set before."""
+        """Settle the batch and return True; return False if `stopping` is set earlier."""
         loop = asyncio.get_running_loop()
         for attempt in range(1, self._section.attempts + 1):
             if await self._wait_for_pause():

@@ -27,7 +27,7 @@ class DemoNode:
     """
 
     def __init__(self, name: str, directory: Path, cluster: ClusterSettings) -> None:
-        """Start the node; `directory` gets its data directory and its log."""
+        """Start the node; its data directory and its log file are made in `directory`."""
         self.name = name
         self._log = directory / f"{name}.log"
         flags = {
@@ -87,8 +87,8 @@ class DemoNode:
         self.process.wait()
 
     def _end(self) -> str:
-        """Return ": " and the last line of the node's log, to append to an error; "" without a
-        line.
+        """Return ": " and the last line of the node's log, to append to an error; "" if there is
+        no line.
         """
         return last_line(self._log)
 

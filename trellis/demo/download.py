@@ -34,7 +34,10 @@ def file_list() -> dict[str, str]:
 
 
 def fetch_kafka(directory: Path, progress: Progress, repository: str = MAVEN_CENTRAL) -> list[Path]:
-    """Return Kafka's files in a directory; download those that are missing. Raises DemoError."""
+    """Download Kafka's missing files to a directory; return the paths of all files.
+
+    Raises DemoError.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     found, done = [], 0
     for path, digest in file_list().items():
@@ -62,7 +65,10 @@ def _digest(data: bytes) -> str:
 
 
 def _download(url: str, target: Path, digest: str) -> None:
-    """Download a file. `target` gets the file only if its digest is right. Raises DemoError."""
+    """Download a file.
+
+    The file is written to `target` only if its SHA-256 is `digest`. Raises DemoError.
+    """
     try:
         with urllib.request.urlopen(url, timeout=_SECONDS) as response:
             data: bytes = response.read()

@@ -70,7 +70,7 @@ class DemoResult:
 
 
 def run_failover(servers: str, directory: Path, plan: DemoPlan, say: Say) -> DemoResult:
-    """Run two nodes over a Kafka cluster, kill the active one, and return the figures.
+    """Run two nodes over a Kafka cluster, kill the active node, and return the figures.
 
     `directory` gets the data directories and the logs of the nodes. Raises DemoError.
     """

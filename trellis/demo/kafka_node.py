@@ -132,7 +132,10 @@ def free_ports() -> Ports:
 
 @contextmanager
 def kafka_on_this_machine(program: KafkaProgram, directory: Path) -> Iterator[str]:
-    """Start one Kafka node, and yield its HOST:PORT; end the node afterwards. Raises DemoError."""
+    """Start one Kafka node, yield its HOST:PORT, and stop the node at the end of the context.
+
+    Raises DemoError.
+    """
     home, ports = directory / "kafka", free_ports()
     write_settings(home, 1, {1: ports}, {})
     process = program.start(home)

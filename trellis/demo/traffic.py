@@ -74,12 +74,12 @@ class DemoClient(threading.Thread):
     def resumed_after(self, since: float) -> float | None:
         """Return when, after the time `since`, a new connection first had a confirm or delivery.
 
-        Return None if no connection has had one.
+        Return None if no new connection has had a confirm or delivery.
         """
         return next((at for at in self.resumed.copy() if at > since), None)
 
     def succeeded(self) -> None:
-        """Record the time of the connection's first confirm or delivery; ignore later ones."""
+        """Record the time of the connection's first confirm or delivery; ignore later calls."""
         if self._fresh:
             self.resumed.append(time.monotonic())
             self._fresh = False

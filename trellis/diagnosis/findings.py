@@ -11,7 +11,7 @@ class Problem(msgspec.Struct):
     """A problem of a queue or a client.
 
     `problem` is a name for programs, such as "no_consumer". `text` is a sentence, without a full
-    stop. `next` is the command that shows more or mends the problem; "" if there is none.
+    stop. `next` is the command that shows more or solves the problem; "" if there is none.
     """
 
     problem: str
@@ -25,7 +25,7 @@ def command(*words: str) -> str:
 
 
 def in_vhost(vhost: str) -> tuple[str, ...]:
-    """Return the arguments that name a virtual host; none for the default one."""
+    """Return the arguments that name a virtual host; () for the default virtual host."""
     return () if vhost == "/" else ("--vhost", vhost)
 
 

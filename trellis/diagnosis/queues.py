@@ -31,8 +31,8 @@ READY, FULL, CHANNEL_FULL, SLOW = "ready", "full", "channel_full", "slow"
 
 
 class QueueCounts(msgspec.Struct):
-    """Counts of a queue at one time: messages that came, that ended, that wait, and that are held
-    by consumers; `at` is in seconds of a monotonic clock.
+    """Counts of a queue at one time: messages that have arrived, that have ended, that wait, and
+    that consumers have not acknowledged; `at` is in seconds of a monotonic clock.
     """
 
     at: float
@@ -170,7 +170,8 @@ def _head(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
         bound = (
             f"; after {limit:,} returns it is discarded"
             if limit >= 0
-            else "; no delivery limit ends this (x-delivery-limit, or `delivery-limit` of a policy)"
+            else "; no delivery limit stops the returns (x-delivery-limit, or `delivery-limit` of "
+            "a policy)"
         )
         yield Problem(
             "poison",
@@ -200,7 +201,7 @@ def _growth(queue: Queue, before: QueueCounts | None, now: QueueCounts) -> Itera
             f"the queue grows by {grows:,.0f} messages/s: {came:,.0f} come, and {ended:,.0f} end",
         )
     elif now.ready and came < 0.5 and ended < 0.5:
-        yield Problem("still", "no message came or ended in the time of this answer")
+        yield Problem("still", "no message arrived or was settled between the two counts")
 
 
 def _limits(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
@@ -214,7 +215,8 @@ def _limits(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
         if arguments.max_bytes != UNLIMITED and queue.waiting_bytes >= arguments.max_bytes:
             limits.append(plural(int(arguments.max_bytes), "byte"))
         if limits:
-            effect = "refuses new messages" if arguments.reject_publish else "drops its oldest"
+            drops = "drops its oldest messages"
+            effect = "refuses new messages" if arguments.reject_publish else drops
             yield Problem(
                 "full",
                 f"the queue is full ({' and '.join(limits)}{source}) and {effect}",
@@ -245,7 +247,7 @@ def _limits(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
 
 
 def _source(vhost: VirtualHost, queue: Queue) -> str:
-    """Return a text for a finding: the policy that gives the queue its limits; "" for none."""
+    """Return a text for a finding: the policy that limits the queue; "" if there is none."""
     if queue.private:
         return ""
     policy = vhost.policies.for_queue(queue.name, queue.arguments.arguments.get("x-queue-type"))

@@ -14,7 +14,7 @@ _LOSING: Final = {
     "refuses": "refuses the message",
     "cannot_represent": "cannot get the message",
     "needs_consumer": "keeps the message only if a consumer is ready",
-    "drops_oldest": "takes the message and drops its oldest",
+    "drops_oldest": "takes the message and drops its oldest message",
 }
 
 

@@ -16,6 +16,6 @@ Reading order:
     routes            finds the handler of a method and a path
     server            the HTTP server of the metrics port
     metrics_endpoint  the routes of the metrics port: metrics and health
-    health            health and metrics of a standby
+    page_sessions     the sessions of the web page
     service           all HTTP of a broker
 """

@@ -189,7 +189,7 @@ class Rows(Struct, array_like=True, tag=23):
 
 
 class PayloadPart(Struct, array_like=True, tag=29):
-    """A piece of the payload of a message, which is too large for one frame.
+    """A piece of a message's payload that is too large for one frame.
 
     The pieces together are the field `payload` of the first row in the next Rows.
     """

@@ -58,11 +58,11 @@ class GatewayProcess:
         return 0 if self._process is None or self.server is None else self._process.pid
 
     def reload(self, settings: Settings) -> None:
-        """Use new settings for the next gateway; end the present gateway if this is necessary.
+        """Use new settings for the next gateway; end the present gateway if the settings of the log
+        or of TLS have changed.
 
-        It is necessary if the settings of the log or of TLS have changed. A gateway with TLS always
-        ends, because the certificate files may have changed. The gateway ends after its present
-        requests.
+        A gateway with TLS always ends, because the certificate files may have changed. The gateway
+        ends after its present requests.
         """
         before, self._settings = self._settings, settings
         changed = settings.log != before.log or settings.tls != before.tls

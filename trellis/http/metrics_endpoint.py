@@ -47,7 +47,7 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
         )
 
     async def refused(request: Request) -> Response | None:
-        """Return the response for a client that may not read metrics; None if it may."""
+        """Return the response for a client that may not read metrics; None for other clients."""
         if not node.settings.metrics.login:
             return None
         verdict = await authenticate(

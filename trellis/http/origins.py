@@ -1,6 +1,6 @@
 """Checks for cross-site and proxied HTTP requests, which never count as local requests.
 
-A local request comes from a client on this machine, and may do more than a request from elsewhere.
+A local request comes from a client on this machine, and may do more than other requests.
 
 A web page of another site can send requests to the broker through the browser of a user on this
 machine. With DNS rebinding, the host name of the page resolves to 127.0.0.1, and the browser sends
@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
-#: A Host header: an IPv6 address in brackets or another name, and a port if there is one.
+#: A Host header: an IPv6 address in brackets or another name, and perhaps a port.
 _HOST: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]@/]+))(?::\d{1,5})?")
 
 

@@ -27,7 +27,7 @@ SESSIONS_MAX: Final = 256
 
 
 class PageSession:
-    """A session of the web page: a logged-in user, the time of the login, and of the last use."""
+    """A session of the web page: its user, and the times of the login and last request."""
 
     def __init__(self, identity: Identity, password_hash: str, local: bool, now: float) -> None:
         self.identity = identity
@@ -62,7 +62,7 @@ class PageSessions:
         """Return the user of a session with present permissions; None if the session has ended.
 
         `local` is True if the request comes from this machine. A session that was opened from this
-        machine ends at a request from another one.
+        machine ends at a request from another machine.
         """
         digest, now = _digest(token), self._clock()
         session = self._sessions.pop(digest, None)

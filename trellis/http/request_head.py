@@ -11,11 +11,14 @@ SINGLE_HEADERS: Final = frozenset((b"authorization", b"host", b"origin", b"sec-f
 
 
 class AmbiguousHead(ValueError):
-    """Two programs could read the request differently. The text names the ambiguous header."""
+    """The request is refused, because two programs could read it differently.
+
+    The text names the ambiguous header.
+    """
 
 
 def header_table(fields: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return headers by their lowercase names. Of a repeated header, the last one remains.
+    """Return headers by their lowercase names. The last value of a repeated header is returned.
 
     Raises AmbiguousHead if one of SINGLE_HEADERS is repeated.
     """

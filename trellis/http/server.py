@@ -47,7 +47,7 @@ class Response:
     """An HTTP response.
 
     `challenge` requests basic authentication. For status 405, `allow` lists the path's methods.
-    `location` is the URL at which the client finds what it asks for; "" for none.
+    `location` is the header Location: the URL of the requested object; "" for none.
     """
 
     def __init__(

@@ -4,8 +4,8 @@ After SLICES slices, the work of all calls rests for REST_SECONDS. Otherwise man
 use a whole processor, and when a message arrives, the operating system would run other processes
 before the broker.
 
-A time without API calls counts as rest that was taken in advance, for up to BURST slices. So a
-single call after such a time needs fewer rests.
+A time without API calls counts as rest in advance, for up to BURST slices. So a single call after
+such a time needs fewer rests.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class Slices:
         self._ended = 0.0
 
     async def begin(self) -> float:
-        """Wait for the next slice. Return the time at which it ends, on the monotonic clock."""
+        """Wait for the next slice.
+
+        Return the time at which the slice ends, on the monotonic clock.
+        """
         idle = not self._turn.locked()
         await self._turn.acquire()
         self.taken += 1

@@ -84,7 +84,7 @@ def list_streams(broker: Broker, identity: Identity) -> Iterator[Row | None]:
 
 
 def _first_offset(local: LocalSegments) -> int:
-    """Return the first offset on the disk, or in the archive if its first offset is known."""
+    """Return the stream's first offset in the archive if that is known, else on the disk."""
     try:
         return int(first_available(local))
     except RowsPending:
@@ -96,7 +96,7 @@ def wanted_segments(
 ) -> tuple[LocalSegments, int]:
     """Return a stream and the offset with which the list of its segments begins.
 
-    The query has `vhost` and `queue`, and may have `offset`; the offset is 0 without it. Raises
+    The query has `vhost` and `queue`, and may have `offset`; the default offset is 0. Raises
     StreamRefusal.
     """
     _check_parameters(query, "offset")
@@ -134,7 +134,7 @@ def local_segments(local: LocalSegments, wanted: int) -> list[Row]:
 def archived_segment(local: LocalSegments, file: FileRow) -> Row:
     """Return the row of a file in the archive, which is fetched as a segment when it is read.
 
-    Its `bytes` are those of the file in the archive.
+    The field `bytes` is the size of the file in the archive.
     """
     return {
         "name": f"{ARCHIVED}{file.first:020d}.arrow",
@@ -168,10 +168,10 @@ def wanted_segment(
 
 
 def archived_offset(local: LocalSegments, name: str, query: Mapping[str, str]) -> int:
-    """Return the first offset of a segment that must be read from the archive; -1 for another one.
+    """Return the first offset of a segment that must be read from the archive; else -1.
 
-    This may be a segment that retention removed from the disk after a client got its name. The
-    bytes are then arranged differently, so no range of them can be read.
+    Retention may have removed a segment from the disk after a client got its name. The archive
+    arranges the bytes differently, so no range of them can be read.
     """
     number = name.removeprefix(ARCHIVED).removesuffix(".arrow")
     if name.startswith(ARCHIVED) and number.isdecimal():
@@ -185,7 +185,7 @@ def archived_offset(local: LocalSegments, name: str, query: Mapping[str, str]) -
 def open_range(
     local: LocalSegments, segment: Segment | None, query: Mapping[str, str]
 ) -> SegmentRange:
-    """Open a range of a segment. If the segment is None, it is the one on the disk that the query
+    """Open a range of `segment`, or, if it is None, of the segment on the disk that the query
     names.
 
     The query may have `start` and `end`, the offsets of the range in bytes; by default the range is

@@ -86,7 +86,8 @@ def add_archive(page: MetricsPage, archive: ArchiveService) -> None:
     )
     page.counter(
         "trellis_archive_dropped_rows",
-        "Total number of rows in these segments, which are lost.",
+        "Total number of stream rows that are lost, because retention removed them before their "
+        "upload.",
         counters.dropped_rows,
     )
     page.gauge(

@@ -41,7 +41,7 @@ def add_bridges(page: MetricsPage, bridges: BridgeService) -> None:
             ),
             (
                 "looped_messages",
-                "Total number of messages that too many links had copied already.",
+                "Total number of messages not copied because too many links had copied them.",
                 counters.looped,
             ),
             ("reconnects", "Total number of lost connections of the link.", counters.reconnects),
@@ -50,8 +50,8 @@ def add_bridges(page: MetricsPage, bridges: BridgeService) -> None:
         page.listed(
             "trellis_bridge_in_flight_messages",
             "gauge",
-            "Number of messages that the link has taken, and that their destination has not "
-            "accepted yet.",
+            "Number of messages that the link has read and that the destination has not accepted "
+            "yet.",
             state.in_flight,
             labels,
         )

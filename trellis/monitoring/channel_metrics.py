@@ -96,7 +96,7 @@ def channel_values(channel: Channel) -> tuple[int, ...]:
 
 
 def add_channel(page: MetricsPage, prefix: str, values: tuple[int, ...], labels: Labels) -> None:
-    """Add to the page the gauges in `values`: those of one channel, or the sums over all channels.
+    """Add to the page the gauges in `values`: of one channel, or the sums over all channels.
 
     The names begin with `prefix`.
     """

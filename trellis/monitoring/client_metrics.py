@@ -119,7 +119,8 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
         "event",
         "trellis_refusals",
         "Total number of refusals that the log reports, by event: logins, connections, channels, "
-        "requests over HTTP, subscriptions, publications and sessions that were taken over.",
+        "requests over HTTP, subscriptions and publications that were refused, and sessions that "
+        "another connection took over.",
         dict(node.refusals.counts),
     )
     page.counter(

@@ -7,8 +7,8 @@ as in RabbitMQ. On /metrics/per-object, they begin with `rabbitmq_`. A connectio
 `connection`, which is its protocol and number, so that the page shows no addresses and no user
 names. Its label `channel` has the same text, because RabbitMQ lists connections under `channel`.
 
-The families of deliveries and publications list only objects that had one, as in RabbitMQ: an idle
-queue adds no series to them.
+The families of deliveries and publications list only objects that had a delivery or publication, as
+in RabbitMQ: an idle queue adds no series to them.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _stream_consumers(scrape: DetailedScrape) -> Iterator[int]:
         if isinstance(queue, StreamQueue) and queue.readers:
             scrape.gauge(
                 "stream_consumer_max_offset_lag",
-                "Largest number of rows of a stream that one of its consumers has not received.",
+                "Number of rows of the stream that its slowest consumer has not received.",
                 max(0, int(queue.local.end) - min(int(one.offset) for one in queue.readers)),
                 {"vhost": vhost.name, "queue": queue.name},
             )

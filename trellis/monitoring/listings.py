@@ -29,7 +29,7 @@ Row = dict[str, object]
 
 
 def _text(arguments: Mapping[str, object]) -> str:
-    """Return the arguments of an object, such as a queue, as JSON text; "" without arguments."""
+    """Return the arguments of an object, such as a queue, as JSON text; "" if there are none."""
     return msgspec.json.encode(dict(arguments), enc_hook=str).decode() if arguments else ""
 
 
@@ -218,7 +218,7 @@ async def _certificates(node: BrokerNode) -> AsyncIterator[Row]:
 
 
 async def _cluster(node: BrokerNode) -> AsyncIterator[Row]:
-    """Yield the figures of this node in its cluster; nothing without a cluster."""
+    """Yield the figures of this node in its cluster; yield no row without a cluster."""
     if node.cluster_figures is not None:
         yield asdict(node.cluster_figures())
 

@@ -131,7 +131,7 @@ class LiveStatus:
     async def _count(self) -> None:
         """Count all queues and sessions in slices, and find the deepest queues.
 
-        The more CPU time the count takes, the later the next count is due.
+        The time until the next count grows with the CPU time of this count.
         """
         # The clock of the event loop stands still in a turn, so it cannot measure the work.
         totals, spent = ObjectTotals(), 0.0

@@ -88,7 +88,7 @@ def add_head_age(page: MetricsPage, queue: Queue, labels: Labels) -> None:
         page.listed(
             "trellis_queue_head_age_seconds",
             "gauge",
-            "Time since the first waiting message of a queue or MQTT session came to it, in "
+            "Time for which the first waiting message of a queue or MQTT session has waited, in "
             "seconds.",
             age / 1000,
             labels,
@@ -96,7 +96,7 @@ def add_head_age(page: MetricsPage, queue: Queue, labels: Labels) -> None:
 
 
 def add_unroutable(page: MetricsPage, vhost: VirtualHost) -> None:
-    """Add to the page the number of unroutable messages of each exchange that had one."""
+    """Add to the page the number of unroutable messages of each exchange with such messages."""
     for exchange in list(vhost.exchanges.values()):
         if exchange.unroutable:
             page.listed(
@@ -393,7 +393,7 @@ def add_routes(
 def add_sessions(page: MetricsPage, node: BrokerNode, connected: int) -> None:
     """Add to the page the metrics of MQTT sessions, of which `connected` have a client."""
     sessions = node.mqtt.sessions
-    text = "Number of MQTT sessions, by whether their client is connected (connected, away)."
+    text = "Number of MQTT sessions, by state of the client: connected, or away (not connected)."
     page.gauge("trellis_mqtt_sessions", text, connected, state="connected")
     page.gauge("trellis_mqtt_sessions", text, max(0, len(sessions) - connected), state="away")
     page.counter(

@@ -109,9 +109,9 @@ def _messages(
     """Add to the page the counters of messages.
 
     The page must have the numbers of publishers and consumers already. The caller must read
-    `ingress` in this turn of the event loop. Otherwise a metric that is the difference of two
-    counters could fall from one scrape to the next. If `whole` is False, leave out the metrics of
-    fates, routes and topics, and most sums over channels.
+    `ingress` in this turn of the event loop. If `ingress` were read earlier, a metric that is the
+    difference of two counters could fall from one scrape to the next. If `whole` is False, leave
+    out the metrics of fates, routes and topics, and most sums over channels.
     """
     relayed = sum(each.relayed for each in totals)
     for front in node.fronts:
@@ -132,7 +132,7 @@ async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
     """Return the number of rows that deleted streams have delivered, and a list of all streams.
 
     The number and the list of all queues are read in one turn of the event loop, so that the rows
-    of a stream that is deleted afterwards are counted once. The streams are then picked out of the
+    of a stream that is deleted afterwards are counted once. The streams are then selected from all
     queues in slices.
     """
     served = int(node.broker.streams.served)
@@ -241,8 +241,8 @@ def _state(page: MetricsPage, node: BrokerNode) -> None:
     watch = node.alarm_watch
     page.gauge(
         "trellis_memory_accounted_bytes",
-        "Estimated memory of messages, output, input and bindings when it was last counted, in "
-        "bytes. It is counted while resident memory is above the limit.",
+        "Estimated memory of messages, output, input and bindings at the last count, in bytes. The "
+        "broker counts while resident memory is above the limit.",
         watch.account.accounted,
     )
     page.counter(
@@ -264,12 +264,14 @@ def _state(page: MetricsPage, node: BrokerNode) -> None:
     if node.reserve is not None:
         page.gauge(
             "trellis_disk_reserve_bytes",
-            "Size of the disk reserve in bytes; 0 while it is given up, or if there is none.",
+            "Size of the disk reserve in bytes; 0 while the reserve is missing because the disk is "
+            "full, or if there is no reserve.",
             node.reserve.held,
         )
         page.counter(
             "trellis_disk_reserve_given_up",
-            "Total number of times that the disk reserve was given up because the disk was full.",
+            "Total number of times that the file of the disk reserve was removed because the disk "
+            "was full.",
             node.reserve.given_up,
         )
     page.gauge(
@@ -307,8 +309,8 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         page.counter(
             "trellis_long_turns",
             "Total number of turns longer than 10 ms. `working`: the thread of the event loop used "
-            "10 ms of CPU time. `waiting`: it used less, because the machine did not run it or a "
-            "call waited.",
+            "10 ms of CPU time. `waiting`: the thread used less, because the machine did not run "
+            "it or a call waited.",
             count,
             spent=spent,
         )
@@ -332,8 +334,8 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
     )
     page.counter(
         "trellis_gc_collected_objects",
-        "Total number of objects that garbage collections found in reference cycles. If it grows "
-        "with the number of clients, memory leaks.",
+        "Total number of objects that garbage collections found in reference cycles. If this "
+        "number grows with the number of clients, memory leaks.",
         node.gc_policy.collected,
     )
     add_logins(page, node)

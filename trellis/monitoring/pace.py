@@ -20,7 +20,7 @@ class Pace:
         self._ends = perf_counter() + SECONDS_SLICE
 
     async def add(self, steps: int) -> None:
-        """Count steps of work, and wait for the next turn if this turn has done enough."""
+        """Count steps of work, and wait for the next turn if the limit of this turn is reached."""
         self._steps += steps
         if self._steps >= STEPS_SLICE or perf_counter() >= self._ends:
             await asyncio.sleep(0)

@@ -151,7 +151,10 @@ class MetricsPage:
     def counter_by(
         self, label: str, name: str, text: str, counts: Mapping[Any, float], **labels: str
     ) -> None:
-        """Add a sample to a counter for each item of `counts`; its key is the value of `label`."""
+        """Add a sample to a counter for each item of `counts`.
+
+        The item's key is the value of `label`.
+        """
         for key in sorted(counts):
             self.counter(name, text, counts[key], **labels, **{label: str(key)})
 

@@ -10,8 +10,8 @@ from broker.queues.statistics import DEAD_EXPIRED, DEATH_REASONS, STATISTICS
 def ended_of(queue: Queue) -> dict[str, int]:
     """Return the number of ended messages of a queue by fate, without counts of 0.
 
-    The names of fates are those of the label `fate`. Dead letters are divided by their reason:
-    `dead_lettered_expired`, `dead_lettered_maxlen`, `dead_lettered_rejected` and
+    The names of fates are the values of the label `fate` in the metrics. Dead letters are divided
+    by their reason: `dead_lettered_expired`, `dead_lettered_maxlen`, `dead_lettered_rejected` and
     `dead_lettered_delivery_limit`.
     """
     found = dict(zip(COPY_FATES, queue.fates(), strict=True))

@@ -21,11 +21,11 @@ SESSION, EXCHANGE_KIND, INTERNAL_KIND = "session", "exchange", "internal"
 
 
 class RouteQuestion(msgspec.Struct):
-    """A question: where would this message go? It names the exchange, key, headers and publisher.
+    """A question, where a message would go.
 
-    With `mqtt`, the message is a publication of an MQTT client to this topic; `exchange` and `key`
-    are not used then. If `user` is None, no rights are checked. `client_id` replaces {client_id}
-    in the user's topic rules.
+    The question names exchange, key, headers and publisher. With `mqtt`, the message is a
+    publication of an MQTT client to this topic; `exchange` and `key` are not used then. If `user`
+    is None, no rights are checked. `client_id` replaces {client_id} in the user's topic rules.
     """
 
     exchange: str = ""

@@ -117,7 +117,7 @@ class RouteAnswer:
         return ""
 
     def _refusal(self) -> str:
-        """Return why the broker refuses the message of this user; "" if it does not."""
+        """Return why the broker refuses the message of this user; "" if the broker accepts it."""
         question = self._question
         if question.user is None:
             return ""
@@ -232,7 +232,7 @@ class RouteAnswer:
     def _destinations(self, explanation: RouteExplanation) -> Iterator[tuple[str, Row] | None]:
         """Yield the rows of the queues and sessions, at most `limit` with each verdict.
 
-        Count all of them by verdict.
+        Count all queues and sessions by verdict.
         """
         counts: dict[str, int] = {}
         self.head["verdicts"] = counts

@@ -87,7 +87,7 @@ class DetailedScrape:
         self.page.listed(f"{self.prefix}_{name}", "counter", text, value, labels)
 
     def deliveries(self, kind: str, counts: dict[str, int], labels: Labels) -> bool:
-        """Add the delivery counters of a queue or channel; if all are 0, only return False."""
+        """Add the delivery counters of a queue or channel. Return False if all are 0."""
         if not any(counts[key] for key, _, _ in DELIVERIES):
             return False
         for key, name, text in DELIVERIES:

@@ -64,14 +64,15 @@ def add_telemetry(page: MetricsPage, telemetry: TelemetryService) -> None:
     page.gauge(
         "trellis_telemetry_remembered_messages",
         f"Number of messages whose steps are connected to one trace. Beyond {MESSAGES_MAX:,} "
-        f"messages, or {PLACES_MAX:,} queues and sessions of them, the worker forgets the message "
-        "that was sampled first.",
+        f"messages, or {PLACES_MAX:,} queues and sessions of these messages, the worker forgets "
+        "the message that was sampled first.",
         counters.remembered,
     )
     page.counter(
         "trellis_telemetry_unknown_messages",
         "Total number of messages whose publication the worker did not know, for example because "
-        "the worker had forgotten them. Their spans lack attributes, and begin when they end.",
+        "the worker had forgotten them. The spans of these messages lack attributes and have no "
+        "duration.",
         counters.unknown,
     )
     page.counter(

@@ -57,7 +57,8 @@ class Entry(NamedTuple):
 
 
 def filter_of(topic: str, user: str, variables: bool) -> tuple[str, bool] | None:
-    """Return the filter of a rule of Trellis for Mosquitto's filter `topic`, and a boolean.
+    """Convert Mosquitto's filter `topic` to the filter of a topic rule; return the filter and a
+    boolean.
 
     The boolean is True if both filters match the same topics, and False if the filter of the rule
     matches more. With `variables`, `%u` in `topic` means the user name and `%c` the client
@@ -83,9 +84,9 @@ def filter_of(topic: str, user: str, variables: bool) -> tuple[str, bool] | None
 def entry_of(
     allow: bool, publish: bool, subscribe: bool, topic: str, user: str | None, variables: bool
 ) -> tuple[Entry | None, bool]:
-    """Return the access entry that replaces an entry of Mosquitto with the filter `topic`.
+    """Convert an entry of Mosquitto with the filter `topic`; return the new entry and a boolean.
 
-    The second value is True if the new entry decides about exactly the same topics. If no rule can
+    The boolean is True if the new entry decides about exactly the same topics. If no rule can
     express the filter, a `deny` denies more topics, and for an `allow`, the returned entry is None.
     The returned entry is also None if the filter has `%u` and the clients have no user name (`user`
     is None).
@@ -179,8 +180,8 @@ def both(first: Sequence[Entry], second: Sequence[Entry]) -> list[Entry]:
 def intersection(one: str, other: str) -> tuple[str, bool] | None:
     """Return the filter of the topics that match two filters; None if no topic matches both.
 
-    The second value is True if the filter matches these topics only. It is False if a variable in a
-    word, such as `{client_id}`, makes the filter match more topics.
+    The second value is True if the filter matches these topics only. The value is False if a
+    variable in a word, such as `{client_id}`, makes the filter match more topics.
     """
     left, right = one.split("/"), other.split("/")
     words: list[str] = []

@@ -100,7 +100,7 @@ class Configuration:
     """
 
     def __init__(self, path: Path, report: Report) -> None:
-        #: The lines outside of listeners, stored as those of a listener without a line `listener`.
+        #: The lines outside of listeners, stored as the lines of a listener whose `line` is None.
         self.general = MosquittoListener(None)
         self.listeners: list[MosquittoListener] = []
         #: The bridges; `line` is their line `connection`.
@@ -134,7 +134,7 @@ class Configuration:
         return [plugin for owner in owners for plugin in owner.plugins]
 
     def _take(self, line: Line, in_bridge: bool) -> None:
-        """Add a line to its listener or plugin, or else to the lines without a listener."""
+        """Add a line to the listener or plugin that it belongs to, else to the general lines."""
         option = option_named(line.name)
         if option is None:
             self._report.not_taken(
@@ -218,7 +218,7 @@ def _read(path: Path, report: Report, main: bool = True) -> list[Line]:
 
 
 def _value(name: str, text: str) -> str:
-    """Return the value of an option: a boolean or a number ends at a space, other text does not."""
+    """Return the value of an option. A boolean or number ends at a space, other text does not."""
     word = text.partition(" ")[0]
     return word if name != "listener" and _WORD.fullmatch(word) else text
 

@@ -84,7 +84,7 @@ class DynamicSecurity:
         return rules_of(send + reading, self._default(SEND), False)
 
     def _default(self, kind: str) -> bool:
-        """Return True if an access of this type is allowed when no entry matches it.
+        """Return True if an access of the type `kind` is allowed when no entry matches.
 
         If the file has no default for the type, the access is denied, as in Mosquitto.
         """
@@ -126,7 +126,10 @@ class DynamicSecurity:
     def _entry(
         self, role: Table, kind: str, acl: Table, user: str | None, reading: bool
     ) -> list[Entry]:
-        """Convert one access entry of Mosquitto. Return it in a list, or [] if it was left out."""
+        """Convert one access entry of Mosquitto.
+
+        Return a list with the new entry; [] if there is none.
+        """
         topic, allow = str(acl.get("topic", "")), acl.get("allow") is True
         if self._is_left_out(kind, topic, allow):
             return []

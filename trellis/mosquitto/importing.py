@@ -149,7 +149,7 @@ class MosquittoImport:
             self.report.not_taken(
                 line.place,
                 line.text,
-                "its password_file, acl_file or plugin differs from that of the first listener, "
+                "its password_file, acl_file or plugin differs from the first listener's, "
                 "and all listeners of Trellis have the same users; run a second broker, or merge "
                 "the files",
             )
@@ -205,8 +205,8 @@ class MosquittoImport:
             self.report.differs(
                 self._place,
                 "allow_anonymous without a password_file",
-                "Mosquitto accepts every user name; in Trellis a client gives no user name, or "
-                "that of a user (`trellis users add`)",
+                "Mosquitto accepts every user name; in Trellis a client gives no user name, or the "
+                "name of a user (`trellis users add`)",
             )
         acl = None
         if files.acl is not None:
@@ -267,7 +267,7 @@ class MosquittoImport:
         return kept
 
     def _text(self, line: Line) -> str | None:
-        """Return the text of the file that a line names; None, with a report, if unreadable."""
+        """Return the text of the file that a line names. Report an unreadable file, return None."""
         file = file_of(line)
         try:
             return file.read_bytes().decode("utf-8")

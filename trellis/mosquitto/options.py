@@ -47,7 +47,10 @@ class MosquittoOption(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """The note of the option; if it begins with `see NAME`, the note of the option NAME."""
+        """The note of the option.
+
+        If the note begins with `see NAME`, the note of the option NAME.
+        """
         if not self.note.startswith("see `"):
             return self.note
         return OPTIONS[self.note.removeprefix("see `").partition("`")[0]].advice

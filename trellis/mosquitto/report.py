@@ -1,4 +1,4 @@
-"""The lines of Mosquitto's files that an import did not take, or whose effect differs."""
+"""The lines of Mosquitto's files that were not imported, or whose effect differs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A note about one line: its place and text, and why and how its effect differs in Trellis."""
+    """A note about one line: the line's place and text, and why its effect differs in Trellis."""
 
     kind: str
     place: Place
@@ -63,7 +63,7 @@ class Report:
         self._add(Note(NOT_NEEDED, place, text, reason))
 
     def _add(self, note: Note) -> None:
-        """Add a note, unless the report has an equal one."""
+        """Add a note, unless the report has an equal note."""
         if note not in self.notes:
             self.notes.append(note)
 

@@ -91,9 +91,7 @@ def general_settings(conf: Configuration, report: Report) -> Tables:
 
 
 def _level(types: set[str]) -> str:
-    """Return the log level that logs all these log types of Mosquitto, and as little more as
-    possible.
-    """
+    """Return the log level that logs all these log types of Mosquitto, and few others."""
     if types & {"debug", "all"}:
         return "debug"
     if types <= {"error", "none"}:
@@ -140,7 +138,10 @@ def listener_settings(
 def _add_listener(
     tables: Tables, listener: MosquittoListener, conf: Configuration, report: Report
 ) -> bool:
-    """Add the settings of one listener. Return False, with a report, if it is not imported."""
+    """Add the settings of one listener.
+
+    Return False, with a report, if the listener is not imported.
+    """
     protocol = listener.value("protocol", "mqtt")
     tls = listener.last("certfile") is not None
     section = {"mqtt": "mqtt", "websockets": "ws"}.get(protocol, "") + ("s" if tls else "")
@@ -202,8 +203,8 @@ def _add_listener(
 def _address(listener: MosquittoListener, report: Report, line: Line) -> tuple[int, list[str], str]:
     """Return port, IP addresses and path of the Unix socket of a listener.
 
-    Only one of addresses and path is given. If the listener's line is invalid, both are empty, and
-    the report says why.
+    The addresses are empty if there is a path, and the path is "" if there are addresses. If the
+    listener's line is invalid, both are empty, and the report says why.
     """
     words = listener.line.value.split(None, 1) if listener.line is not None else []
     port_text = words[0] if words else listener.value("port", "1883")

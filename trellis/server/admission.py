@@ -59,8 +59,8 @@ class Admission:
     def refusal_reason(self, address: str, local: bool, open_now: int) -> str:
         """Return the reason to refuse a new connection from an address, or "" to admit it.
 
-        Count the refusal. `local` is True for a connection from this machine. `open_now` is the
-        number of open connections.
+        Also count the refusal. `local` is True for a connection from this machine. `open_now` is
+        the number of open connections.
         """
         reason = ""
         if open_now >= self.connections:
@@ -97,7 +97,7 @@ class Admission:
         return len(waiting)
 
     def add(self, connection: Connection) -> None:
-        """Count an admitted connection for its address, as one that has not logged in."""
+        """Count an admitted connection of an address as a connection that has not logged in."""
         if not connection.peer.local:
             self._open[connection.peer.address] = self._open.get(connection.peer.address, 0) + 1
             self._unauthenticated.setdefault(connection.peer.address, []).append(connection)

@@ -40,7 +40,8 @@ def seconds_to_check(used: int, limit: int) -> float:
 
     `used` is the memory in use, `limit` the limit of the memory alarm, both in bytes. The result is
     the time in which memory would reach the limit if it grew by GROWTH_MAX bytes per second, but at
-    least CHECK_PAUSE and at most CHECK_INTERVAL seconds. Above the limit, it is CHECK_INTERVAL.
+    least CHECK_PAUSE and at most CHECK_INTERVAL seconds. If `used` is above the limit, the result
+    is CHECK_INTERVAL.
     """
     room = limit - used
     if room <= 0:

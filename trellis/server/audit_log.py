@@ -107,7 +107,7 @@ class AuditLog:
         self._loop.call_later(RETRY_SECONDS, self._start)
 
     async def finish(self) -> None:
-        """Write all lines that still wait, because the broker stops.
+        """Write all waiting lines, because the broker stops.
 
         After a failed write, the remaining lines are lost.
         """

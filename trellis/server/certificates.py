@@ -169,7 +169,8 @@ def _context(settings: Settings, entry: TlsListener | Http) -> ssl.SSLContext:
         }
 
         def choose(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-            """Use the certificate for the host name that the client requests (RFC 6066 section 3).
+            """Use the certificate for `name`, the host name that the client requests (RFC 6066
+            section 3).
 
             A certificate for `*.example.org` serves each name with one label in place of `*`.
             OpenSSL calls this function during the handshake.
@@ -296,8 +297,8 @@ def _readable(file: str, key: str) -> None:
 def _checked_times(file: str, where: str) -> tuple[float, float]:
     """Return when the certificate in a PEM file begins to be valid, and when it expires.
 
-    Both are in seconds since 1970. Raises SettingsError if the file has no certificate or cannot be
-    read; `where` is the settings key of the certificate, for the error.
+    Both times are in seconds since 1970. Raises SettingsError if the file has no certificate or
+    cannot be read; `where` is the settings key of the certificate, for the error.
     """
     _readable(file, f"{where}.certificate")
     try:
@@ -313,7 +314,7 @@ def _checked_times(file: str, where: str) -> tuple[float, float]:
 def _times(file: str) -> tuple[float, float]:
     """Return when the first certificate of a PEM file begins to be valid, and when it expires.
 
-    Both are in seconds since 1970. Raises ValueError if the file has no certificate.
+    Both times are in seconds since 1970. Raises ValueError if the file has no certificate.
     """
     # Imported here, because the package takes memory, and only brokers with TLS need it.
     from cryptography import x509

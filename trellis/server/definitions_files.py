@@ -41,7 +41,7 @@ def import_(broker: Broker, document_json: bytes) -> definitions.ImportReport:
 
 
 def export(broker: Broker) -> bytes:
-    """Return all definitions as JSON. Other work of the event loop waits meanwhile."""
+    """Return all definitions as JSON. The event loop does no other work during the export."""
     document = {**HEAD, **exporting.export(broker, show_hash)}
     return msgspec.json.encode(document, enc_hook=str)
 

@@ -30,8 +30,8 @@ def _part(limit: int, divisor: int, least: int, most: int) -> int:
 class DescriptorShares:
     """The division of the process's file descriptor limit: shares of the store, HTTP and clients.
 
-    Each share is a number of descriptors. `limit` is the limit of the process; the clients get what
-    the other shares leave.
+    Each share is a number of descriptors. `limit` is the limit of the process; all descriptors
+    without another share are for clients.
     """
 
     def __init__(self, limit: int) -> None:

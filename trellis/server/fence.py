@@ -59,7 +59,7 @@ class ConnectionFence:
                 with socket.socket(fileno=os.dup(descriptor)) as sock:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
             except OSError:
-                pass  # The connection was closed meanwhile, so its output is gone.
+                pass  # The connection was closed meanwhile, so there is no output to discard.
 
     def _abort_links(self, answered: threading.Event) -> None:
         links = list(self._turn.links)

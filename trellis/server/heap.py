@@ -26,10 +26,11 @@ TRIM_INTERVAL: Final = 10.0
 #: Shortest time between two measurements of the heap (`_look`), as a multiple of the duration of
 #: the last measurement.
 LOOK_FACTOR: Final = 1_000
-#: Parameters of mallopt(), and their values: the largest end of the heap that `free` keeps, and the
-#: size from which a block of memory gets pages of its own. With the defaults, one call of `free` in
-#: the event loop can give back the whole memory of a purged queue, 40 ms for 0.9 GB. The second
-#: value is the largest that glibc chooses by itself; without it, glibc would use 128 KiB.
+#: Parameters of mallopt(), and their values: the largest free end of the heap that `free` does not
+#: give back, and the size from which a block of memory gets pages of its own. With the defaults,
+#: one call of `free` in the event loop can give back the whole memory of a purged queue, 40 ms for
+#: 0.9 GB. The second value is the largest that glibc chooses by itself; without it, glibc would use
+#: 128 KiB.
 _TRIM_THRESHOLD: Final = (-1, (1 << 31) - 1)
 _MMAP_THRESHOLD: Final = (-3, 32 << 20)
 
@@ -55,7 +56,10 @@ class _MallocInfo(ctypes.Structure):
 
 
 class HeapTrimmer:
-    """Gives freed memory back to the operating system. Its methods block: run them in a thread."""
+    """Gives freed memory back to the operating system.
+
+    The methods block, so call them in a thread.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         library = ctypes.CDLL(None)
@@ -116,7 +120,10 @@ class HeapTrimmer:
         return seconds
 
     def trim_if_worthwhile(self) -> bool:
-        """Trim the heap if TRIM_BYTES were freed since the last trim. Return True if it trimmed."""
+        """Trim the heap if TRIM_BYTES were freed since the last trim.
+
+        Return True if the heap was trimmed.
+        """
         if not self.due or self._clock() < self._look_again_at or self._look() < TRIM_BYTES:
             return False
         self.trim()

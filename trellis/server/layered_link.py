@@ -56,7 +56,7 @@ class LayeredLink(Link):
             self._layers = self._context.layers(peer)
 
     def data_received(self, data: bytes) -> None:
-        """Handle a chunk of input: the PROXY header first, if one is awaited."""
+        """Handle a chunk of input: first the PROXY header, if the link awaits one."""
         if self._header is not None:
             self._turn.schedule()
             data = self._read_header(self._header + data)
@@ -142,7 +142,7 @@ class LayeredLink(Link):
             at -= 1
 
     def advance(self, now: int) -> None:
-        """Handle the client's deadlines that have passed, including that of its PROXY header.
+        """Handle the client's deadlines that have passed, also the deadline of the PROXY header.
 
         `now` is the time in ms.
         """
@@ -152,7 +152,7 @@ class LayeredLink(Link):
             self.abort()
 
     def excuse(self, pause: int) -> None:
-        """Move the client's deadlines `pause` ms later, including that of its PROXY header."""
+        """Move the client's deadlines `pause` ms later, also the deadline of the PROXY header."""
         self._header_until += pause
         super().excuse(pause)
 

@@ -8,7 +8,7 @@ Only a LayeredLink (`layered_link.py`) awaits a PROXY header.
     close()             abort()             connection.close()       -                    -
     abort()             transport aborted   transport aborted        transport aborted    -
     reject()            transport aborted   -                        -                    -
-    on_closed()         refusal counted     connection.on_closed()   same, no effect      -
+    on_closed()         refusal counted     connection.on_closed()   no effect            -
     connection finishes -                   flush, half-close        -                    -
     client reads        -                   connection.abort(),      -                    -
       nothing                               transport aborted
@@ -80,12 +80,12 @@ class Link(TurnLink):
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Open a connection for a new transport, unless admission refuses it."""
+        """Open a connection for a new transport, unless the connection limits refuse it."""
         self._turn.schedule()
         self._open(transport, self._context.peer(transport))
 
     def _open(self, transport: asyncio.Transport, peer: Peer) -> None:
-        """Open the connection of a peer, unless admission refuses the peer."""
+        """Open the connection of a peer, unless the connection limits refuse the peer."""
         if self._admission.refusal_reason(peer.address, peer.local, len(self._turn.links)):
             self.reject(transport)
             return
@@ -118,8 +118,8 @@ class Link(TurnLink):
                 except Exception as error:  # noqa: BLE001  the client must get a reason
                     self._fail(connection, error)
         else:
-            # This chunk waits for its turn; the link reads the next chunk after the turn has
-            # handled this one.
+            # This chunk waits for its turn; the link reads the next chunk after this chunk is
+            # handled.
             self._unread_input = data if self._unread_input is None else self._unread_input + data
             self._pause_reading()
             self._turn.add_to_login_queue(self)
@@ -290,7 +290,7 @@ class Link(TurnLink):
             connection.advance(now)
 
     def excuse(self, pause: int) -> None:
-        """Move the client's deadlines `pause` ms later: the broker read nothing for this time."""
+        """Move the client's deadlines `pause` ms later; the broker read nothing for this time."""
         if self._linger_until:
             self._linger_until += pause
         if self._connection is not None:

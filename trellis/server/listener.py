@@ -60,7 +60,7 @@ class BoundListener:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def serve(self, make: ProtocolFactory, count_refusal: Callable[[str], None]) -> None:
-        """Begin to accept connections; `make` makes the protocol of each.
+        """Begin to accept connections; `make` makes the protocol object of each connection.
 
         `count_refusal` counts a refused connection, or a pause in accepting, by reason.
         """

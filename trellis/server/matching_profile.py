@@ -88,7 +88,7 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
 def apply(
     broker: Broker, profile: MatchingProfile | None, routes: int, default: str, serving: bool
 ) -> None:
-    """Apply a profile; without a profile, apply `routes` and the matcher `default` of the settings.
+    """Apply a profile. If it is None, apply `routes` and the matcher `default` of the settings.
 
     `routes` is the capacity of each route cache. `serving` is True while clients are connected.
     """

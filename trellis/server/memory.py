@@ -90,7 +90,7 @@ class MemoryEstimate:
         self._peak: tuple[int, int] | None = None
 
     def end(self) -> None:
-        """Forget the size of the unaccounted memory, because RSS is below the limit."""
+        """Drop the size of the unaccounted memory, because RSS is below the limit."""
         self._peak = None
 
     @property
@@ -104,7 +104,7 @@ class MemoryEstimate:
             self._unaccounted = max(0, resident - accounted)
             self._peak = resident, accounted
         elif resident > self._peak[0]:
-            # Growth of RSS that growth of the accounted memory does not explain is unaccounted.
+            # If RSS grows by more than the accounted memory, the difference is unaccounted memory.
             grown = resident - self._peak[0] - max(0, accounted - self._peak[1])
             self._unaccounted += max(0, grown)
             self._peak = resident, max(accounted, self._peak[1])

@@ -69,7 +69,10 @@ HTTP_SHARE: Final = 0.8
 
 
 class BrokerNode:
-    """A broker with all its parts except HTTP. It is built in the event loop that will run it."""
+    """A broker with all its parts except HTTP.
+
+    The constructor runs in the event loop of the broker.
+    """
 
     def __init__(
         self,
@@ -317,7 +320,7 @@ def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
 
 
 def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveService | None:
-    """Return the archive that the settings name, None without one. Raises SettingsError."""
+    """Return the archive that the settings name, None if they name none. Raises SettingsError."""
     stream = settings.stream
     if not stream.archive:
         return None

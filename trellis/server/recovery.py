@@ -69,7 +69,7 @@ def report(line: str) -> None:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Run without garbage collections: recovery makes no garbage."""
+    """Switch garbage collection off in this context, because a recovery makes no garbage."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -102,7 +102,7 @@ def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> Open
         raise StoreError(
             f"the data directory '{directory}' belongs to a node of a cluster, and another node "
             "may have settled its messages: start the broker with the settings of the cluster "
-            "(section [cluster]), or, if the cluster is given up, with `trellis serve --adopt`"
+            "(section [cluster]), or, if the cluster no longer exists, with `trellis serve --adopt`"
         )
     opened.store.window = settings.window
     for finding in opened.recovery.findings[:MAX_LOGGED]:
@@ -129,7 +129,7 @@ def adopt_directory(disk: Disk, directory: Path) -> None:
             cluster=left.name,
             batch=left.number,
             note="this data directory has left its cluster for good: stop the other nodes, because "
-            "their messages and those of this broker differ from now on; remove --adopt",
+            "their messages differ from this broker's messages from now on; remove --adopt",
         )
 
 

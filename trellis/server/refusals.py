@@ -60,7 +60,7 @@ class RefusalLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, event: str, fields: Fields) -> None:
-        """Log a refusal, or count the repetition of an equal one."""
+        """Log a refusal, or count it as a repetition of an equal refusal."""
         self.counts[event] = self.counts.get(event, 0) + 1
         shown = {name: _shown(name, value) for name, value in fields.items()}
         key = (event, tuple(shown.items()))
@@ -98,7 +98,7 @@ class RefusalLog:
 
 
 def _shown(name: str, value: object) -> str:
-    """Return a field for the log. A token in place of a user name is not shown.
+    """Return a field for the log. A token in place of a user name is masked.
 
     Another broker or service may accept the token that this broker refuses.
     """

@@ -36,7 +36,7 @@ USER_KEYS: Final = (
     "mqtt.anonymous",
     "mqtt.anonymous_rules",
 )
-#: Settings that a reload applies, besides those of the users.
+#: Settings that a reload applies, in addition to USER_KEYS.
 RELOADABLE_KEYS: Final = (
     "tls.certificate",
     "tls.key",
@@ -74,13 +74,17 @@ class SettingsReload:
         self._node = node
         self._read = read
         self._applied = applied
-        #: Settings of the last successful reload, at first those of the start.
+        #: Settings of the last successful reload; before the first reload, the settings of the
+        #: start.
         self._settings = node.settings
         self._again = False
         self._task: asyncio.Task[None] | None = None
 
     def request(self) -> None:
-        """Begin a reload. If a reload is under way, begin another reload when that one ends."""
+        """Begin a reload.
+
+        If a reload is under way, begin another reload when the present reload ends.
+        """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._reload())
         else:

@@ -18,12 +18,12 @@ BEATS: Final = 3
 
 
 class ServiceManager:
-    """The service manager of this process; without one, notifications do nothing."""
+    """The service manager of this process. If there is none, notifications do nothing."""
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
         """Read the variables of the service manager, and remove them from `environment`.
 
-        The child processes of the broker do not inherit them.
+        So the child processes of the broker do not inherit these variables.
         """
         path = environment.pop("NOTIFY_SOCKET", "")
         process = environment.pop("WATCHDOG_PID", "")
@@ -40,7 +40,10 @@ class ServiceManager:
             self._socket.setblocking(False)
 
     def notify(self, *assignments: str) -> None:
-        """Send assignments such as `READY=1`. Errors are ignored: the broker serves without it."""
+        """Send assignments such as `READY=1`.
+
+        Errors are ignored: the broker also serves without a service manager.
+        """
         if self._socket is None:
             return
         try:

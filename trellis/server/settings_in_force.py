@@ -35,7 +35,7 @@ class SettingInForce(NamedTuple):
 
 
 class SettingsInForce:
-    """The settings of a running broker: as read at its start, and as read by its last reload."""
+    """The settings of a running broker, as read at its start and by its last reload."""
 
     def __init__(self, started: Loaded) -> None:
         self._started = started

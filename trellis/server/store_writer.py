@@ -64,7 +64,7 @@ class StoreWriter:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        #: Called before clients are told that their entries are durable.
+        #: Called before confirms are sent for entries that have become durable.
         self.wake: Callable[[], None] = _do_nothing
         #: Called when LOOK_BYTES were written or the disk is full: the free space has changed.
         self.wrote_much: Callable[[], None] = _do_nothing
@@ -105,7 +105,7 @@ class DurableStoreWriter(StoreWriter):
     ) -> None:
         """Start the threads; `failed` is called with the reason if the store cannot be written.
 
-        `reserve` is given up when the disk is full.
+        The file of `reserve` is removed when the disk is full.
         """
         super().__init__(store)
         #: Number of batches written.
@@ -140,8 +140,8 @@ class DurableStoreWriter(StoreWriter):
         #: True while publishers wait for a checkpoint, or for the drop of dead files, because the
         #: log is too large.
         self.log_throttled = False
-        #: Why the last attempt to free space failed; "" after a success. An attempt that fails for
-        #: the same reason as the last one is not logged.
+        #: Reason why the last attempt to free space failed; "" after a success. A failure for the
+        #: same reason as the last failure is not logged.
         self._freeing_failure = ""
         self._closing = False
         #: Number of segments begun and of bytes written at the last look, and the bytes written at
@@ -260,8 +260,8 @@ class DurableStoreWriter(StoreWriter):
     def _look(self, idle: bool = False) -> None:
         """Remove dead files if there are any; else begin a checkpoint if it frees enough space.
 
-        With `idle`, also try again to remove files that could not be removed before. Then set or
-        end the throttling of publishers.
+        With `idle`, retry to remove files that could not be removed before. Finally, begin or end
+        the throttling of publishers.
         """
         log = self.durable.log
         self._looked = (log.rolls, int(log.written))
@@ -309,8 +309,8 @@ class DurableStoreWriter(StoreWriter):
     def _freed(self, error: Exception | None) -> None:
         """Handle the end of a checkpoint or of a removal of dead files.
 
-        `error` is None after a success: then free more space if that is worthwhile. After a
-        failure, log the reason.
+        `error` is None after a success. After a success, free more space if that is worthwhile.
+        After a failure, log the reason.
         """
         work, self._work = self._work, None
         if isinstance(work, Checkpointing) and work.completed:
@@ -344,7 +344,10 @@ class DurableStoreWriter(StoreWriter):
             self._call(self._written, batch, error)
 
     def _write(self, batch: WriteBatch) -> None:
-        """Write a batch; if the disk is full, give up the reserve and write into that space."""
+        """Write a batch.
+
+        If the disk is full, remove the reserve's file, and write into that space.
+        """
         try:
             batch.write()
         except (WriteFailed, CatalogFull) as error:

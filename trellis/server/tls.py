@@ -70,7 +70,7 @@ class TlsLayer(Layer):
     """The server's side of one TLS connection.
 
     After the handshake, `peer.certificate` is the name in the client's valid certificate: the value
-    of its field `name_from` (see `name_of`). With an empty `name_from`, no name is read.
+    of its field `name_from` (see `name_of`). If `name_from` is "", no name is read.
     """
 
     def __init__(

@@ -143,6 +143,15 @@ class LoopTurn:
             self.update_clock()
             self._loop.call_soon(self.run)
 
+    def begin_counting(self) -> None:
+        """Count the duration of a scheduled turn from now on. Called when the broker is ready.
+
+        The start of the broker schedules a turn, and then keeps the event loop busy without
+        clients.
+        """
+        self._scheduled_at = self._cpu_sample_at = time.perf_counter()
+        self._cpu_sample = time.thread_time()
+
     def has_no_input_time(self, size: int) -> bool:
         """True if this turn's time for input is used up, so a chunk of `size` bytes must wait.
 
@@ -184,7 +193,7 @@ class LoopTurn:
 
     @property
     def journaling(self) -> bool:
-        """True if a stream journals all messages of its virtual host."""
+        """True if a stream is the journal of all messages of its virtual host."""
         return self._store_writer.store.journaling
 
     @property
@@ -315,7 +324,7 @@ class LoopTurn:
     def _handle_leftover(self) -> None:
         """Finish closed connections, then resume links with leftover input.
 
-        Both together get INPUT_SECONDS of this turn. The remaining connections and links are
+        Both tasks together get INPUT_SECONDS of this turn. The remaining connections and links are
         handled in the next turn.
         """
         end = time.perf_counter() + INPUT_SECONDS

@@ -27,7 +27,7 @@ class TurnLink:
         raise NotImplementedError
 
     def excuse(self, pause: int) -> None:
-        """Move the client's deadlines `pause` ms later: the broker read nothing for this time."""
+        """Move the client's deadlines `pause` ms later; the broker read nothing for this time."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -40,7 +40,7 @@ class TurnLink:
 
     @property
     def unsent(self) -> int:
-        """Size in bytes of the output that the operating system has not taken yet."""
+        """Size in bytes of the output that was not passed to the operating system yet."""
         raise NotImplementedError
 
     @property

@@ -5,14 +5,14 @@
     cluster.py       settings of the replicated log
     schema.py        all other settings; `Settings`, the whole
        |
-    options.py       one setting from outside: key, environment variable, flag; reads a value
+    options.py       key, environment variable and flag of a setting; reads its value
        |
     loading.py       default < file < environment < flag -> Settings
     rendering.py     Settings -> TOML, and the commented default file
     core_options.py  Settings -> the options objects that `broker` and `protocols` read
        |
     checks.py        rules over several settings
-    values.py        rules for one text
+    values.py        rules for the text of one setting
     errors.py        the text of an error
 
 Read them in this order. `Settings()` is all defaults; `load()` is what a command uses.

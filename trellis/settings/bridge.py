@@ -28,8 +28,8 @@ _URL_FORM: Final = 'must be "mqtt://HOST:PORT" or "mqtts://HOST:PORT"'
 class TopicRule(NamedTuple):
     """One entry of a bridge's `topics`.
 
-    The local topic is `local_prefix` and a topic that matches `pattern`, the remote topic is
-    `remote_prefix` and the same topic. `direction` is OUT (local to remote), IN or BOTH.
+    The local topic is `local_prefix` followed by a topic that matches `pattern`; the remote topic
+    is `remote_prefix` followed by the same topic. `direction` is OUT (local to remote), IN or BOTH.
     """
 
     pattern: str
@@ -119,10 +119,18 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
     remote_password: Annotated[str, option("password at the remote broker", secret=True)] = ""
     ca: Annotated[
         str,
-        option('PEM file of the authorities that sign the remote certificate; "" is the system\'s'),
+        option(
+            'PEM file of the authorities that sign the remote certificate; "" means those of the '
+            "system"
+        ),
     ] = ""
-    certificate: Annotated[str, option("PEM file of the bridge's client certificate")] = ""
-    key: Annotated[str, option("PEM file of the key of the client certificate")] = ""
+    certificate: Annotated[
+        str, option('PEM file of the bridge\'s client certificate; "" means no certificate')
+    ] = ""
+    key: Annotated[
+        str,
+        option('PEM file of the private key; "" means that the key is in the file `certificate`'),
+    ] = ""
     client_id: Annotated[
         str,
         option(
@@ -134,7 +142,7 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
     local_user: Annotated[
         str,
         option(
-            "user name at this broker, or VHOST:USER; without one, the bridge is an anonymous "
+            'user name at this broker, or VHOST:USER; "" means that the bridge is an anonymous '
             "client",
             check=check_optional_name,
         ),
@@ -143,7 +151,7 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
     window: Annotated[
         int,
         option(
-            "largest number of messages of each direction that are under way and unacknowledged",
+            "largest number of unacknowledged messages in each direction",
             ge=1,
             le=10_000,
         ),
@@ -184,4 +192,4 @@ class Shovels(Section, frozen=True, kw_only=True):
     user: Annotated[
         str, option("user of the URIs amqp:// and amqp:///VHOST, which mean this broker")
     ] = "guest"
-    password: Annotated[str, option("password of this user", secret=True)] = "guest"
+    password: Annotated[str, option("password of shovels.user", secret=True)] = "guest"

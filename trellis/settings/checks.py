@@ -129,7 +129,7 @@ def _sockets(settings: Settings) -> Iterator[Problem]:
 
 
 def _credentials(settings: Settings) -> Iterator[Problem]:
-    """Yield a problem if both `password` and `password_file` are set, or one without `user`."""
+    """Yield a problem if `password` and `password_file` are both set, or if `user` is missing."""
     if settings.password and settings.password_file:
         yield ("password", "password_file"), "a password and a password file are given; remove one"
     for key, value in (("password", settings.password), ("password_file", settings.password_file)):
@@ -138,7 +138,7 @@ def _credentials(settings: Settings) -> Iterator[Problem]:
 
 
 def _tokens(settings: Settings) -> Iterator[Problem]:
-    """Yield the problems of the keys that verify tokens: several sources, or an unsafe one."""
+    """Yield the problems of the keys that verify tokens: several sources, or an unsafe source."""
     jwt = settings.jwt
     given = [key for key in ("keys", "jwks_url", "discovery") if getattr(jwt, key)]
     if len(given) > 1:
@@ -180,7 +180,7 @@ def _rules(settings: Settings) -> Iterator[Problem]:
 def _ports(settings: Settings) -> Iterator[Problem]:
     """Yield a problem for two listeners that share an address and a port.
 
-    `0.0.0.0` takes all addresses of IPv4, `::` all of IPv6.
+    `0.0.0.0` means all addresses of IPv4, `::` all addresses of IPv6.
     """
     taken: list[tuple[str, str, int]] = []
     for section, listener in settings.listeners.items():

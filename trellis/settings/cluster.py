@@ -203,7 +203,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     def timing(self) -> Timing:
         """The time limits of the cluster.
 
-        Raises ReplicationError if the times do not fit together.
+        Raises ReplicationError if the times contradict each other.
         """
         return Timing(self.silence, self.lease, self.beat)
 

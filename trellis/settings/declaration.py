@@ -36,7 +36,7 @@ class CoreField(NamedTuple):
     owner: type
     #: Name of the attribute; "" if it has the name of the setting.
     attribute: str = ""
-    #: Turns the value of the setting into that of the attribute, such as seconds into milliseconds.
+    #: Converts the value of the setting for the attribute, such as seconds to milliseconds.
     convert: Callable[[Any], object] | None = None
 
 

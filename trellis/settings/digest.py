@@ -13,8 +13,8 @@ from trellis.settings.schema import Settings
 def shared_settings(settings: Settings) -> dict[str, object]:
     """Return the settings that decide which definitions or messages a broker refuses, by key.
 
-    All nodes of a cluster must have the same values. A standby with lower limits than those of the
-    active node may refuse some of the definitions when it takes over.
+    All nodes of a cluster must have the same values. A standby with lower limits than the active
+    node may refuse some of the definitions when it takes over.
     """
     return {
         option.key: option.value_in(settings)

@@ -14,8 +14,8 @@ SHOWN = 60
 class SettingsError(Exception):
     """The settings have an error. The text is one line.
 
-    The arguments are its parts: the place (file, environment variable or flag), the key and the
-    problem.
+    The arguments are the parts of the text: the place (file, environment variable or flag), the key
+    and the problem.
     """
 
     def __init__(self, *parts: str) -> None:

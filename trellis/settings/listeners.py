@@ -389,7 +389,7 @@ class Metrics(Listener, frozen=True, kw_only=True):
         tuple[str, ...],
         option(
             "MQTT topic filters, at most 100: trellis_topic_unroutable_total counts the messages "
-            "without a destination for each of them",
+            "without a destination for each filter",
             check=check_topic_filter,
         ),
     ] = ()

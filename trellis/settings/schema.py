@@ -51,7 +51,7 @@ Plugins = dict[str, dict[str, object]]
 
 
 def _matchers() -> tuple[str, ...]:
-    """Return the names of all matching algorithms, including those of installed packages."""
+    """Return the names of all matching algorithms, also of those in installed packages."""
     return tuple(algorithm.name for algorithm in algorithms())
 
 
@@ -78,7 +78,7 @@ class Data(Section, frozen=True, kw_only=True):
     def directory(self) -> Path | None:
         """The path of the data directory, None for `:memory:`.
 
-        Raises RuntimeError if the path begins with the home directory, and the system knows none.
+        Raises RuntimeError if the path needs the home directory, and the system knows none.
         """
         if self.dir == ":memory:":
             return None
@@ -131,8 +131,8 @@ class StreamSettings(Section, frozen=True, kw_only=True):
     archive: Annotated[
         str,
         option(
-            "upload full segments of all streams as Parquet to this archive, and read from there "
-            'what retention removed: "file:///path" or "s3://bucket/prefix" '
+            "upload full segments of all streams as Parquet to this archive, and read removed "
+            'segments from it: "file:///path" or "s3://bucket/prefix" '
             '("?endpoint=URL&region=NAME"); "" for none',
             check=check_archive,
         ),
@@ -140,8 +140,8 @@ class StreamSettings(Section, frozen=True, kw_only=True):
     archive_backlog: Annotated[
         int,
         option(
-            "retention keeps segments that wait for their upload while all of them together are "
-            "smaller than this; beyond, it removes the oldest one, although its rows are lost then",
+            "largest total size of the segments that wait for their upload; above it, retention "
+            "removes the oldest of these segments, and their rows are lost",
             ge=0,
             unit="bytes",
         ),

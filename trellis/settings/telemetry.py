@@ -88,7 +88,8 @@ class TelemetrySettings(Section, frozen=True, kw_only=True):
     rate: Annotated[
         int,
         option(
-            "largest number of messages per second that get spans; further ones are counted",
+            "largest number of messages per second that get spans; further messages are only "
+            "counted",
             ge=1,
             le=10_000,
         ),
@@ -96,7 +97,7 @@ class TelemetrySettings(Section, frozen=True, kw_only=True):
 
 
 class Sampling(Struct, frozen=True):
-    """The choice of messages: `parent_based` and `ratio` as in MessageSampler."""
+    """The choice of messages: the arguments `parent_based` and `ratio` of MessageSampler."""
 
     parent_based: bool
     ratio: float

@@ -31,7 +31,8 @@ _SCOPE = re.compile(r"(?:configure|write|read):[^/\s]+/[^/\s]*(?:/[^/\s]*)?|tag:
 
 
 def url_fault(url: str) -> str:
-    """Return why the URL of a provider is not accepted, such as "must be ..."; "" if it is.
+    """Return why the URL of a provider is not accepted, such as "must be ..."; "" if it is
+    accepted.
 
     Keys decide which clients can log in, so http is accepted only from this machine.
     """
@@ -70,7 +71,7 @@ def check_scope(text: str) -> None:
 
 
 def check_alias(text: str) -> None:
-    """Raise ValueError unless a text has the form NAME=SCOPES"""
+    """Raise ValueError unless a text has the form NAME=SCOPES."""
     name, equals, scopes = text.partition("=")
     if not name.strip() or not equals or not scopes.split():
         raise ValueError("must be NAME=SCOPES, with spaces between the scopes")
@@ -100,8 +101,8 @@ class Jwt(Section, frozen=True, kw_only=True):
     ca: Annotated[
         str,
         option(
-            'PEM file of the authorities that sign the provider\'s certificate; "" is those of the '
-            "system"
+            'PEM file of the authorities that sign the provider\'s certificate; "" is the '
+            "system's authorities"
         ),
     ] = ""
     refresh: Annotated[
@@ -116,8 +117,8 @@ class Jwt(Section, frozen=True, kw_only=True):
     refetch: Annotated[
         int,
         option(
-            "a token with an unknown key ID has the keys fetched again, at most once in so many "
-            "seconds",
+            "shortest time in seconds between two fetches of the keys for tokens with an unknown "
+            "key ID",
             ge=1,
             le=3600,
             unit="s",
@@ -155,8 +156,8 @@ class Jwt(Section, frozen=True, kw_only=True):
     aliases: Annotated[
         tuple[str, ...],
         option(
-            "NAME=SCOPES for each word in the claims of scopes that stands for other scopes, which "
-            "are separated by spaces",
+            "NAME=SCOPES for each alias: the word NAME in a claim of scopes stands for the SCOPES, "
+            "which are separated by spaces",
             check=check_alias,
         ),
     ] = ()
@@ -184,7 +185,8 @@ class Jwt(Section, frozen=True, kw_only=True):
     topic_rules: Annotated[
         tuple[str, ...],
         option(
-            "topic rules of every token, which apply before those of its claim", check=check_rule
+            "topic rules of every token, which apply before the rules in the token's claim",
+            check=check_rule,
         ),
     ] = ()
 

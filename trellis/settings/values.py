@@ -90,7 +90,7 @@ def check_mode(text: str) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError unless the name of a broker has 1 to 255 letters, digits, or . _ @ -"""
+    """Raise ValueError unless the name of a broker has 1 to 255 letters, digits or `._@-`."""
     if not re.fullmatch(r"[A-Za-z0-9._@-]{1,255}", name):
         raise ValueError("must be 1 to 255 letters, digits and . _ @ -")
 
@@ -117,7 +117,7 @@ def check_regex(pattern: str) -> None:
 
 
 def check_hash(text: str) -> None:
-    """Raise ValueError unless the text is a password hash of argon2, or one for SCRAM."""
+    """Raise ValueError unless the text is a password hash of argon2 or for SCRAM."""
     try:
         if text.startswith(SCRAM_PREFIX):
             parse_scram(text)

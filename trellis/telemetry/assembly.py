@@ -105,11 +105,11 @@ class _Message:
 
 
 class SpanAssembler:
-    """The maker of spans from steps, which it gets in the order in which they happened."""
+    """The maker of spans from steps. Steps must be added in the order in which they happened."""
 
     def __init__(self) -> None:
         self._messages: dict[str, _Message] = {}
-        #: Number of places of all messages.
+        #: Sum of `_Message.places` of all messages.
         self._places = 0
         #: Number of messages with a step whose publication is not known: the message was forgotten,
         #: an earlier worker had its publication, or the broker dropped that step.
@@ -117,7 +117,7 @@ class SpanAssembler:
 
     @property
     def remembered(self) -> int:
-        """Number of messages whose steps are connected."""
+        """Number of sampled messages in memory, to whose traces further steps are added."""
         return len(self._messages)
 
     def add(self, steps: list[Step]) -> Iterator[FinishedSpan]:
@@ -149,7 +149,7 @@ class SpanAssembler:
         return message
 
     def _forget(self, present: _Message) -> None:
-        """Forget the messages that were sampled first, except `present`, if there are too many."""
+        """Remove the messages sampled first if there are too many, but never `present`."""
         while len(self._messages) > MESSAGES_MAX or self._places > PLACES_MAX:
             first = next(iter(self._messages.values()))
             if first is present:
@@ -158,7 +158,7 @@ class SpanAssembler:
             self._places -= first.places
 
     def _end_routing(self, message: _Message) -> Iterator[FinishedSpan]:
-        """Yield the spans of a routing that is over, if the message has one."""
+        """Yield the spans of the message's routing, which has ended, if there is one."""
         routing, message.routing = message.routing, []
         if not routing:
             return

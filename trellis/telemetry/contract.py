@@ -31,7 +31,7 @@ class OpenExport(Struct, tag=True):
 
 
 class StepOrigin(Struct, array_like=True):
-    """The publication of a message: SampledOrigin, with the parts of its trace context."""
+    """The publication of a sampled message: SampledOrigin with a divided trace context."""
 
     parent_span: str
     state: str
@@ -47,7 +47,7 @@ class StepOrigin(Struct, array_like=True):
 
 
 class Step(Struct, array_like=True):
-    """A step of a sampled message: SampledStep."""
+    """A step of a sampled message, with the fields of SampledStep."""
 
     trace_id: str
     span_id: str
@@ -96,5 +96,5 @@ from_worker: Final = msgspec.json.Decoder(FromWorker)
 
 
 def line(message: ToWorker | FromWorker) -> bytes:
-    """Return a message as a line."""
+    """Return a message as one line of JSON."""
     return _encoder.encode(message) + b"\n"

@@ -26,8 +26,8 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 class _FirstWarning(logging.Handler):
     """A log handler with the first warning of OpenTelemetry about a request.
 
-    The first warning gives the reason of a failure. The later ones are about repetitions, and the
-    last one only says that there is no further repetition.
+    The first warning gives the reason of a failure. Later warnings are about repetitions, and the
+    last warning only says that there is no further repetition.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class _FirstWarning(logging.Handler):
         self.text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the text of the warning, if it is the first one."""
+        """Store the text of the first warning; ignore all later warnings."""
         self.text = self.text or record.getMessage()[:_REASON_MAX]
 
 

@@ -88,7 +88,10 @@ class TelemetryService:
             self.worker.close(END_SECONDS, self._take_line())
 
     def _schedule(self) -> None:
-        """Send the waiting steps to the worker soon. Called when the first of them is added."""
+        """Schedule a call that sends the waiting steps to the worker.
+
+        Called at the first waiting step.
+        """
         if self._flushing is None:
             loop = asyncio.get_running_loop()
             self._flushing = loop.call_later(FLUSH_SECONDS, self._flush_now)
@@ -99,7 +102,7 @@ class TelemetryService:
             self._schedule()
 
     def _flush(self) -> bool:
-        """Send the waiting steps to the worker; return False if it cannot get them now."""
+        """Send the waiting steps to the worker; return False if it cannot receive them."""
         worker = self.worker
         if worker is None or not worker.ready or worker.unsent > UNSENT_MAX:
             return False
@@ -107,7 +110,7 @@ class TelemetryService:
         return True
 
     def _take_line(self) -> bytes:
-        """Take the waiting steps, and return them as a line; b"" if none waits."""
+        """Remove the waiting steps from the queue, and return them as a line; b"" if none waits."""
         steps = steps_of(self._steps)
         return contract.line(contract.Steps(steps)) if steps else b""
 
@@ -162,7 +165,7 @@ def telemetry_from_settings(
 ) -> TelemetryService | None:
     """Return the telemetry that the settings and the environment request; None if it is off.
 
-    Unless it is off, the broker samples messages from now on. Raises SettingsError.
+    If it is on, the broker samples messages from now on. Raises SettingsError.
     """
     wanted = settings.telemetry
     environment = dict(os.environ) if environment is None else environment
@@ -204,7 +207,7 @@ def telemetry_from_settings(
 
 
 def steps_of(waiting: SampledSteps) -> list[contract.Step]:
-    """Take the steps that wait, and return them in the form for the worker."""
+    """Remove the waiting steps from the queue, and return them in the form for the worker."""
     return [_step(step) for step in waiting.take()]
 
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
-#: Largest number of spans that wait. Beyond, the oldest one is dropped.
+#: Largest number of spans that wait. If there are more, the oldest span is dropped.
 SPANS_MAX: Final = 8_192
 #: Largest number of spans in one request.
 BATCH_MAX: Final = 512
@@ -65,7 +65,7 @@ class SpanQueue(Generic[Span]):
         self._thread.start()
 
     def add(self, spans: Iterable[Span]) -> None:
-        """Add spans; drop the oldest ones if more than SPANS_MAX wait."""
+        """Add spans; drop the oldest spans if more than SPANS_MAX wait."""
         with self._arrived:
             for span in spans:
                 if len(self._spans) >= SPANS_MAX:

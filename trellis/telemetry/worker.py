@@ -33,7 +33,7 @@ class TelemetryWorker:
         self._sending = threading.Lock()
 
     def run(self) -> None:
-        """Serve the broker until it closes its end; then send the spans that wait."""
+        """Serve the broker until it closes the connection; then send the waiting spans."""
         self._queue.start()
         self._send(contract.ExporterReady())
         for text in self._lines:
@@ -46,7 +46,7 @@ class TelemetryWorker:
     def _report(self) -> None:
         """Report to the broker the numbers of spans that were sent, dropped, and that wait.
 
-        Two threads report. The lock keeps the older numbers from following the newer ones.
+        Two threads report. The lock ensures that older numbers are not sent after newer ones.
         """
         with self._sending:
             counts = self._queue.take_counts()

@@ -40,7 +40,7 @@ class BrokerFailure(Exception):
 
 
 class Spawner:
-    """The process that forks brokers for tests. It is started together with the first broker."""
+    """The process that forks brokers for tests. The first broker starts this process."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -85,10 +85,11 @@ class RunningBroker:
     """
 
     def __init__(self, spawner: Spawner, directory: Path, settings: dict[str, Any]) -> None:
-        """Start a broker. `settings` are flags of `trellis serve`, such as `mqtt_retained=0`.
+        """Prepare and start a broker.
 
-        With `data_dir=True`, the broker stores its data in `directory`, so that the data survive a
-        restart; otherwise it keeps them in memory. Raises BrokerFailure.
+        `settings` are flags of `trellis serve`, such as `mqtt_retained=0`. With `data_dir=True`,
+        the broker stores its data in `directory`, so that the data survive a restart; otherwise it
+        keeps them in memory. Raises BrokerFailure.
         """
         self._spawner = spawner
         self._log = directory / "broker.log"

@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> int:
-    """Answer the requests on standard input until it is closed; then end all brokers."""
+    """Answer the requests on standard input until its end; then end all brokers."""
     import trellis.app
     import trellis.cli.serve  # noqa: F401
 

@@ -47,7 +47,7 @@ class WithoutDefinitions(StandbyDirectory):
         return payload.encode([], batch.records.parts)
 
 
-class LateRecords(StandbyDirectory):
+class WithoutSomeRecords(StandbyDirectory):
     """Wrong on purpose: the records of every tenth batch are lost."""
 
     def encode(self, batch: DurableBatch) -> bytes:
@@ -55,7 +55,7 @@ class LateRecords(StandbyDirectory):
         return payload.encode(batch.changes, [] if lost else batch.records.parts)
 
 
-@pytest.mark.parametrize("wrong", [WithoutRemovals, WithoutDefinitions, LateRecords])
+@pytest.mark.parametrize("wrong", [WithoutRemovals, WithoutDefinitions, WithoutSomeRecords])
 def test_a_wrong_payload_is_caught(wrong: type[StandbyDirectory]) -> None:
     class Wrong(FailoverSimulation):
         standby_type = wrong

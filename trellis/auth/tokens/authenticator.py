@@ -42,7 +42,7 @@ Answer = Callable[[Verdict], None]
 
 
 class Tokens:
-    """The verifier of tokens and its source of keys, by the settings. Raises SettingsError.
+    """The verifier of tokens and its source of keys, made from the settings. Raises SettingsError.
 
     An instance can be created in any thread. Keys of a provider are fetched after `source.start`.
     """
@@ -53,7 +53,10 @@ class Tokens:
         self.source: KeySource = key_source(settings)
 
     def identity(self, token: bytes) -> TokenIdentity:
-        """Return the user of a token. Raises TokenRefused; KeysUnavailable if there are no keys."""
+        """Return the user of a token.
+
+        Raises TokenRefused, and KeysUnavailable if there are no keys.
+        """
         keys = self.source.keys()
         self._verifier.header(token)
         if not keys:
@@ -90,7 +93,7 @@ class TokenAuthenticator(Authenticator):
     def use(self, tokens: Tokens) -> None:
         """Verify tokens by the settings of `tokens` from now on, after a reload.
 
-        If the provider is the same, its fetched keys are used until they are fetched again.
+        If the provider has not changed, the keys fetched before are used until the next fetch.
         """
         former, self.tokens = self.tokens, tokens
         old, new = former.source, tokens.source
@@ -110,7 +113,8 @@ class TokenAuthenticator(Authenticator):
     def judge(self, token: bytes, credentials: Credentials, answer: Answer) -> None:
         """Verify a token and pass the verdict to `answer`, now or when the keys are fetched.
 
-        An MQTT client whose CONNECT names no virtual host enters the first one of its token.
+        An MQTT client whose CONNECT names no virtual host enters the first virtual host of its
+        token.
         """
         try:
             verdict = self._accept(token, credentials)

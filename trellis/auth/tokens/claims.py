@@ -39,7 +39,7 @@ _PLACEHOLDER: Final = re.compile(r"\$\{([^{}]{1,100})\}")
 #: Characters that the value of a claim must not have in the routing key of a scope, and in a rule.
 _NOT_IN_KEYS: Final = frozenset("./+#*\0")
 _NOT_IN_LEVELS: Final = frozenset("/+#\0{}")
-#: Placeholders of EMQX in rules, and those of Trellis.
+#: Placeholders of EMQX in rules, and the placeholders of Trellis that replace them.
 _EMQX: Final = {
     "${clientid}": "{client_id}",
     "${username}": "{username}",
@@ -67,7 +67,7 @@ def claim(claims: Claims, path: str) -> Any:
 
 
 def words(value: Any) -> list[str]:
-    """Return the words of a claim, which is a text of words with spaces, or a list of texts."""
+    """Return the words of a claim: a list of texts, or one text of words separated by spaces."""
     if isinstance(value, str):
         return value.split()
     if isinstance(value, list):
@@ -132,7 +132,7 @@ class ClaimMapping:
     def unused(self, claims: Claims) -> list[str]:
         """Return the words of the scope claims that grant nothing in this broker.
 
-        `trellis auth check-token` prints them.
+        `trellis auth check-token` prints these words.
         """
         return [
             word
@@ -196,7 +196,7 @@ class ClaimMapping:
             return None
 
     def _rules(self, claims: Claims) -> list[str]:
-        """Return the topic rules: those of the setting `jwt.topic_rules`, then those of the token.
+        """Return the topic rules of the setting `jwt.topic_rules`, then the rules of the token.
 
         Raises TokenRefused if the claim is not a list of rules.
         """

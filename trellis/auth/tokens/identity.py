@@ -1,6 +1,6 @@
 """The user of a token, with the user's permissions in each virtual host.
 
-In a virtual host, the first line whose grants the token has decides:
+In a virtual host, the first of these lines that applies to the token decides:
 
     scopes and topic rules -----> an action needs the permission of both
     scopes ---------------------> the scopes decide
@@ -31,8 +31,8 @@ TOPICS_ONLY: Final = ("", "^amq\\.topic$", "^amq\\.topic$")
 class TokenGrants:
     """The permissions that a token gives to its user.
 
-    `vhosts` are the virtual hosts of the topic rules and of the role. Of `roles`, the first name
-    that a role of the broker has applies.
+    `vhosts` are the virtual hosts of the topic rules and of the role. The first name in `roles`
+    that is the name of a role of the broker applies.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class TokenIdentity(Identity):
         return None if by_role is None else by_role.identity(client_id)
 
     def _scopes_in(self, vhost: str) -> ScopedIdentity | None:
-        """Return the identity with the scopes that match a virtual host; None without a match."""
+        """Return the identity with the scopes that match a virtual host; None if none matches."""
         if vhost not in self._scoped:
             scopes = [scope for scope in self.grants.scopes if scope.vhost.matches(vhost)]
             self._scoped[vhost] = ScopedIdentity(self.name, scopes) if scopes else None

@@ -72,7 +72,7 @@ def parse_provider_keys(text: bytes) -> list[Key]:
 
 
 def key_ids(keys: Sequence[Key]) -> list[str]:
-    """Return the key IDs (`kid`) of keys; "-" for a key without one."""
+    """Return the key IDs (`kid`) of keys; "-" for a key without a key ID."""
     return [str(key.kid or "-") for key in keys]
 
 

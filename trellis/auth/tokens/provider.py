@@ -41,11 +41,11 @@ class KeySource:
 
     @property
     def doubt(self) -> str:
-        """Why a key that is not known may be valid nevertheless; "" if all keys are known."""
+        """Reason why a key that is not in `keys` may be valid; "" if `keys` has all valid keys."""
         return ""
 
     def request(self, then: Callable[[], None]) -> bool:
-        """Fetch the keys again, because a token needs a key that is not known.
+        """Request another fetch of the keys, because a token needs a key that is not known.
 
         Call `then` after the end of the fetch, in a later turn of the event loop. If there is no
         fetch for which a login can wait, return False, and never call `then`.
@@ -78,7 +78,7 @@ class ProviderKeys(KeySource):
         self._keys: list[Key] = []
         #: Number of fetches by result, `ok` or `failed`.
         self.fetches = {"ok": 0, "failed": 0}
-        #: Why the last fetch failed; "" if it succeeded.
+        #: Reason why the last fetch failed; "" if it succeeded.
         self.problem = ""
         self._fetched_at = 0.0
         self._began_at = 0.0
@@ -147,7 +147,7 @@ class ProviderKeys(KeySource):
         threading.Thread(target=self._run, name="trellis-keys", daemon=True).start()
 
     def _run(self) -> None:
-        """Fetch the keys, and pass them to the event loop. Runs in the thread."""
+        """Fetch the keys, and pass them to the event loop. Runs in the thread of a fetch."""
         keys: list[Key] = []
         problem = ""
         try:

@@ -1,7 +1,7 @@
 """Scopes of tokens: permissions written as in RabbitMQ.
 
     read:VHOST/NAME/KEY    permission to read the queue or exchange NAME with the routing key KEY
-    read:VHOST/NAME        the same for every routing key
+    read:VHOST/NAME        permission to read it with every routing key
 
 The other permissions are `write` and `configure`. `*` matches any text, and `%2F` stands for `/`.
 """
@@ -23,7 +23,10 @@ _VERBS: Final = ("configure", "write", "read")
 
 
 class Glob:
-    """A pattern in which `*` matches any text. A match takes time linear in the text."""
+    """A pattern in which `*` matches any text.
+
+    The time of a match is linear in the length of the text.
+    """
 
     __slots__ = ("_pieces",)
 

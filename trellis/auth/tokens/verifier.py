@@ -185,7 +185,7 @@ def decode_part(part: bytes, name: str) -> dict[str, Any]:
 def unverified_claims(token: bytes) -> dict[str, Any]:
     """Return the claims of a token without a check of its signature; {} if they are unreadable.
 
-    They may explain a refusal in a text, but never decide about a permission.
+    Callers may show these claims in the text of a refusal, but must not grant permissions by them.
     """
     parts = token.split(b".") if len(token) <= MAX_TOKEN else []
     try:

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 _TOPIC: Final = 0x9E3779B97F4A7C15
 _SUBSCRIBER: Final = 0xC2B2AE3D27D4EB4F
 _ALL: Final = 2**64 - 1
-#: A comparison that would probably take longer than this number of seconds is skipped, unless it is
-#: the first one.
+#: A comparison that would probably take longer than this number of seconds is skipped. The first
+#: comparison is never skipped.
 _PATIENCE: Final = 1.0
 
 

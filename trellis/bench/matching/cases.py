@@ -185,7 +185,8 @@ PARTS: Final = {
 def batches(names: Sequence[str], sizes: Sequence[int]) -> list[CaseBatch]:
     """Return the cases of the named parts as batches, one or two for each number of subscriptions.
 
-    The first has the timed cases, the second the cases that measure memory, which run alone.
+    The first batch has the timed cases. The second batch has the cases that measure memory, which
+    run alone.
     """
     cases = [case for name in names for case in PARTS[name].make(sizes)]
     found: list[CaseBatch] = []

@@ -30,7 +30,7 @@ def churn(
     loaded(matcher, patterns)
     from matching.cache import RouteCache
 
-    # The route cache returns its stored answer, which a reader need not copy. NATS does the same.
+    # The route cache returns its stored answer, which a reader need not copy, as in NATS.
     look = matcher.find if isinstance(matcher, RouteCache) else matcher.match
     drain(map(look, topics))
     size = every or _CHUNK

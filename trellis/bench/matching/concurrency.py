@@ -65,7 +65,7 @@ class _Work:
         self._threads.append(threading.Thread(target=self._run, args=(pairs, reads)))
 
     def run(self) -> float:
-        """Run the workers and return the milliseconds until the last one is done."""
+        """Run the workers and return the milliseconds until the last worker is done."""
         for thread in self._threads:
             thread.start()
         self._start.wait()

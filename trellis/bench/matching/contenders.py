@@ -128,7 +128,7 @@ def _peer(
     """Return a peer of peers.toml as a contender.
 
     Words of `command` that name files in the folder become absolute paths. If the first word names
-    no file there, the peer is not installed, and `missing` says how to install it.
+    no file in the folder, the peer is not installed, and `missing` says how to install the peer.
     """
     found = [
         str((folder / word).absolute()) if (folder / word).is_file() else word for word in command

@@ -116,8 +116,9 @@ def workload(
 ) -> dict[str, float]:
     """Return all figures of a workload, by name, in ns per call. Raises WrongMatch.
 
-    `first` is the time of each topic's first lookup, in which some algorithms fill caches; this
-    takes at most four times `seconds`. `lookup` and `any` are later lookups of the same topics.
+    `first` is the time of each topic's first lookup, in which some algorithms fill caches. The
+    measurement of `first` takes at most four times `seconds`. `lookup` and `any` are later lookups
+    of the same topics.
     """
     load = loaded(matcher, patterns)
     done, first = first_pass(matcher.match, topics, 4 * seconds)

@@ -123,7 +123,7 @@ class _Bench:
     def _request(self, case: MatchingCase, folder: Path) -> dict[str, Any]:
         """Return the request of a case, with the paths of its files and the expected answers.
 
-        The files are written to `folder` if they are not there yet.
+        Files that do not exist yet are written to `folder`.
         """
         request = {"kind": case.kind, "seconds": self._plan.seconds, **case.request}
         if case.kind == "cold":
@@ -142,10 +142,12 @@ class _Bench:
         return request
 
     def _expected(self, case: MatchingCase, request: dict[str, Any]) -> list[MatchAnswers]:
-        """Return a case's expected answers: for its first few topics, and for `_TOPICS` topics.
+        """Return two expected answers of a case: for its first few topics, and for `_TOPICS`
+        topics.
 
-        The matcher `trie` gives both. The matcher `naive`, which is slow, checks the answers for
-        the first few topics. Raises Disagreement if the two matchers give different answers.
+        The matcher `trie` gives both answers. The matcher `naive`, which is slow, checks the
+        answers for the first few topics. Raises Disagreement if the two matchers give different
+        answers.
         """
         self._tell(self._done, f"{case.workload.name} {case.size:,}: expected answers")
         few = max(1, min(_TOPICS, _TRIED // case.size))

@@ -37,7 +37,7 @@ from types import ModuleType
 from typing import Any, Final
 
 #: Name of the contender that puts the route cache in front of the trie; no algorithm is registered
-#: under it.
+#: under this name.
 CACHED: Final = "route-cache"
 
 

@@ -96,7 +96,10 @@ class Gateway:
             self._connections.finish(slot)
 
     async def _respond(self, incoming: Incoming) -> Response:
-        """Return the response to a request; also for a request that is refused or fails."""
+        """Return the response to a request.
+
+        If the request is refused or fails, the response says so.
+        """
         try:
             return await self._answer(incoming)
         except HttpRefusal as refusal:
@@ -340,7 +343,7 @@ class Gateway:
 
 
 def _document(value: dict[str, Any], rows: dict[str, list[Any]]) -> bytes:
-    """Return a definitions document as JSON. Slow: run it in a thread."""
+    """Return a definitions document as JSON. Slow: call this in a thread."""
     parts = [encode(value["head"])[1:-1]]
     for section in value["sections"]:
         parts.append(encode(section) + b":" + encode_rows(rows.get(section, [])))

@@ -49,8 +49,8 @@ class BodyReader:
     async def read(self, most: int, seconds: float) -> bytes:
         """Read the body and return it.
 
-        Raises HttpRefusal for a body above `most` bytes, TimeoutError if the body does not arrive
-        within `seconds`, and Disconnected.
+        Raises HttpRefusal for a body of more than `most` bytes, TimeoutError if the body does not
+        arrive within `seconds`, and Disconnected.
         """
         too_large = HttpRefusal(413, "too_large", f"the body has more than {most} bytes")
         if self._announced > most:

@@ -44,7 +44,7 @@ class Slot:
         self.state = IDLE
         #: True if the connection has a request of a known user that is not an administrator.
         self.ordinary = False
-        #: True if the connection was closed to make room for another one.
+        #: True if the connection was closed to make room for a new connection.
         self.replaced = False
         #: The task that accepts the connection, and the protocol of the accepted connection.
         self.accepting: asyncio.Task[None] | None = None
@@ -64,7 +64,7 @@ class Slot:
 class OpenConnections:
     """The open connections of the gateway, and their limits.
 
-    At most `most` are open in all, and `per_address` from one address.
+    At most `most` connections are open in all, and `per_address` connections from one address.
     """
 
     def __init__(self, most: int, per_address: int, count_closed: Callable[[str], None]) -> None:
@@ -119,7 +119,7 @@ class OpenConnections:
     def take(self, slot: Slot | None, administrator: bool) -> bool:
         """Record that the user of a connection's request is known; True if the request may proceed.
 
-        RESERVED of the connections are kept for administrators. So the request of another user is
+        RESERVED connections are kept free for administrators. So the request of another user is
         refused if requests of such users occupy all connections that are not reserved.
         """
         if slot is None:
@@ -224,7 +224,7 @@ class GatewayProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read a request. Its head must be complete within the time limit."""
+        """Read a request, whose head must be complete within the time limit."""
         if self.ending:
             return
         before = self.cycle
@@ -353,7 +353,8 @@ class GatewayAcceptor(Acceptor):
                 ssl_handshake_timeout=self._handshake,
             )
         except (OSError, asyncio.CancelledError):
-            # The client has disconnected, TLS has failed, or another connection replaces this one.
+            # The client has disconnected, TLS has failed, or a new connection has replaced this
+            # one.
             sock.close()
             if slot is not None and slot.protocol is None:
                 self._open.remove(slot)
@@ -405,5 +406,5 @@ class GatewayServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers: the process ignores signals, and the broker ends it."""
+        """Install no signal handlers: the gateway ignores signals, and the broker ends it."""
         yield

@@ -47,7 +47,7 @@ class Viewer:
         self.ended = False
 
     def put(self, event: bytes) -> None:
-        """Make `event` the next event of the stream. It replaces an event that was not sent yet."""
+        """Make `event` the next event of the stream, in place of an event that was not sent yet."""
         self._latest = event
         self._news.set()
 
@@ -72,7 +72,7 @@ class EventFeed:
     """Sends the state of the broker to all viewers once a second, while a page is open.
 
     One request to the broker serves all viewers. The requests use the sessions of the viewers in
-    turn, so the broker checks each session again and again. A viewer gets no further events if its
+    turn, so the broker checks each session regularly. A viewer gets no further events if its
     session has ended, or if its user may no longer see the state.
     """
 

@@ -93,8 +93,8 @@ def _takes_gzip(accepted: bytes) -> bool:
 def _query(text: bytes) -> dict[str, str]:
     """Return the parameters of a query string.
 
-    Of a parameter that is given several times, the last value counts. All values of a parameter in
-    REPEATED count: they are joined with line feeds.
+    If a parameter is given several times, its last value is used. For a parameter in REPEATED, all
+    values are used, joined with line feeds.
     """
     query: dict[str, str] = {}
     for name, value in parse_qsl(text.decode("ascii", "replace"), keep_blank_values=True):

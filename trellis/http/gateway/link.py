@@ -116,7 +116,7 @@ class CallExchange:
 class BrokerLink(asyncio.Protocol):
     """The gateway's connection to the broker.
 
-    `on_lost` is called when the broker has closed it.
+    `on_lost` is called when the broker has closed the connection.
     """
 
     def __init__(self, files: socket.socket, on_lost: Callable[[], None]) -> None:

@@ -66,7 +66,7 @@ def encode_rows(rows: list[Row]) -> bytes:
 
 
 def encode_messages(rows: list[Row]) -> bytes:
-    """Encode messages as a JSON list, their payloads as text or base64. Run it in a thread.
+    """Encode messages as a JSON list, their payloads as text or base64. Call this in a thread.
 
     A payload that is not UTF-8, or whose `payload_encoding` is base64, becomes base64.
     """
@@ -86,7 +86,10 @@ def _text_of(payload: bytes, wanted: str) -> tuple[str, str]:
 
 
 def encode_page(rows: list[Row], wanted: PageQuery) -> bytes:
-    """Filter and sort a list, and encode it or a page of it as JSON. Slow: run it in a thread."""
+    """Filter and sort a list, and encode the list or one page of it as JSON.
+
+    Slow: call this in a thread.
+    """
     total = len(rows)
     takes = wanted.takes
     if takes is not None:

@@ -103,7 +103,10 @@ class WebPage:
         hosts: frozenset[str],
         seconds: float,
     ) -> None:
-        """Create the page. `hosts` names this machine; `seconds` limits each step of a request."""
+        """Create the page.
+
+        `hosts` are the host names of this machine; `seconds` limits each step of a request.
+        """
         self._link = link
         self._router = router
         self._hosts = hosts

@@ -18,6 +18,17 @@
     connections.py  connections, channels, consumers
     definitions.py  definitions documents
     streaming.py    streams and their segments
+    peeking.py      waiting messages of a queue, without a change of the queue
+    moving.py       moves of messages between queues
+    retaining.py    retained messages
+    diagnosis.py    problems of a queue or a client, for `trellis why`
+    tracing.py      traces of messages
+    roles.py        roles, which many users share
+    readers.py      the users that may read topics of a topic filter
+    stream_rows.py  rows of a stream as JSON
+    links.py        shovels and federation links
+    page.py         sessions and state of the web page
+    paged.py        one page of a long list
     extensions.py   rows for `trellis list`, delayed messages
     serializers.py  queues, exchanges, bindings and policies as JSON
 

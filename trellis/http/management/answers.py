@@ -60,8 +60,8 @@ class Listing:
     """The answer of a handler that returns many rows.
 
     The iterator `rows` yields rows and three other kinds of values. None stands for a skipped
-    object, so that other work may run. Bytes are a part of the payload of the next row. After an
-    event, the answer goes on when the event is set. If `shape` is PAGED, the gateway filters, sorts
+    object: other work may run. Bytes are a part of the payload of the next row. An asyncio.Event
+    makes the answer wait until the event is set. If `shape` is PAGED, the gateway filters, sorts
     and pages the rows; see contract.py for other shapes.
     """
 
@@ -190,14 +190,17 @@ class Call:
 
     @property
     def path_vhosts(self) -> list[VirtualHost]:
-        """Return the virtual host that the path names, or all that the user may see.
+        """Return the virtual host that the path names, or all virtual hosts that the user may see.
 
         Raises ApiRefusal.
         """
         return [self.vhost(self.path_parameters[0])] if self.path_parameters else self.vhosts
 
     def vhost(self, name: str) -> VirtualHost:
-        """Return a virtual host. Raises ApiRefusal if it is missing or the user may not see it."""
+        """Return a virtual host.
+
+        Raises ApiRefusal if there is none, or if the user may not see it.
+        """
         vhost = self.broker.vhosts.get(name)
         if vhost is None:
             raise not_found(f"there is no vhost '{name}'")
@@ -276,7 +279,7 @@ class Call:
         return value
 
     def acting(self) -> AbstractContextManager[None]:
-        """Return a context manager that names the user of this call in the audit trail, if any."""
+        """Return a context manager for changes, which the audit trail records under the user."""
         trail = self.broker.store.audit
         if trail is None:
             return nullcontext()
@@ -293,8 +296,8 @@ class Call:
     async def make_durable(self, change: Callable[[Ticket], Result]) -> Result:
         """Make a change of the broker, and wait until the change is durable.
 
-        `change` makes the change. Its argument is a Ticket, which waits for the store to write the
-        change. Raises BrokerError, TimeoutError.
+        `change` makes the change. The argument of `change` is a Ticket, which waits for the store
+        to write the change. Raises BrokerError, TimeoutError.
         """
         self.node.turn.schedule()
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -330,7 +333,10 @@ def text(row: Mapping[str, Any], field: str, default: str | None = None) -> str:
 
 
 def flag(row: Mapping[str, Any], field: str) -> bool:
-    """Return a boolean field of a row, False if it is missing. Raises ApiRefusal if not boolean."""
+    """Return a boolean field of a row, False if it is missing.
+
+    Raises ApiRefusal for other types.
+    """
     value = row.get(field, False)
     if value in ("true", "false"):  # Some tools write a boolean as text.
         return bool(value == "true")
@@ -340,7 +346,7 @@ def flag(row: Mapping[str, Any], field: str) -> bool:
 
 
 def table(row: Mapping[str, Any], field: str) -> Row:
-    """Return an object field of a row, {} if it is missing. Raises ApiRefusal if not an object."""
+    """Return an object field of a row, {} if it is missing. Raises ApiRefusal for other types."""
     value = row.get(field)
     if value is None or value == []:  # PHP writes an empty object as [].
         return {}

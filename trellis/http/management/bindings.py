@@ -34,7 +34,7 @@ def _bindings_from(vhost: VirtualHost, exchange: Exchange) -> Iterable[Row]:
 
 
 async def bindings(call: Call) -> Listing:
-    """List the bindings of the virtual host in the path, or of all that the user may see.
+    """List the bindings of the virtual host in the path, or of all visible virtual hosts.
 
     With `default=false` in the query, the bindings of the default exchange are left out.
     """

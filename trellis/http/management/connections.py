@@ -131,8 +131,8 @@ COLUMNS: Final[Columns[Connection]] = {
 async def connections(call: Call) -> Listing | Row:
     """List the connections, of one virtual host if the path names it.
 
-    With `client` in the query, only the connections of this client: a client identifier, a user, an
-    address, or the name of a connection.
+    With `client` in the query, list only the connections of this client: a client identifier, a
+    user, an address, or the name of a connection.
     """
     vhost = call.vhost(call.path_parameters[0]) if call.path_parameters else None
     client = call.query.get("client")
@@ -181,7 +181,7 @@ async def delete_connection(call: Call) -> Empty:
     """Close the connection that the path names.
 
     Only administrators may close the connection of another user. The header X-Reason of RabbitMQ's
-    tools is ignored: clients always get the same reason.
+    tools is ignored: the reason that clients get does not change.
     """
     selected = await _named(call)
     if not call.identity.administrator and selected.describe()["user"] != call.identity.name:
@@ -362,7 +362,7 @@ def _consumer_row(
 async def consumers(call: Call) -> Listing:
     """List the consumers, of one virtual host if the path names it.
 
-    With `queue` in the query, only the consumers of the queue of this name.
+    With `queue` in the query, list only the consumers of the queue of this name.
     """
     queue = call.query.get("queue")
     vhost = call.vhost(call.path_parameters[0]) if call.path_parameters else None

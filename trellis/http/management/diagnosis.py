@@ -32,7 +32,7 @@ async def queue(call: Call) -> Row:
     """Return what is wrong with a queue, or with the inbox of an MQTT session.
 
     The queue is counted twice, to see if it grows. The query may have `seconds`, the time between
-    the counts: 1 by default. With 0, the queue is counted once.
+    the counts: 1 by default. If `seconds` is 0, the queue is counted once.
     """
     vhost, found = _queue(call)
     seconds = _seconds(call)

@@ -18,8 +18,8 @@ from trellis.http.management.answers import (
 )
 from trellis.monitoring import listings
 
-#: The fields that stand for the name of a row without one: of a session, of a connection, of a
-#: topic or a binding, and of an event of the log.
+#: The fields that identify a row without a field `name`: those of sessions, of connections, of
+#: topics and bindings, and of events of the log.
 NAME_FIELDS: Final = ("client_id", "peer", "routing_key", "event")
 
 
@@ -94,7 +94,7 @@ async def cancel(call: Call) -> list[Row]:
 async def delete_session(call: Call) -> Empty:
     """End the MQTT session of a client identifier, with its messages, and disconnect its client.
 
-    The will of the client is not published. Afterwards any user may connect with the identifier.
+    The client's will is not published. Afterwards any user may connect with the identifier.
     """
     vhost, client_id = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     if not await call.make_durable(

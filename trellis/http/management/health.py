@@ -24,7 +24,7 @@ def failed(reason: str, **more: object) -> Failure:
 
 
 async def always(call: Call) -> Row:
-    """Pass a health check that is about several active nodes; Trellis has one active node."""
+    """Report success for a health check about several active nodes; Trellis has one active node."""
     return OK
 
 

@@ -15,7 +15,7 @@ from trellis.http.management.answers import (
 
 
 async def vhost_limits(call: Call) -> Listing:
-    """List the limits of the virtual host in the path, or of all that the user may see."""
+    """List the limits of the virtual host in the path, or of all visible virtual hosts."""
     return Listing(
         iterate(
             {"vhost": vhost.name, "value": dict(vhost.options.limits)}
@@ -38,7 +38,7 @@ def _value(call: Call, known: tuple[str, ...], thing: str) -> dict[str, int]:
 
 
 async def put_vhost_limit(call: Call) -> Empty:
-    """Set the limit of a virtual host that the path names to the `value` in the body."""
+    """Set a limit of a virtual host, both named in the path, to the `value` in the body."""
     vhost = call.vhost(call.path_parameters[0])
     limits = dict(vhost.options.limits)
     fresh = limits.pop(call.path_parameters[1], None) is None
@@ -77,7 +77,7 @@ async def user_limits(call: Call) -> Listing:
 def _user(call: Call, name: str) -> User:
     """Return the stored user with a name. Raises ApiRefusal.
 
-    A user of the settings has no limits of its own, and is refused.
+    A user of the settings has no limits of its own, so this user is refused.
     """
     user = call.broker.users.by_name.get(name)
     if user is not None:
@@ -99,7 +99,7 @@ async def _set_limits(call: Call, user: User, limits: dict[str, int]) -> None:
 
 
 async def put_user_limit(call: Call) -> Empty:
-    """Set the limit of a user that the path names to the `value` in the body."""
+    """Set a limit of a user, both named in the path, to the `value` in the body."""
     user = _user(call, call.path_parameters[0])
     limits = dict(user.limits)
     fresh = limits.pop(call.path_parameters[1], None) is None

@@ -1,7 +1,7 @@
 """Messages over HTTP: fetch messages of a queue, publish a message to an exchange.
 
 Each request uses an AMQP connection of its own, inside the process and without a socket. So the
-user's permissions, the limits and all effects are those of AMQP. These requests are for operators
+same permissions, limits and effects apply as for an AMQP client. These requests are for operators
 that look into a queue, not for applications.
 """
 
@@ -229,7 +229,7 @@ def check_encoding(encoding: str) -> None:
 
 
 async def _with_payloads(fetched: list[tuple[Row, list[bytes]]]) -> AsyncIterator[Row | bytes]:
-    """Yield a row for each fetched message.
+    """Yield a row, and the parts of the payload, for each fetched message.
 
     If a payload is divided into parts, its parts are yielded before the row of its message.
     """
@@ -288,7 +288,7 @@ def json_properties(properties: Mapping[str, Any]) -> Row:
 
 
 async def publish(call: Call) -> Row:
-    """Publish a message to an exchange; the answer says how many queues took the message."""
+    """Publish a message to an exchange; the answer says how many queues received the message."""
     vhost, row = call.vhost(call.path_parameters[0]), call.body()
     exchange = exchange_name(call.path_parameters[1])
     key, payload = text(row, "routing_key"), text(row, "payload")

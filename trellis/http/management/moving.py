@@ -28,7 +28,7 @@ from trellis.http.management.messages import whole_number
 from trellis.http.management.peeking import readable_queue
 from trellis.http.management.topology import exchange_name
 
-#: Largest number of messages that one move takes.
+#: Largest number of messages that one request can move.
 COUNT_MAX: Final = 1 << 53
 
 
@@ -112,7 +112,7 @@ def _rate(row: Row) -> float:
 class _PresentIdentity:
     """A callable that returns the present identity of a call's user in one virtual host.
 
-    A move of messages calls it, because permissions may change while the move runs.
+    A move calls this object, because permissions may change while the move runs.
     """
 
     def __init__(self, call: Call, vhost: VirtualHost) -> None:

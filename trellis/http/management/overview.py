@@ -130,7 +130,7 @@ async def overview(call: Call) -> Row:
 
 
 def contexts(call: Call) -> list[Row]:
-    """Return a row for each HTTP listener, as RabbitMQ lists the applications that it serves."""
+    """Return a row for each HTTP listener, in the form of RabbitMQ's list of web contexts."""
     rows: list[Row] = []
     for name, description in (("http", "Trellis HTTP API"), ("metrics", "Trellis metrics")):
         address = call.node.addresses.get(name)
@@ -175,7 +175,10 @@ def listeners(call: Call) -> list[Row]:
 
 
 def node_row(call: Call) -> Row:
-    """Return the node as a row of the API. Slow with many file descriptors: run it in a thread."""
+    """Return the node as a row of the API.
+
+    Slow with many file descriptors: call this in a thread.
+    """
     node, watch, alarms = call.node, call.node.alarm_watch, call.broker.alarms.on
     opened = sum(len(front.connections) for front in node.fronts)
     return {
@@ -226,7 +229,7 @@ async def nodes(call: Call) -> Listing:
 
 
 def _check_node(call: Call) -> None:
-    """Raise ApiRefusal unless the path names this node. The API knows no other node."""
+    """Raise ApiRefusal unless the path names this node. There are no other nodes in the API."""
     if call.path_parameters[0] != call.broker.name:
         raise not_found(
             f"there is no node '{call.path_parameters[0]}'; this one is '{call.broker.name}'"

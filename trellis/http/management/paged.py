@@ -24,7 +24,7 @@ DIGITS_MAX: Final = 9
 BATCH: Final = 128
 
 Object = TypeVar("Object")
-#: The value of a column in an order that all values have (`sort_key`).
+#: A sort key for the value of a column, which is comparable for all values (`sort_key`).
 Key = tuple[int, float, str]
 #: Functions that return the value of a column for an object, by the name of the column.
 Columns = Mapping[str, Callable[[Object], object]]
@@ -33,14 +33,17 @@ _NO_KEY: Final[Key] = (0, 0.0, "")
 
 
 def sort_key(value: object) -> Key:
-    """Return the key by which lists are sorted: no value, then numbers, then text."""
+    """Return the key by which lists are sorted: None first, then numbers, then text."""
     if isinstance(value, int | float):
         return (1, float(value), "")
     return (0, 0.0, "") if value is None else (2, 0.0, printable_key(str(value)))
 
 
 class Page:
-    """The page of a list that a query asks for. `known` has the names of the cheap columns."""
+    """The page of a list that a query asks for.
+
+    `known` has the names of the columns by which the broker can sort.
+    """
 
     def __init__(self, query: Mapping[str, str], known: Iterable[str]) -> None:
         self.sort = query.get("sort", "")
@@ -97,7 +100,7 @@ class _FirstObjects(Generic[Object]):
         self._bound: Key | None = None
 
     def add(self, key: Key, one: Object) -> None:
-        """Add an object. Of two objects with equal keys, the first one comes first."""
+        """Add an object. Objects with equal keys stay in the order in which they were added."""
         bound = self._bound
         if bound is not None and (key <= bound if self._page.reverse else key >= bound):
             return
@@ -132,7 +135,7 @@ async def selected_page(
 ) -> Row | None:
     """Return the page of a list that the call asks for; None to let the gateway page the list.
 
-    `objects` are the objects of the list, in its order; None for an object that is skipped.
+    `objects` yields the objects of the list in order, and None for each object that is skipped.
     `columns` has the columns by which the broker can sort, among them `name`, by which it filters.
     `row` returns the row of an object.
     """

@@ -91,8 +91,8 @@ def _value(call: Call) -> Any:
 async def put_parameter(call: Call) -> Empty:
     """Set the parameter that the path names to the `value` in the body.
 
-    The broker only stores a parameter of a component that it does not know; the log says that it
-    has no effect.
+    A parameter of a component that is unknown to the broker is only stored; the log says that the
+    parameter has no effect.
     """
     component, vhost, name = _target(call)
     value = _value(call)
@@ -171,7 +171,7 @@ def _policy_row(vhost: VirtualHost, policy: Policy) -> Row:
 
 
 async def operator_policies(call: Call) -> Listing:
-    """List the operator policies of the virtual host in the path, or of all the user may see."""
+    """List the operator policies of the virtual host in the path, or of all visible ones."""
     return Listing(
         iterate(
             [

@@ -15,7 +15,7 @@ logger: Final = logging.getLogger(__name__)
 
 
 async def policies(call: Call) -> Listing:
-    """List the policies of the virtual host in the path, or of all that the user may see."""
+    """List the policies of the virtual host in the path, or of all visible virtual hosts."""
     vhosts = call.path_vhosts
     return Listing(
         iterate(

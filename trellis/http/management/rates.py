@@ -33,7 +33,7 @@ _NO_SAMPLE: Final[Samples] = ()
 
 
 class Rates:
-    """Samples of counters by object: the latest sample, and the sample before it."""
+    """Samples of counters by object: the latest sample, and the previous sample."""
 
     def __init__(self, counters: HttpCounters) -> None:
         self._samples: dict[Key, Samples] = {}
@@ -77,7 +77,7 @@ class Rates:
     ) -> dict[str, Any]:
         """Return counters by name, and the rate of each in the field `NAME_details`.
 
-        `counts` are the counters. Of `gauges`, whose values may fall, the result has only the
+        `counts` are the counters. `gauges` are numbers that may fall; the result has only their
         rates.
         """
         values = [*counts.values(), *gauges.values()]

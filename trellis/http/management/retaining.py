@@ -54,7 +54,7 @@ class RetainedSelection:
     def matching(self) -> Iterator[str | None]:
         """Yield the routing keys of matching retained messages; None when other work may run.
 
-        The caller then ends its slice of time.
+        At None, the caller must end its slice of time.
         """
         for number, key in enumerate(self._keys, 1):
             if MQTT.matches(self.filter, swap(key)):
@@ -132,8 +132,8 @@ def _row(message: Message, truncate: int, encoding: str, now: int) -> Row:
 async def clear(call: Call) -> Row:
     """Remove the retained messages whose topics match the MQTT filter `filter`.
 
-    With `dry_run=true`, only count them. A message stays (`refused`) if the user may not publish to
-    its topic.
+    With `dry_run=true`, only count these messages. A message stays (`refused`) if the user may not
+    publish to its topic.
     """
     if "filter" not in call.query:
         raise bad_request(

@@ -80,7 +80,7 @@ def queue_type(queue: Queue) -> str:
 def _policies_of(vhost: VirtualHost, queue: Queue) -> Row:
     """Return the fields of a queue's API row about its policies.
 
-    The fields are the names of its policy and operator policy, and the definition in force.
+    The fields are the names of the queue's policy and operator policy, and the definition in force.
     """
     row: Row = {}
     policies = vhost.policies
@@ -144,9 +144,10 @@ def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
 def properties_key(binding: Binding) -> str:
     """Return the text that identifies a binding among all those of its source and destination.
 
-    The text is part of API paths. It is made of the routing key and a digest of the arguments; it
-    is `~` for a binding with neither. The routing key is percent-encoded as in RabbitMQ, because
-    Terraform's provider puts the text into a name whose parts are separated by `/`.
+    The text is part of API paths. The text is made of the routing key and a digest of the
+    arguments; it is `~` for a binding without a key and arguments. The routing key is
+    percent-encoded as in RabbitMQ, because Terraform's provider puts the text into a name whose
+    parts are separated by `/`.
     """
     key = _quoted(printable(binding.key))
     if not binding.arguments:

@@ -79,7 +79,7 @@ class StreamCursor:
         return batch, row
 
     def _page(self, offset: int) -> list[BatchView]:
-        """Read up to 256 KiB of the stream; return its batches from that with `offset` on.
+        """Read up to 256 KiB of the stream; return its batches from the batch with `offset` on.
 
         Raises ApiRefusal.
         """

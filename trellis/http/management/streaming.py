@@ -82,9 +82,9 @@ async def _all_segments(
 ) -> AsyncIterator[Row | asyncio.Event]:
     """Yield the segments of a stream from the offset `at` on, those in the archive first.
 
-    `files` are the first files of the archive. When further files are requested, yield an event:
-    the caller waits for it outside a slice. Meanwhile retention may remove segments from the disk,
-    which are then in the archive. Raises ApiRefusal.
+    `files` are the first files of the archive. When further files are requested, yield an event,
+    for which the caller waits outside a slice. Meanwhile retention may remove segments from the
+    disk, which are then in the archive. Raises ApiRefusal.
     """
     while files and files[0].first < local.first_offset:
         for file in files:
@@ -176,7 +176,7 @@ def _converted(read: Callable[[], Result]) -> Result:
 
 
 def stream_result(find: Callable[[], Result]) -> Result:
-    """Call a function and return its result; raise its StreamRefusal as an ApiRefusal."""
+    """Return the result of `find`; convert its StreamRefusal to an ApiRefusal."""
     try:
         return find()
     except stream_files.StreamRefusal as refusal:

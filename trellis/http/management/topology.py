@@ -120,7 +120,7 @@ async def protect_vhost(call: Call) -> Empty:
 
 
 async def unprotect_vhost(call: Call) -> Empty:
-    """Permit again to delete the virtual host that the path names."""
+    """Remove the protection from deletion of the virtual host that the path names."""
     return await _set_protection(call, False)
 
 
@@ -152,7 +152,7 @@ async def delete_vhost(call: Call) -> Empty:
 
 
 async def exchanges(call: Call) -> Listing:
-    """List the exchanges of the virtual host in the path, or of all that the user may see."""
+    """List the exchanges of the virtual host in the path, or of all visible virtual hosts."""
     vhosts = call.path_vhosts
 
     async def rows() -> AsyncIterator[Row]:
@@ -172,7 +172,10 @@ async def exchange(call: Call) -> Row:
 
 
 def _exchange_row(call: Call, vhost: VirtualHost, exchange: Exchange) -> Row:
-    """Return an exchange as a row of the API. The caller has collected its message statistics."""
+    """Return an exchange as a row of the API.
+
+    The caller must have collected the exchange's message statistics.
+    """
     row = serializers.exchange_row(vhost, exchange)
     counts = {
         "publish_in": int(exchange.published),
@@ -232,7 +235,7 @@ QUEUE_COLUMNS: Final[Columns[tuple[VirtualHost, Queue]]] = {
 
 
 async def queues(call: Call) -> Listing | Row:
-    """List the queues and inboxes of the virtual host in the path, or of all the user may see.
+    """List the queues and inboxes of the virtual host in the path, or of all visible ones.
 
     With `sessions=false` in the query, the inboxes of MQTT sessions are left out.
     """
@@ -302,7 +305,8 @@ async def put_queue(call: Call) -> Empty:
 async def delete_queue(call: Call) -> Empty:
     """Delete the queue that the path names.
 
-    `if-unused=true` and `if-empty=true` in the query are conditions.
+    With `if-unused=true` or `if-empty=true` in the query, refuse if the queue has consumers or
+    messages.
     """
     vhost, queue = named_queue(call)
     call.may("configure", "queue", queue.name, vhost)
@@ -321,7 +325,7 @@ async def delete_queue(call: Call) -> Empty:
 async def pause_queue(call: Call) -> Empty:
     """Pause the deliveries of the queue that the path names.
 
-    A paused queue takes messages and delivers none until it is resumed or the broker ends.
+    A paused queue accepts messages and delivers none until it is resumed or the broker ends.
     """
     queue = _pausable(call)
     if pause(queue):

@@ -66,7 +66,7 @@ async def traces(call: Call) -> Listing:
 async def events(call: Call) -> Row:
     """Return the next events of the trace in the path, after the event with the number `after`.
 
-    The broker then forgets the events up to `after`. `lost` is the number of events that were
+    The broker then removes the events up to `after`. `lost` is the number of events that were
     removed unread, because more than EVENTS_MAX waited.
     """
     _, trace = _known(call)
@@ -76,7 +76,7 @@ async def events(call: Call) -> Row:
 
 
 async def end(call: Call) -> Empty:
-    """End the trace that the path names. The messages that it follows are not changed."""
+    """End the trace that the path names. The traced messages are not changed."""
     vhost, trace = _known(call)
     vhost.traces.end(trace)
     call.audit("end", "trace", vhost.name, str(trace.number))

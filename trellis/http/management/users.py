@@ -126,8 +126,8 @@ async def put_user(call: Call) -> Empty:
 async def _password_hash(call: Call, name: str, row: Row) -> str:
     """Return the password hash of a user that a request creates or changes.
 
-    It is the hash in the request, or the hash of the password in the request. If the request has
-    neither, it is the user's present hash. Raises ApiRefusal, ValueError.
+    The request may have the hash, or a password to hash. If the request has neither, return the
+    user's present hash. Raises ApiRefusal, ValueError.
     """
     if row.get("password_hash") is not None:
         return check_hash(text(row, "password_hash"), text(row, "hashing_algorithm", ""))
