@@ -165,7 +165,7 @@ def write_loader(extension: Extension) -> None:
     The code of mypyc also serves libraries that depend on each other, and is three times as long.
     """
     function = f"init_{extension.name.replace('.', '___')}"
-    code = Path(extension.sources[0])
+    [code] = map(Path, extension.sources)
     if f'"{LIBRARY}.{function}"' not in code.read_text():
         raise ValueError(f"{code} does not load {function} from {LIBRARY}")
     code.write_text(
