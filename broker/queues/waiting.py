@@ -107,7 +107,7 @@ class WaitingMessages:
         return self.sequence + self.memory.size + self.paged + 1
 
     def position_ahead(self, count: i64) -> i64:
-        """Return the position of the message about `count` places behind the head.
+        """Return the position of a message about `count` messages after the head.
 
         Returned messages are left out. Return 0 if fewer messages wait.
         """
