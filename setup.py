@@ -4,13 +4,14 @@ TRELLIS_PURE=1 leaves every module interpreted. TRELLIS_REQUIRE_COMPILED=1 makes
 missing headers or a failed compilation fatal. Without TRELLIS_REQUIRE_COMPILED, setup.py prints one
 warning line and builds an interpreted wheel, which is slower. TRELLIS_SYMBOLS=1 keeps function
 names and line numbers in the compiled modules, for profilers and debuggers; the modules then take
-28 MB instead of 12 MB.
+more than twice the space.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -26,9 +27,27 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 
-from compiled_modules import modules
+from compiled_modules import modules, small_modules
 
 ROOT = Path(__file__).resolve().parent
+
+#: The library of all compiled modules.
+LIBRARY = "trellis__mypyc"
+#: C code of an extension that loads its module from LIBRARY. To include Python.h would take four
+#: times the CPU time.
+LOADER = """struct _object *PyInit_{name}(void) __attribute__((visibility("default")));
+void *PyCapsule_Import(const char *name, int no_block);
+
+struct _object *PyInit_{name}(void)
+{{
+    struct _object *(*start)(void) = (struct _object *(*)(void))PyCapsule_Import("{capsule}", 0);
+    return start ? start() : 0;
+}}
+"""
+#: Names of C files that the compiler makes small instead of fast begin with this word.
+SMALL_FILE = "small_"
+#: Bytes of C code that one file includes: each file costs 0.18 s of CPU time for the headers.
+COMBINED_BYTES = 2_500_000
 
 
 def compiler_command() -> list[str]:
@@ -90,7 +109,68 @@ def debug_options() -> tuple[list[str], list[str]]:
     """Return the options for the compiler and for the linker about symbols and line numbers."""
     if os.environ.get("TRELLIS_SYMBOLS") or os.name != "posix":
         return [], []
-    return ["-g0"], ["-Wl,-S,-x"] if sys.platform == "darwin" else ["-s"]
+    if sys.platform == "darwin":
+        return ["-g0"], ["-Wl,-S,-x"]
+    # Only debuggers of C read unwind tables: nothing throws exceptions through C functions.
+    small_links = ["-Wl,--build-id=none", "-Wl,-z,noseparate-code", "-Wl,--hash-style=gnu"]
+    return ["-g0", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"], ["-s", *small_links]
+
+
+def combined(sources: list[str]) -> list[str]:
+    """Write C files that include the C files of several modules, and return the sources with them.
+
+    The modules of SMALL are in files of their own, which are compiled with `-Os`.
+    """
+    small = {f"__native_{path[:-3].replace('/', '___')}.c" for path in small_modules()}
+    made = [source for source in sources if not Path(source).name.startswith("__native_")]
+    for prefix, wanted in (("fast_", False), (SMALL_FILE, True)):
+        size = 0
+        including = ""
+        for path in map(Path, sources):
+            if not path.name.startswith("__native_") or (path.name in small) != wanted:
+                continue
+            if size == 0:
+                including = ""
+                made.append(str(path.with_name(f"{prefix}{len(made)}.c")))
+            including += f'#include "{path.name}"\n'
+            Path(made[-1]).write_text(including)
+            size += path.stat().st_size
+            if size > COMBINED_BYTES:
+                size = 0
+    return made
+
+
+def make_rare_functions_small(directory: Path) -> None:
+    """Mark the functions of the generated header that GCC makes small instead of fast.
+
+    These are the functions that run once, at the import of a module, and those that convert the
+    arguments of a call by Python. Other compilers may not know the attribute `optimize`.
+    """
+    header = directory / "__native_internal_trellis.h"
+    text = header.read_text()
+    for declaration, attribute in (
+        (r"char CPyDef_\w+_____top_level__\(void\)", "cold"),
+        (r"PyObject \*CPyPy_\w+\(.*\)", 'optimize("Os")'),
+    ):
+        marked = rf"\1 __attribute__(({attribute}));"
+        text, count = re.subn(rf"^(extern {declaration});$", marked, text, flags=re.MULTILINE)
+        if count == 0:
+            raise ValueError(f"{header} declares no function that matches {declaration}")
+    header.write_text(text)
+
+
+def write_loader(extension: Extension) -> None:
+    """Replace the C code of an extension that only loads its module from the library.
+
+    The code of mypyc also serves libraries that depend on each other, and is three times as long.
+    """
+    function = f"init_{extension.name.replace('.', '___')}"
+    [code] = map(Path, extension.sources)
+    if f'"{LIBRARY}.{function}"' not in code.read_text():
+        raise ValueError(f"{code} does not load {function} from {LIBRARY}")
+    code.write_text(
+        LOADER.format(name=extension.name.rpartition(".")[2], capsule=f"{LIBRARY}.{function}")
+    )
 
 
 class AllOrNothing(build_ext):
@@ -110,10 +190,16 @@ class AllOrNothing(build_ext):
         """Build the extensions, and remove all of them if one fails."""
         compile_in_turn = self.compiler.compile
 
+        def compile_one(source: str, **options: Any) -> list[str]:
+            if Path(source).name.startswith(SMALL_FILE):
+                options["extra_postargs"] = [*options["extra_postargs"], "-Os"]
+            made: list[str] = compile_in_turn([source], **options)
+            return made
+
         def compile_at_once(sources: list[str], **options: Any) -> list[str]:
             """Compile the files of an extension in parallel, which setuptools does not."""
             with ThreadPoolExecutor(self.parallel) as pool:
-                made = pool.map(lambda source: compile_in_turn([source], **options), sources)
+                made = pool.map(lambda source: compile_one(source, **options), sources)
                 return [found for several in made for found in several]
 
         self.compiler.compile = compile_at_once
@@ -124,6 +210,17 @@ class AllOrNothing(build_ext):
                 Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
             self.extensions = []
             fall_back(f"the C compiler failed, see above: {shorten(str(error), 120)}")
+        else:
+            self.leave_out_sources()
+
+    def leave_out_sources(self) -> None:
+        """Remove the Python source of compiled modules from the wheel.
+
+        The package matching keeps its source: `trellis pipeline` sends it to the workers of Spark.
+        """
+        for path in modules():
+            if not path.startswith("matching/"):
+                Path(self.build_lib, path).unlink(missing_ok=True)
 
 
 def extensions() -> list[Extension]:
@@ -149,6 +246,8 @@ def extensions() -> list[Extension]:
         fall_back(f"mypyc failed, see above: {error!r}")
         return []
     to_compile, to_link = debug_options()
+    if late:
+        make_rare_functions_small(Path("build"))
     for extension in made:
         # A compiler newer than mypyc may have new warnings.
         extension.extra_compile_args = [
@@ -156,13 +255,21 @@ def extensions() -> list[Extension]:
         ]
         if os.name == "posix" and sys.platform != "darwin":
             # Lets the compiler inline small exported functions: 7 % on every workload. ELF only.
-            extension.extra_compile_args.append("-fno-semantic-interposition")
+            # Without exported names (except PyInit_..., which Python declares), the compiler also
+            # leaves out functions that are not called.
+            extension.extra_compile_args += ["-fno-semantic-interposition", "-fvisibility=hidden"]
         extension.extra_compile_args += to_compile
         extension.extra_link_args += to_link
         # The library of all modules has many sources if link-time optimisation is possible.
         if len(extension.sources) > 1:
+            extension.sources = combined(extension.sources)
             extension.extra_compile_args += late
             extension.extra_link_args += [*late, "-O3", "-fno-semantic-interposition"]
+        elif late:
+            write_loader(extension)
+            extension.extra_compile_args += ["-Os", "-fno-ident"]
+            # The loader has neither constructors nor exceptions.
+            extension.extra_link_args += ["-nostartfiles", "-Wl,--no-eh-frame-hdr"]
     return made
 
 

@@ -46,6 +46,47 @@ LEFT_OUT = {
     "broker/replication/*.py": "runs once for each batch, and waits for the replicated log",
 }
 
+#: The compiled modules that the compiler makes small instead of fast, by package: they never run
+#: per message, but at a declaration, a login, a change of rights or policies, an import, a start,
+#: a question of an operator, or in the background.
+SMALL = {
+    "broker": "alarms compatibility patterns",
+    "broker/access": "roles",
+    "broker/definitions": "exporting objects rabbitmq restore trial",
+    "broker/queues": "arguments pausing peeking policies recount replacing",
+    "broker/routing": (
+        "authorization binding_chunks binding_trial changed_bindings equivalence match_reasons"
+        " queue_verdicts topology_stream tracing"
+    ),
+    "broker/store": (
+        "audit backup catalog checkpoint_schedule dropping file_order findings inspect opening"
+        " recovery renaming"
+    ),
+    "broker/stream": "archived inspect leftover recovery removal replica streams template",
+    "broker/vhost": (
+        "applied_policies background bindings client_declarations declarations exchange_maker"
+        " journals message_move move_destination move_survey options parameters private_queues"
+        " queue_names"
+    ),
+    "protocols": (
+        "credential_expiry deferred_reply end_reasons front listing login_input proxy redirect"
+        " refusal_fields"
+    ),
+    "protocols/amqp": "front options",
+    "protocols/amqp/channel": "cancelled exclusive_queues reauthorization",
+    "protocols/amqp/connection": (
+        "binding closing consuming declaring handshake heartbeats method_checks reauthorizing"
+        " states"
+    ),
+    "protocols/mqtt": "front options",
+    "protocols/mqtt/codec": "connect reasons",
+    "protocols/mqtt/connection": (
+        "authentication closing granting identifiers login reauthorization service"
+    ),
+    "protocols/mqtt/session": "restoring sessions sys_topics wills",
+    "protocols/websocket": "upgrade",
+}
+
 
 def modules(root: Path = ROOT) -> list[str]:
     """Return the paths of the modules to compile, relative to `root`, in a stable order."""
@@ -55,6 +96,11 @@ def modules(root: Path = ROOT) -> list[str]:
         found += path.rglob("*.py") if path.is_dir() else [path]
     paths = (path.relative_to(root).as_posix() for path in found)
     return sorted(path for path in paths if not any(fnmatch(path, pattern) for pattern in LEFT_OUT))
+
+
+def small_modules() -> set[str]:
+    """Return the paths of the modules that the compiler makes small, as in `modules`."""
+    return {f"{package}/{name}.py" for package, names in SMALL.items() for name in names.split()}
 
 
 def _file(name: str) -> str:

@@ -94,6 +94,40 @@ def test_names_to_compile_and_to_leave_out_exist(compiled_modules: ModuleType) -
     assert [name for name in compiled_modules.COMPILED if not (ROOT / name).exists()] == []
     for pattern in compiled_modules.LEFT_OUT:
         assert any(fnmatch(path, pattern) for path in _sources()), pattern
+    assert compiled_modules.small_modules() - set(compiled_modules.modules()) == set()
+
+
+def test_each_c_file_is_included_once_and_small_modules_apart(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(setup_py, "COMBINED_BYTES", 25)
+    small = ["broker/alarms.py", "broker/patterns.py"]
+    monkeypatch.setattr(setup_py, "small_modules", lambda: small)
+    fast = ["broker/agenda.py", "broker/limits.py", "matching/trie.py"]
+    names = [f"__native_{path[:-3].replace('/', '___')}.c" for path in (*small, *fast)]
+    for name in names:
+        Path(name).write_text("int some_code;\n")
+    made = setup_py.combined(["init.c", *names])
+    assert made[0] == "init.c"
+    assert [Path(name).name.split("_")[0] for name in made[1:]] == ["fast", "fast", "small"]
+    found = [re.findall('"(.+)"', Path(name).read_text()) for name in made[1:]]
+    assert found == [names[2:4], names[4:], names[:2]]
+
+
+def test_functions_that_run_rarely_are_marked(setup_py: ModuleType, tmp_path: Path) -> None:
+    header = tmp_path / "__native_internal_trellis.h"
+    header.write_text(
+        "extern char CPyDef_agenda_____top_level__(void);\n"
+        "extern PyObject *CPyPy_agenda___run(PyObject *self, PyObject *kwnames);\n"
+        "extern char CPyDef_agenda___run(void);\n"
+    )
+    setup_py.make_rare_functions_small(tmp_path)
+    marks = [line.partition(" __attribute__")[2] for line in header.read_text().splitlines()]
+    assert marks == ["((cold));", '((optimize("Os")));', ""]
+    header.write_text("extern char CPyDef_agenda___run(void);\n")
+    with pytest.raises(ValueError, match="declares no function"):
+        setup_py.make_rare_functions_small(tmp_path)
 
 
 def test_missing_headers_are_named(
@@ -195,7 +229,8 @@ def test_compiled_modules_are_stripped_unless_symbols_are_wanted(
 ) -> None:
     monkeypatch.delenv("TRELLIS_SYMBOLS", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
-    assert setup_py.debug_options() == (["-g0"], ["-s"])
+    to_compile, to_link = setup_py.debug_options()
+    assert "-g0" in to_compile and "-s" in to_link
     monkeypatch.setenv("TRELLIS_SYMBOLS", "1")
     assert setup_py.debug_options() == ([], [])
 
@@ -210,6 +245,31 @@ def test_the_notes_of_a_release_are_its_part_of_the_changelog(
     with pytest.raises(ValueError, match=r"'## 2\.0\.0'"):
         tool.notes(changelog, "2.0.0")
     assert tool.notes((ROOT / "CHANGELOG.md").read_text(), PROJECT["version"])
+
+
+def test_a_loader_asks_the_library_for_its_module(setup_py: ModuleType, tmp_path: Path) -> None:
+    code = tmp_path / "agenda.c"
+    code.write_text('"trellis__mypyc.init_broker___agenda"')
+    setup_py.write_loader(Extension("broker.agenda", [str(code)]))
+    assert "PyInit_agenda(void)" in code.read_text()
+    assert '"trellis__mypyc.init_broker___agenda"' in code.read_text()
+    with pytest.raises(ValueError, match="does not load init_broker___limits"):
+        setup_py.write_loader(Extension("broker.limits", [str(code)]))
+
+
+def test_a_compiled_wheel_has_the_source_of_matching_only(
+    setup_py: ModuleType, tmp_path: Path
+) -> None:
+    """`trellis pipeline` sends the source of matching to Spark. The rest would take 0.7 MB."""
+    names = ["matching/trie.py", "broker/agenda.py", "broker/__init__.py", "trellis/server/turn.py"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    command = setup_py.AllOrNothing(Distribution({"name": "x"}))
+    command.build_lib = str(tmp_path)
+    command.leave_out_sources()
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.py")}
+    assert left == {"matching/trie.py", "broker/__init__.py"}
 
 
 def test_unstripped_modules_of_a_wheel_are_found(

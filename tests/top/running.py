@@ -435,12 +435,14 @@ class Leaks:
         """
         gc.disable()
         try:
+            counts, objects = self._before
             for _ in range(500):
-                now = self._counts(), self._objects()
-                if now == self._before:
+                # The objects are counted only when the rest is as before, because it takes long.
+                if self._counts() == counts and self._objects() == objects:
                     break
                 await asyncio.sleep(0.02)
-            assert now == self._before
+            else:
+                assert (self._counts(), self._objects()) == self._before
         finally:
             gc.enable()
         gc.unfreeze()

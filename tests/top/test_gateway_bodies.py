@@ -65,7 +65,11 @@ def test_spaces_do_not_count_for_the_size_of_a_row(indent: int | None) -> None:
         pytest.param(
             b'{"queues":[' + b"{}," * 400_000 + b"{}]}", id="rows", marks=pytest.mark.long
         ),
-        pytest.param(b'{"queues":[[' + b"{}," * 400_000 + b"{}]]}", id="values of one row"),
+        pytest.param(
+            b'{"queues":[[' + b"{}," * 400_000 + b"{}]]}",
+            id="values of one row",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             b"{" + b",".join(b'"%x":1' % number for number in range(200_000)) + b"}", id="names"
         ),
