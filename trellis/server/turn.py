@@ -42,7 +42,7 @@ LOGIN_SECONDS: Final = 0.0005
 #: Seconds between two checks of the deadlines of all links.
 DEADLINE_INTERVAL: Final = 0.5
 #: Number of links whose deadlines are checked in one turn.
-DEADLINE_SLICE: Final = 500
+DEADLINE_SLICE: Final = 200
 #: A check of deadlines that runs this many seconds late follows a pause: the process was stopped
 #: (SIGSTOP, a suspended machine), or a turn took long. The broker read no input during the pause.
 PAUSE_SECONDS: Final = 0.1
