@@ -98,7 +98,7 @@ def without_posix(text: str) -> str:
     """Return a regular expression with its POSIX classes written out.
 
     `re` would read `[[:alpha:]]` as a class of the characters `[:alph`, followed by a literal `]`.
-    Raise re.error for a POSIX class that is unknown, negated, or not within a class.
+    Raises re.error for a POSIX class that is unknown, negated, or not within a class.
     """
     if text.count("[") == 0:
         return text

@@ -193,7 +193,7 @@ class Identity:
 def pattern_of(text: str) -> re.Pattern[str]:
     """Return the regular expression of a permission; an empty text matches only the empty name.
 
-    Raise re.error if the text is not a regular expression.
+    Raises re.error if the text is not a regular expression.
     """
     return re.compile(without_posix(text or "^$"), re.DOTALL)
 

@@ -90,8 +90,8 @@ class User(Identity):
         """Replace the user's permissions and rules in a virtual host.
 
         `permission` has the patterns for configure, write and read; if `permission` is None, the
-        user may not enter the virtual host. Return True if something changed. Raise
-        PreconditionFailed, and change nothing, if a pattern or a rule is invalid.
+        user may not enter the virtual host. Return True if something changed.
+        Raises PreconditionFailed, and changes nothing, if a pattern or a rule is invalid.
         """
         before = self._by_vhost.get(vhost)
         permissions = UserPermissions(self.name, vhost, permission or ("", "", ""), rules, topics)
@@ -168,8 +168,8 @@ class Users:
         """Create a user, or replace the password hash and the tags of an existing user.
 
         An existing user keeps its permissions. It keeps its limits if `limits` is None, and its
-        role if `role` is None; the role "" removes the role. Return the user. Raise
-        PreconditionFailed if the name or a tag is not valid, or if there is no such role.
+        role if `role` is None; the role "" removes the role. Return the user.
+        Raises PreconditionFailed if the name or a tag is not valid, or if there is no such role.
         """
         row: dict[str, object] = {"password_hash": password_hash, "tags": list(tags)}
         known = self.by_name.get(name)

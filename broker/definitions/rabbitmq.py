@@ -89,8 +89,8 @@ def import_(
     """Import the definitions of a decoded JSON document, and return a report.
 
     `check_hash` gets a password hash and the name of its algorithm as RabbitMQ writes them, and
-    returns the hash as the broker stores it; it raises ValueError if the hash is invalid. Raise
-    PreconditionFailed if the document is not a JSON object.
+    returns the hash as the broker stores it; `check_hash` raises ValueError for an invalid hash.
+    Raises PreconditionFailed if the document is not a JSON object.
     """
     rows = rows_of(document)
     import_run = Import(broker, check_hash, ticket)

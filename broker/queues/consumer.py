@@ -62,7 +62,7 @@ class Delivery:
 
 @mypyc_attr(acyclic=True)
 class ReturnedMessage:
-    """A message that was returned to its queue.
+    """A message that a consumer returned to its queue.
 
     The object has no reference to the consumer that returned the message, so that a requeued
     message keeps no closed connection in memory.

@@ -113,8 +113,10 @@ class DeliveryGate:
 
     @abstractmethod
     def position_ahead(self, rank: i64, count: i64) -> i64:
-        """Return the position of the waiting message about `count` places behind the head; 0 if
-        fewer messages wait. In a priority queue, only messages of the priority `rank` count.
+        """Return the position of a waiting message about `count` messages after the head.
+
+        Return 0 if fewer messages wait. In a priority queue, only messages of the priority `rank`
+        count.
         """
         raise NotImplementedError
 

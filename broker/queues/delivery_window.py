@@ -10,7 +10,7 @@ message above its durable mark, and moves the mark ahead before its deliveries r
     deliveries above `renew_above`   append a higher mark
     deliveries above `mark`          wait until a higher mark is durable
 
-While messages wait, the next mark is the position of the message WAITING_MARKED places behind the
+While messages wait, the next mark is the position of the message WAITING_MARKED messages after the
 head. If deliveries reach a mark before the next mark is durable, this distance is doubled, up to
 FASTEST * WAITING_MARKED. While no message waits, the next mark is MARK_SPAN positions ahead. So a
 queue whose consumers keep up appends one mark for about 65,000 messages. If its consumers then
@@ -55,7 +55,7 @@ class WindowOwner(Protocol):
         """The agenda of the queue."""
 
     def position_ahead(self, rank: i64, count: i64) -> i64:
-        """Return the position of the waiting message that is `count` places behind the head.
+        """Return the position of a waiting message about `count` messages after the head.
 
         Return 0 if fewer messages wait. In a priority queue, only messages of the priority `rank`
         count.

@@ -39,7 +39,7 @@ class PeekCursor:
 
 
 class PeekedMessage:
-    """A waiting message, its place in the queue, and the number of times that it was returned.
+    """A waiting message, its place in the queue, and the number of times that it was requeued.
 
     `message` is None if the store cannot read the message.
     """

@@ -653,7 +653,7 @@ class Queue(MessageSource):
 
     @property
     def head_attempts(self) -> int:
-        """Number of times that the first message was returned; 0 if the queue is empty."""
+        """Number of times that the first message was requeued; 0 if the queue is empty."""
         returned = self._waiting.returned
         return int(returned.peek().attempts) if returned.count > 0 else 0
 

@@ -142,7 +142,7 @@ class ReplicaDirectory:
         log = SegmentLog(self._disk, f"{self.path}/{LOG}", self._segment_size, salt)
         self._check(log.open(warm.survivors, ignore_progress))
         if log.salt != salt:
-            raise self._diverged(f"its log has the salt {log.salt}, and the cluster has {salt}")
+            raise self._diverged(f"the local log has salt {log.salt}, the cluster has salt {salt}")
         self._stream_ends = {number: end for number, (end, _) in warm.survivors.streams.items()}
         warm.follow(log)
         self._received = ReceivedRecords(self._codecs, log.seed)
@@ -292,7 +292,7 @@ class ReplicaDirectory:
         end, number = int(log.last), batch.number
         if not records.count:
             if batch.position_before < end <= batch.position:
-                raise self._diverged(f"its log has position {end}, and batch {number} does not")
+                raise self._diverged(f"batch {number} lacks position {end} of the local log")
             return True
         if end >= records.last:
             self._compare(log, batch, records, data)
@@ -300,7 +300,7 @@ class ReplicaDirectory:
         if end >= records.first:
             self._cut(log, int(records.first))
         elif end > batch.position_before:
-            raise self._diverged(f"its log has position {end}, and batch {number} does not")
+            raise self._diverged(f"batch {number} lacks position {end} of the local log")
         return False
 
     def _compare(

@@ -360,8 +360,8 @@ class FileScan:
         return self.reader.base + self.reader.record_start
 
     def advance(self) -> bool:
-        """Go to the next record. Return False if there is none: `reader.stop` is END or BAD. Raise
-        TooNew for an unknown format, OSError if the file cannot be read.
+        """Go to the next record. Return False if there is none: `reader.stop` is END or BAD.
+        Raises TooNew for an unknown format, OSError if the file cannot be read.
         """
         reader = self.reader
         while not reader.advance():

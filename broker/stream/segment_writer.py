@@ -141,8 +141,8 @@ class SegmentWriter(PoisonableWriter):
     def plan(self, batches: list[EncodedBatch]) -> None:
         """Choose the places of batches that are appended later, in this order.
 
-        A node of a cluster ships the batches with their places before it appends them. Raise
-        WriteFailed if the call can be repeated later.
+        A node of a cluster ships the batches with their places before it appends them.
+        Raises WriteFailed if the call can be repeated later.
         """
         self.check_poisoned()
         written = self._written

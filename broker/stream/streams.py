@@ -53,8 +53,8 @@ class Streams:
     def assign_number(self, queue: StreamQueue, number: int, known: bool) -> None:
         """Set the number of a stream.
 
-        If `known` is True, the stream existed before this start: recover its segments. Raise
-        StoreError if a segment cannot be read or written.
+        If `known` is True, the stream existed before this start: recover its segments.
+        Raises StoreError if a segment cannot be read or written.
         """
         local = queue.local
         queue.number = queue.pending_rows.number = local.number = local.segment_writer.number = (

@@ -138,7 +138,7 @@ class MessagePublisher(Protocol):
         message: Message,
         ticket: Ticket | None,
     ) -> i64:
-        """Publish a message and return its fate. Raise the plan's `refusal`, if it has one."""
+        """Publish a message and return its fate. Raises the plan's `refusal`, if it has one."""
 
     def encoded(self, encoding: AmendedEncoding, content: bytes, qos: i64) -> Encoding:
         """Return an encoding that holds the properties of a dead letter in little memory."""

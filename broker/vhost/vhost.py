@@ -329,7 +329,7 @@ class VirtualHost(DeadLetterHost):
     ) -> i64:
         """Publish a message on the slow path, and return its fate.
 
-        `plan` is the result of `plan_of`, called in the same turn. Raise the plan's `refusal`, if
+        `plan` is the result of `plan_of`, called in the same turn. Raises the plan's `refusal`, if
         it has one. The ticket waits for all changes that must be durable before the publisher gets
         a confirm. Afterwards, a message with QoS 1 or 2 that a durable queue gets has a `position`
         in the store.

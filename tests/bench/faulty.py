@@ -14,7 +14,7 @@ CONNACK = b"\x20\x02\x00\x00"
 
 
 class FaultyBroker:
-    """A broker that is wrong on purpose, and runs as a context manager. `fault` is its fault:
+    """Wrong on purpose: a broker with one of these faults, which runs as a context manager.
 
     silent      forwards no message                     greedy     acknowledges nothing
     stutter     forwards the 20th message twice         forgetful  does not forward the 20th message

@@ -23,7 +23,7 @@ def body_of(name: str, number: int, size: int) -> bytes:
 
 
 def read_body(body: bytes) -> tuple[str, int]:
-    """Return (publisher, number) of a body. Raise an error for a body that was never sent."""
+    """Return (publisher, number) of a body. Raises an error for a body that was never sent."""
     name, number, size, *_ = body.split(b":", 3)
     assert body == body_of(name.decode(), int(number), int(size)), (
         f"no publisher sent {body[:100]!r}"

@@ -190,7 +190,7 @@ def test_article_4_the_matches_of_each_topic_save_that_a_wildcard_is_exactly_one
 ) -> None:
     """Article 4 describes a matcher with the rules of an AMQP before 0-9-1.
 
-    There, `forex.*` also matches `forex`; here it does not.
+    In those rules, `forex.*` also matches `forex`; in Trellis it does not.
     """
     matcher = subscribed(name, {0: "forex.*", 1: "*.usd", 2: "*.eur", 3: "*"})
     expected = {
@@ -245,7 +245,7 @@ def test_article_5_the_patterns_of_the_drawn_trie(name: str) -> None:
 def test_article_5_the_example_as_it_is_printed_has_lost_a_star(name: str) -> None:
     """Article 5 prints the pattern `.stock.#`, and says that it matches two keys.
 
-    It matches neither of them, because it begins with an empty word. The article must mean
+    The pattern matches neither key, because it begins with an empty word. The article must mean
     `*.stock.#`.
     """
     matcher = subscribed(name, {0: ".stock.#"})

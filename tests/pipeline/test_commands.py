@@ -198,7 +198,7 @@ def test_a_job_runs_again_when_more_was_published(
 ) -> None:
     """A job that runs again counts each message once.
 
-    With --follow, it runs until Ctrl-C, which is not a failure.
+    With --follow, the job runs until Ctrl-C, and ends with exit code 0.
     """
     some = rows(random.Random(4), 90, definitions(random.Random(3), 5))
     writer = Writer(tmp_path / "journal")
@@ -367,9 +367,9 @@ def test_an_error_is_one_line(
 
 
 def test_the_error_of_a_java_that_does_not_start_is_shown(place: Path, tmp_path: Path) -> None:
-    """If Java does not start, the command prints its error as one line.
+    """If Java does not start, the command prints Java's error as one line.
 
-    It does not print the warnings that Java prints at every start.
+    The command leaves out the warnings that Java prints at every start.
     """
     ran = subprocess.run(
         [

@@ -139,7 +139,7 @@ class OwnPlaces(Cluster):
 def test_a_wrong_design_is_caught(
     replica_type: type[ReplicaDirectory], cluster_type: type[Cluster], first: int, tmp_path: Path
 ) -> None:
-    """Search the seeds from `first` on until one finds the error of this wrong design.
+    """Search the seeds from `first` on until a seed finds the error of this wrong design.
 
     `first` is chosen shortly before a seed that finds the error, so that the search is short.
     """

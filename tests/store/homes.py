@@ -84,7 +84,7 @@ class Home(World):
         self.catalog.close()
 
     def records(self) -> list[str]:
-        """Return the records of the log, a line each: position, kind and fields."""
+        """Return the records of the log, one per line: position, kind and fields."""
         return [line for line in dump(RealDisk(), str(self.directory / LOG)) if line[0].isdigit()]
 
 

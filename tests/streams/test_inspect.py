@@ -237,9 +237,9 @@ def without_the_last_records(home: Home) -> None:
 
 @pytest.mark.parametrize("mended", [False, True])
 def test_rows_stay_when_the_log_lost_how_far_they_are(home: Home, mended: bool) -> None:
-    """The log says up to which row a stream is durable; a start cuts the rows after it.
+    """The log has a record of the last durable row of a stream; a start cuts the later rows.
 
-    If damage or a repair has removed this record from the log, a start must keep all rows.
+    If damage or a repair has removed this record, a start must keep all rows.
     """
     without_the_last_records(home)
     if mended:

@@ -117,7 +117,7 @@ def test_wherever_the_end_comes_each_message_is_there_once(
 ) -> None:
     """The log is cut anywhere in a batch whose messages are not confirmed yet, as in a crash.
 
-    The producer publishes these messages again. Each must be stored once.
+    The producer publishes these messages again. Each message must be stored once.
     """
     directory: Path = tmp_path_factory.mktemp("d")
     home = Home(directory)
@@ -381,7 +381,7 @@ def test_producer_that_repeats_refused_messages_is_accepted_once_and_in_order(
 ) -> None:
     """The producer has several messages in flight to a queue that may be full at any moment.
 
-    It publishes refused and unanswered messages again, in ascending order.
+    The producer publishes refused and unanswered messages again, in ascending order.
     """
     directory: Path = tmp_path_factory.mktemp("d")
     home = Home(directory)

@@ -537,7 +537,7 @@ async def test_an_unknown_name_is_as_much_work_as_a_wrong_password(
 ) -> None:
     """An unknown name and a wrong password must take equal time, so that no name can be guessed.
 
-    The test counts argon2id hashes instead of time: each failed login costs one.
+    The test counts argon2id hashes instead of time: each failed login costs one hash.
     """
     hashed: list[str] = []
 

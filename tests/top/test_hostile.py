@@ -129,8 +129,8 @@ async def test_client_lost_within_a_record_or_a_frame_leaves_nothing(
 def test_renegotiation_is_refused(authority: Authority) -> None:
     """The broker refuses TLS renegotiation.
 
-    Otherwise a client could request it again and again; each time costs a server ten times as much
-    as the client.
+    Otherwise a client could renegotiate again and again. Each renegotiation costs the server ten
+    times as much work as the client.
     """
     openssl = require("openssl")
     broker = BrokerProcess(
@@ -249,7 +249,7 @@ def laps(client: Socket | socket.socket, seconds: float) -> list[float]:
 def test_a_thousand_connections_a_second_are_hardly_noticed(
     authority: Authority, door: str
 ) -> None:
-    """Measures the tail latency of a client while 1,000 others a second connect and disconnect.
+    """Measure the tail latency of a client while 1,000 others a second connect and disconnect.
 
     The bound is only an order of magnitude, because the broker, the attackers and the client may
     have to share two processors.

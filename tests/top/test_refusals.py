@@ -143,7 +143,7 @@ async def test_topics_that_a_user_may_not_use(
 ) -> None:
     """The log has one line for the first refused publication of a connection.
 
-    It also has one line for each SUBSCRIBE with refused filters.
+    The log also has one line for each SUBSCRIBE with refused filters.
     """
     caplog.set_level("INFO")
     rules = ["allow publish mine/#", "allow subscribe mine/#"]

@@ -195,7 +195,7 @@ class ArchiveService(ArchiveBackend):
             self._open.pop(number, None)
 
     def _unavailable(self, rows: ArchivedRows) -> str:
-        reason = self.counters.last_error or "its worker does not answer"
+        reason = self.counters.last_error or "the archive worker does not answer"
         return (
             f"the archive {self.url} did not deliver rows of stream '{rows.name}' in vhost "
             f"'{rows.vhost}' within {self._patience:g} s ({reason})"

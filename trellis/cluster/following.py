@@ -128,7 +128,7 @@ class Following:
                 logs.error(
                     "cluster_blocked",
                     reason=str(error),
-                    note="this node follows no further until its disk has space",
+                    note="this node stops following the log until its disk has space",
                 )
             self.blocked_reason = str(error)
             raise

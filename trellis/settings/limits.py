@@ -171,7 +171,7 @@ def _byte_rate(of: str) -> Meta:
 
 
 class RatesSettings(Section, frozen=True, kw_only=True):
-    """Rate limits. The broker throttles a client above a limit: it pauses its reads."""
+    """Rate limits. If a client exceeds a limit, the broker pauses reading from the client."""
 
     connection_messages: Annotated[int, _message_rate("one connection")] = 0
     connection_bytes: Annotated[int, _byte_rate("one connection")] = 0

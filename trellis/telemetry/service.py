@@ -153,7 +153,7 @@ class TelemetryService:
         logs.warning(
             "telemetry_worker_lost",
             reason=reason,
-            note=f"its spans are lost; next start in {delay:g} s",
+            note=f"the spans in the worker are lost; next start in {delay:g} s",
         )
 
 

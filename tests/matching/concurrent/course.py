@@ -35,7 +35,7 @@ class Course:
         self._error: BaseException | None = None
 
     def run(self, scripts: list[Callable[[], None]]) -> None:
-        """Run all scripts to their end. Raise the exception that a script raised."""
+        """Run all scripts to their end. Raises the exception that a script raised."""
         self._running = list(range(len(scripts)))
         self._doors = [threading.Lock() for _ in scripts]
         for lock in (self._home, *self._doors):

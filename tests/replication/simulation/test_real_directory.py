@@ -54,7 +54,7 @@ def test_the_same_with_many_seeds(first: int) -> None:
 def test_a_wrong_design_of_the_directory_is_caught(
     node_type: type[Node], first: int, caught: set[str]
 ) -> None:
-    """Search the seeds from `first` on until one finds the error of this wrong directory.
+    """Search the seeds from `first` on until a seed finds the error of this wrong directory.
 
     `first` is a seed that finds the error, so that the search is short; if the simulation changes,
     later seeds are tried.

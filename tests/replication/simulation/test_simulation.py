@@ -86,7 +86,7 @@ def test_the_same_with_many_seeds_of_switches(first: int) -> None:
 def test_a_wrong_design_of_a_switch_is_caught(
     node_type: type[Node], first: int, caught: set[str]
 ) -> None:
-    """Search the seeds from `first` on until one finds the error of this wrong node.
+    """Search the seeds from `first` on until a seed finds the error of this wrong node.
 
     `first` is chosen shortly before a seed that finds the error, so that the search is short.
     """

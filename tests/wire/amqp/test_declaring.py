@@ -417,7 +417,7 @@ def test_a_connection_forgets_exclusive_queues_that_have_expired() -> None:
 def test_line_breaks_are_removed_from_the_names_of_declarations_and_bindings() -> None:
     """The broker removes line breaks from the names of queues and exchanges.
 
-    The test puts them at another place each time that it writes a name.
+    The test puts line breaks at another place each time it writes a name.
     """
     client = World().amqp()
     vhost = client.world.vhost
