@@ -368,7 +368,7 @@ def test_a_record_where_the_owner_has_a_definition_stops_the_node(place: Place) 
     fork.state = batches.state
     place.apply(batches.make(stored(b"mine")))
     place.crash()
-    with pytest.raises(ReplicaDiverged, match="position 3, and batch 2 does not"):
+    with pytest.raises(ReplicaDiverged, match="batch 2 lacks position 3 of the local log"):
         place.apply(fork.make(Defined("/", "queue", "r", {})))
 
 
