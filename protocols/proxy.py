@@ -28,7 +28,7 @@ Address = tuple[str, int]
 
 
 class BadHeader(Exception):
-    """Raised if the input does not begin with a valid PROXY header."""
+    """Raised if a connection does not begin with a valid PROXY header."""
 
 
 def read_header(data: bytes) -> tuple[int, Address | None]:

@@ -93,7 +93,7 @@ class CatalogError(StoreError):
 class CatalogUnwritten(CatalogError):
     """Raised if a write to the catalog fails, and can be repeated.
 
-    Another process holds a lock, no file descriptor is free, or the disk is full (CatalogFull).
+    The reason is a lock of another process, no free file descriptor, or a full disk (CatalogFull).
     """
 
 

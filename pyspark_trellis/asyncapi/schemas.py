@@ -39,7 +39,7 @@ _FORMATS: Final[tuple[tuple[str, Callable[[str], object]], ...]] = (
 
 
 class NotJson(ValueError):
-    """Raised if the bytes are not a JSON text."""
+    """Raised if the body of a message is not a JSON text."""
 
 
 def decoded(data: bytes | str) -> Any:

@@ -10,7 +10,7 @@ class BenchError(Exception):
 class Unreachable(BenchError):
     """Raised if no workload can run.
 
-    No broker answers, the broker refuses the login, or --pid names no process.
+    For example, no broker answers, the broker refuses the login, or --pid names no process.
     """
 
 

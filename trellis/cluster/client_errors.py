@@ -63,7 +63,7 @@ class LogShorter(ReplicationError):
 class LogHole(ReplicationError):
     """Raised if records of the log are missing.
 
-    The topic of the log was compacted, or other programs write to the topic.
+    The reason is that the topic of the log was compacted, or that other programs write to it.
     """
 
 

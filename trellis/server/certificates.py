@@ -248,7 +248,7 @@ def _revocations(file: str) -> list[float]:
 
 
 class _Encrypted(Exception):
-    """Raised if the private key is encrypted, so that OpenSSL does not prompt for a password."""
+    """Raised if a private key is encrypted, before OpenSSL prompts for the password."""
 
 
 def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> None:

@@ -49,7 +49,7 @@ FAILURE: Final = 0x80
 
 
 class MalformedPacket(Exception):
-    """Raised if a client violates the protocol, which ends its connection [MQTT-4.8.0-1].
+    """Raised if a client violates the protocol: the connection is closed [MQTT-4.8.0-1].
 
     Metrics count the error under `reason`. `code` is the reason code that the broker sends to a
     client of MQTT 5.
