@@ -42,7 +42,7 @@ KEY_MAX: Final = 512
 #: OFFERED_SHARE, chosen at random. So a busy headers exchange pays little for samples. Each offered
 #: later message stands for OFFERED_SHARE messages in estimates.
 ALL_OFFERED: Final[i64] = 1_000
-OFFERED_SHARE: Final[i64] = 4
+OFFERED_SHARE: Final[i64] = 16
 #: Number of topics that a reader handles in one step.
 TOPICS_PER_STEP: Final = 256
 
@@ -146,7 +146,7 @@ class TopicHistory:
         if number <= ALL_OFFERED:
             slot.first_samples.offer(vhost, exchange, key, properties)
         elif number >= slot.next_offer:
-            # The distance to the next offered message varies from 1 to 7. With a constant distance,
+            # The distance to the next offered message varies from 1 to 31. With a constant distance,
             # headers that repeat with the same period might never be sampled.
             slot.next_offer = number + 1 + mixed(number & 0xFFFF_FFFF, 0) % (2 * OFFERED_SHARE - 1)
             slot.later_samples.offer(vhost, exchange, key, properties)
