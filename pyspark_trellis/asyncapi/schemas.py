@@ -39,7 +39,7 @@ _FORMATS: Final[tuple[tuple[str, Callable[[str], object]], ...]] = (
 
 
 class NotJson(ValueError):
-    """Raised if the body of a message is not a JSON text."""
+    """Raised if a text is not JSON, or is nested too deeply."""
 
 
 def decoded(data: bytes | str) -> Any:
