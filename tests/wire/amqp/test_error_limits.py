@@ -174,4 +174,4 @@ def test_limits_on_names_are_refused_with_530(limit: str) -> None:
     assert (answer.scope, answer.code) == (
         "connection",
         530,
-    ) and f"its limit of {2 if limit == 'queues' else 8}" in answer.text
+    ) and f"the limit of {2 if limit == 'queues' else 8}" in answer.text
