@@ -146,7 +146,7 @@ class TopicHistory:
         if number <= ALL_OFFERED:
             slot.first_samples.offer(vhost, exchange, key, properties)
         elif number >= slot.next_offer:
-            # The distance to the next offered message varies from 1 to 31. With a constant distance,
+            # The distance to the next offered message varies from 1 to 31: with a fixed distance,
             # headers that repeat with the same period might never be sampled.
             slot.next_offer = number + 1 + mixed(number & 0xFFFF_FFFF, 0) % (2 * OFFERED_SHARE - 1)
             slot.later_samples.offer(vhost, exchange, key, properties)
