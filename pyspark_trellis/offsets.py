@@ -184,9 +184,10 @@ def ending(text: str, bounds: OffsetRange, name: str) -> int:
 
 
 def micros_of(text: str, option: str) -> int:
-    """Return a time in microseconds since 1970: ISO 8601, or milliseconds since 1970.
+    """Parse a time, and return it in microseconds since 1970.
 
-    Raises PipelineError if the text is neither.
+    `text` is a time in ISO 8601, or a number of milliseconds since 1970. Raises PipelineError if it
+    is neither.
     """
     if text.isdecimal():
         return int(text) * 1_000

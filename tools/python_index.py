@@ -169,7 +169,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _decorators(node: ast.ClassDef | Function) -> Iterator[str]:
-    """Yield the last names of the decorators of a definition."""
+    """Yield the last part of each decorator's dotted name, such as `setter` of `@x.setter`."""
     for decorator in node.decorator_list:
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
         yield _dotted(called).rpartition(".")[2]

@@ -33,8 +33,8 @@ class NearKeyFilter:
     `wildcards` is False if `*` and `#` in a binding key stand for themselves, as in a direct
     exchange.
 
-    Both `.` and `/` separate words here. So the AMQP word `a/b` counts as two words, and the filter
-    can reject a near miss whose one change is in this word.
+    Both `.` and `/` separate words here, so the AMQP word `a/b` counts as two words. The filter may
+    therefore miss a binding key that differs from the routing key only in such a word.
     """
 
     __slots__ = (

@@ -268,7 +268,7 @@ class FollowedMessages(LiveMessages):
 
     @property
     def blocks(self) -> int:
-        """Number of blocks."""
+        """Number of blocks in which the messages are recorded."""
         return len(self._blocks)
 
     @property

@@ -1,7 +1,8 @@
-"""The contract between the store and streams: their rows, and their files to remove.
+"""The interface between the store and streams: rows to write, and segment files to remove.
 
 On a node of a cluster, the rows of a batch are encoded first, then shipped to the replicated log,
-then written: `ShippedRows` names the file and the place in the file at which each node writes them.
+then written: `ShippedRows` names the file, and the byte of the file at which each node writes the
+rows.
 """
 
 from __future__ import annotations

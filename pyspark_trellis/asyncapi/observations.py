@@ -158,9 +158,10 @@ def observe(journal: JournalRange, most: int) -> Observations:
 
 
 def _counted(journal: JournalRange, low: int, high: int) -> tuple[list[dict[str, Any]], int]:
-    """Return the combinations with their numbers of messages, the most frequent first.
+    """Return the combinations of values of the columns _KEYS in the rows from `low` to `high`.
 
-    The second value is the number of messages whose combinations were left out.
+    Each combination has its number of messages; the most frequent is the first. The second value is
+    the number of messages whose combinations were left out.
     """
     selected = SelectedRows(projection(("published_at", *_KEYS)), journal.options)
     total: pa.Table | None = None

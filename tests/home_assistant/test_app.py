@@ -236,7 +236,10 @@ def others_may_enter(path: Path) -> bool:
 
 
 def python_of_all_users() -> str:
-    """Return a Python that every user may run, of the tests' version; skip the test without one."""
+    """Return the path of a Python interpreter of the tests' version that every user may run.
+
+    Skip the test if there is no such interpreter.
+    """
     found = shutil.which("python3", path="/usr/bin:/usr/local/bin") or ""
     code = "import sys; print(*sys.version_info[:2])"
     if not found or not others_may_enter(Path(found).resolve().parent):

@@ -22,8 +22,8 @@ class CancelledConsumers:
     def keep(self, consumer: AmqpConsumer) -> None:
         """Add a cancelled consumer to the list, if it has outstanding deliveries.
 
-        A consumer stays in the list at first when its deliveries are settled later. Such consumers
-        are removed each time that the length of the list has doubled.
+        A consumer whose deliveries are all settled is not removed at once. Such consumers are
+        removed each time that the length of the list has doubled.
         """
         if consumer.outstanding:
             if len(self.consumers) >= self._most:

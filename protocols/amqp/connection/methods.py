@@ -78,6 +78,7 @@ def basic_get(channel: Channel, method: spec.Basic.Get) -> None:
     """
     queue = permitted_queue(channel, method.queue, "read")
     if isinstance(queue, StreamQueue):
+        # The text is RabbitMQ's.
         raise AmqpError(
             540,
             f"basic.get not supported by stream queues queue '{queue.name}' in vhost "

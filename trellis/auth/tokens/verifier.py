@@ -140,7 +140,7 @@ class TokenVerifier:
         fitting = [key for key in named if key.key_type == kind and _permits(key, algorithm)]
         if not fitting:
             raise TokenRefused(
-                "alg", f"no key that the token's header selects fits the algorithm {algorithm}"
+                "alg", f"the token's header selects no key for the algorithm {algorithm}"
             )
         return fitting
 

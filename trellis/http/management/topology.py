@@ -349,7 +349,7 @@ def _pausable(call: Call) -> Queue:
     if isinstance(found, StreamQueue):
         raise bad_request(
             f"queue '{found.name}' in vhost '{vhost.name}' is a stream, which cannot be paused: "
-            "each reader has its own place"
+            "each consumer reads at an offset of its own; close the consumers instead"
         )
     call.node.turn.schedule()
     return found
