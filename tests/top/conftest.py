@@ -88,10 +88,13 @@ async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
         await app.stop()
     assert asyncio.all_tasks() - {asyncio.current_task()} == set()
     assert unhandled == []
+    # These brokers have no cluster. A Kafka client of an earlier test in this process may still try
+    # to reach its ended Kafka, in a thread of librdkafka.
     assert [
         record.getMessage()
         for record in caplog.records
         if record.levelname in ("ERROR", "CRITICAL")
+        and not record.getMessage().startswith("kafka client ")
     ] == []
 
 
