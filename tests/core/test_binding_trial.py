@@ -125,7 +125,7 @@ def bound(world: World, source: int, binding: tuple[int, bool, str, Any, str]) -
     return Binding(key, named(world, target, to_exchange), 0, arguments)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.sampled_from(KINDS), min_size=5, max_size=5),
     st.lists(st.none() | NAMES, min_size=5, max_size=5),
@@ -181,7 +181,7 @@ def test_a_trial_foretells_what_the_changed_bindings_do(
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.sampled_from(KINDS), min_size=5, max_size=5),
     st.lists(st.none() | NAMES, min_size=5, max_size=5),

@@ -118,7 +118,7 @@ def test_a_binding_that_would_match_one_more_word_is_found(
 PLAIN: Final = ["a", "b", "ab", "temp", "Temp", "tmep", "temps", "", "Straße", "strasse", "a\nb"]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     st.lists(st.sampled_from(PLAIN), min_size=1, max_size=5).map(".".join),
     st.lists(

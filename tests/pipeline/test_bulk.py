@@ -52,7 +52,7 @@ def spelled(topic: str, grammar: Grammar) -> str:
     return "" if not grammar.split(topic) else grammar.separator + topic
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(cases())
 @example((AMQP, "#..#", "a."))
 @example((AMQP, "#.a.#", "ab.a"))

@@ -315,7 +315,7 @@ def reached(document: Document, exchange: str) -> set[str]:
     return found
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_a_router_is_the_oracle(seed: int) -> None:
     """Compare the router of the pipeline with `goes`, a plain Python model of routing.

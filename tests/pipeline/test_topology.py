@@ -55,7 +55,7 @@ def heard_of(directory: Directory, at: datetime | None) -> set[Subscription]:
     }
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_the_state_at_any_moment_includes_all_earlier_changes(
     tmp_path_factory: pytest.TempPathFactory, seed: int

@@ -249,7 +249,7 @@ def any_settings(draw: st.DrawFn) -> Settings:
 
 
 @given(any_settings())
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_rendered_settings_load_back_to_the_same(drawn: Settings) -> None:
     assume(not list(problems(drawn)))
     assert load([write("rendered.toml", render(drawn))], {}) == drawn

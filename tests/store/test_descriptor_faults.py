@@ -216,7 +216,7 @@ def shortages(directory: Path, step: int, begin: int = 0) -> set[str]:
 
 
 def test_a_life_in_which_openings_fail_loses_nothing(tmp_path: Path) -> None:
-    assert shortages(tmp_path, 26) == set(OPENINGS)
+    assert shortages(tmp_path, 13) == set(OPENINGS)
 
 
 @pytest.mark.long

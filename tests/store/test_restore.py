@@ -205,7 +205,7 @@ def go(world: World) -> None:
     world.settle()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(declarations, max_size=12), min_size=1, max_size=3))
 def test_a_broker_that_was_started_again_is_the_one_that_never_stopped(
     lives: list[list[Step]],

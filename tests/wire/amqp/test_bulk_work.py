@@ -13,7 +13,7 @@ from typing import Any
 
 import pamqp.commands as spec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pamqp.commands import Basic as B
 from pamqp.commands import Tx as T
@@ -148,7 +148,6 @@ def test_the_dead_letters_of_two_queues_take_turns() -> None:
     assert world.queue("from-a").depth == 5_000
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -162,7 +162,7 @@ def heard(raw: bytes, cuts: list[int]) -> tuple[bytes, dict[str, int], dict[str,
     return answer, fates, copies, connection.finished, connection.reason
 
 
-@settings(max_examples=125, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(streams(), CUTS)
 def test_no_chunking_changes_the_answer_to_a_broken_stream(raw: bytes, cuts: list[int]) -> None:
     whole = heard(raw, [])
@@ -185,7 +185,7 @@ def test_the_whole_talk_is_understood() -> None:
     )
 
 
-@settings(max_examples=125, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     st.lists(
         st.tuples(

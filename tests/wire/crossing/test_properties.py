@@ -93,7 +93,7 @@ def republish(client: Amqp, key: str, properties: bytes, body: bytes) -> None:
     client.read()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(PUBLICATIONS, st.integers(0, 2), st.booleans(), st.booleans())
 def test_mqtt_properties_are_equal_after_a_way_through_amqp(
     properties: dict[str, Any], qos: int, retain: bool, rewritten: bool

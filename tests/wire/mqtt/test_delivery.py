@@ -100,7 +100,6 @@ def test_an_acknowledgement_out_of_order_does_not_make_a_busy_session_run_dry() 
     assert world.inbox("k").unacked == world.inbox("k").depth == 0
 
 
-@pytest.mark.long
 def test_unacknowledged_message_keeps_its_packet_identifier_to_itself() -> (
     None
 ):  # [MQTT-2.3.1-2], [MQTT-2.3.1-3]

@@ -159,7 +159,7 @@ class Side:
         return self.state()
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_both_levels_do_the_same(steps: list[Step]) -> None:
     four, five = Side(4), Side(5)
