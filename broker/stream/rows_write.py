@@ -8,6 +8,9 @@ RowsWrite.settle   in the event loop: the durable rows are added to the list of 
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from mypy_extensions import i64
 
 from broker.store.disk import WriteFailed
@@ -15,6 +18,17 @@ from broker.store.stream_contract import ShippedRows, StreamWrite
 from broker.stream.captured_rows import BatchSink, CapturedRows, EncodedBatch
 from broker.stream.local_segments import LocalSegments
 from broker.stream.segment_writer import SegmentWriter, WrittenBatch
+
+#: Seconds for which the writer's thread sleeps after a batch of at least PAUSE_ROWS rows. Compiled
+#: code does not release the interpreter lock by itself, and a write to the disk releases it too
+#: shortly to wake the event loop. Without this pause, the loop waited for several batches: at
+#: 700,000 messages per second with a journal, the 99th percentile of latencies was 3.8 ms, and 1.5
+#: ms with it.
+PAUSE_SECONDS: Final = 0.000_05
+PAUSE_ROWS: Final[i64] = 1_024
+#: Number of rows above which the writer makes no pauses, because publishers send faster than the
+#: writer works: then the throughput counts more than the latency.
+PAUSE_ROWS_MAX: Final[i64] = 32_768
 
 
 class EncodedRows(BatchSink):
@@ -53,10 +67,12 @@ class BatchAppender(BatchSink):
     If a write fails, the failed batch and all later batches are kept until `flush` writes them.
     """
 
-    def __init__(self, segment_writer: SegmentWriter) -> None:
+    def __init__(self, segment_writer: SegmentWriter, pauses: bool) -> None:
         self.written: list[WrittenBatch] = []
         self.unwritten: list[EncodedBatch] = []
         self._segment_writer = segment_writer
+        #: True if the thread pauses after each long batch, so that the event loop can run.
+        self._pauses = pauses
 
     def add(self, encoded: EncodedBatch) -> None:
         self.unwritten.append(encoded)
@@ -65,6 +81,8 @@ class BatchAppender(BatchSink):
                 self.flush()
             except WriteFailed:
                 return  # RowsWrite.write flushes again at the end, and raises then.
+            if self._pauses and encoded.count >= PAUSE_ROWS:
+                time.sleep(PAUSE_SECONDS)
 
     def flush(self) -> None:
         """Write the waiting batches. Raises WriteFailed if a failed write can be repeated later."""
@@ -84,7 +102,8 @@ class RowsWrite(StreamWrite):
         self.size: i64 = size
         self.end: i64 = captured.end
         self._captured: CapturedRows | None = captured
-        self._appender = BatchAppender(local.segment_writer)
+        pauses = captured.end - captured.base <= PAUSE_ROWS_MAX
+        self._appender = BatchAppender(local.segment_writer, pauses)
 
     def prepare(self) -> list[ShippedRows]:
         captured, self._captured = self._captured, None
