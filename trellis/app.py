@@ -35,6 +35,7 @@ from trellis.server.service_manager import ServiceManager
 from trellis.server.settings_in_force import SettingsInForce
 from trellis.server.shutdown import shut_down
 from trellis.server.signals import SignalHandlers
+from trellis.server.store_writer import pause_writer
 from trellis.settings import Loaded, NodeSettings, Settings, SettingsError
 from trellis.standby import StandbyServer, describe_node
 from trellis.switching import Switching, lease_to
@@ -273,7 +274,7 @@ class App:
                 "(TRELLIS_DATA_DIR, --data-dir)"
             )
         shares = DescriptorShares(raise_descriptor_limit())
-        disk = self._disk = self._disk or RealDisk(shares.spares)
+        disk = self._disk = self._disk or RealDisk(shares.spares, pause_writer)
         standby = StandbyServer(settings, accounts, membership)
         try:
             with SignalHandlers(self.stop, _ignore_reload):

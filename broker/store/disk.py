@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import sys
+from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
@@ -102,6 +103,12 @@ class File:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Disk:
     """A file system. All methods may raise OSError."""
+
+    def pause(self) -> None:
+        """Let the event loop run, after a long batch in the writer's thread.
+
+        Only a RealDisk with a function for this pauses.
+        """
 
     def open(self, path: str, writable: bool) -> File:
         """Open an existing file for reading, and if `writable` is True for writing, too."""
@@ -265,13 +272,18 @@ class RealDisk(Disk):
 
     `spares` file descriptors are kept open. When a file is to be opened and no descriptor is free,
     a spare descriptor is closed for the file, so that clients cannot use up the descriptors of the
-    store.
+    store. The method `pause` calls the function `pause`.
     """
 
-    def __init__(self, spares: int = 0) -> None:
+    def __init__(self, spares: int = 0, pause: Callable[[], None] | None = None) -> None:
         self._spares_max = spares
+        self._pause = pause
         self._spares: list[int] = []
         self.keep_spares()
+
+    def pause(self) -> None:
+        if self._pause is not None:
+            self._pause()
 
     def keep_spares(self) -> None:
         while len(self._spares) < self._spares_max:

@@ -50,7 +50,7 @@ from trellis.server.memory import MemoryAccount
 from trellis.server.recovery import open_directory, restore
 from trellis.server.refusals import RefusalLog
 from trellis.server.settings_in_force import SettingsInForce
-from trellis.server.store_writer import DurableStoreWriter, StoreWriter
+from trellis.server.store_writer import DurableStoreWriter, StoreWriter, pause_writer
 from trellis.server.topic_collector import TopicCollector
 from trellis.server.turn import LoopTurn
 from trellis.settings import Loaded, Settings, SettingsError, fill
@@ -97,7 +97,9 @@ class BrokerNode:
         self.max_descriptors = raise_descriptor_limit()
         self.descriptors = DescriptorShares(self.max_descriptors)
         loop = asyncio.get_running_loop()
-        self.disk = disk = disk or RealDisk(0 if directory is None else self.descriptors.spares)
+        self.disk = disk = disk or RealDisk(
+            0 if directory is None else self.descriptors.spares, pause_writer
+        )
         if opened is None and directory is not None:
             opened = open_directory(disk, directory, settings.store)
         authenticator = _authenticator(settings, accounts)

@@ -30,6 +30,8 @@ from broker.store.segments import SegmentLog
 from trellis import logs
 from trellis.server.disk_reserve import DiskReserve
 
+#: Seconds of a pause of the writer's thread (broker/stream/rows_write.py).
+PAUSE_SECONDS: Final = 0.000_05
 #: Seconds between two attempts at a write that failed because the disk was full.
 RETRY_SECONDS: Final = 1.0
 #: Number of bytes waiting for the disk above which backpressure applies to publishers.
@@ -57,6 +59,11 @@ CHECKPOINT_SLICE_MAX: Final = 0.005
 
 def _do_nothing() -> None:
     """Do nothing: the default of `StoreWriter.wake` and `StoreWriter.wrote_much`."""
+
+
+def pause_writer() -> None:
+    """Pause the writer's thread, so that the event loop can run."""
+    time.sleep(PAUSE_SECONDS)
 
 
 class StoreWriter:
