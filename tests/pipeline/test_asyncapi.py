@@ -361,6 +361,26 @@ def test_definitions_without_a_journal_become_channels(
     assert document["servers"]["ws"]["host"] == "localhost:15675"
 
 
+@pytest.mark.parametrize("variable", [True, False])
+def test_the_servers_have_the_host_of_the_broker_that_is_asked(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: bool,
+) -> None:
+    (tmp_path / "defs.json").write_text(json.dumps(DEFINED))
+    words = ["--journal", "none", "--definitions", str(tmp_path / "defs.json")]
+    url = "http://broker.example:15672"
+    if variable:
+        monkeypatch.setenv("TRELLIS_URL", url)
+    else:
+        words += ["--url", url]
+    servers = exported(capsys, *words)["servers"]
+    assert servers and {one["host"].partition(":")[0] for one in servers.values()} == {
+        "broker.example"
+    }
+
+
 def test_samples_are_bounded_and_spread_over_the_journal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

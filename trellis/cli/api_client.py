@@ -179,15 +179,19 @@ def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str,
     return user, password
 
 
+def given_url(url: str | None) -> str | None:
+    """Return `url`, the value of --url, if it is given, else TRELLIS_URL; None without both."""
+    return os.environ.get("TRELLIS_URL") or None if url is None else url
+
+
 def api_url(url: str | None, settings: Settings) -> str:
     """Return the URL of a broker's HTTP API.
 
     The URL is `url` if it is given, else the value of the environment variable TRELLIS_URL, else
     the URL of the listener in the settings. Raises CommandError as base_url does.
     """
-    variable = os.environ.get("TRELLIS_URL") if url is None else None
-    source = "TRELLIS_URL" if variable else "--url"
-    return base_url(variable or url, "http", settings.http, source)
+    source = "TRELLIS_URL" if url is None else "--url"
+    return base_url(given_url(url), "http", settings.http, source)
 
 
 def base_url(url: str | None, section: str, listener: Listener, source: str = "--url") -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from trellis.cli.api_client import add_login, base_url
+from trellis.cli.api_client import add_login, api_url, given_url
 from trellis.cli.ask import add_times, answer
 from trellis.cli.history_arguments import (
     OWN_JOURNAL,
@@ -93,7 +93,8 @@ def asyncapi(arguments: argparse.Namespace) -> int:
     """Write the document. Raises CommandError, with exit code 2 for an error in the input."""
     if not arguments.servers:
         settings = load_settings(arguments).settings
-        url = arguments.url and base_url(arguments.url, "http", settings.http)
+        given = given_url(arguments.url) is not None
+        url = api_url(arguments.url, settings) if given else None
         arguments.servers = _own_servers(settings, url)
     return answer(arguments, _EXPORTING)
 

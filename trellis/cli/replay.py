@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from typing import Final
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 
 from broker.stream.arrow import BatchView
 from trellis.cli.actions import add_result, print_result
-from trellis.cli.api_client import add_login, api_url, credentials
+from trellis.cli.api_client import add_login, api_url, credentials, given_url
 from trellis.cli.parsing import CommandError, Commands, add_command, load_settings, number
 from trellis.cli.replay_publisher import ReplayPublisher
 from trellis.cli.stream_source import StreamSource, add_range
@@ -128,7 +127,7 @@ def _target(arguments: argparse.Namespace, settings: Settings) -> tuple[str, int
                 f"--amqp must be HOST:PORT, such as 127.0.0.1:5672, got '{arguments.amqp}'", 2
             )
         return host, int(port)
-    given = arguments.url or os.environ.get("TRELLIS_URL")
     host_of_url = urlsplit(api_url(arguments.url, settings)).hostname
+    given = given_url(arguments.url) is not None
     host = host_of_url if given and host_of_url else settings.amqp.addresses[0]
     return host, settings.amqp.port
