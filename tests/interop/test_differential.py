@@ -18,7 +18,7 @@ import pika
 import pytest
 
 from tests.broker import BrokerProcess
-from tests.interop.rabbitmq import RabbitMq
+from tests.rabbitmq import RabbitMq
 from tests.interop.recording_client import RecordingClient
 
 TOPOLOGIES = 25

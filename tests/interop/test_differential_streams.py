@@ -15,7 +15,7 @@ import pytest
 
 from tests.broker import BrokerProcess
 from tests.interop.client import PATIENCE
-from tests.interop.rabbitmq import RabbitMq
+from tests.rabbitmq import RabbitMq
 from tests.interop.recording_client import RecordingClient
 
 STREAM = {"x-queue-type": "stream"}
