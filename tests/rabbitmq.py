@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -53,8 +52,8 @@ class RabbitMq:
         return Path(f"{self._scripts}/rabbitmq-server").resolve().parents[1].name.split("-")[-1]
 
     @property
-    def url(self) -> str:
-        """The AMQP URI of the virtual host `/` for the user guest."""
+    def amqp_url(self) -> str:
+        """The AMQP URL of the virtual host `/` for the user guest."""
         return f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"
 
     def _write_files(self, plugins: tuple[str, ...]) -> None:
@@ -101,7 +100,8 @@ class RabbitMq:
             "RABBITMQ_NODENAME": f"trellis-test-{self.port}@localhost",
             "RABBITMQ_DIST_PORT": str(distribution),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
-                "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
+                "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none "
+                "-kernel inet_dist_use_interface {127,0,0,1}"
             ),
         }
 
@@ -144,6 +144,20 @@ class RabbitMq:
             text = answer.read()
         return json.loads(text) if text else None
 
+    def control(self, *words: str) -> str:
+        """Run rabbitmqctl for this RabbitMQ; return what it prints."""
+        command = [f"{self._scripts}/rabbitmqctl", "--quiet", *words]
+        ended = subprocess.run(
+            command,
+            env=self._environment,
+            cwd=self._directory,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
     def kill(self) -> None:
         """Kill RabbitMQ's processes with SIGKILL; their files stay."""
         os.killpg(self._server.pid, signal.SIGKILL)
@@ -162,11 +176,11 @@ class RabbitMq:
 
 def _programs() -> tuple[str, str]:
     """Return the directories of RabbitMQ's scripts and of Erlang, or skip the test."""
-    for root in (_UNPACKED, Path("/")):
-        server = shutil.which("rabbitmq-server", path=root / _SCRIPTS)
-        if server and shutil.which("epmd", path=root / _ERLANG):
-            return str(root / _SCRIPTS), str(root / _ERLANG)
-    foreign.lacks("rabbitmq", "RabbitMQ is not installed (make rabbitmq)")
+    root = _UNPACKED if _UNPACKED.exists() else Path("/")
+    for program in (root / _SCRIPTS / "rabbitmq-server", root / _ERLANG / "epmd"):
+        if not program.exists():
+            foreign.lacks("rabbitmq", "RabbitMQ is not installed (make rabbitmq)")
+    return str(root / _SCRIPTS), str(root / _ERLANG)
 
 
 def _free_ports(count: int) -> list[int]:

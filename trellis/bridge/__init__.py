@@ -25,6 +25,7 @@ In the worker:
     forwarding      one direction of a bridge
     mqtt_bridge     a bridge: two connections, two directions
     amqp_end        a connection to one AMQP broker
+    shovel_message  the properties of a shovel's messages
     shovel          a shovel, or a link of a federated exchange
     worker          runs the links, and reports their states
 """
