@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pika
@@ -12,7 +12,7 @@ import pytest
 from protocols.amqp.codec.properties import read_properties
 from tests.bridge.amqp import AmqpPair, messages, take
 from tests.bridge.properties import EVERY_PROPERTY, encoded, publish, without_header
-from tests.bridge.running import PATIENCE, BridgingBroker
+from tests.bridge.running import PATIENCE, BridgingBroker, wait_for
 from tests.rabbitmq import RabbitMq
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("encoded")]
@@ -78,12 +78,6 @@ def test_a_shovel_keeps_bodies_properties_and_order(
     pair.local.wait(name, lambda row: row["sent"] == len(sent) and row["in_flight"] == 0)
     assert pair.local.links()[name]["reconnects"] == 0
     wait_for(lambda: source.queue_declare(name, passive=True).method.message_count == 0)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
 
 
 @pytest.mark.parametrize("outward", [True, False], ids=["to RabbitMQ", "from RabbitMQ"])
