@@ -20,8 +20,10 @@ Modules, in reading order:
 In the worker:
 
     topic_map       renames topics between both brokers of a bridge
+    mqtt_level      the version of MQTT that a bridge speaks to the remote broker
     mqtt_client     a client of paho-mqtt that the event loop drives
     mqtt_end        a connection to one MQTT broker
+    echoes          publications that a broker of MQTT 3.1.1 sends back
     forwarding      one direction of a bridge
     mqtt_bridge     a bridge: two connections, two directions
     amqp_end        a connection to one AMQP broker
