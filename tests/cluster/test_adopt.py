@@ -48,7 +48,7 @@ SALT = 5
 
 @dataclass
 class Adopting:
-    """The adoption of the data directory `path` by `log`, with a clock that stands still."""
+    """An adoption: `log` begins with the data directory `path`. The clock stands still."""
 
     log: ThreadedLog
     path: Path
@@ -112,7 +112,7 @@ def replica_directory(path: Path, log: ThreadedLog) -> Path:
 
 
 def takes_over(path: Path, log: ThreadedLog) -> list[bytes]:
-    """Start a node on a directory; it must become the owner. Return its messages' bodies."""
+    """Start a node on a directory, and wait until it is the owner; return its messages' bodies."""
     standby = Standby(path, log, RealDisk())
     owner = standby.join()
     assert isinstance(owner, LogOwner), owner

@@ -301,7 +301,7 @@ def test_connections_are_aborted_once_when_a_successor_may_act(owner: Owner) -> 
 
 
 def wait_for(truth: Callable[[], bool]) -> None:
-    """Wait until a condition holds that another thread brings about."""
+    """Wait until `truth()` returns True because of the work of another thread."""
     waiting = threading.Event()
     for _ in range(int(PATIENCE / 0.005)):
         if truth():

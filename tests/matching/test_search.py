@@ -83,7 +83,7 @@ def test_a_search_in_both_grammars_finds_subscribers_of_both() -> None:
 
 
 def courses(grammar: Grammar) -> st.SearchStrategy[str]:
-    """Draw patterns that make lookups long: a wildcard before each word, which is `a` or `b`."""
+    """Draw patterns that make lookups long: words `a` and `b`, with a wildcard before each word."""
     wildcard = grammar.many if grammar is AMQP else grammar.one
     return st.text("ab", min_size=1, max_size=4).map(
         lambda words: grammar.separator.join(f"{wildcard}{grammar.separator}{w}" for w in words)

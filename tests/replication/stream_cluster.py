@@ -319,7 +319,8 @@ class Node:
         self.open()
 
     def write(self, write: object) -> None:
-        """Call `write` with a disk that may be full for some of its calls, until it succeeds."""
+        """Call `write` again and again until it succeeds; the disk may be full during some calls.
+        """
         assert callable(write)
         chance = self.cluster.random
         if self.disk.refuse("", "") == 0 and chance.random() < 0.1:
