@@ -319,8 +319,7 @@ class Node:
         self.open()
 
     def write(self, write: object) -> None:
-        """Call `write` again and again until it succeeds; the disk may be full during some calls.
-        """
+        """Repeat the call of `write` until it succeeds; the disk may be full during some calls."""
         assert callable(write)
         chance = self.cluster.random
         if self.disk.refuse("", "") == 0 and chance.random() < 0.1:

@@ -30,8 +30,7 @@ class OptionsError(Exception):
 
 
 class AppLogin(msgspec.Struct, frozen=True):
-    """A user of the broker: an entry of the option `logins`, or a system user that the app creates.
-    """
+    """A user of the broker: an entry of the option `logins`, or a system user of the app."""
 
     username: str
     password: str
