@@ -274,7 +274,7 @@ def test_password_from_standard_input_is_hashed(
 def type_in(
     monkeypatch: pytest.MonkeyPatch, words: Sequence[str], then: type[BaseException] = EOFError
 ) -> None:
-    """Type `words` at a terminal, and then end the input or interrupt."""
+    """Simulate a terminal at which a user types `words`; any further read raises `then`."""
     left = list(words)
 
     def typed(prompt: str) -> str:

@@ -88,7 +88,8 @@ def log() -> ThreadedLog:
 
 
 def plain_directory(path: Path, messages: int = 3) -> Path:
-    """Return the data directory of a broker without a cluster: a queue, a stream, messages."""
+    """Return the data directory of a broker without a cluster; it has a queue, a stream, messages.
+    """
     home = Home(path)
     client = home.amqp()
     client.queue(QUEUE, durable=True)

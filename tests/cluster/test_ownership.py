@@ -53,7 +53,7 @@ class Clock:
 
 
 def claim(log: ThreadedLog, epoch: int = 1) -> Claim:
-    """Append a claim to own the log, by a node that has read the whole log; return the claim."""
+    """Append the claim of a node to own the log, and return it; the node has read the whole log."""
     state = ClusterState("broker", salt=SALT, format=1)
     made = Claim(CLAIM, epoch, 50 + epoch, 0, log.records.tip - 1, state, bytes(32))
     log.append(made.encode())

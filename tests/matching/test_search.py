@@ -91,7 +91,8 @@ def courses(grammar: Grammar) -> st.SearchStrategy[str]:
 
 
 def _visits(texts: list[str], topic: str, grammar: Grammar) -> int:
-    """Return how many nodes of a trie of these patterns the topic visits, by brute force.
+    """Return how many nodes a lookup of the topic visits in a trie of these patterns, by brute
+    force.
 
     A node behind a `#` counts once for each position of the topic at which it is visited.
     """

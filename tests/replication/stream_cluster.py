@@ -90,7 +90,7 @@ class Cluster(BatchShipping):
         return self.state.encode()
 
     def written(self) -> None:
-        """Do nothing.
+        """Do nothing when a batch is on the owner's disk.
 
         A real owner appends beats (records without content) between batches; this cluster has none.
         """

@@ -41,7 +41,10 @@ FILTERS: Final = ("a/+", "#", "a/#", "+/b", "b", "none", "a.b/c")
 
 
 def data_directory(path: Path, rows: list[Row], a_batch: int = 7, a_segment: int = 40) -> Path:
-    """Write the stream `s` of a stopped broker, with the indexes of full segments."""
+    """Write the data directory of a stopped broker with the stream `s`; return the directory.
+
+    The full segments of the stream have indexes.
+    """
     place = path / "data" / "streams" / "%2F" / "s"
     journal(place, rows, a_batch, a_segment)
     files = sorted(place.glob("*.arrow"))
