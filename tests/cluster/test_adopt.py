@@ -88,8 +88,7 @@ def log() -> ThreadedLog:
 
 
 def plain_directory(path: Path, messages: int = 3) -> Path:
-    """Return the data directory of a broker without a cluster; it has a queue, a stream, messages.
-    """
+    """Return the directory of a broker without a cluster, with a queue, a stream and messages."""
     home = Home(path)
     client = home.amqp()
     client.queue(QUEUE, durable=True)
