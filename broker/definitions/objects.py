@@ -268,7 +268,7 @@ class ObjectImport:
         row: Row,
         make: Callable[[str, str, Row], Policy],
     ) -> Policy:
-        """Return the policy without its invalid keys, and add a verdict for each of them.
+        """Make the policy without its invalid keys; add a verdict for each key unlike RabbitMQ's.
 
         Raises PreconditionFailed if no key is valid, or the policy itself is not valid.
         """

@@ -27,7 +27,7 @@ NO_LIMIT: Final[i64] = (1 << 62) - 1
 
 
 class GatedQueue(Protocol):
-    """The parts of a queue that its gate uses."""
+    """The attributes and methods of a durable queue that its delivery gate (DeliveryGate) uses."""
 
     number: i64
     agenda: Agenda

@@ -84,7 +84,11 @@ class Patience(Task):
 
 
 class DeliveryWindow(Waiter):
-    """The delivery window of one queue, or of one priority (rank) of a priority queue."""
+    """The delivery mark of a queue: the position in the log up to which the queue may deliver.
+
+    The window appends a higher mark to the log before deliveries reach the present mark. A priority
+    queue has a window for each priority (`rank`).
+    """
 
     def __init__(self, owner: WindowOwner, store: Store, rank: i64, mark: i64) -> None:
         self._owner = owner

@@ -166,7 +166,7 @@ class Queue(MessageSource):
     def reserve(self) -> i64:
         """Take and return the next sequence number, for a message that is not put into the queue.
 
-        An MQTT session sends a message of a shared subscription with this number, past its inbox.
+        The number goes to a message of a shared subscription that skips an MQTT session's inbox.
         """
         return self._waiting.reserve()
 
@@ -279,7 +279,7 @@ class Queue(MessageSource):
     # -- after a restart
 
     def restore_deliveries(self, restored: RestoredDeliveries) -> None:
-        """Set the deliveries that the log recorded. Called before `restore`."""
+        """Set which messages were delivered before the restart. Called before `restore`."""
         if restored.top > 0:
             self._waiting.restore_deliveries(restored)
             self._open_gate().restore(restored)

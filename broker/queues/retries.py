@@ -46,7 +46,7 @@ def retry_delay(arguments: QueueArguments, attempts: i64, failed: bool) -> i64:
 
 
 class RetryDelay(BulkTask):
-    """The returned messages of one queue that are delayed, with a timer for the earliest end."""
+    """The returned messages of one queue whose next delivery is delayed, with a timer."""
 
     def __init__(self, queue: RetryingQueue) -> None:
         super().__init__(queue.agenda)

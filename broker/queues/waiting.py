@@ -184,7 +184,7 @@ class WaitingMessages:
     def restore(
         self, store: Store, queue: i64, positions: array[int], sequence: i64, latest: i64
     ) -> None:
-        """Set the messages that waited when the broker stopped, as the tail.
+        """Restore the messages that waited when the broker stopped: all of them go to the tail.
 
         `positions` are their positions in the store, `sequence` is the sequence number of the first
         message. Each message expires at its own time, but not after `latest` (ms; -1: no limit).
@@ -197,11 +197,11 @@ class WaitingMessages:
         self.paged = len(positions)
 
     def restore_deliveries(self, restored: RestoredDeliveries) -> None:
-        """Set the deliveries that the log recorded. Called before `restore`."""
+        """Set which messages were delivered before the restart. Called before `restore`."""
         self._restored = restored
 
     def take_restored(self) -> RestoredDeliveries | None:
-        """Return the deliveries that the log recorded, and forget them; None if there are none."""
+        """Remove and return the object set by `restore_deliveries`; None if there is none."""
         restored, self._restored = self._restored, None
         return restored
 

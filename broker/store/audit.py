@@ -96,7 +96,10 @@ class AuditTrail:
         name: str,
         facts: Mapping[str, object] | None = None,
     ) -> None:
-        """Record an action, such as "purge", on the object `name`. Empty names are not recorded."""
+        """Record an action, such as "purge", on the object `name`.
+
+        The record has no field for an empty `vhost` or `name`.
+        """
         actor = self._actor
         record: AuditRecord = {"action": action, "kind": kind}
         named = {"vhost": vhost, "name": name, "user": actor.user, "address": actor.address}

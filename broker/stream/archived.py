@@ -171,7 +171,7 @@ class ArchivedRows:
             self.backend.drop_waiting(self, segment, deleted)
 
     def on_uploaded(self, segment: Segment, first: int) -> None:
-        """Record that a segment is in the archive, where the stream begins at offset `first`."""
+        """Record that a segment is in the archive, whose first row now has the offset `first`."""
         segment.waits = False
         segment.archived = True
         if segment in self.waiting:

@@ -143,7 +143,7 @@ class Declarations:
             self.add_exchange(exchange, kind, ExchangeOptions(durable=True), -number)
 
     def absorb(self, other: Declarations) -> None:
-        """Add the counts of declarations in a virtual host that is deleted to the counts here."""
+        """Add to these counts the counts of `other`, which belong to a deleted virtual host."""
         self.deleted.merge(other.deleted)
         self.queues_declared += other.queues_declared
         self.queues_created += other.queues_created
