@@ -337,7 +337,7 @@ class Queue(MessageSource):
 
     @property
     def held(self) -> bool:
-        """True while `hold` stops the deliveries; False if an operator has paused the queue."""
+        """True while `hold` stops the deliveries, unless an operator has paused the queue."""
         return self._holds > 0 and not self.paused
 
     def hold(self) -> None:
@@ -450,9 +450,9 @@ class Queue(MessageSource):
     def take(self, consumer: Consumer) -> Delivery | None:
         """Remove and return the next message for a client that polls (basic.get).
 
-        Return None if no message waits, if the queue is `held`, or if the first message cannot be
-        delivered now: it has expired (`head_expired`), it is above the durable delivery mark
-        (`waits_for_mark`), or no file descriptor is free to read it.
+        Return None if no message waits, if the queue is held or paused, or if the first message
+        cannot be delivered now: it has expired (`head_expired`), it is above the durable delivery
+        mark (`waits_for_mark`), or no file descriptor is free to read it.
         """
         self.expire(MESSAGES_PER_SLICE)
         if self.depth == self._waiting.paged or self.head_expired or self._holds > 0:

@@ -227,7 +227,8 @@ class WaitingMessages:
         """Read messages of the tail until a message waits in memory, and return the number of
         unreadable messages.
 
-        Do nothing if a message waits in `memory`, or if `lacks_descriptors` is True.
+        Do nothing if a message waits in `memory`, if `lacks_descriptors` is True, or, after a
+        restart, if a message waits in `returned`.
         """
         unreadable: i64 = 0
         while self.paged > 0 and self.memory.size == 0:
