@@ -329,7 +329,7 @@ class ObjectImport:
     def _queue_arguments(
         self, vhost: str, name: str, given: Mapping[str, object]
     ) -> dict[str, object]:
-        """Return the arguments that are valid together; add verdicts for the other arguments."""
+        """Return the arguments that are valid together; note a verdict for each argument."""
         taken: dict[str, object] = {}
         # The type decides which other arguments are valid, and a dead letter key needs an exchange.
         for argument in sorted(given, key=_argument_order):

@@ -121,7 +121,7 @@ class DeliveryGate:
         raise NotImplementedError
 
     def window_changed(self) -> None:
-        """Adapt the queue's deliveries to a new delivery mark of a window."""
+        """Change how far the queue delivers, because a window has a new delivery mark."""
 
     def mark_durable(self) -> None:
         """Drain the queue: a higher delivery mark, for which its messages waited, is durable."""

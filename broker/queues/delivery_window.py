@@ -62,7 +62,7 @@ class WindowOwner(Protocol):
         """
 
     def window_changed(self) -> None:
-        """Adapt the queue's deliveries to the new delivery mark of the window."""
+        """Change how far the queue delivers, because the window has a new delivery mark."""
 
     def mark_durable(self) -> None:
         """Deliver the messages that were waiting for the mark to become durable."""
@@ -244,7 +244,7 @@ class RestoredDeliveries:
         self.top: i64 = max([*marks.values(), *counts], default=0)
 
     def end_at(self, position: i64) -> None:
-        """Ignore messages after `position`, the position of the last restored message."""
+        """Limit `top` to `position`, the position of the last restored message."""
         self.top = min(self.top, position)
 
     def attempts(self, position: i64, rank: i64) -> i64:

@@ -438,7 +438,7 @@ class Queue(MessageSource):
             self._schedule_expiry(self._head().expires)
 
     def retry_tail(self) -> None:
-        """Read the tail after a shortage of file descriptors, and continue the queue's work."""
+        """Read the tail, and deliver again, after a shortage of file descriptors."""
         if self.replacement is not None:
             self.replacement.retry_tail()
         else:

@@ -307,5 +307,5 @@ class WaitingMessages:
         )
 
     def pop_positions(self) -> array[int]:
-        """Remove some messages of the tail, and return their positions in the store."""
+        """Remove the next messages of the tail; return their positions in the store, if any."""
         return array("q") if self._tail is None else self._tail.pop_positions()

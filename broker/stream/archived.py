@@ -282,7 +282,7 @@ class ArchivedRows:
             self._reading.forget(segment)
 
     def on_deleted(self) -> None:
-        """End the work for a deleted stream."""
+        """Drop the waiting uploads and close the fetched files: the stream is deleted."""
         for segment in list(self.waiting):
             self._drop_waiting(segment, True)
         self.changed = None
