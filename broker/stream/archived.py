@@ -172,7 +172,7 @@ class ArchivedRows:
             self.backend.drop_waiting(self, segment, deleted)
 
     def on_uploaded(self, segment: Segment, first: int) -> None:
-        """Record that a segment is in the archive, where the stream begins at offset `first`."""
+        """Record that a segment is in the archive, whose first row now has the offset `first`."""
         segment.waits = False
         segment.archived = True
         if segment in self.waiting:
@@ -283,7 +283,7 @@ class ArchivedRows:
             self._reading.forget(segment)
 
     def on_deleted(self) -> None:
-        """End the work for a deleted stream."""
+        """Drop the waiting uploads and close the fetched files: the stream is deleted."""
         for segment in list(self.waiting):
             self._drop_waiting(segment, True)
         self.changed = None
