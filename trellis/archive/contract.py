@@ -41,9 +41,9 @@ class Open(Struct, tag=True):
 
 
 class Upload(Struct, tag=True):
-    """A full segment: the rows from offset `base` up to, but not including, `end`.
+    """A request to upload a full segment: the rows from offset `base` to `end` - 1.
 
-    They were published between the times `from_us` and `to_us`, in microseconds.
+    The rows were published between the times `from_us` and `to_us`, in microseconds.
     """
 
     number: int
@@ -67,7 +67,10 @@ class FetchFile(Struct, tag=True):
 
 
 class FindTime(Struct, tag=True):
-    """A request for the first offset of the first file with a row of a time (us) or later."""
+    """A request for the first offset of the first file with a row published at a time or later.
+
+    The time is in microseconds.
+    """
 
     number: int
     stream: str

@@ -26,7 +26,8 @@ class Argument:
         self.help = plain(action.help)
         self.takes_value = action.nargs != 0
         placeholder = action.metavar
-        if isinstance(placeholder, tuple):  # A flag with several values has a name for each.
+        # `metavar` has one name for each value of a flag with several values.
+        if isinstance(placeholder, tuple):
             *first, last = placeholder
             last = f"[{last} ...]" if action.nargs == "+" else last
             placeholder = " ".join([*first, last])

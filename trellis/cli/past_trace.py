@@ -50,7 +50,7 @@ class PastTrace:
         self._arguments = arguments
         self._matches = _filter(arguments)
         self._topology = PastTopology(arguments)
-        #: Numbers of the messages with a message_id: a dead letter keeps its number.
+        #: Message numbers by message_id: a dead letter gets the number of its original message.
         self._numbers: dict[str, int] = {}
         self._found = 0
         #: Number of messages whose destinations are not known.

@@ -72,7 +72,8 @@ class LinkSource:
         self._settled(message)
 
     async def settle_in_order(self, messages: list[BrokerMessage], tags: Progress) -> None:
-        """Settle messages; one acknowledgement covers all before the first unsettled message.
+        """Settle messages, with one acknowledgement for all messages before the first unsettled
+        one.
 
         `tags` has the delivery tags of all messages of the channel.
         """

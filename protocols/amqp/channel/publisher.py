@@ -264,7 +264,7 @@ class ChannelPublisher:
         )
 
     def _route_copies(self, route: Route, message: Message, slot: SearchSlot) -> Route | None:
-        """Return the route with the further routing keys that CC and BCC headers name.
+        """Return the message's route, extended by the routing keys in its headers CC and BCC.
 
         Return None if the search for the route pauses. Raises AmqpError for an invalid header.
         """

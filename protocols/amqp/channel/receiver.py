@@ -109,7 +109,10 @@ class ChannelReceiver(ConsumerOwner):
     def consume(
         self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64
     ) -> AmqpConsumer:
-        """Start a consumer of a queue. No consumer of the channel may have this tag already."""
+        """Start a consumer of a queue.
+
+        The caller has checked that no consumer of the channel has the consumer tag `tag`.
+        """
         consumer = self._consumer(queue, tag, no_ack, self.prefetch)
         consumer.priority = priority
         consumer.exclusive = exclusive
@@ -288,7 +291,10 @@ class ChannelReceiver(ConsumerOwner):
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def get(self, queue: Queue, no_ack: bool) -> None:
-        """Answer basic.get with get-ok and a content, or with get-empty. Raises AmqpError."""
+        """Answer basic.get with get-ok and a content, or with get-empty.
+
+        Raises AmqpError if too many messages do not fit into the client's frames.
+        """
         if not no_ack:
             self._watch(queue)
         consumer = self._consumer(queue, "", no_ack, 0)
@@ -320,7 +326,11 @@ class ChannelReceiver(ConsumerOwner):
     # -- settling
 
     def ack(self, number: i64, multiple: bool) -> None:
-        """Acknowledge a delivery, or all up to its tag. Raises AmqpError for an unknown tag."""
+        """Acknowledge a delivery. With `multiple`, acknowledge all deliveries up to its tag.
+
+        `number` is the delivery tag; with `multiple`, 0 means all outstanding deliveries. Raises
+        AmqpError if the tag is unknown.
+        """
         if self.transaction is not None:
             settle_at_commit(self.transaction, self.unacked, number, multiple, ACKED)
             return
@@ -391,7 +401,8 @@ class ChannelReceiver(ConsumerOwner):
         """Return the settlement that requeues all outstanding deliveries.
 
         If `failed`, the deliveries count as failures, so a queue with delayed retry waits before it
-        delivers their messages again. The end of a channel by its ack timeout is no failure.
+        delivers their messages again. If an acknowledgement timeout has closed the channel, they do
+        not count as failures.
         """
         transaction = self.transaction
         return Settlement(

@@ -178,7 +178,7 @@ class SubscriptionChange(Task):
             left -= 1
             size -= len(request.topic_filter)
         if len(requests) > READ_SLICE:
-            self._continue_later()  # The turn has done enough.
+            self._continue_later()  # This turn has read as many topic filters as one turn may read.
             return False
         return True
 

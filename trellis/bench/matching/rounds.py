@@ -92,7 +92,7 @@ def _asked(contender: Contender, case: MatchingCase) -> bool:
 
 
 class _Bench:
-    """The run of a plan that is under way, with the results so far."""
+    """The execution of a plan, with the results so far."""
 
     def __init__(
         self, plan: RoundPlan, results: MatchingResults, tell: Callable[[int, str], None]
