@@ -165,8 +165,7 @@ class Connection(Outlet):
         self._limited = 0
         #: True if an alarm blocks the connection at the end of the present stall.
         self.blocks_after_stall = False
-        #: The virtual host whose dead letters the connection waits for (`wait_for_dead_letters`);
-        #: None if it does not wait.
+        #: The virtual host whose dead letters the connection waits for; None if it does not wait.
         self._held_in: VirtualHost | None = None
         #: Name of the rate limit because of which the link does not read now; "" while it reads.
         self.throttled = ""
@@ -191,11 +190,7 @@ class Connection(Outlet):
         return int(len(self.out) + self._parts_size) + self.transport_backlog()
 
     def memory_bytes(self) -> int:
-        """Return the estimated memory of unsent output, unhandled input and unacknowledged
-        messages.
-
-        The unit is bytes.
-        """
+        """Return the bytes of unsent output and unhandled input. Subclasses add deliveries."""
         return self.unsent + int(self._input_size)
 
     # -- input

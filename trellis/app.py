@@ -396,4 +396,4 @@ def _listed(addresses: dict[str, str]) -> str:
 
 
 def _ignore_reload() -> None:
-    """Ignore SIGHUP: a standby reads its settings when it becomes active."""
+    """Ignore SIGHUP: a standby keeps the settings of its start, also when it becomes active."""

@@ -53,7 +53,7 @@ class FetchQueue:
         self._unsent.append(wanted)
 
     def next(self) -> Wanted | None:
-        """Return the next request to send; None if there is none, or if SENT_MAX requests are sent."""
+        """Return the next request to send; None if there is none, or SENT_MAX requests are sent."""
         if not self._unsent or len(self._wanted) - len(self._unsent) >= SENT_MAX:
             return None
         return self._unsent.popleft()

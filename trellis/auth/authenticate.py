@@ -225,8 +225,8 @@ class Accounts(Authenticator):
     def _begin(self, login: PendingLogin, line: LoginLine) -> None:
         """Check a login whose turn in its login line has come.
 
-        The check begins at once, or after a wait if earlier logins with this user name or address
-        failed. If too many logins wait or are checked, the login is answered as busy.
+        The check begins at once, or after a wait if too many earlier logins with this user name or
+        address failed. If too many logins wait or are checked, the login is answered as busy.
         """
         loop = asyncio.get_running_loop()
         credentials = login.credentials
@@ -347,8 +347,8 @@ class Accounts(Authenticator):
                 return
             good = verify(password_hash, password)
             if not password_hash.startswith("$argon2"):
-                # RabbitMQ's hashes are fast: the duration would reveal which users have such a
-                # hash.
+                # Other hashes, such as those of RabbitMQ, are fast: the duration would reveal which
+                # users have such a hash.
                 verify(decoy_hash(), password)
         finally:
             try:

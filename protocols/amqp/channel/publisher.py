@@ -84,7 +84,8 @@ class ChannelPublisher:
         #: Number of published messages, and number of messages that were returned to the client.
         self.published: i64 = 0
         self.returned: i64 = 0
-        #: Number of queues and subscribers that the last publication on the slow path reached.
+        #: Number of queues and subscribers that the last publication on the slow path reached; -1
+        #: if there was none.
         self.reached: i64 = -1
         self.frames = frames
         self.tally: FrontCounters = connection.front.tally

@@ -109,10 +109,7 @@ class ChannelReceiver(ConsumerOwner):
     def consume(
         self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64
     ) -> AmqpConsumer:
-        """Start a consumer of a queue.
-
-        The caller has checked that no consumer of the channel has the consumer tag `tag`.
-        """
+        """Start a consumer of a queue. The caller has checked that the tag is not in use."""
         consumer = self._consumer(queue, tag, no_ack, self.prefetch)
         consumer.priority = priority
         consumer.exclusive = exclusive
@@ -291,10 +288,7 @@ class ChannelReceiver(ConsumerOwner):
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def get(self, queue: Queue, no_ack: bool) -> None:
-        """Answer basic.get with get-ok and a content, or with get-empty.
-
-        Raises AmqpError if too many messages do not fit into the client's frames.
-        """
+        """Answer basic.get with a message or get-empty. Raises AmqpError if messages do not fit."""
         if not no_ack:
             self._watch(queue)
         consumer = self._consumer(queue, "", no_ack, 0)
@@ -326,11 +320,7 @@ class ChannelReceiver(ConsumerOwner):
     # -- settling
 
     def ack(self, number: i64, multiple: bool) -> None:
-        """Acknowledge a delivery. With `multiple`, acknowledge all deliveries up to its tag.
-
-        `number` is the delivery tag; with `multiple`, 0 means all outstanding deliveries. Raises
-        AmqpError if the tag is unknown.
-        """
+        """Acknowledge a delivery, or all up to its tag. Raises AmqpError for an unknown tag."""
         if self.transaction is not None:
             settle_at_commit(self.transaction, self.unacked, number, multiple, ACKED)
             return
@@ -401,8 +391,7 @@ class ChannelReceiver(ConsumerOwner):
         """Return the settlement that requeues all outstanding deliveries.
 
         If `failed`, the deliveries count as failures, so a queue with delayed retry waits before it
-        delivers their messages again. If an acknowledgement timeout has closed the channel, they do
-        not count as failures.
+        delivers their messages again. After an acknowledgement timeout, `failed` is False.
         """
         transaction = self.transaction
         return Settlement(

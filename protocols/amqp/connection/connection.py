@@ -122,9 +122,8 @@ class AmqpConnection(ConnectionInterface):
         return self._consume_from(data, 0)
 
     def _consume_from(self, data: bytes, start_at: i64) -> i64:
-        """Parse frames from `start_at`; return the index of the first byte that was not consumed.
-
-        After a channel error, continue with the next frame.
+        """Parse frames from `start_at`; after a channel error, continue with the next frame. Return
+        the index of the first byte that was not consumed.
         """
         self._cursor = start_at
         while not self.finished:
@@ -143,9 +142,7 @@ class AmqpConnection(ConnectionInterface):
         return len(data)
 
     def _parse(self, data: bytes, start_at: i64) -> i64:
-        """Handle every complete frame from `start_at`; return the index of the first byte that
-        was not consumed. Hot path.
-        """
+        """Handle complete frames from `start_at`; return the index of the next byte. Hot path."""
         size: i64 = len(data)
         position: i64 = start_at
         budget: i64 = BUDGET

@@ -27,7 +27,7 @@ class Reauthorizing:
         self._task: ConsumerReauthorization | None = None
 
     def run(self, connection: ConnectionInterface) -> None:
-        """Apply the client's present permissions, or close the connection if it must not stay open."""
+        """Apply the client's present permissions; close the connection if it must not stay open."""
         vhost, context = connection.vhost, connection.context
         if connection.state in (states.CLOSING, states.CLOSED):
             return
