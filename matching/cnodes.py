@@ -84,7 +84,7 @@ class FailedSwap(Generic[S]):
 
 
 class INode(Generic[S]):
-    """A node of the concurrent trie: a cell (`main`) whose content threads replace.
+    """A node of the concurrent trie. The cell `main` has its content, which threads replace.
 
     The content can be replaced only while the root of the trie has the generation of this node.
     """

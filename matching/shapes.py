@@ -299,7 +299,10 @@ class Shapes(Matcher[S]):
         return plan
 
     def _takes(self, form: Form) -> bool:
-        """True if a new pattern with this form (a shape, as integers) may go into a table."""
+        """True if a new pattern of this shape (`form`) may be stored in the shape's hash table.
+
+        Otherwise the fallback trie stores the pattern.
+        """
         return form in self._forms or (len(form) <= _LITERALS and self._room(form))
 
     def _room(self, form: Form) -> bool:

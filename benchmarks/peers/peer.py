@@ -1,4 +1,4 @@
-"""Defines the base class of all peers, and a running broker."""
+"""The base class of the measured brokers (peers), and the class of a started broker."""
 
 from __future__ import annotations
 

@@ -405,7 +405,8 @@ class PublishContexts:
     def collected(self) -> dict[str, IngressCounters]:
         """Return the counts of received messages, by the name of the receiving front end.
 
-        The counts lack the publications that cached routes have counted since `collect_steps`.
+        Each cached route counts its own publications. The result has them only up to the last
+        `collect_steps`.
         """
         found = {front: counters.copy() for front, counters in self._counters.items()}
         for context in self:

@@ -257,7 +257,7 @@ def _check_webhook(section: WebhookSection) -> None:
     if not section.secrets and not section.secret_files:
         raise _Wrong(
             f"{where}: secrets",
-            f"needs a secret that signs the requests, such as {new_secret()} (this one is new)",
+            f"needs a secret that signs the requests, such as this random one: {new_secret()}",
         )
     for text in section.secrets:
         try:
@@ -286,8 +286,8 @@ def _key(text: str) -> bytes:
         key = b""
     if len(key) not in _SECRET_BYTES:
         raise ValueError(
-            f"must be {SECRET_PREFIX} and 24 to 64 bytes in Base64, such as {new_secret()} (this "
-            "one is new)"
+            f"must be {SECRET_PREFIX} and 24 to 64 bytes in Base64; use for example this random "
+            f"secret: {new_secret()}"
         )
     return key
 

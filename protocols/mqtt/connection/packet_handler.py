@@ -296,7 +296,7 @@ class PacketHandler(InputHandler):
             raise MalformedPacket("topic name is longer than its packet")
         packet_id: i64 = i64(read_i16_be(data, mark)) & 0xFFFF
         if packet_id == 0:
-            raise MalformedPacket("packet identifier is 0")  # [MQTT-2.3.1-1]
+            raise MalformedPacket("packet identifier must not be 0")  # [MQTT-2.3.1-1]
         topic = data[start + 2 : mark]
         searched = False
         route = context.routes.get(topic)

@@ -252,7 +252,7 @@ class Node(Computer):
         return self.owner is not None and not self.is_frozen and self.owner.may_act()
 
     def turn(self) -> None:
-        """Run one turn of the event loop: queue deliveries, and flush each reply a little later."""
+        """Run one turn of the event loop: add deliveries to the outbox, and schedule flushes."""
         while self.ready and len(self.unacknowledged) < 8 and not self.successor:
             position = self.ready.popleft()
             self.unacknowledged.add(position)
