@@ -139,7 +139,7 @@ class Fetched(Struct, tag=True):
 
 
 class Found(Struct, tag=True):
-    """The answer to a FindTime or FindFirst: an offset, or -1 if no file has such a row."""
+    """The answer to a FindTime or FindFirst: an offset; -1 if the archive has no such row."""
 
     number: int
     offset: int
@@ -157,14 +157,14 @@ class FileRow(Struct, array_like=True):
 
 
 class Listed(Struct, tag=True):
-    """Files of a stream, in the order of their offsets."""
+    """The answer to a ListFiles: files of a stream, in the order of their offsets."""
 
     number: int
     files: list[FileRow]
 
 
 class RequestFailed(Struct, tag=True):
-    """The reason why a message cannot be served; `kind` is AWAY, GONE, MISSING or BAD."""
+    """The answer to a message that failed; `kind` is AWAY, GONE, MISSING or BAD."""
 
     number: int
     kind: str

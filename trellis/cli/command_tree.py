@@ -42,7 +42,7 @@ class Argument:
 class Command:
     """A command or an action of a command, such as `trellis users add`.
 
-    `arguments` and `flags` are the arguments of the command, `children` its actions.
+    `arguments` has its positional arguments, `flags` its flags, and `children` its actions.
     """
 
     def __init__(self, path: str, text: str, parser: Parser) -> None:
