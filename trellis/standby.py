@@ -57,7 +57,7 @@ class ClusterMember(Protocol):
     name: str
 
     def active_server(self, listener: str) -> str:
-        """Return HOST:PORT at which the active node serves the clients of a listener, or ""."""
+        """Return the HOST:PORT of the active node for the clients of a listener; "" if unknown."""
 
     def figures(self) -> ClusterFigures:
         """Return the figures of this node for the metrics."""

@@ -88,8 +88,8 @@ def test_the_turn_that_applies_a_commit_encodes_no_publication(tmp_path: Path) -
     applying = 0
     while not world.queue("d").depth:
         applying = steps(world.broker.agenda.turn, "/store/records.py")
-    # Of the records, the turn only counts the figures for checkpoints; it does not encode them
-    # again.
+    # In this turn, records.py only counts figures of the records for checkpoints. It does not
+    # encode the records again.
     assert world.queue("d").depth == many and applying < 3 * many + 100
     world.durable()
     world.crash()

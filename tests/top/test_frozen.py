@@ -27,7 +27,7 @@ KNOWN_USER: Final = f"Authorization: Basic {base64.b64encode(b'known:known').dec
 class Lease:
     """A lease of the active node that the test ends and renews.
 
-    `asked` counts how often the broker asked for it.
+    `asked` counts how often the broker asked for the lease.
     """
 
     def __init__(self, running: Running) -> None:

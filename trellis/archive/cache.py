@@ -13,7 +13,7 @@ LEAST: Final = 2
 
 
 class SegmentCache:
-    """The fetched segments, of at most `most` bytes; the oldest ones are removed first.
+    """The fetched segments, `most` bytes in total; above this size, the oldest ones are removed.
 
     `remove` is called with the path of each segment that is evicted from the cache.
     """

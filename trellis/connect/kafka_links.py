@@ -52,7 +52,7 @@ class OutgoingMessage(NamedTuple):
 class ToKafkaLink(ConnectorLink):
     """A link that copies messages of a queue or a stream to a topic of Kafka.
 
-    A message is acknowledged when Kafka has acknowledged its record.
+    A message is acknowledged when Kafka has acknowledged its record, or when it is dead-lettered.
     """
 
     def __init__(self, broker: BrokerSection, section: ToKafkaSection) -> None:

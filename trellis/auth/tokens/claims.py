@@ -156,8 +156,8 @@ class ClaimMapping:
     def _granted_words(self, claims: Claims) -> list[str]:
         """Return the scopes of `jwt.grants` and of a token as text.
 
-        The scopes have no prefix, and aliases are replaced. At most MAX_SCOPES words of the token
-        are read.
+        Scopes of the token lose their prefix, and aliases are replaced by the scopes that they
+        stand for. At most MAX_SCOPES words of the token are read.
         """
         prefix = self._settings.prefix
         found = list(self._settings.grants)
