@@ -185,9 +185,9 @@ async def test_a_fence_aborts_the_clients_of_the_http_api(start: Start) -> None:
     client = await running.socket("http")
     await client.send(f"GET /api/overview HTTP/1.1\r\nHost: here\r\n{KNOWN_USER}\r\n".encode())
     assert (await client.read()).startswith(b"HTTP/1.1 200")
-    fence = ConnectionFence(
-        asyncio.get_running_loop(), running.node.turn, [].append, running.node.abort_http
-    )
+    ends: list[str] = []
+    loop = asyncio.get_running_loop()
+    fence = ConnectionFence(loop, running.node.turn, ends.append, running.node.abort_http)
     await asyncio.to_thread(fence.abort)
     assert await client.read() == b""
     assert (await running.get("http", "/api/overview", KNOWN_USER))[0] == 200
