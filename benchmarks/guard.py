@@ -72,8 +72,8 @@ TOLERANCE = 0.02
 #: A count with topic rules may be above the count without rules by this share.
 NOISE = 0.005
 #: A count in a broker that owns the log of a cluster may be above the count without a cluster, with
-#: the same store, by this share. A test of the lease reads the clock once. In a turn of 100 messages
-#: there is a test for the agenda and one for each client: 0.7 % of the cheapest flows.
+#: the same store, by this share. A test of the lease reads the clock once. In a turn of 100
+#: messages there is a test for the agenda and one for each client: 0.7 % of the cheapest flows.
 OWNED = 0.01
 #: The flows without persistent messages: a cluster must not slow them down.
 TRANSIENT = tuple(flow for flow in FLOWS if "persistent" not in flow)

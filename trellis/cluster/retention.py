@@ -25,8 +25,8 @@ from trellis.cluster.format_upgrade import FormatUpgrade
 
 #: Seconds between two checks of the nodes' reports.
 LOOK_SECONDS: Final = 2.0
-#: The owner appends a mark each time it has appended this part of `Retention.bytes`. Kafka frees the
-#: space of removed records minutes later, and by then the log must not be larger than
+#: The owner appends a mark each time it has appended this part of `Retention.bytes`. Kafka frees
+#: the space of removed records minutes later, and by then the log must not be larger than
 #: `Retention.bytes` and two segments.
 MARK_PART: Final = 1 / 4
 
