@@ -6,7 +6,8 @@
 
 The AMQP and MQTT clients are answered by the front ends of an empty broker in memory. So PROXY
 headers, TLS, WebSocket and all limits on connections apply as on the active node. An http port with
-TLS stays closed: its certificate belongs to the gateway, which runs on the active node only.
+TLS stays closed: its certificate belongs to the gateway, which runs on the active node only. If the
+setting `cluster.redirect` is false, only the metrics port is open.
 """
 
 from __future__ import annotations

@@ -314,7 +314,7 @@ class Accounts(Authenticator):
                 self._reservations.replace(name, vhost, rules)
 
     def find_account(self, name: str, proven: bool) -> Account | None:
-        """Return the account of a user name, or None.
+        """Return the account of a user name; None if there is none.
 
         `proven` is True if a certificate has proved the client's identity. If `proven` is False, a
         stored user that has no password counts as unknown.

@@ -72,7 +72,7 @@ class BrokerMessage:
         }
 
     def fields(self) -> dict[str, str]:
-        """Return the values of the fields of a key template."""
+        """Return the message's values for the fields of a key template, by name."""
         return {
             "routing_key": self.routing_key,
             "topic": self.topic,

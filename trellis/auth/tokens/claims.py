@@ -91,7 +91,7 @@ class ClaimMapping:
             self._aliases[name.strip()] = scopes.split()
 
     def user(self, claims: Claims) -> str:
-        """Return the user name. Raises TokenRefused."""
+        """Return the user name that the claims of a token have. Raises TokenRefused."""
         path = self._settings.user
         user = claim(claims, path)
         if not isinstance(user, str) or not user:
