@@ -31,7 +31,7 @@ PAGES: Final = [
     "log-reference",
     "upgrade",
 ]
-#: What stands for each placeholder of a command in the test.
+#: The words that replace the placeholders of a command.
 PLACEHOLDERS: Final = {
     "NAME": "known",
     "USER": "known",
@@ -42,9 +42,9 @@ PLACEHOLDERS: Final = {
     "KEY": "orders.new",
 }
 #: Commands whose NAME is a queue or a client.
-NAMES: Final = {("why", "queue"): "orders", ("why", "client"): "device"}
+NAMES: Final[dict[tuple[str, ...], str]] = {("why", "queue"): "orders", ("why", "client"): "device"}
 #: Commands that the test's broker refuses, and words of the reason.
-REFUSED: Final = {
+REFUSED: Final[dict[tuple[str, ...], str]] = {
     ("permissions", "set"): "are defined in the settings",
     ("users", "add"): "there is a user known already",
 }
