@@ -25,7 +25,10 @@ async def broker(start: Start) -> Running:
 
 
 async def why(broker: Running, path: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the answer about an object, and the texts of its findings by problem."""
+    """Ask `GET /api/why/PATH`; return its answer, and the `text` of each finding by `problem`.
+
+    Check that the command `next` of each finding can be parsed.
+    """
     status, answer = await api(broker, "GET", f"why/{path}")
     assert status == 200, answer
     for finding in answer["findings"]:

@@ -156,10 +156,11 @@ def add_login(command: Parser, user_flag: str = "--user") -> None:
 
 
 def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:
-    """Return the user name and password for the login: from the flags, else from the settings,
-    else "guest" for both.
+    """Return the user name and password for the login.
 
-    Raises CommandError if no password is known.
+    They come from the flags, else from the settings; else both are "guest". A user name of the
+    flags needs a password of the flags, unless the settings have a password for this user. Raises
+    CommandError if no password is known.
     """
     user: str = arguments.login_user or settings.user or "guest"
     password: str | None = arguments.login_password
@@ -180,7 +181,7 @@ def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str,
 
 
 def given_url(url: str | None) -> str | None:
-    """Return `url`, the value of --url, if it is given, else TRELLIS_URL; None without both."""
+    """Return `url`, the value of --url, else the value of TRELLIS_URL; None if both are missing."""
     return os.environ.get("TRELLIS_URL") or None if url is None else url
 
 

@@ -159,7 +159,9 @@ class DynamicSecurity:
         )
 
     def _note_role(self, name: str, role: Table) -> None:
-        """Report the parts of a role that have no counterpart in Trellis, or another effect."""
+        """Report the parts of a role that Trellis cannot express, or that have another effect in
+        Trellis.
+        """
         note = self._report.not_taken
         for kind in (SEND, RECEIVE, *_SUBSCRIBE, *_UNSUBSCRIBE):
             for acl in _acls(role, kind):

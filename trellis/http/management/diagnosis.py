@@ -98,8 +98,8 @@ async def client(call: Call) -> Row:
                 findings += connection_findings(connection, row, call.broker.alarms)
     if not (known or sessions or connections):
         raise not_found(
-            f"no client is known as '{name}': no MQTT client identifier, AMQP connection name, "
-            "address or user of an open connection, and none of the last refusals"
+            f"no client is known as '{name}': no session, open connection or recent refusal has "
+            "this MQTT client identifier, AMQP connection name, address or user"
         )
     return {
         "client": {"name": name, "sessions": sessions, "connections": connections},
