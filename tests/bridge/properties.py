@@ -11,7 +11,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from protocols.amqp.codec.properties import split_properties
 from protocols.amqp.codec.tables import without_entries
-from trellis.bridge.shovel_message import EncodedProperties
+from trellis.bridge.shovel_message import PropertyBytes
 
 #: A header of each type: the bytes after its name.
 _VALUES: Final = {
@@ -58,13 +58,13 @@ EVERY_PROPERTY: Final = b"".join(
 
 def publish(client: BlockingChannel, exchange: str, key: str, body: bytes) -> None:
     """Publish a message with the properties EVERY_PROPERTY."""
-    client.basic_publish(exchange, key, body, EncodedProperties(EVERY_PROPERTY))
+    client.basic_publish(exchange, key, body, PropertyBytes(EVERY_PROPERTY))
 
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the clients of the test return properties as EncodedProperties, too."""
-    monkeypatch.setitem(pika.spec.props, pika.BasicProperties.INDEX, EncodedProperties)
+    """Let the clients of the test return properties as PropertyBytes, too."""
+    monkeypatch.setitem(pika.spec.props, pika.BasicProperties.INDEX, PropertyBytes)
 
 
 def without_header(properties: bytes, header: str) -> list[tuple[str, bytes]]:

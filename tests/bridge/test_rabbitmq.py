@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pika
@@ -187,8 +187,13 @@ def test_a_refused_login_and_a_missing_virtual_host_are_shown(pair: RabbitPair) 
         ("vhost", f"{pair.remote_uri}/nowhere", "vhost nowhere not found"),
     ):
         pair.put(name, src_uri=uri, src_queue="a", dest_uri="amqp://", dest_queue="b")
-        pair.local.wait(name, lambda row, reason=reason: reason in row["error"])  # type: ignore[misc]
+        pair.local.wait(name, shows(reason))
         pair.local.request("DELETE", f"parameters/shovel/%2F/{name}")
+
+
+def shows(reason: str) -> Callable[[dict[str, Any]], bool]:
+    """Return a condition: the error of a link contains the reason."""
+    return lambda row: reason in row["error"]
 
 
 @pytest.mark.parametrize("kind", ["topic", "fanout", "direct", "headers"])

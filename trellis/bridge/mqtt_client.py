@@ -22,7 +22,7 @@ from trellis.settings.bridge import MQTT5
 #: Seconds between two checks of the keep-alive.
 CHECK_SECONDS: Final = 1.0
 #: Seconds after which a connection is closed if the broker has not answered CONNECT.
-ANSWER_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 15.0
 
 
 class AsyncioClient:

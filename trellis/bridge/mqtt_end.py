@@ -215,6 +215,7 @@ class MqttEnd:
         may be older than those at the other broker. So the client subscribes once in a session; the
         first client of this process does it in any case, because the filters may be new.
         """
+        self._ignores_retained = self.version == MQTT311 and present
         if self.version == MQTT5:
             client.subscribe(
                 [
@@ -230,21 +231,20 @@ class MqttEnd:
                     for topic_filter, qos in self._filters.items()
                 ]
             )
-            return
-        self._ignores_retained = present
-        if not present or not self._subscribed:
+        elif not present or not self._subscribed:
             self._subscribed = True
             client.subscribe(list(self._filters.items()))
 
     def _on_unanswered(self) -> None:
-        """Handle a connection that was closed before the broker answered CONNECT."""
-        self.error = f"the broker did not answer a CONNECT packet of MQTT {self.version}"
+        """Handle a connection that was closed before the broker accepted CONNECT."""
+        self.error = f"the broker has not accepted a CONNECT packet of MQTT {self.version}"
         if self._login.protocol == MQTT5:
             self.error += f'; if it speaks only MQTT 3.1.1, set remote_protocol to "{MQTT311}"'
         self._choice.on_unanswered()
 
     def _on_message(self, message: MQTTMessage) -> None:
-        if message.retain and self._ignores_retained:
+        # A message that the broker sends again (DUP) was not acknowledged before.
+        if message.retain and self._ignores_retained and not message.dup:
             if message.qos:
                 self.acknowledge(message.mid)
         else:

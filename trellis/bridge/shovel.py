@@ -17,8 +17,8 @@ from trellis.bridge.contract import BridgeState, LinkCounters, LocalAmqp, Shovel
 from trellis.bridge.shovel_definition import shown_uri
 from trellis.bridge.shovel_message import (
     HEADER_OVERHEAD,
-    EncodedProperties,
     MessageEditor,
+    PropertyBytes,
     SourceMessage,
 )
 
@@ -189,7 +189,7 @@ class ShovelLink:
     # -- messages
 
     def _on_delivery(
-        self, _channel: object, method: Any, properties: EncodedProperties, body: bytes
+        self, _channel: object, method: Any, properties: PropertyBytes, body: bytes
     ) -> None:
         if self._to_take is not None:
             if self._to_take == 0:
@@ -238,7 +238,7 @@ class ShovelLink:
             exchange = message.exchange if target.exchange is None else target.exchange
             key = message.key if target.key is None else target.key
         try:
-            channel.basic_publish(exchange, key, message.body, EncodedProperties(properties))
+            channel.basic_publish(exchange, key, message.body, PropertyBytes(properties))
         except AMQPError:
             return  # The channel is closed.
         self._number += 1

@@ -28,14 +28,14 @@ TIMESTAMP: Final = "x-shovelled-timestamp"
 HEADER_OVERHEAD: Final = 20
 
 
-class EncodedProperties(pika.BasicProperties):  # type: ignore[misc]
+class PropertyBytes(pika.BasicProperties):  # type: ignore[misc]
     """The properties of a message as encoded bytes, which pika neither decodes nor encodes."""
 
     def __init__(self, data: bytes = b"\0\0") -> None:
         super().__init__()
         self.data = data
 
-    def decode(self, encoded: bytes, offset: int = 0) -> EncodedProperties:
+    def decode(self, encoded: bytes, offset: int = 0) -> PropertyBytes:
         """Keep the bytes of a received header frame."""
         self.data = bytes(encoded[offset:])
         return self
@@ -46,11 +46,11 @@ class EncodedProperties(pika.BasicProperties):  # type: ignore[misc]
 
 
 def keep_properties_encoded() -> None:
-    """Make pika return the properties of each received message as EncodedProperties.
+    """Make pika return the properties of each received message as PropertyBytes.
 
     The change applies to all connections of pika in this process.
     """
-    pika.spec.props[pika.BasicProperties.INDEX] = EncodedProperties
+    pika.spec.props[pika.BasicProperties.INDEX] = PropertyBytes
 
 
 class SourceMessage(NamedTuple):
