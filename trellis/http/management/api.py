@@ -284,6 +284,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("DELETE", "/api/trellis/page/session", ANY_USER, page.close_session),
     ("GET", "/api/why/queues/{vhost}/{name}", MANAGEMENT, diagnosis.queue),
     ("GET", "/api/why/clients/{name}", MONITORING, diagnosis.client),
+    ("GET", "/api/why/topics/{vhost}/{topic}", MANAGEMENT, diagnosis.topic),
     ("POST", "/api/trellis/cluster/switch", ADMINISTRATOR, extensions.switch),
     ("GET", "/api/trellis/{kind}", ANY_USER, extensions.rows),
     ("GET", "/api/trellis/delayed", ANY_USER, extensions.delayed),
