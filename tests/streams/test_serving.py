@@ -363,7 +363,7 @@ def test_a_policy_of_streams_is_set_from_the_command_line(served: Served) -> Non
         wrong.returncode == 1
         and "'7x' is not an age such as '7D' (Y, M, D, h, m, s)" in wrong.stderr
     )
-    assert served.trellis("policies", "clear", "short").returncode == 0
+    assert served.trellis("policies", "clear", "short", "--yes").returncode == 0
 
 
 def test_replay_reports_a_wrong_password(served: Served) -> None:

@@ -17,7 +17,6 @@ from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command
 from trellis.settings.errors import printable
 
-
 #: Seconds within which the broker answers an import. It imports thousands of objects in slices, so
 #: that it also serves its clients, and answers at the end.
 _IMPORT_SECONDS: Final = 600.0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from trellis.cli.api_client import ApiClient, add_login
+from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.parsing import CommandError, Commands, add_command, number
 from trellis.cli.readable import size_text, time_text
 from trellis.cli.row_filters import condition_of, sorted_rows
@@ -39,7 +41,8 @@ def add(commands: Commands) -> None:
         list_objects,
         "list objects of a running broker",
         "KIND [--vhost NAME] [--filter CONDITION]... [--sort COLUMN [--reverse]] [--limit N] "
-        "[--columns A,B] [--json] [--watch [SECONDS]] [--url URL] [--user NAME --password WORD]",
+        "[--columns A,B] [--cancel VHOST:EXCHANGE:ID [--yes]] [--json] [--watch [SECONDS]] "
+        "[--url URL] [--user NAME --password WORD]",
     )
     command.add_argument(
         "kind", metavar="KIND", choices=KINDS, help=f"kind of the objects: {', '.join(KINDS)}"
@@ -75,6 +78,7 @@ def add(commands: Commands) -> None:
         metavar="VHOST:EXCHANGE:ID",
         help="only with KIND delayed: remove this delayed message, then list the others",
     )
+    add_yes(command)
     add_login(command)
 
 
@@ -94,15 +98,39 @@ def list_objects(arguments: argparse.Namespace) -> int:
 
 
 def _cancel(client: ApiClient, arguments: argparse.Namespace) -> None:
-    """Remove the delayed message that --cancel names. Raises CommandError."""
+    """Remove the delayed message that --cancel names, after a confirmation.
+
+    Raises CommandError.
+    """
     vhost, _, rest = arguments.cancel.partition(":")
     exchange, colon, identifier = rest.rpartition(":")
     if arguments.kind != "delayed" or not colon:
         raise CommandError(
             "--cancel needs KIND delayed and the value VHOST:EXCHANGE:ID, such as /:later:7", 2
         )
+    confirm(arguments, _cancel_lines(client, (vhost, exchange, identifier)))
     query = {"vhost": vhost, "exchange": exchange, "id": identifier}
     client.request("DELETE", "trellis", "delayed", query=query)
+
+
+def _cancel_lines(client: ApiClient, wanted: tuple[str, str, str]) -> Iterator[str]:
+    """Yield the line about a delayed message that is removed: its exchange, key, size and time.
+
+    `wanted` has the message's virtual host, exchange and number. Raises CommandError if no such
+    message waits.
+    """
+    for row in client.json("GET", "trellis", "delayed"):
+        if (row["vhost"], row["exchange"], str(row["id"])) == wanted:
+            yield (
+                f"message {row['id']} of exchange '{row['exchange']}' in vhost '{row['vhost']}' is "
+                f"removed: routing key '{row['routing_key']}', {size_text(row['bytes'])}, due in "
+                f"{time_text(row['left_ms'] / 1000)}"
+            )
+            return
+    vhost, exchange, identifier = wanted
+    raise CommandError(
+        f"no message {identifier} is delayed by exchange '{exchange}' in vhost '{vhost}'"
+    )
 
 
 def _rows(client: ApiClient, arguments: argparse.Namespace) -> list[Row]:

@@ -16,6 +16,7 @@ from trellis.http import contract
 from trellis.http.management import (
     bindings,
     connections,
+    consequences,
     definitions,
     diagnosis,
     extensions,
@@ -282,6 +283,15 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/trellis/page/session", ANY_USER, page.user),
     ("POST", "/api/trellis/page/session", ANY_USER, page.open_session),
     ("DELETE", "/api/trellis/page/session", ANY_USER, page.close_session),
+    ("GET", "/api/consequences/policies/{vhost}/{name}", POLICYMAKER, consequences.policy),
+    (
+        "GET",
+        "/api/consequences/permissions/{vhost}/{user}",
+        ADMINISTRATOR,
+        consequences.permission,
+    ),
+    ("GET", "/api/consequences/roles/{name}", ADMINISTRATOR, consequences.role),
+    ("GET", "/api/consequences/vhosts/{name}", ADMINISTRATOR, consequences.vhost),
     ("GET", "/api/why/queues/{vhost}/{name}", MANAGEMENT, diagnosis.queue),
     ("GET", "/api/why/clients/{name}", MONITORING, diagnosis.client),
     ("GET", "/api/why/topics/{vhost}/{topic}", MANAGEMENT, diagnosis.topic),

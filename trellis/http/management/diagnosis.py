@@ -31,8 +31,8 @@ from trellis.monitoring.route_question import SECTIONS, RouteQuestion
 SECONDS_MAX: Final = 10.0
 #: Largest number of connections and sessions of one client, or one user, that are examined.
 CLIENTS_MAX: Final = 20
-#: Largest number of queues with each verdict, and of bindings of each exchange, that are examined for
-#: an answer about a topic.
+#: Largest number of queues with each verdict, and of bindings of each exchange, in the answer about
+#: a topic.
 DESTINATIONS_MAX: Final = 200
 
 
