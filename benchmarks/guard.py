@@ -64,7 +64,7 @@ FLOWS = (
 )
 #: Number of messages in the short and in the long run of a flow.
 FEW, MORE = 2_000, 6_000
-#: Environment of a run. The order of hashes decides on collisions in dicts. Blocks above 8 KiB are
+#: Environment of a run. The hash seed decides which keys of a dict collide. Blocks above 8 KiB are
 #: mapped, so that the state of the heap does not decide whether a growing buffer is copied.
 FIXED = {"PYTHONHASHSEED": "0", "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=8192"}
 #: A count may be above its record by this share.
@@ -139,8 +139,8 @@ def compare_option(flows: list[str], option: str, allowed: float, *base: str) ->
     """Count the instructions per publication without and with an option of flows.py; print both.
 
     Return 1 if the option raises a count by more than the share `allowed`, else 0. `allowed` is
-    above 0, because another order of hashes alone changes a count a little. `base` are
-    the options of the run without the option.
+    above 0, because other hash values alone change a count a little. `base` are the options of the
+    run without the option.
     """
     compile_modules()
     worse = 0

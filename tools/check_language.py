@@ -249,10 +249,9 @@ def missing_docstrings(index: PythonIndex) -> Iterator[Violation]:
 
 
 def duplicate_classes(index: PythonIndex, allowed: AllowList) -> Iterator[Violation]:
-    """Find top-level classes of one name in several modules, outside the tests.
+    """Find top-level classes with the same name in several modules, outside the tests.
 
-    Classes on the allow-list are not counted: of two classes with one name, it is enough to allow
-    one.
+    Classes on the allow-list are not counted, so it is enough to allow one of two such classes.
     """
     owners: dict[str, list[Module]] = defaultdict(list)
     for module in index.modules.values():

@@ -53,8 +53,8 @@ class MessageSamples:
         self._draws: i64 = 0
         #: The number of the next message to keep, counted from 1; 0 while each message is kept.
         self._next: i64 = 0
-        #: The largest of the random numbers that the kept messages would have, if each message had
-        #: one and the messages with the smallest were kept.
+        #: In Li's algorithm, each message has a random number, and the messages with the smallest
+        #: numbers are kept. This is the largest number of a kept message.
         self._chance = 1.0
 
     def wants(self) -> bool:
@@ -97,7 +97,10 @@ class MessageSamples:
 
 
 class HeaderSamples:
-    """The samples of all topics, of the messages in one part of a slot of the topic history."""
+    """The header samples of all topics, from one part of a slot (10 minutes) of the topic history.
+
+    A slot has two parts: its first messages, and its later messages.
+    """
 
     def __init__(self) -> None:
         #: The samples of each topic, by virtual host and exchange, then by routing key.
@@ -154,7 +157,7 @@ class WeightedSamples:
         self._parts: list[tuple[MessageSamples, int]] = []
 
     def add(self, samples: MessageSamples, weight: int = 1) -> None:
-        """Add the samples of one part, in which one message in `weight` was offered."""
+        """Add the samples of a part of the history that was offered one in `weight` messages."""
         self._parts.append((samples, int(samples.seen) * weight))
 
     def __len__(self) -> int:

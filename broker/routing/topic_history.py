@@ -139,7 +139,10 @@ class TopicHistory:
         counts[queue] = known + int(messages)
 
     def offer(self, vhost: str, exchange: str, key: str, properties: Properties) -> None:
-        """Offer the headers of a message as a sample: the first messages, then some at random."""
+        """Count a message whose exchange looks at headers, and offer its headers as a sample.
+
+        The first ALL_OFFERED messages of a slot are offered, then one in OFFERED_SHARE at random.
+        """
         slot = self.slots[-1]
         slot.by_headers += 1
         number: i64 = slot.by_headers

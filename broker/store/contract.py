@@ -188,9 +188,9 @@ class Store:
         #: The disk and the directory of the files of streams.
         self.stream_disk: Disk = Disk()
         self.stream_root = "streams"
-        #: True if a journal (a stream that records every publication of its virtual host) exists.
-        #: Then all publishers are throttled while the disk cannot keep up, not only the publishers
-        #: of persistent messages.
+        #: True once there has been a journal (a stream that records every publication of its
+        #: virtual host), even if it was deleted since. Then all publishers are throttled while the
+        #: disk cannot keep up, not only the publishers of persistent messages.
         self.journaling = False
         #: The durable ends of the streams at the start of the broker: stream number -> offset.
         self.stream_ends: dict[int, int] = {}
@@ -235,7 +235,7 @@ class Store:
 
         Return the position of the entry.
 
-        `shown` has the fields to record if the stored form of the definition is not readable.
+        `shown` has the fields to record instead of the stored fields; see `AuditTrail.changed`.
         """
         if self.audit is not None:
             self.audit.changed(entry, shown)

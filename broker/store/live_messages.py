@@ -96,7 +96,7 @@ class ScannedMessages(LiveMessages):
             self._queues.append(0)
 
     def _find(self, position: i64) -> i64:
-        """Return the index of the message at a position, or -1. Hot path."""
+        """Return the index of the message at a position; -1 if it is not there. Hot path."""
         positions = self._positions
         at: i64 = self._hint
         if at >= len(positions) or positions[at] != position:

@@ -69,9 +69,9 @@ def test_one_change_is_found_and_named(key: str, binding_key: str, kind: str, te
 
 
 def changed(kind: str, key: str, pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield each pair (routing key, binding key) that one change of this kind can give.
+    """Yield (routing key, binding key) after each possible change of this kind.
 
-    The change may be in either key.
+    `kind` is the kind of a near miss; the change is made in `key` or in `pattern`.
     """
     words, wanted = key.split("."), pattern.split(".")
     places = range(len(words) + 1)

@@ -294,7 +294,7 @@ def test_a_slow_disk_does_not_hold_back_deliveries(
     # at once.
     assert home.queue("q").unacked == 11
     assert home.store.unmarked_deliveries == 12
-    # Once the marks are written, a crash remembers these deliveries too.
+    # Once the marks are written, these deliveries are known after a crash, too.
     home.durable()
     home.durable()
     home.slow_disk = False

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from broker.eviction import evict_oldest
 from trellis.archive import contract
 from trellis.archive.listing import StreamListing
 from trellis.archive.names import ArchivedFile
@@ -106,7 +107,7 @@ class Worker:
         with self._sending:
             known = self._listings.pop(stream, None) or StreamListing(self._storage, stream)
             if len(self._listings) >= LISTINGS_MAX:
-                del self._listings[next(iter(self._listings))]
+                evict_oldest(self._listings)
             self._listings[stream] = known
             return known
 

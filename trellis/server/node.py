@@ -157,6 +157,8 @@ class BrokerNode:
         #: A function that hands the log of the cluster over to the standby with a name ("" chooses
         #: one), and returns its name; None without a cluster.
         self.switch: Callable[[str], Awaitable[str]] | None = None
+        #: Aborts the connections of the HTTP API's clients.
+        self.abort_http: Callable[[], None] = lambda: None
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
         self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))

@@ -74,7 +74,7 @@ class StandbyDirectory(BatchShipping):
         return payload.encode(batch.changes, batch.records.parts)
 
     def written(self) -> None:
-        """Do nothing: the standby has the batch."""
+        """Do nothing when the batch is on the broker's disk: the standby has the batch already."""
 
     def _catch_up(self) -> None:
         for step in self._steps:

@@ -320,7 +320,7 @@ class Consumer:
             )
         elif what < 0.72:
             self._serial += 1
-            kind = chance.choice("kka")  # True if the consumer acknowledges its deliveries.
+            kind = chance.choice("kka")  # a: no_ack; k: the consumer acknowledges.
             self._send(
                 spec.Basic.Qos(
                     prefetch_count=chance.choice([0, 1, 3]), global_=chance.random() < 0.2
