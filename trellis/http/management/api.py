@@ -184,6 +184,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
         )
     ],
     ("GET", "/api/retained/{vhost}", MANAGEMENT, retaining.retained),
+    ("GET", "/api/retained/{vhost}/count", MANAGEMENT, retaining.count),
     ("DELETE", "/api/retained/{vhost}", MANAGEMENT, retaining.clear),
     ("GET", "/api/route", MANAGEMENT, routing.route),
     ("POST", "/api/route/try", MONITORING, routing.try_changes),
