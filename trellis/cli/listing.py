@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -28,6 +29,14 @@ KINDS: Final = (
 _SIZES: Final = frozenset({"octets_in", "octets_out", "unsent", "bytes"})
 _LENGTHS: Final = frozenset({"left_ms", "expires_in_ms", "head_age_ms"})
 _TIMES: Final = frozenset({"since", "due"})
+#: Columns that a table has only with --wide, or if --columns names them. JSON has all columns.
+_WIDE: Final = {
+    "queues": re.compile("dead_lettered_"),
+    "exchanges": re.compile("dead_letters_"),
+    "sessions": re.compile(
+        "published|redelivered|acknowledged|expired|over_limit|rejected|dead_lettered|delivered_qos0"
+    ),
+}
 #: Default number of seconds between two lists with --watch.
 _INTERVAL: Final = 2.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -41,8 +50,8 @@ def add(commands: Commands) -> None:
         list_objects,
         "list objects of a running broker",
         "KIND [--vhost NAME] [--filter CONDITION]... [--sort COLUMN [--reverse]] [--limit N] "
-        "[--columns A,B] [--cancel VHOST:EXCHANGE:ID [--yes]] [--json] [--watch [SECONDS]] "
-        "[--url URL] [--user NAME --password WORD]",
+        "[--columns A,B | --wide] [--cancel VHOST:EXCHANGE:ID [--yes]] [--json] "
+        "[--watch [SECONDS]] [--url URL] [--user NAME --password WORD]",
     )
     command.add_argument(
         "kind", metavar="KIND", choices=KINDS, help=f"kind of the objects: {', '.join(KINDS)}"
@@ -62,7 +71,15 @@ def add(commands: Commands) -> None:
         "--limit", type=number(int, 1), metavar="N", help="print at most N rows [all]"
     )
     command.add_argument(
-        "--columns", metavar="A,B", help="columns to print, separated by commas [all]"
+        "--columns",
+        metavar="A,B",
+        help="columns to print, separated by commas [all but the further counts of --wide]",
+    )
+    command.add_argument(
+        "--wide",
+        action="store_true",
+        help="also print the further counts of queues, exchanges and sessions, such as the dead "
+        "letters by reason; JSON has them in any case",
     )
     command.add_argument("--json", action="store_true", help="print a JSON list of objects")
     command.add_argument(
@@ -173,6 +190,9 @@ def _text(rows: list[Row], arguments: argparse.Namespace) -> str:
     if not rows:
         return f"no {arguments.kind}"
     columns = columns_of(rows)
+    wide = _WIDE.get(arguments.kind)
+    if wide is not None and not arguments.wide and not arguments.columns:
+        columns = [name for name in columns if wide.match(name) is None]
     if sys.stdout.isatty():
         rows = [{name: _readable(name, row.get(name)) for name in columns} for row in rows]
     return table(rows, columns)

@@ -26,6 +26,7 @@ export async function show(view) {
     if (all.topics > kept.length) where.textContent = `The first ${number(kept.length)} of ${all.more ? 'more than ' : ''}${number(all.topics)} topics with a retained message are shown: give a narrower filter.`;
   };
   const clear = async () => {
+    used.textContent = line('retained', 'clear', filter.value || '#', ...inVhost(vhost.value));
     const found = await ask('DELETE', `${path('retained', vhost.value)}?${new URLSearchParams({ filter: filter.value || '#', dry_run: true })}`);
     if (!found.removed) { where.textContent = 'No retained message matches the filter.'; return; }
     if (!await agree(`${number(found.removed)} retained messages of topics that match ${filter.value || '#'} are removed. This cannot be undone.`, 'Remove them', line('retained', 'clear', filter.value || '#', ...inVhost(vhost.value)))) return;
