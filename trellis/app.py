@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 #: Exit codes: a clean stop, a store that can no longer be written, and a start that failed for a
 #: reason that the operator can correct.
 DONE, FAILED, MISCONFIGURED = 0, 1, 2
-#: Number of bytes that each waiting row of a stream adds to the size of a batch on a node of a
-#: cluster: about the size of an encoded row without its body. The node holds a whole encoded batch.
+#: Number of bytes by which each waiting row increases the size of a batch on a node of a cluster,
+#: because such a node holds the whole encoded batch in memory. It is about the size of an encoded
+#: row without its body.
 ROW_OVERHEAD: Final = 256
 
 
@@ -395,4 +396,4 @@ def _listed(addresses: dict[str, str]) -> str:
 
 
 def _ignore_reload() -> None:
-    """Ignore SIGHUP: a standby reads its settings when it becomes active."""
+    """Ignore SIGHUP: a standby keeps the settings of its start, also when it becomes active."""

@@ -48,10 +48,11 @@ class LinkFinder:
         self._has_client = find_spec("pika") is not None
 
     async def find(self) -> list[Link]:
-        """Return the shovels and federation links of all virtual hosts, found in slices of EXAMINED_PER_SLICE.
+        """Return the shovels and federation links of all virtual hosts.
 
-        If there are more than LINKS_MAX links, the link after the first LINKS_MAX is returned as an
-        InvalidLink, and no further links are returned.
+        The search runs in slices of EXAMINED_PER_SLICE. If there are more than LINKS_MAX links, the
+        link after the first LINKS_MAX is returned as an InvalidLink, and no further links are
+        returned.
         """
         found: list[Link] = []
         parsed: Parsed = {}

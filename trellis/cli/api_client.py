@@ -182,7 +182,7 @@ def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str,
 
 
 def given_url(url: str | None) -> str | None:
-    """Return `url`, the value of --url, if it is given, else TRELLIS_URL; None without both."""
+    """Return `url`, the value of --url, else the value of TRELLIS_URL; None if both are missing."""
     return os.environ.get("TRELLIS_URL") or None if url is None else url
 
 

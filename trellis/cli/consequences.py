@@ -24,8 +24,9 @@ _RATE_MIN: Final = 0.1
 
 
 def deletion_lines(client: ApiClient, vhost: str, kind: str, name: str) -> Iterator[str]:
-    """Yield the lines about the messages that other queues gain or lose, or that no queue gets.
+    """Yield the lines about the effect of a deletion on messages.
 
+    The lines name the messages that other queues would gain or lose, or that no queue would get.
     `kind` is "queue", "exchange" or "session", and `name` the object to delete.
     """
     body = {"vhost": vhost, "deleted": [{"type": kind, "name": name}]}
@@ -33,10 +34,10 @@ def deletion_lines(client: ApiClient, vhost: str, kind: str, name: str) -> Itera
 
 
 def unbinding_lines(client: ApiClient, binding: Row) -> Iterator[str]:
-    """Yield the lines about the messages that queues lose, or that no queue gets, if a binding is
-    removed.
+    """Yield the lines about the effect on messages if a binding is removed.
 
-    `binding` is a row of `GET /api/bindings`.
+    The lines name the messages that queues would lose, or that no queue would get. `binding` is a
+    row of `GET /api/bindings`.
     """
     fields = ("source", "destination", "destination_type", "routing_key", "arguments")
     change = {"change": "remove", **{field: binding[field] for field in fields}}
@@ -46,7 +47,10 @@ def unbinding_lines(client: ApiClient, binding: Row) -> Iterator[str]:
 def _trial_lines(
     client: ApiClient, body: Row, deleted: tuple[str, str] = ("", "")
 ) -> Iterator[str]:
-    """Yield the lines about a trial; leave out the losses of the `deleted` object (type, name)."""
+    """Ask the broker to try the changes in `body`; yield the lines about its answer.
+
+    The lines leave out the messages that the `deleted` object (type, name) would lose.
+    """
     try:
         answer: Row = client.json("POST", "route", "try", body=body)
     except ApiRefused as refusal:
@@ -76,7 +80,10 @@ def _trial_lines(
 
 
 def header_lines(answer: Row) -> Iterator[str]:
-    """Yield the lines of a trial that say which numbers depend on unknown headers of messages."""
+    """Yield the lines that say for how many topics the numbers are not exact.
+
+    This is so if an exchange looks at headers. `answer` is the answer of `POST /api/route/try`.
+    """
     if answer["by_headers"]:
         yield (
             f"{count_text(answer['by_headers'], 'topic')} pass an exchange that looks at headers: "

@@ -118,7 +118,7 @@ def print_report(result: ImportResult, data: bytes, dry_run: bool) -> int:
 
 
 def _unknown_parts(data: bytes) -> list[str]:
-    """Return a line for each part of a document that Trellis does not know."""
+    """Return a line for each section or field of a document that Trellis does not know."""
     # Imported here, because it imports the whole core, which no other part of the command needs.
     from broker.definitions.rabbitmq import unknown_sections
 

@@ -103,6 +103,6 @@ def _flag(flag: Argument) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Return a text in which characters with a meaning in roff are escaped."""
+    """Escape the characters of a text that have a meaning in roff."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped[:1] in (".", "'") else escaped

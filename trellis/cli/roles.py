@@ -169,7 +169,10 @@ def delete_role(arguments: argparse.Namespace) -> int:
 
 
 def assign_role(arguments: argparse.Namespace) -> int:
-    """Give users a role, or take their role away. Raises CommandError without a role."""
+    """Give users a role, or with --none take their role away.
+
+    Raises CommandError if the arguments name neither a role nor --none.
+    """
     names, role = list(arguments.members), arguments.name
     if arguments.none:
         names, role = [role, *names] if role else names, ""

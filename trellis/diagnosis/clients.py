@@ -23,7 +23,7 @@ from trellis.server.refusals import LoggedRefusal
 
 #: Names of the fields of a logged refusal that may name a client.
 NAME_FIELDS: Final = ("client_id", "user", "address", "new_address")
-#: Largest number of refusals of a client that are shown: its last ones.
+#: Largest number of refusals of a client that are shown: the latest ones.
 REFUSALS_MAX: Final = 10
 #: The texts of refusals, by event.
 _EVENTS: Final = {
@@ -40,9 +40,10 @@ _EVENTS: Final = {
 
 
 def belongs_to(row: dict[str, object], full_name: str, name: str) -> bool:
-    """True if `name` is a name of the connection: its client, user, address or full name.
+    """True if `name` names the connection: client identifier, connection name, user or address.
 
-    `row` is the connection's row in the list of connections.
+    The address is with or without its port. `row` is the connection's row in the list of
+    connections, `full_name` the broker's full name of the connection.
     """
     peer = str(row["peer"])
     return name in (row.get("client"), row["user"], peer, peer.rpartition(":")[0], full_name)

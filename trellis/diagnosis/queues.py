@@ -24,7 +24,8 @@ from trellis.diagnosis.findings import Problem, command, in_vhost, only, plural,
 
 #: Largest number of consumers of a queue that are examined.
 CONSUMERS_MAX: Final = 1_000
-#: Number of returns from which the first message of a queue is called a poison message.
+#: A message at the head of a queue that was returned this number of times is called a poison
+#: message.
 POISON_RETURNS: Final = 3
 #: States of a consumer.
 READY, FULL, CHANNEL_FULL, SLOW = "ready", "full", "channel_full", "slow"
