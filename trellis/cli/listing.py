@@ -34,7 +34,8 @@ _WIDE: Final = {
     "queues": re.compile("dead_lettered_"),
     "exchanges": re.compile("dead_letters_"),
     "sessions": re.compile(
-        "published|redelivered|acknowledged|expired|over_limit|rejected|dead_lettered|delivered_qos0"
+        "published|redelivered|acknowledged|expired|over_limit|rejected|dead_lettered|"
+        "delivered_qos0"
     ),
 }
 #: Default number of seconds between two lists with --watch.
