@@ -129,7 +129,8 @@ def show_head(arguments: argparse.Namespace) -> int:
     while True:
         for _, batch, first, end in source.batches():
             for row in range(first, end):
-                if batch.value("published_at", row) >= since:
+                published: Any = batch.value("published_at", row)
+                if published >= since:
                     _print_row(batch, row)
                     left -= 1
                     if left == 0:
