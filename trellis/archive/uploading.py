@@ -97,7 +97,10 @@ class Uploader:
             low = part.end
 
     def _compare(self, source: SegmentRows, known: ArchivedFile, stream: str) -> None:
-        """Raise UnfitRows unless a file in the archive has the segment's rows."""
+        """Raise UnfitRows if the archived file `known` has other rows than the segment.
+
+        Only the offsets that are in both are compared.
+        """
         low, high = max(source.base, known.first), min(source.end, known.end)
         try:
             with self._storage.open(f"{stream}/{known.path}") as file:

@@ -158,10 +158,11 @@ def add_login(command: Parser, user_flag: str = "--user") -> None:
 
 
 def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:
-    """Return the user name and password for the login: from the flags, else from the settings,
-    else "guest" for both.
+    """Return the user name and password for the login.
 
-    Raises CommandError if no password is known.
+    They come from the flags, else from the settings; else both are "guest". A user name of the
+    flags needs a password of the flags, unless the settings have a password for this user. Raises
+    CommandError if no password is known.
     """
     user: str = arguments.login_user or settings.user or "guest"
     password: str | None = arguments.login_password

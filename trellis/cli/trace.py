@@ -140,7 +140,7 @@ def _filter(arguments: argparse.Namespace) -> Row:
 
 
 def trace(arguments: argparse.Namespace) -> int:
-    """Print the steps of traced messages, at most --count steps, until the user interrupts."""
+    """Print the steps of traced messages: --count steps, or all until the user interrupts."""
     if arguments.journal is not None:
         return _trace_past(arguments)
     if arguments.since is not None or arguments.until is not None:
