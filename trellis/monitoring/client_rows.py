@@ -87,7 +87,7 @@ async def users(node: BrokerNode) -> AsyncIterator[Row]:
 
 
 def _connections(node: BrokerNode, user: str) -> int:
-    """Return the number of open connections and waiting wills of a user."""
+    """Return the number of a user's open connections and waiting wills together."""
     return sum(vhost.contexts.by_name.get(user, 0) for vhost in node.broker.vhosts.values())
 
 

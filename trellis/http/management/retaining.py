@@ -23,13 +23,13 @@ from trellis.http.management.messages import (
 )
 from trellis.http.management.serializers import printable
 
-#: Largest number of retained messages in one answer, and the number without `count` in the query.
+#: Largest number of retained messages in one answer, and the number if the query has no `count`.
 LISTED_MAX: Final = 10_000
 LISTED: Final = 100
 #: Largest number of retained messages that are counted.
 COUNTED_MAX: Final = 50_000
-#: Largest number of bytes of each body in one answer, and the number without `truncate` in the
-#: query.
+#: Largest number of bytes of each body in one answer, and the number if the query has no
+#: `truncate`.
 BODY_MAX: Final = 1 << 20
 BODY: Final = 1024
 #: Number of topics that are compared with the filter before other work may run.

@@ -17,7 +17,7 @@ LIMIT_MAX: Final = 1_000_000
 
 
 async def route(call: Call) -> SectionedRows:
-    """Explain where a message would go: the bindings, rights and near misses that decide.
+    """Explain where a message would go: matching bindings, rights, queues and near misses.
 
     The message is given by the query: `exchange` and `key`, or `mqtt` (a topic); `vhost` (default
     `/`), `header` (NAME=VALUE, may be repeated), `user` and `client_id`. With `limit`, the answer
