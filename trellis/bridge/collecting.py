@@ -157,7 +157,10 @@ async def _federation(
 def _upstreams(
     vhost: VirtualHost, definition: Mapping[str, Any], upstreams: Mapping[str, object]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield each upstream that a policy names, with the keys that the upstream set overrides."""
+    """Yield the name of each upstream that a policy names, and the keys that replace its keys.
+
+    Only an upstream set has such keys: an entry of the set may override keys of its upstream.
+    """
     if isinstance(one := definition.get(UPSTREAM), str):
         yield one, {}
         return

@@ -12,7 +12,7 @@ from typing import Final
 
 try:
     from trellis.cluster import boot_clock
-except ImportError:  # installed without compiled modules
+except ImportError:  # Trellis is installed without compiled modules.
     _boot_clock: Callable[[], float] = partial(
         time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     )
