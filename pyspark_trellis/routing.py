@@ -101,7 +101,7 @@ class _RowsOfTopics:
         self._starts: Final = np.append(starts, len(rows))
 
     def rows(self, matched: Rows) -> Rows:
-        """Return all rows of topics, which are given as indexes in `codes`."""
+        """Return all rows of the topics in `matched`, which has indexes in `codes`."""
         if len(self.codes) == len(self._rows):
             return self._rows[matched]
         counts = self._starts[matched + 1] - self._starts[matched]
@@ -311,7 +311,7 @@ class BatchRouters:
         """Iterate over the topics of a batch, grouped by virtual host and exchange.
 
         The batch has the columns vhost, exchange and topic. If it has the columns PERIOD and
-        PUBLISHER, a topic is routed by the bindings of its period.
+        PUBLISHER, each part of a topic's messages is routed by the bindings of the part's period.
         """
         for vhost, exchange, rows in _by_exchange(batch):
             host = self._hosts.get(vhost)

@@ -191,7 +191,7 @@ class ShovelLink:
         return name
 
     def _limit(self, length: int | None) -> None:
-        """Set the number of messages to move; `length` is the queue's length, None if unknown."""
+        """Set `_to_move`, once, and `_to_take`; `length` is the queue's length, None if unknown."""
         if self._to_move is None:
             wanted = self._shovel.delete_after
             self._to_move = length if wanted == 0 else wanted
