@@ -123,7 +123,7 @@ class _RowsOfPlaces:
         self._rows.setdefault(place, []).append(rows)
 
     def add_pairs(self, pairs: list[tuple[int, int]]) -> None:
-        """Add pairs (row, place)."""
+        """Add pairs of a row and the number of a place to which the row goes."""
         if not pairs:
             return
         rows, places = np.array(pairs, np.int64).T
@@ -330,7 +330,7 @@ class BatchRouters:
 
 
 def _by_exchange(batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, str, Rows]]:
-    """Iterate over (vhost, exchange, indexes of its rows)."""
+    """Iterate over the exchanges of a batch: (vhost, exchange, indexes of the exchange's rows)."""
     if not batch.num_rows:
         return
     codes, names = [], []
@@ -357,7 +357,7 @@ def alive(lives: tuple[int, ...], periods: Rows) -> NDArray[np.bool_]:
 
 
 def _receives(bound: BoundQueue, topic: str, publisher: str) -> bool:
-    """True if a session receives a message that matches its subscription."""
+    """True if the scope of a session's subscription includes a message that matches it."""
     scope = bound.scope
     return scope is None or (
         scope.allows(swap(topic)) and (scope.not_of is None or scope.not_of != publisher)

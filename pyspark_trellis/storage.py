@@ -164,7 +164,7 @@ class HadoopStorage(Storage):
 
     @property
     def _files(self) -> Any:
-        """The file system, in the Java process."""
+        """The Java object of the Hadoop file system."""
         jvm = _gateway().jvm
         configuration = jvm.org.apache.hadoop.conf.Configuration()
         for name, value in self._settings:

@@ -158,7 +158,7 @@ class Adoption:
     def carry_out(
         self, survey: DirectorySurvey, directory: AdoptedDirectory, found: LogSurvey
     ) -> int:
-        """Append a claim to the log, then store the claim's state in the open directory.
+        """Append a claim to the log, then store in `directory` the log's state after the claim.
 
         Afterwards the log begins with the content of the directory.
 
