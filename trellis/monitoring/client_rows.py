@@ -69,6 +69,7 @@ async def users(node: BrokerNode) -> AsyncIterator[Row]:
         yield {
             "name": account.identity.name,
             "tags": " ".join(account.identity.tags),
+            "role": "",
             "from": "settings",
             "loopback_only": account.loopback_only,
             "connections": _connections(node, account.identity.name),
@@ -78,6 +79,7 @@ async def users(node: BrokerNode) -> AsyncIterator[Row]:
             yield {
                 "name": user.name,
                 "tags": " ".join(user.tags),
+                "role": user.role_name,
                 "from": "broker",
                 "loopback_only": False,
                 "connections": _connections(node, user.name),
