@@ -157,5 +157,7 @@ def medians(rounds: Sequence[Figures]) -> Figures:
 
 
 def ratio(theirs: float | None, ours: float | None) -> float | None:
-    """Return a peer's figure divided by that of Trellis; None if one of them is missing or 0."""
+    """Return a peer's figure divided by that of Trellis; None if one of these figures is missing or
+    0.
+    """
     return theirs / ours if theirs and ours else None

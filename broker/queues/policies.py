@@ -128,6 +128,13 @@ class Policies:
         #: give to the queues that it matches.
         self.operator_by_name: dict[str, Policy] = {}
 
+    def without(self, name: str) -> Policies:
+        """Return the policies that are left without the policy `name`. This object is unchanged."""
+        left = Policies()
+        left.by_name = {other: policy for other, policy in self.by_name.items() if other != name}
+        left.operator_by_name = dict(self.operator_by_name)
+        return left
+
     def for_queue(self, name: str, kind: object) -> Policy | None:
         """Return the policy that applies to a queue of this name and type, or None."""
         return _best(self.by_name, name, _queue_kinds(kind))

@@ -58,15 +58,16 @@ class MessageSamples:
         self._chance = 1.0
 
     def wants(self) -> bool:
-        """Count a message; return True if the sample must keep the message."""
+        """Count a message; return True if the caller must pass its properties to `keep`."""
         self.seen += 1
         return self._next == 0 or self.seen == self._next
 
     def keep(self, properties: Properties, may_grow: bool) -> bool:
-        """Keep the properties of the message that was counted last.
+        """Put the properties of the message that was counted last into the sample.
 
-        If `may_grow` is False, the new properties replace the properties of a random sampled
-        message. Return True if the sample has grown.
+        Return True if the sample has grown. Once `may_grow` was False, the sample never grows: the
+        properties replace those of a random sampled message. The first such call may leave them
+        out.
         """
         if self._next == 0 and may_grow:
             self.kept.append(properties)
@@ -135,7 +136,7 @@ class HeaderSamples:
                 self._topics[vhost, exchange] = self._keys
 
     def _keep(self, samples: MessageSamples, properties: Properties) -> bool:
-        """Keep the message that was counted last; return False if its headers are too large."""
+        """Pass the last counted message to `keep`. Return False if its headers are too large."""
         sample = _sample_of(properties)
         if sample is None:
             samples.seen -= 1

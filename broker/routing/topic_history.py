@@ -34,7 +34,7 @@ SLOT_SECONDS: Final = 600
 SLOTS: Final = 7
 #: Largest number of topics of one slot. With short names, a topic takes about 200 bytes.
 TOPICS_MAX: Final[i64] = 5_000
-#: Largest number of queues of one slot to which messages were published by the name of the queue.
+#: Largest number of queues of one slot to which messages were published by the queue's name.
 QUEUES_MAX: Final[i64] = 5_000
 #: Longest routing key that is remembered, in characters.
 KEY_MAX: Final = 512
@@ -98,7 +98,7 @@ class TopicHistory:
 
     @property
     def queues(self) -> int:
-        """The number of queues to which messages were published by the name of the queue.
+        """The number of queues to which messages were published by the queue's name.
 
         A queue counts once in each slot that has it.
         """

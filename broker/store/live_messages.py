@@ -253,7 +253,7 @@ class FollowedMessages(LiveMessages):
         super().__init__()
         self._block_size: i64 = block
         self._blocks: list[ScannedMessages] = []
-        #: The position from which on a message is in the block of the same index.
+        #: For each block, the position from which on messages belong to it.
         self._firsts: array[int] = array("q")
         #: Index of the block found last.
         self._hint: i64 = 0

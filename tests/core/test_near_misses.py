@@ -282,7 +282,7 @@ def test_the_signature_of_each_near_miss_passes(
 
 
 def test_bindings_that_fail_two_criteria_have_signatures_that_do_not_pass() -> None:
-    # Of 1,000 bindings with three criteria each, some share a bit by chance.
+    # A few of the 1,000 bindings pass: their signatures share a bit with the headers by chance.
     given_headers = headers_signature({"type": "PDF", "region": "R7"})
     passing = [
         number

@@ -196,7 +196,7 @@ def test_the_delivery_count_and_its_limit_go_on_after_restarts(tmp_path: Path, c
     assert client.bodies(client.send(B.Get(queue="dead"))) == [b"0"]
     [(message, (flag, _))] = deliveries(client.send(B.Get(queue="q"))).items()
     # After a crash, a message may be marked as redelivered although it was not delivered; after a
-    # clean stop it may not.
+    # clean stop, it must not.
     assert message == 1 and not (clean and flag)
     home.crash()
 

@@ -1,4 +1,6 @@
-"""`trellis stream export` writes the rows that its arguments select, to a complete file or none."""
+"""`trellis stream export` writes the rows that its arguments select; a failed export leaves no
+file.
+"""
 
 from __future__ import annotations
 

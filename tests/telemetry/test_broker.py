@@ -1,4 +1,4 @@
-"""A broker process exports its spans over OTLP/HTTP, also when collector or worker were away."""
+"""A broker exports its spans over OTLP/HTTP, also after a failure of collector or worker."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Worker:
     def _serve(
         self, message: Message, answer: Callable[[Message, StreamListing], contract.FromWorker]
     ) -> None:
-        """Answer a message, or say why this fails."""
+        """Send what `answer` returns to the broker, or a RequestFailed if `answer` fails."""
         listing = self._listing(message.stream)
         try:
             found = answer(message, listing)
@@ -169,7 +169,7 @@ def _row(stream: str, file: ArchivedFile) -> contract.FileRow:
 
 
 def main(descriptor: int) -> None:
-    """Run the worker on an inherited socket, and end with the broker."""
+    """Run the worker on the inherited socket `descriptor`; end when the broker ends."""
     os.nice(NICE)
     os.umask(UMASK)
     pa.set_cpu_count(1)

@@ -48,10 +48,11 @@ class LinkFinder:
         self._has_client = find_spec("pika") is not None
 
     async def find(self) -> list[Link]:
-        """Return the shovels and federation links of all virtual hosts, found in slices of EXAMINED_PER_SLICE.
+        """Return the shovels and federation links of all virtual hosts.
 
-        If there are more than LINKS_MAX links, the link after the first LINKS_MAX is returned as an
-        InvalidLink, and no further links are returned.
+        The search runs in slices of EXAMINED_PER_SLICE. If there are more than LINKS_MAX links, the
+        link after the first LINKS_MAX is returned as an InvalidLink, and no further links are
+        returned.
         """
         found: list[Link] = []
         parsed: Parsed = {}
@@ -156,7 +157,10 @@ async def _federation(
 def _upstreams(
     vhost: VirtualHost, definition: Mapping[str, Any], upstreams: Mapping[str, object]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield each upstream that a policy names, with the keys that the upstream set overrides."""
+    """Yield the name of each upstream that a policy names, and the keys that replace its keys.
+
+    Only an upstream set has such keys: an entry of the set may override keys of its upstream.
+    """
     if isinstance(one := definition.get(UPSTREAM), str):
         yield one, {}
         return

@@ -90,9 +90,10 @@ def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict
 def _seconds_behind(report: NodeReport, written: int | None, now: int) -> float:
     """Return by how many seconds a node is behind the active node.
 
-    This is the age of the first record that the node lacks, at the time of its report; if the node
-    has not reported for LOST_SECONDS, the age at `now`. `written` is the time at which the active
-    node wrote this record; None if the node lacks no record. Both are in ms of Unix time.
+    The result is the age of the first record that the node lacks: the age at the time of the node's
+    report, or the age at `now` if the node has not reported for LOST_SECONDS. `written` is the time
+    at which the active node wrote this record; None if the node lacks no record. Both times are in
+    ms of Unix time.
     """
     if written is None:
         return 0.0

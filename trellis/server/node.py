@@ -64,7 +64,8 @@ ROLE_SHARE: Final = 16
 #: Free bytes, beyond `limits.disk_free`, that files fetched from the archive leave on the disk, so
 #: that they do not raise the disk alarm.
 ARCHIVE_DISK_FREE: Final = 512 << 20
-#: Share of the time in which the gateway must answer that an HTTP request waits for the archive.
+#: An HTTP request waits for the archive for at most this share of the time that the gateway has for
+#: its answer.
 HTTP_SHARE: Final = 0.8
 
 

@@ -178,7 +178,8 @@ class SubscriptionChange(Task):
             left -= 1
             size -= len(request.topic_filter)
         if len(requests) > READ_SLICE:
-            self._continue_later()  # The turn has done enough.
+            # A long packet took several turns to read. The changes begin in the next turn.
+            self._continue_later()
             return False
         return True
 

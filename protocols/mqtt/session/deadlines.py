@@ -72,7 +72,8 @@ class Deadlines(Task):
 
     def run(self) -> None:
         if self._armed <= self._agenda.now:
-            self._armed = 0  # Otherwise an earlier timer was set after this one.
+            # Otherwise `_armed` is the time of another timer, which has not run yet.
+            self._armed = 0
         self._left = TASKS_PER_SLICE
         try:
             while self._left > 0 and self._heap and self._heap[0].when <= self._agenda.now:

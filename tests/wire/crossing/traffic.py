@@ -55,7 +55,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 class Careful(Identity):
-    """An identity that may not publish to `private`."""
+    """An identity without the permission to publish to `private`."""
 
     def may_publish(self, topic: bytes) -> bool:
         return topic != b"private"

@@ -47,7 +47,7 @@ class ApiRefusal(Exception):
 
 
 def not_found(what: str) -> ApiRefusal:
-    """Return the refusal for an object that does not exist."""
+    """Return the refusal for an object that does not exist; `what` is the text of the error."""
     return ApiRefusal(404, "Object Not Found", what)
 
 
@@ -233,7 +233,7 @@ class Call:
             )
 
     def rights(self, vhost: VirtualHost) -> DeclarationRights:
-        """Return what the user may declare in a virtual host. Raises AccessRefused."""
+        """Return the user's rights to declare objects in a virtual host. Raises AccessRefused."""
         return rights_of(vhost, self._within(vhost), self.identity.administrator)
 
     def may(self, operation: str, kind: str, name: str, vhost: VirtualHost) -> None:

@@ -90,7 +90,10 @@ class Rates:
 
 
 def delivery_counts(statistics: Sequence[int]) -> dict[str, int]:
-    """Return the statistics of queues (broker/queues/statistics.py) by name."""
+    """Return counts of deliveries by name, with their sum `deliver_get`.
+
+    `statistics` has the counts in the order of STATISTICS (broker/queues/statistics.py).
+    """
     return with_sum(dict(zip(STATISTICS, statistics, strict=True)))
 
 
