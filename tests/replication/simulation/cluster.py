@@ -238,7 +238,18 @@ class Cluster:
             "log"
             if self._only_log_faults
             else chance.choice(
-                ("pause", "pause", "pause", "crash", "crash", "log", "full", "checkpoint")
+                (
+                    "pause",
+                    "pause",
+                    "pause",
+                    "crash",
+                    "crash",
+                    "log",
+                    "cut",
+                    "cut",
+                    "full",
+                    "checkpoint",
+                )
             )
         )
         if kind == "pause":
@@ -249,6 +260,9 @@ class Cluster:
         elif kind == "log":
             world.log_down_until = world.now + chance.choice((0.2, 0.6, 1.5, 3.0))
             world.say(f"the log stands still until {world.log_down_until:.3f}")
+        elif kind == "cut":
+            node.cut_until = world.now + chance.choice((0.3, 0.8, 1.5, 3.0, 6.0))
+            world.say(f"{node.name} is cut from the log until {node.cut_until:.3f}")
         elif kind == "full":
             node.full_until = world.now + chance.choice((0.3, 1.0, 2.5))
             world.say(f"the disk of {node.name} is full until {node.full_until:.3f}")

@@ -39,7 +39,7 @@ FAIL_POINTS = 0.002
 #: A record that waits for the end of a cut is sent again after this time, in seconds. At each time,
 #: this fraction of the writers learns that the outcome is unknown; the other writers wait.
 CUT_SECONDS = 0.1
-RESET = 0.03
+RESET = 0.1
 
 
 class World:
