@@ -18,7 +18,7 @@ SYSTEM: Final = ("/usr/sbin", "/usr/local/sbin")
 
 @dataclass(frozen=True)
 class Tools:
-    """The places where the brokers' programs are.
+    """The directories and files in which the programs of the brokers are found.
 
     `installed` is the directory that `install.sh` fills. `trellis` is the command of an installed
     Trellis, or None.

@@ -65,7 +65,7 @@ class ChangedBindings:
         changes: Sequence[BindingChange],
         deleted: Collection[Destination],
     ) -> None:
-        """Prepare the changes.
+        """Check `changes`, and add each to `added` or `removed`.
 
         Raises NotFound if a binding to remove does not exist, and PreconditionFailed if a binding
         cannot be tried.

@@ -180,7 +180,7 @@ def show_status(arguments: argparse.Namespace) -> int:
         print(f"unsafe: the topic can lose confirmed messages: {text}")
     columns = (
         *("node", "state", "host", "version", "formats"),
-        *("batches_behind", "clock_ms", "seen_s", "must_be_seeded"),
+        *("batches_behind", "seconds_behind", "clock_ms", "seen_s", "must_be_seeded"),
     )
     show(found.rows, columns, arguments, "no node has reported")
     if not found.has_active:

@@ -405,7 +405,10 @@ class PacketHandler(InputHandler):
         retain: bool,
         ticket: Ticket,
     ) -> int:
-        """Publish a message, and retain it if it has RETAIN; return the publisher's reason code."""
+        """Publish a message; return the reason code for its publisher.
+
+        If `retain` is True, also store the message as the retained message of its topic.
+        """
         connection = self.connection
         context.received += 1
         if properties.text and not is_text(message.content[len(properties.relayed) :]):

@@ -282,7 +282,7 @@ class Node(Computer):
     def publish(self, identity: int) -> None:
         """Take a message of a client; every 20th call declares a queue first."""
         if not self.is_open or self.successor or not self.may_act() or identity < self._newest:
-            return  # A connection keeps the order: messages sent before a lost one are lost too.
+            return  # A connection keeps the order: what comes after a newer message is lost.
         self._newest = identity
         if identity % 20 == 0 or not self.directory.queues and not self._declared():
             self.position += 1
