@@ -28,7 +28,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 
 from c_code import shorten_code
-from compiled_modules import fast_modules, modules
+from compiled_modules import WRITTEN_IN_C, fast_modules, modules
 
 ROOT = Path(__file__).resolve().parent
 
@@ -288,7 +288,10 @@ def extensions() -> list[Extension]:
             extension.extra_compile_args += ["-Os", "-fno-ident"]
             # The loader has neither constructors nor exceptions.
             extension.extra_link_args += ["-nostartfiles", "-Wl,--no-eh-frame-hdr"]
-    return made
+    return made + [
+        Extension(name, [path], extra_compile_args=to_compile, extra_link_args=to_link)
+        for name, path in WRITTEN_IN_C.items()
+    ]
 
 
 if __name__ == "__main__":

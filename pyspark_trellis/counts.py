@@ -118,7 +118,7 @@ class TopicSums:
         self.add_sums(pa.table(columns))
 
     def add_sums(self, sums: pa.Table) -> None:
-        """Add sums that `table` has returned."""
+        """Add a table of sums, in the form that `table` returns."""
         self._sums.append(sums)
         self._rows += sums.num_rows
         if self._rows > (_DIVIDED_ABOVE if self._divided else _ADDED_ABOVE):
@@ -179,7 +179,7 @@ class KeyCodes:
     """
 
     def __init__(self, table: pa.Table, keys: Sequence[str]) -> None:
-        """Compute the integers. `keys` are names of columns."""
+        """Compute the integer of each row from its values in the columns `keys`."""
         self._keys: Final = keys
         self._values: Final[list[pa.Array]] = []
         #: The integer of each row; None if there are too many combinations.

@@ -59,14 +59,17 @@ def rollup(journal: DataFrame, splits: RowSplits | None = None) -> DataFrame:
 
     def divided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in partial(batches, splits):
-            yield each.select(columns)  # Spark takes the columns by their places
+            yield each.select(columns)  # Spark needs the columns in the order of the schema.
 
     columns = ["minute", *KEYS, *COUNTS, "first_at", "last_at", PERIOD, PUBLISHER]
     return journal.select(*NEEDED).mapInArrow(divided, DIVIDED_ROLLUP)
 
 
 def keys_of(parts: DataFrame) -> tuple[str, ...]:
-    """Return the key columns of partial sums: those of a topic, or of a part of its messages."""
+    """Return the names of the key columns of partial sums.
+
+    The names are KEYS, or SPLIT_KEYS if the sums are divided by period and publisher.
+    """
     return SPLIT_KEYS if PERIOD in parts.columns else KEYS
 
 
@@ -158,7 +161,7 @@ class TopologyFeed:
 
 
 def _divided(parts: DataFrame, splits: RowSplits) -> DataFrame:
-    """Return the sums of a rollup with PERIOD, from the minute, and an empty column PUBLISHER."""
+    """Return the sums of a rollup with the column PERIOD, by minute, and an empty PUBLISHER."""
 
     def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in batches:

@@ -214,7 +214,7 @@ class VirtualHost(DeadLetterHost):
         if_empty: bool = False,
         ticket: Ticket | None = None,
     ) -> int:
-        """Delete a queue, and return how many messages it held. See `Declarations.delete_queue`."""
+        """Delete a queue; return how many messages waited. See `Declarations.delete_queue`."""
         return self.declarations.delete_queue(queue, if_unused, if_empty, ticket, self.closing)
 
     def bind(
@@ -397,9 +397,7 @@ class VirtualHost(DeadLetterHost):
         message.position = self.store.append_message(
             self.name, message, plan.numbers, annotations, ticket
         )
-        for queue in plan.reliable_queues:
-            queue.put(message)
-        route.count += 1
+        route.deliver(message, plan.reliable_queues)
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         """Replace the retained message of the topic, or remove it if the new payload is empty."""

@@ -146,6 +146,7 @@ def node_on_kafka(
         "cluster-silence": str(cluster.silence),
         "cluster-lease": str(cluster.lease),
         "cluster-beat": str(cluster.beat),
+        "cluster-unsafe": str(cluster.unsafe).lower(),
         **{f"{name}-port": "0" for name in ("amqp", "mqtt", "metrics", "http")},
         **(more or {}),
     }
@@ -154,7 +155,7 @@ def node_on_kafka(
 
 
 def started(nodes: list[NodeProcess], node: NodeProcess, state: str) -> NodeProcess:
-    """Add a node to `nodes`, which the fixture ends, and wait until it is active or following."""
+    """Add a node to `nodes`, which a fixture kills after the test; wait until it is in `state`."""
     nodes.append(node)
     node.wait_for("following")
     if state == "active":

@@ -22,9 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from broker.stream.arrow import SCHEMA_SIZE
 from tests import forks
 from tests.broker import run_command
 from tests.streams.tables import rows_in
+from trellis.cli import parser
+from trellis.cli.stream_source import StreamSource
 
 ARGUMENTS = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 16_384}
 
@@ -250,6 +253,65 @@ def test_the_command_lists_and_shows_rows(served: Served) -> None:
     assert served.trellis("stream", "head", "s", "--from", "40").returncode == 0
 
 
+def test_the_command_shows_rows_since_a_time(served: Served) -> None:
+    everything = served.trellis("stream", "head", "s", "--count", "40").stdout.splitlines()
+    times = [json.loads(line)["published_at"] for line in everything]
+    later = [line for line, at in zip(everything, times, strict=True) if at >= times[25]]
+    assert 0 < len(later) < 40
+    since = served.trellis("stream", "head", "s", "--since", times[25], "--count", "40")
+    assert since.stdout.splitlines() == later
+    assert served.trellis("stream", "head", "s", "--since", "2999-01-01").stdout == ""
+
+
+def test_the_command_follows_a_stream(served: Served) -> None:
+    connection = served.pika()
+    channel = connection.channel()
+    channel.queue_declare("followed", durable=True, arguments=ARGUMENTS)
+    words = ("stream", "head", "followed", "--follow", "--url", f"http://127.0.0.1:{served.http}")
+    with subprocess.Popen(
+        [sys.executable, "-m", "trellis", *words], stdout=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdout is not None
+        for number in range(3):  # Each row is published after the command has printed the last one.
+            channel.basic_publish("", "followed", b"%d" % number)
+            row = json.loads(command.stdout.readline())
+            assert (row["offset"], row["body"]) == (number, str(number))
+        command.send_signal(signal.SIGINT)
+        assert command.wait(20) == 130
+    connection.close()
+    ended = served.trellis("stream", "head", "followed", "--follow", "--to", "2")
+    assert [json.loads(row)["offset"] for row in ended.stdout.splitlines()] == [0, 1]
+
+
+def test_rows_that_follow_are_fetched_without_the_earlier_ones(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["stream", "head", "grows", "--url", f"http://127.0.0.1:{served.http}"]
+    arguments = parser("stream").parse(words)
+    connection = served.pika()
+    channel = connection.channel()
+    channel.queue_declare("grows", durable=True, arguments={"x-queue-type": "stream"})
+    channel.confirm_delivery()
+    source = StreamSource(arguments)
+    asked: list[dict[str, object]] = []
+    fetch = source._segment
+
+    def fetched(query: dict[str, object]) -> bytes:
+        asked.append(query)
+        return fetch(query)
+
+    monkeypatch.setattr(source, "_segment", fetched)
+    for number in range(3):
+        channel.basic_publish("", "grows", bytes(10_000))
+        (found,) = source.batches()
+        schema, batch, first, end = found
+        assert (int(batch.base) + first, end - first, len(schema)) == (number, 1, int(SCHEMA_SIZE))
+        arguments.first = number + 1
+    assert [query.get("start", 0) != 0 for query in asked] == [False, True, True]
+    assert list(source.batches()) == []
+    connection.close()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -264,6 +326,11 @@ def test_the_command_lists_and_shows_rows(served: Served) -> None:
             ["stream", "head", "s", "--from", "3", "--to", "2"],
             2,
             "trellis: --to 2 is before --from 3",
+        ),
+        (
+            ["stream", "head", "s", "--from", "3", "--since", "1h"],
+            2,
+            "trellis: give either --from N, or --since TIME",
         ),
         (
             ["stream", "head", "s", "--from", "-1"],
@@ -331,11 +398,10 @@ def test_error_of_a_replay_is_one_line(
     done = served.trellis(
         *(word.format(here=tmp_path, amqp=f"127.0.0.1:{served.amqp}") for word in arguments)
     )
-    assert (
-        (done.returncode, done.stdout) == (code, "")
-        and text in done.stderr
-        and done.stderr.count("\n") == 1
-    ), done.stderr
+    *progress, error = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (code, "") and text in error, done.stderr
+    # A replay that lasts longer than a second prints its progress.
+    assert all(re.match(r"offset \d+: \d+ published, ", line) for line in progress), done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -363,7 +429,7 @@ def test_a_policy_of_streams_is_set_from_the_command_line(served: Served) -> Non
         wrong.returncode == 1
         and "'7x' is not an age such as '7D' (Y, M, D, h, m, s)" in wrong.stderr
     )
-    assert served.trellis("policies", "clear", "short").returncode == 0
+    assert served.trellis("policies", "clear", "short", "--yes").returncode == 0
 
 
 def test_replay_reports_a_wrong_password(served: Served) -> None:

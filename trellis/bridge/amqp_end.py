@@ -84,6 +84,11 @@ class AmqpEnd:
         self.channel: Any = None
         self.lost: asyncio.Future[LinkLost] = self._loop.create_future()
 
+    @property
+    def frame_max(self) -> int:
+        """The largest size of a frame in bytes on the open connection."""
+        return int(self._connection.params.frame_max)
+
     async def open(self, parameters: pika.ConnectionParameters) -> None:
         """Connect, and open a channel. Raises LinkLost."""
         opened: asyncio.Future[Any] = self._loop.create_future()
@@ -139,7 +144,7 @@ class AmqpEnd:
         raise LinkLost(f"the broker has not answered within {TIMEOUT:g} s")
 
     async def call(self, method: Callable[..., Any], *positional: Any, **named: Any) -> Any:
-        """Call a method of the channel; return the frame of the answer. Raises LinkLost."""
+        """Call a method of the channel, and return the broker's answer frame. Raises LinkLost."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         try:
             method(
@@ -181,7 +186,7 @@ class AmqpEnd:
             await self.call(self.channel.exchange_declare, name, exchange_type=kind, durable=True)
 
     def lose(self, reason: str) -> None:
-        """Set `lost` to this reason, unless it is set."""
+        """Set the result of `lost` to this reason, unless `lost` is done already."""
         self._lose(LinkLost(reason))
 
     def close(self) -> None:

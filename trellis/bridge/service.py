@@ -81,7 +81,8 @@ class BridgeService:
         self._bridges: list[MqttBridge] = []
         self._local = LocalAmqp("", 0, "", "", "")
         self._finder = LinkFinder(broker, self._local)
-        #: The links that were found last; None if they must be sent again.
+        #: The links that the last search found; None if the next search must send its links to the
+        #: worker even if they have not changed.
         self._found: list[Link] | None = None
         #: The configuration that was sent to the worker last, its number, and its shovels.
         self._sent = b""
@@ -199,7 +200,7 @@ class BridgeService:
         )
 
     def add(self, state: BridgeState) -> None:
-        """Keep the state of a link, and log what has changed."""
+        """Store the reported state of a link, and log each change of the state."""
         name = (state.kind, state.vhost, state.name)
         link = self._links.get(name)
         if link is None:
@@ -219,7 +220,7 @@ def _log_changes(before: BridgeState, state: BridgeState) -> None:
     """Log that a link is up or down, has a new problem, or that messages were refused."""
     names = {"kind": state.kind, "vhost": state.vhost, "name": state.name}
     if before.state != state.state and state.state == contract.UP:
-        logs.info("bridge_up", **names, remote=state.remote)
+        logs.info("bridge_up", **names, remote=state.remote, protocol=state.protocol)
     if state.error and state.error != before.error and state.state == contract.UP:
         logs.warning(
             "bridge_problem", **names, reason=state.error, note="the other topics are copied"

@@ -52,7 +52,7 @@ class BridgeWorker:
         reporting.cancel()
 
     def _configure(self, wanted: contract.Configure) -> None:
-        """Stop the links that are not wanted any more, and start the new ones."""
+        """Stop each link without an equal definition in `wanted`, and start the new links."""
         definitions: list[MqttBridge | Shovel] = [*wanted.bridges, *wanted.shovels]
         self._number = wanted.number
         for removed in self._links.keys() - set(definitions):
@@ -79,7 +79,9 @@ def _link(definition: MqttBridge | Shovel, local: LocalAmqp) -> RunningLink:
     # A worker without shovels needs no AMQP client, and a worker without bridges no MQTT client.
     if isinstance(definition, Shovel):
         from trellis.bridge.shovel import ShovelLink
+        from trellis.bridge.shovel_message import keep_properties_encoded
 
+        keep_properties_encoded()
         return ShovelLink(definition, local)
     from trellis.bridge.mqtt_bridge import MqttLink
 

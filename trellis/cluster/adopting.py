@@ -81,7 +81,7 @@ class Adoption:
         sleep: Callable[[float], None] = time.sleep,
         wall: Callable[[], int] = wall_ms,
     ) -> None:
-        """Prepare to begin the empty replicated log `log` with the state of a data directory.
+        """Prepare to begin the replicated log `log` anew with the state of a data directory.
 
         `name` is the name of the broker, the same on all nodes; `node` is the name of this node.
         """
@@ -158,7 +158,9 @@ class Adoption:
     def carry_out(
         self, survey: DirectorySurvey, directory: AdoptedDirectory, found: LogSurvey
     ) -> int:
-        """Begin the log with an open directory: append a claim, then store the directory's state.
+        """Append a claim to the log, then store in `directory` the log's state after the claim.
+
+        Afterwards the log begins with the content of the directory.
 
         Return the epoch, which is the number of the claim. `found` is the result of `examine`. If
         this program ends between the two writes, the next adoption of the directory finds the

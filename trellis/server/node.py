@@ -41,6 +41,7 @@ from trellis.server.admission import Admission
 from trellis.server.alarms import AlarmWatch
 from trellis.server.audit_log import AuditLog
 from trellis.server.certificates import Certificates
+from trellis.server.clock_floor import ClockFloor
 from trellis.server.definitions_files import import_file
 from trellis.server.descriptors import DescriptorShares
 from trellis.server.disk_reserve import CATALOG_BYTES, SEGMENTS, DiskReserve
@@ -64,7 +65,8 @@ ROLE_SHARE: Final = 16
 #: Free bytes, beyond `limits.disk_free`, that files fetched from the archive leave on the disk, so
 #: that they do not raise the disk alarm.
 ARCHIVE_DISK_FREE: Final = 512 << 20
-#: Share of the time in which the gateway must answer that an HTTP request waits for the archive.
+#: An HTTP request waits for the archive for at most this share of the time that the gateway has for
+#: its answer.
 HTTP_SHARE: Final = 0.8
 
 
@@ -157,7 +159,11 @@ class BrokerNode:
         #: A function that hands the log of the cluster over to the standby with a name ("" chooses
         #: one), and returns its name; None without a cluster.
         self.switch: Callable[[str], Awaitable[str]] | None = None
+        #: Aborts the connections of the HTTP API's clients.
+        self.abort_http: Callable[[], None] = lambda: None
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
+        if opened is not None and opened.store.shipping is not None:
+            ClockFloor(self.turn, opened.store.shipping.wall())
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
         self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))
         if opened is not None and opened.store.shipping is not None:
@@ -354,7 +360,7 @@ def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveS
 
 
 def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
-    """Return the accounts; if the settings name plugins, an authenticator of plugins and accounts.
+    """Return `accounts`, or an authenticator that asks plugins too if the settings name plugins.
 
     Raises SettingsError.
     """

@@ -140,8 +140,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     keep: Annotated[
         int,
         option(
-            "bytes of appended batches after which the active node appends a mark to the log; "
-            "the records before a mark can be removed",
+            "wanted size of the log: each time the active node has appended a quarter of these "
+            "bytes, it appends a mark; the records before a mark can be removed",
             ge=1 << 20,
             unit="bytes",
         ),
@@ -175,6 +175,13 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             unit="s",
         ),
     ] = 30.0
+    unsafe: Annotated[
+        bool,
+        option(
+            "use a Kafka topic that can lose confirmed messages: it has less than 2 replicas or "
+            "min.insync.replicas, retention, or unclean leader election; only for trials and tests"
+        ),
+    ] = False
     redirect: Annotated[
         bool,
         option(

@@ -296,7 +296,7 @@ class PacketHandler(InputHandler):
             raise MalformedPacket("topic name is longer than its packet")
         packet_id: i64 = i64(read_i16_be(data, mark)) & 0xFFFF
         if packet_id == 0:
-            raise MalformedPacket("packet identifier is 0")  # [MQTT-2.3.1-1]
+            raise MalformedPacket("packet identifier must not be 0")  # [MQTT-2.3.1-1]
         topic = data[start + 2 : mark]
         searched = False
         route = context.routes.get(topic)
@@ -325,9 +325,7 @@ class PacketHandler(InputHandler):
             vhost.publish_persistent(route, message, ticket)
             replies.give(_PUBACK, packet_id, ticket)
         else:
-            for queue in plan.reliable_queues:
-                queue.put(message)
-            route.count += 1
+            route.deliver(message, plan.reliable_queues)
             if plan.fate == ROUTED:
                 replies.give(_PUBACK, packet_id, None)
             else:
@@ -405,7 +403,10 @@ class PacketHandler(InputHandler):
         retain: bool,
         ticket: Ticket,
     ) -> int:
-        """Publish a message, and retain it if it has RETAIN; return the publisher's reason code."""
+        """Publish a message; return the reason code for its publisher.
+
+        If `retain` is True, also store the message as the retained message of its topic.
+        """
         connection = self.connection
         context.received += 1
         if properties.text and not is_text(message.content[len(properties.relayed) :]):

@@ -51,14 +51,14 @@ _STILL: Final[Row] = {f"{name}_details": {"rate": 0.0} for name in _GAUGES}
 
 
 def exchange_name(name: str) -> str:
-    """Return the exchange name for a name in a path: "" for the default exchange."""
+    """Return the name of the exchange that a path names: "" for DEFAULT, else `name` itself."""
     return "" if name == DEFAULT else name
 
 
 # -- virtual hosts
 
 
-async def _count_messages(vhost: VirtualHost) -> tuple[int, int]:
+async def count_messages(vhost: VirtualHost) -> tuple[int, int]:
     """Count the ready and unacknowledged messages of a virtual host, in slices; return both."""
     totals = vhost.totals()
     more = True
@@ -69,7 +69,7 @@ async def _count_messages(vhost: VirtualHost) -> tuple[int, int]:
 
 
 async def _vhost_row(call: Call, vhost: VirtualHost) -> Row:
-    return serializers.vhost_row(vhost, call.broker.name, *await _count_messages(vhost))
+    return serializers.vhost_row(vhost, call.broker.name, *await count_messages(vhost))
 
 
 async def vhosts(call: Call) -> Listing:
@@ -235,7 +235,7 @@ QUEUE_COLUMNS: Final[Columns[tuple[VirtualHost, Queue]]] = {
 
 
 async def queues(call: Call) -> Listing | Row:
-    """List the queues and inboxes of the virtual host in the path, or of all visible ones.
+    """List the queues and inboxes of the path's virtual host, or of all visible vhosts.
 
     With `sessions=false` in the query, the inboxes of MQTT sessions are left out.
     """
