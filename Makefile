@@ -15,7 +15,7 @@ PACKAGES := matching broker protocols trellis pyspark_trellis
 QUIET_PIP := -m pip --disable-pip-version-check --quiet
 WHEEL_STORE_TESTS := checkpoint dropping faults records segments survivors
 WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching tests/bench) \
-	$(WHEEL_STORE_TESTS:%=tests/store/test_%.py)
+	$(WHEEL_STORE_TESTS:%=tests/store/test_%.py) tests/test_lease_clock.py
 
 # Python must store bytecode: without it, each test process, and each broker that a test starts, compiles
 # all modules anew. This took 50 of the 700 seconds of processor time of `make test`.

@@ -27,7 +27,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 
-from compiled_modules import modules, small_modules
+from compiled_modules import WRITTEN_IN_C, modules, small_modules
 
 ROOT = Path(__file__).resolve().parent
 
@@ -270,7 +270,10 @@ def extensions() -> list[Extension]:
             extension.extra_compile_args += ["-Os", "-fno-ident"]
             # The loader has neither constructors nor exceptions.
             extension.extra_link_args += ["-nostartfiles", "-Wl,--no-eh-frame-hdr"]
-    return made
+    return made + [
+        Extension(name, [path], extra_compile_args=to_compile, extra_link_args=to_link)
+        for name, path in WRITTEN_IN_C.items()
+    ]
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class MqttSocket:
 
     @classmethod
     async def connect(cls, port: int, name: str, keep_alive: int = 0) -> MqttSocket:
-        """Connect as the user guest, with a keep-alive in seconds."""
+        """Connect as guest with the client identifier `name`; `keep_alive` is in seconds."""
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
         body = b"\x00\x04MQTT\x04\xc2" + keep_alive.to_bytes(2, "big")
         body += _text(name) + _text("guest") + _text("guest")
@@ -85,15 +85,15 @@ def _length(size: int) -> bytes:
 
 
 class Attack:
-    """The clients of one attack."""
+    """The clients and the results of one attack."""
 
     def __init__(self, ports: dict[str, int], pid: int, directory: str) -> None:
         self.ports = ports
         #: The broker's process id, and the path of its data directory.
         self.pid = pid
         self.directory = directory
-        #: Seconds from the end of the cause, such as a full queue, until the broker served its
-        #: clients again.
+        #: Seconds from the end of the attack's cause (for example, from the purge of a full queue)
+        #: until the broker serves its clients again.
         self.recovery = 0.0
         #: Seconds between the end of the attack and the measurement of the memory.
         self.rest = 2.0

@@ -12,8 +12,8 @@ printed for each attack:
     slow      the same figure for the times when the whole machine was slow
     answer    the longest time in ms that the other client waited for an answer
     memory    growth of the broker's resident memory in MB, some seconds after the attack
-    recovery  for attacks of resource_attacks.py, the seconds from the end of the cause, such as a
-              full queue, until clients are served again; for other attacks, their duration
+    recovery  for attacks of resource_attacks.py, the seconds from the end of the cause (such as the
+              purge of a full queue) until clients are served again; for others, their duration
     before    the result of the attack before the broker bounded its work
 
 `held` must be measured on a compiled broker and a machine without other load. The memory of a

@@ -34,12 +34,13 @@ from peers.peer import Tools
 from peers.process import allow_files
 from peers.report import between
 
-#: Idle connections may use SHARE of the permitted file descriptors, less SPARE descriptors for the
-#: load tool and other files, and are at most MOST.
+#: The number of idle connections is SHARE of the permitted file descriptors, minus SPARE
+#: descriptors for the load tool and other files, and at most MOST.
 SHARE: Final = 0.9
 SPARE: Final = 100
 MOST: Final = 20_000
-#: The largest permitted ratio: CPU time per message with idle connections / without.
+#: The largest permitted ratio of the CPU time per message with idle connections to the time without
+#: them.
 ALLOWED: Final = 1.25
 
 

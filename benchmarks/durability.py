@@ -175,7 +175,7 @@ def measure(trellis: Path, count: int) -> dict[str, Any]:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Return the value below which this fraction of the values lies."""
+    """Return the value below which the fraction `share` of the values lies."""
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
 
 

@@ -145,7 +145,7 @@ class BenchFile(File):
 
 
 class BenchDisk(Disk):
-    """Files of the log by path, in memory; every directory exists."""
+    """A disk in memory: the files of the log by path. Every directory counts as existing."""
 
     def __init__(self) -> None:
         self.files: dict[str, BenchFile] = {}

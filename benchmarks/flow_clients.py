@@ -28,7 +28,7 @@ def text(value: str) -> bytes:
 
 
 def packet(first: int, body: bytes) -> bytes:
-    """Encode an MQTT packet; `body` is the part after the remaining length."""
+    """Encode an MQTT packet from its first byte, and from its part after the remaining length."""
     size = len(body)
     assert size < 16_384
     length = bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7])

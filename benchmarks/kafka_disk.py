@@ -8,10 +8,11 @@
         --keep BYTES           setting cluster.keep [its default]
 
 Three Kafka nodes (downloaded), an active node and a standby run on this machine. `trellis bench
-load` publishes persistent messages to a durable queue, takes and acknowledges them, and checks each
-of them. Once a second, the script adds up the files of the log's partition on each Kafka node. The
-limit is cluster.keep plus the size of two Kafka segments, so the standby must not be far behind.
-Needs the packages of the tests, and Java; see docs/high-availability.md for figures.
+load` publishes persistent messages to a durable queue, consumes and acknowledges them, and checks
+each of them. Once a second, the script adds up the sizes of the files of the log's partition on
+each Kafka node. The limit is cluster.keep plus the size of two Kafka segments. The limit has no
+room for records that the standby has still to read, so the standby must not be far behind. Needs
+the packages of the tests, and Java; see docs/high-availability.md for figures.
 """
 
 from __future__ import annotations

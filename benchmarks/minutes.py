@@ -30,7 +30,7 @@ from tests.pipeline.traffic import bound, numbered, snapshot  # noqa: E402
 from tests.pipeline.written import Row, journal  # noqa: E402
 
 MESSAGES: Final = 1_000_000
-#: The time of the first message. `write` gives every 1,000 messages the times of the next second.
+#: The time of the first message. `write` gives the times of one second to each 1,000 messages.
 BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTES: Final = MESSAGES // 60_000 + 1
 BINDINGS: Final = 1_003

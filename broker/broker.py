@@ -1,4 +1,4 @@
-"""The broker: its virtual hosts, and the parts that they share."""
+"""The broker: its virtual hosts, and the store, users, limits and alarms that they share."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ RETRY_PAUSE_MS: Final = 1_000
 
 
 class Broker:
-    """All virtual hosts, and the parts that they share.
+    """All virtual hosts, and the store, users, limits and alarms that they share.
 
-    The store, the authenticator and random ids are passed in, and the server sets the clocks of the
-    agenda, so that tests can simulate a whole broker. `new_id` returns a string that is unique and
-    cannot be guessed.
+    The store, the authenticator and the source of random ids are arguments, and the server sets the
+    clocks of the agenda. So tests can simulate a whole broker. `new_id` returns a string that is
+    unique and cannot be guessed.
     """
 
     def __init__(

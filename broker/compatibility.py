@@ -20,7 +20,10 @@ MISSING: Final = "missing"
 
 
 class Comparison:
-    """The comparison of one item with RabbitMQ: EQUAL, DIFFERENT or MISSING, and an explanation."""
+    """The comparison of one item, such as a policy key, with RabbitMQ.
+
+    `kind` is EQUAL, DIFFERENT or MISSING, and `text` explains the difference.
+    """
 
     __slots__ = ("kind", "text")
 

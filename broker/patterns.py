@@ -141,7 +141,7 @@ def is_found(pattern: re.Pattern[str], text: str) -> bool:
 
 
 def _search_ways(tree: Any, flags: int, length: int) -> int:
-    """Return the largest number of ways that a search in a text of `length` characters tries."""
+    """Return the largest number of ways to match that a search in `length` characters may try."""
     items = list(tree)
     anchors = _ANCHORS if flags & re.MULTILINE == 0 else _ANCHORS[1:]
     anchored = bool(items) and items[0][0].name == "AT" and items[0][1].name in anchors

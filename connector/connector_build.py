@@ -28,7 +28,7 @@ PACKAGES: Final = ("matching", "pyspark_trellis")
 def _copy_packages() -> None:
     tree = Path.cwd().parent
     if not (tree / PACKAGES[0]).is_dir():
-        return  # an unpacked source distribution
+        return  # An unpacked source distribution has the packages in `src`.
     shutil.rmtree("build", ignore_errors=True)
     shutil.rmtree("src", ignore_errors=True)
     for name in PACKAGES:

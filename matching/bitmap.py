@@ -197,7 +197,7 @@ def _with(row: BitMap | None, number: int) -> BitMap:
 
 
 def _without(row: BitMap | None, number: int) -> BitMap | None:
-    """Return the row with the pattern removed, changed in place, or None if it is empty."""
+    """Remove the pattern from the row in place, and return the row; None if it is then empty."""
     if row is None or len(row) == 1:
         return None
     row.discard(number)

@@ -39,9 +39,9 @@ _NEVER: Final = 0
 class _Answer(Generic[S]):
     """The cached answer for one topic: its subscribers.
 
-    The answer is valid if `epoch` is the cache's current epoch. The cache has one index of topics,
-    or two if patterns of both grammars change. `indexed` is the number of indexes that have an
-    entry for this topic.
+    The answer is valid if `epoch` is the cache's current epoch. The cache has an index of
+    topics for its own grammar, and one for the other grammar once a wildcard pattern of that
+    grammar has changed. `indexed` is the number of indexes that have an entry for this topic.
     """
 
     __slots__ = ("epoch", "indexed", "subscribers", "topic")

@@ -84,7 +84,7 @@ class FailedSwap(Generic[S]):
 
 
 class INode(Generic[S]):
-    """A node of the concurrent trie: a cell (`main`) whose content threads replace.
+    """A node of the concurrent trie. The cell `main` has its content, which threads replace.
 
     The content can be replaced only while the root of the trie has the generation of this node.
     """
@@ -144,7 +144,7 @@ def with_branch(
 ) -> CNode[S]:
     """Return a copy of `main`, the content of a trie node, with this branch for the word.
 
-    A branch that `main` has for the word is replaced. `previous` is an attribute of the copy.
+    A branch that `main` has for the word is replaced. `previous` becomes the copy's `previous`.
     """
     if word == grammar.one:
         return CNode(main.children, branch, main.many, previous)
@@ -159,7 +159,7 @@ def without_branch(
 ) -> CNode[S]:
     """Return a copy of `main`, the content of a trie node, without its branch for the word.
 
-    `main` must have this branch. `previous` is an attribute of the copy.
+    `main` must have this branch. `previous` becomes the copy's `previous`.
     """
     if word == grammar.one:
         return CNode(main.children, None, main.many, previous)

@@ -228,7 +228,7 @@ class ConcurrentTrie(Matcher[S]):
             depth -= 1
 
     def _with_branch(self, main: CNode[S], word: str, branch: Branch[S]) -> CNode[S]:
-        """Return a copy of a node's content `main` with this branch; its `previous` is `main`."""
+        """Return a copy of the content `main` with this branch; the copy's `previous` is `main`."""
         return with_branch(main, self.grammar, word, branch, self._cell(main))
 
     def _contracted(self, main: CNode[S], word: str, branch: Branch[S], depth: int) -> CNode[S]:

@@ -59,7 +59,7 @@ _FREED: Final = 16
 class _Stamped(TrieNode[S]):
     """A trie node that records when its children and its subscribers last changed.
 
-    A time is a number of changes: the changes of the trie until then.
+    A time is the number of changes that the trie has had until then.
     """
 
     __slots__ = ("bucket_clock", "children_clock", "number", "stays")

@@ -80,7 +80,7 @@ class Shape(Generic[S]):
         self.parts: list[dict[Key, Bucket[S]]] | None = None
 
     def place(self, key: Key) -> dict[Key, Bucket[S]]:
-        """Return the dict for a key: a large table is divided into several dicts."""
+        """Return the dict that has this key, or would get it: a large table is several dicts."""
         parts = self.parts
         return self.table if parts is None else parts[hash(key) >> _SHIFT & _PARTS - 1]
 
@@ -299,11 +299,14 @@ class Shapes(Matcher[S]):
         return plan
 
     def _takes(self, form: Form) -> bool:
-        """True if a new pattern with this form (a shape, as integers) may go into a table."""
+        """True if a new pattern of this shape (`form`) may be stored in the shape's hash table.
+
+        Otherwise the fallback trie stores the pattern.
+        """
         return form in self._forms or (len(form) <= _LITERALS and self._room(form))
 
     def _room(self, form: Form) -> bool:
-        """True if the limit of tables per topic permits a new table with this form."""
+        """True if the limit of tables per topic permits a new table for this shape (`form`)."""
         if form[1] < 0:
             return len(self._exact.get(form[0], ())) + len(self._open) < self._limit
         return max(map(len, self._exact.values()), default=0) + len(self._open) < self._limit

@@ -174,7 +174,7 @@ def _child(node: _FrozenNode[S] | None, grammar: Grammar, word: str) -> _FrozenN
 def _with(
     version: _TrieVersion[S], grammar: Grammar, words: list[str], subscriber: S
 ) -> _TrieVersion[S] | None:
-    """Return the version with the pair added, or None if it is already present."""
+    """Return a new version with the pair added; None if `version` has the pair already."""
     path: list[_FrozenNode[S] | None] = []
     node: _FrozenNode[S] | None = version.root
     for word in words:
@@ -205,7 +205,7 @@ def _with(
 def _without(
     version: _TrieVersion[S], grammar: Grammar, words: list[str], subscriber: S
 ) -> _TrieVersion[S] | None:
-    """Return the version with the pair removed, or None if it is not present.
+    """Return a new version without the pair; None if `version` does not have the pair.
 
     Nodes without subscribers and children are removed.
     """

@@ -71,7 +71,7 @@ class TrieSearch(Search[S]):
         self._opened = 0
         #: The nodes that the present word leads to.
         self._following: list[TrieNode[S]] = []
-        #: The ``#`` nodes that were entered, and the entered nodes that have children.
+        #: The ``#`` nodes that were entered, and those of them that have children other than ``#``.
         self._entered: set[TrieNode[S]] = set()
         self._stays: list[TrieNode[S]] = []
         #: While the present word is followed: the number of nodes from which it was followed. After

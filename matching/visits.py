@@ -41,7 +41,7 @@ class VisitBound:
         self._words: Final = words
         #: The most nodes that the lookup of one topic can visit, the root not counted.
         self.nodes = 0
-        #: The number of patterns for each prefix of a mask.
+        #: The number of patterns that have a prefix of this name (`_prefixes`), by name.
         self._counts: dict[str, int] = {}
 
     def add(self, pattern: str) -> None:

@@ -43,7 +43,7 @@ class _PositionSets:
 
 
 class _Length:
-    """The patterns with one number of words, indexed at each position."""
+    """The patterns that have the same number of words, indexed by the word at each position."""
 
     __slots__ = ("patterns", "positions")
 

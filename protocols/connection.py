@@ -165,7 +165,7 @@ class Connection(Outlet):
         self._limited = 0
         #: True if an alarm blocks the connection at the end of the present stall.
         self.blocks_after_stall = False
-        #: The virtual host in `wait_for_dead_letters`; None if the connection does not wait for it.
+        #: The virtual host whose dead letters the connection waits for; None if it does not wait.
         self._held_in: VirtualHost | None = None
         #: Name of the rate limit because of which the link does not read now; "" while it reads.
         self.throttled = ""
@@ -190,7 +190,7 @@ class Connection(Outlet):
         return int(len(self.out) + self._parts_size) + self.transport_backlog()
 
     def memory_bytes(self) -> int:
-        """Return the estimated bytes of unsent output, unhandled input, unacknowledged messages."""
+        """Return the bytes of unsent output and unhandled input. Subclasses add deliveries."""
         return self.unsent + int(self._input_size)
 
     # -- input
@@ -223,7 +223,7 @@ class Connection(Outlet):
             self._feed(data)
 
     def _feed(self, data: bytes) -> None:
-        """Consume a chunk, and store the bytes that were not consumed for the next call."""
+        """Pass a chunk to `consume`, and store the bytes that it did not handle."""
         self.need = 0
         self._feeding = True
         try:

@@ -41,7 +41,7 @@ class Review(Task, Generic[T]):
         """
         self._agenda = agenda
         self._per_turn = per_turn
-        #: The present review does `per_turn` / `_share` holders in one turn.
+        #: The task reviews `per_turn` / `_share` connections or sessions in one turn.
         self._share = 1
         self._holders = holders
         self._review = review
@@ -92,8 +92,9 @@ class Front(ConnectionRegistry):
         broker.alarms.changed.append(self._alarm_changed)
 
     def _alarm_changed(self, on: bool) -> None:
-        """When an alarm begins (`on`), block the clients that have sent large parts of incomplete
-        messages.
+        """Block the clients that have sent large parts of incomplete messages, if `on` is True.
+
+        Called when an alarm begins (`on`) or ends.
         """
         if on:
             self._incomplete_messages.start()

@@ -1,4 +1,4 @@
-"""The columns of the list of connections that the connections of all protocols have."""
+"""The columns that the list of connections has for every protocol."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class ArrowTopics(PublishedTopics):
     def __init__(self, sums: pa.Table) -> None:
         self._divided: Final = PERIOD in sums.schema.names
         if self._divided and "minute" not in sums.schema.names:
-            self.table = sums.combine_chunks()  # `TopicSums` has added up the rows
+            self.table = sums.combine_chunks()  # Has one row for each topic part.
         else:
             keys = SPLIT_KEYS if self._divided else KEYS
             self.table = added(sums, *keys).combine_chunks()
@@ -146,7 +146,7 @@ class ArrowTopics(PublishedTopics):
 
 
 def _reached(group: RoutedGroup) -> NDArray[np.bool_]:
-    """Return True for each topic of the group that reaches a queue or a session."""
+    """Return an array with True for each topic of the group that reaches a queue or session."""
     reached = np.zeros(len(group.rows), bool)
     reached[group.routed.places[0]] = True
     return reached

@@ -87,7 +87,7 @@ def by_time(
 
 
 def _add(found: DefinitionsFile, bound: BoundQueue, lives: tuple[int, ...]) -> None:
-    # Every period is after 0, so a binding that exists from 0 on without an end always exists.
+    # Period 0 is the first, so a binding that begins to exist in it and never ceases always exists.
     found.add(
         bound.vhost,
         bound.source,

@@ -50,7 +50,7 @@ def regex(pattern: str, grammar: Grammar) -> str:
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"
-    ends = f"(?![^{separator}])"  # The word ends here, so that no longer word matches.
+    ends = f"(?![^{separator}])"  # The word ends here: a longer word does not match.
     words = grammar.split(pattern)
     runs: list[str] = [""]
     for word in words:
@@ -102,7 +102,7 @@ def counted(df: DataFrame, topic: str = "topic") -> DataFrame:
 
 @lru_cache(maxsize=4)
 def _batch(patterns: tuple[str, ...], grammar: str) -> Batch:
-    """Return the batch matcher.
+    """Return a matcher that matches many topics at once against these patterns.
 
     A worker process creates the matcher once, and uses it again in later tasks.
     """

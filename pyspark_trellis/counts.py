@@ -118,7 +118,7 @@ class TopicSums:
         self.add_sums(pa.table(columns))
 
     def add_sums(self, sums: pa.Table) -> None:
-        """Add sums that `table` has returned."""
+        """Add a table of sums, in the form that `table` returns."""
         self._sums.append(sums)
         self._rows += sums.num_rows
         if self._rows > (_DIVIDED_ABOVE if self._divided else _ADDED_ABOVE):

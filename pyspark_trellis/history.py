@@ -59,14 +59,17 @@ def rollup(journal: DataFrame, splits: RowSplits | None = None) -> DataFrame:
 
     def divided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in partial(batches, splits):
-            yield each.select(columns)  # Spark takes the columns by their places
+            yield each.select(columns)  # Spark needs the columns in the order of the schema.
 
     columns = ["minute", *KEYS, *COUNTS, "first_at", "last_at", PERIOD, PUBLISHER]
     return journal.select(*NEEDED).mapInArrow(divided, DIVIDED_ROLLUP)
 
 
 def keys_of(parts: DataFrame) -> tuple[str, ...]:
-    """Return the key columns of partial sums: those of a topic, or of a part of its messages."""
+    """Return the names of the key columns of partial sums.
+
+    The names are KEYS, or SPLIT_KEYS if the sums are divided by period and publisher.
+    """
     return SPLIT_KEYS if PERIOD in parts.columns else KEYS
 
 

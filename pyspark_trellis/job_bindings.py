@@ -249,7 +249,7 @@ def _remote_streams(place: str, arguments: argparse.Namespace) -> list[JournalSt
     own = Remote.of(
         place, {"journal": f"{vhost}/{topology.NAME}" if vhost else topology.NAME} | login
     )
-    own.bounds()  # its error names the missing stream
+    own.bounds()  # Raises the error that names a missing stream.
     return [
         own,
         *(

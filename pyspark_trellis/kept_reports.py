@@ -227,7 +227,7 @@ def _since(before: datetime, now: datetime) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make one report. With --every, make a report in each such period, until Ctrl-C.
+    """Make one report. With --every, make a report whenever this time has passed, until Ctrl-C.
 
     Raises PipelineError. With --every, errors after the first report are printed instead.
     """

@@ -237,7 +237,11 @@ def last_offsets(
 def _by_time(
     options: Mapping[str, str], which: str, streams: Mapping[str, JournalStream]
 ) -> dict[str, int] | None:
-    """Return the offsets of the option startingTimestamp or endingTimestamp; None if absent."""
+    """Return the offset of the first row from a time on, for each journal.
+
+    `which` is "starting" or "ending": the option startingTimestamp or endingTimestamp has the time.
+    Return None if the option is absent. Raises PipelineError.
+    """
     option = f"{which}Timestamp"
     text = options.get(option.lower())
     if text is None:

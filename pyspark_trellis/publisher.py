@@ -168,7 +168,7 @@ class SinkPublisher:
         self._publish_again()
 
     def _publish_again(self) -> None:
-        """Move the refused messages to those to publish again, in order, before all others."""
+        """Move the refused messages from `_refused` to `_again`, in the order of their numbers."""
         self._again = deque(sorted([*self._refused, *self._again], key=_number))
         self._refused.clear()
 

@@ -66,7 +66,7 @@ def scope_of(facts: dict[str, Any]) -> ReadScope | None:
 def _matches(rule: list[str], words: list[str]) -> bool:
     """True if a rule matches a topic. A rule's wildcards match words that begin with `$`, too."""
     if rule == [""]:
-        return False  # a name in place of %u or %c that cannot be a word of a topic
+        return False  # A name in place of %u or %c cannot be a word of a topic.
     for at, word in enumerate(rule):
         if word == "#":
             return True

@@ -128,7 +128,10 @@ class MessageSink:
                 )
 
     def storage(self, directory: str = "") -> Storage:
-        """Return a directory beside the checkpoint. Raises PipelineError."""
+        """Return the sink's directory beside the checkpoint, or the directory with this path in it.
+
+        Raises PipelineError.
+        """
         place = "/".join(
             [self._checkpoint.rstrip("/"), _DIRECTORY, *([directory] if directory else [])]
         )

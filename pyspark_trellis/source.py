@@ -221,7 +221,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
 
     def _begin(self, position: Position | None, stream: JournalStream, bounds: OffsetRange) -> int:
-        if position is None:  # a journal that was declared, or added to the options, later
+        if position is None:  # The journal was declared, or added to the options, later.
             return bounds.first
         begin = offsets.resumed(position, stream, bounds, self._whole)
         if begin != position.next:

@@ -4,7 +4,7 @@
     <checkpoint>/trellis/<batch>/manifest.json    the files of the batch, in order
     <checkpoint>/trellis/<batch>/published        empty; there when all rows are published
 
-A row has the number of its place in its file, and a file the number of its place in the manifest.
+Rows are numbered by their order in their file, and files by their order in the manifest.
 No file is written twice, because few file systems of Hadoop can replace a file in one step. If
 Spark repeats the batch, the files in the manifest are published again, and not the rows of the
 repeated tasks. So each row has the same identity as before, whatever the new division into tasks

@@ -115,7 +115,7 @@ class LocalStorage(Storage):
     def exists(self, name: str) -> bool:
         try:
             return (self._path / name).exists()
-        except OSError as error:  # such as a parent directory that this user may not read
+        except OSError as error:  # Such as a parent that this user may not read.
             raise _failed("find", str(self._path / name), error) from None
 
     def make(self) -> None:
@@ -314,7 +314,7 @@ def _added_jars() -> list[str]:
     try:
         return [str(Path(SparkFiles.getRootDirectory(), "*"))]
     except (AssertionError, AttributeError, TypeError):
-        return []  # outside of a task
+        return []  # This code does not run in a task.
 
 
 def storage_at(place: str, settings: str = "{}") -> Storage:

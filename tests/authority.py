@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 class Authority:
-    """A certificate authority that signs into a directory. Each file holds the key, then the
-    certificate.
+    """A certificate authority that writes signed certificates into a directory. Each file holds the
+    key, then the certificate.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -31,7 +31,9 @@ class Authority:
         ends: datetime | None = None,
         file: str = "",
     ) -> Path:
-        """Sign a certificate for these names (also addresses or e-mail); return the file."""
+        """Sign a certificate for these host names, IP addresses or e-mail addresses; return the
+        file.
+        """
         path = self._directory / (file or f"{common_name or names[0]}.pem")
         made = self._ca.issue_cert(*names, common_name=common_name, not_after=ends)
         made.private_key_and_cert_chain_pem.write_to_path(path)

@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.watch", "tests.scheduling"]
 
-#: Thresholds of the garbage collector in the processes of the tests. With Python's own ones,
-#: (700, 10, 10), a tenth of the CPU time was collections, and Hypothesis's callback of each.
+#: Thresholds of the garbage collector in the processes of the tests. With Python's defaults, (700,
+#: 10, 10), a tenth of the CPU time was spent in collections and in the callback that Hypothesis
+#: runs for each collection.
 THRESHOLDS: Final = (50_000, 20, 20)
 gc.set_threshold(*THRESHOLDS)
 
-#: Name of the profile for property tests. `fixed` runs the same examples every time. `long`
-#: (`make test-random`) draws new examples, TIMES as many. A failure prints how to reproduce it; its
+#: Name of the profile for property tests. `fixed` runs the same examples every time. `long` (`make
+#: test-random`) draws new examples, TIMES times as many. A failure prints how to reproduce it; its
 #: example is then added to the test as an @example.
 PROFILE: Final = os.environ.get("TRELLIS_PROPERTIES", "fixed")
 TIMES: Final = {"fixed": 1, "long": 10}

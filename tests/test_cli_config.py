@@ -274,7 +274,7 @@ def test_password_from_standard_input_is_hashed(
 def type_in(
     monkeypatch: pytest.MonkeyPatch, words: Sequence[str], then: type[BaseException] = EOFError
 ) -> None:
-    """Type `words` at a terminal, and then end the input or interrupt."""
+    """Simulate a terminal at which a user types `words`; any further read raises `then`."""
     left = list(words)
 
     def typed(prompt: str) -> str:
@@ -524,8 +524,9 @@ def test_each_command_is_in_the_module_that_the_table_names() -> None:
     assert set(COMMANDS.values()) <= modules
 
 
-#: Gets names of modules with commands, and prints each name with the modules of the core that the
-#: commands import. Each name has a fork of a process that has imported the root of all commands.
+#: A program whose arguments are names of modules with commands. For each module, it prints the name
+#: and the modules of the core that the module's commands import. It makes the parser of each
+#: command in a fork of itself, which has imported only the root of all commands.
 _IMPORTS = """
 import os, sys
 from trellis.cli import COMMANDS, parser

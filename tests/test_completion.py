@@ -17,6 +17,7 @@ from tests.foreign import require
 from trellis.cli import main, parser
 from trellis.cli.command_tree import Command, children_of
 from trellis.cli.completion import SHELLS
+from trellis.cli.manual import EXIT_CODES
 
 #: In one process, because each process makes the scripts of the three shells anew.
 pytestmark = pytest.mark.xdist_group("completion")
@@ -182,6 +183,14 @@ def test_the_manual_page_has_every_command_and_the_exit_codes() -> None:
     assert re.findall(r"^\\fB(\d+)\\fR$", page.partition(".SH EXIT STATUS")[2], re.MULTILINE) == [
         *("0", "1", "2", "3", "130")
     ]
+
+
+def test_help_and_the_page_about_operating_have_the_same_exit_codes() -> None:
+    summary = (parser().epilog or "").partition("exit codes: ")[2]
+    assert re.findall(r"(?:^|, )(\d+) ", summary) == list(EXIT_CODES)
+    page = (ROOT / "docs" / "operating.md").read_text().partition("## Exit codes")[2]
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
+    assert {code: text.replace("`", "") for code, text in rows} == EXIT_CODES
 
 
 def test_man_formats_the_page_without_a_warning() -> None:

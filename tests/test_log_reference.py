@@ -40,7 +40,8 @@ def _calls() -> Iterator[tuple[str, str]]:
                 if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
                     continue
                 name, value = call.func.attr, call.func.value
-                # The end of ast.unparse(value), which would take half a second for all calls.
+                # The last name in `value`. For all calls, ast.unparse(value) would take half a
+                # second.
                 holder = value.id if isinstance(value, ast.Name) else ""
                 if isinstance(value, ast.Attribute):
                     holder = f".{value.attr}"

@@ -260,7 +260,9 @@ def test_a_loader_asks_the_library_for_its_module(setup_py: ModuleType, tmp_path
 def test_a_compiled_wheel_has_the_source_of_matching_only(
     setup_py: ModuleType, tmp_path: Path
 ) -> None:
-    """`trellis pipeline` sends this source to Spark. The other source would take 0.7 MB."""
+    """`trellis pipeline` sends this source to Spark. The source of the other packages would take
+    0.7 MB.
+    """
     names = ["matching/trie.py", "broker/agenda.py", "broker/__init__.py", "trellis/server/turn.py"]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

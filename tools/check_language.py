@@ -66,7 +66,8 @@ _PHRASES = [
     (re.compile(phrase.replace(" ", _GAP), re.IGNORECASE), phrase == QUOTABLE, instead)
     for phrase, instead in BANNED.items()
 ]
-_MEDIA_TYPE = re.compile(r"octet-stream", re.IGNORECASE)
+#: Names that stay: a media type, and columns of `trellis list connections`.
+_KEPT_NAME = re.compile(r"octet-stream|octets_(in|out)\b", re.IGNORECASE)
 _CITATION = re.compile(r"AMQP 0-9-1|MQTT-\d+\.\d+\.\d+|RFC \d+")
 #: The first line of a block of text: a list item, a row of a table, or a heading.
 _BLOCK_START = re.compile(r"\s*(\||[-*] |\d+\. |#+ \S.*$)")
@@ -129,7 +130,7 @@ def banned_words(file: TextFile) -> Iterator[Violation]:
     for pattern, quotable, instead in _PHRASES:
         for match in pattern.finditer(file.text):
             start, end = match.span()
-            if not _is_word(file.text, start, end) or _MEDIA_TYPE.match(file.text, start):
+            if not _is_word(file.text, start, end) or _KEPT_NAME.match(file.text, start):
                 continue
             if quotable and _quotes_a_specification(file, start):
                 continue
@@ -249,10 +250,9 @@ def missing_docstrings(index: PythonIndex) -> Iterator[Violation]:
 
 
 def duplicate_classes(index: PythonIndex, allowed: AllowList) -> Iterator[Violation]:
-    """Find top-level classes of one name in several modules, outside the tests.
+    """Find top-level classes with the same name in several modules, outside the tests.
 
-    Classes on the allow-list are not counted: of two classes with one name, it is enough to allow
-    one.
+    Classes on the allow-list are not counted, so it is enough to allow one of two such classes.
     """
     owners: dict[str, list[Module]] = defaultdict(list)
     for module in index.modules.values():

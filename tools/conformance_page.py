@@ -117,7 +117,7 @@ def statements(text: str, form: re.Pattern[str] = _STATEMENT) -> list[Statement]
 
 
 def listed(numbers: str) -> list[Statement]:
-    """Return the statements in a list of numbers: a text in the form of `Version.statements`."""
+    """Return the statements in a text such as `3.1.2-23..29 3.1.3-1` (`Version.statements`)."""
     return statements(numbers, re.compile(_NUMBER))
 
 

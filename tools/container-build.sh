@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes DIRECTORY a virtual environment that holds the compiled broker with the packages of its extra `server`. WHEELS, if given, keeps the broker's
-# wheel. The Dockerfile and CI run this script.
+# Makes a virtual environment in DIRECTORY, with the compiled broker and the packages of its extra `server`. If WHEELS is given,
+# the broker's wheel is stored there. The Dockerfile and CI run this script.
 set -eu
 directory=$1
 if [ "$#" -gt 1 ]; then

@@ -66,7 +66,7 @@ class TextFile:
         return line, offset - self._starts[line - 1] + 1
 
     def offset(self, line: int, column: int) -> int:
-        """Return the offset in the text of a line and a column, both counted from 1."""
+        """Convert a line and a column, both counted from 1, to an offset in the file's text."""
         return self._starts[line - 1] + column - 1
 
     def violation(self, offset: int, rule: str, text: str) -> Violation:

@@ -3,7 +3,7 @@
 The packages below (`protocols`, `broker`, `matching`) never wait and read no clock. This package
 gives them a clock, transports and threads. No package below it imports asyncio.
 
-Packages and modules, from the top down; imports point down only:
+The main packages and modules, from the top down; imports point down only:
 
     cli/          the command `trellis`
     app.py        builds a broker from its parts, serves, and stops it

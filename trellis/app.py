@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 #: Exit codes: a clean stop, a store that can no longer be written, and a start that failed for a
 #: reason that the operator can correct.
 DONE, FAILED, MISCONFIGURED = 0, 1, 2
-#: Number of bytes that each waiting row of a stream adds to the size of a batch on a node of a
-#: cluster: about the size of an encoded row without its body. The node holds a whole encoded batch.
+#: Number of bytes by which each waiting row increases the size of a batch on a node of a cluster,
+#: because such a node holds the whole encoded batch in memory. It is about the size of an encoded
+#: row without its body.
 ROW_OVERHEAD: Final = 256
 
 
@@ -165,6 +166,8 @@ class App:
         self._manager = ServiceManager()
         self._stop = asyncio.Event()
         self._skip_grace = False
+        #: True if SIGHUP came while this node was a standby.
+        self._reload_due = False
         #: Addresses (HOST:PORT) of the open listeners by name.
         self.addresses: dict[str, str] = {}
         self.node: BrokerNode | None = None
@@ -186,6 +189,11 @@ class App:
         self.failure = reason
         self._skip_grace = True
         self._stop.set()
+
+    def _reload_later(self) -> None:
+        """Handle SIGHUP on a standby: read the settings again when this node becomes active."""
+        self._reload_due = True
+        logs.info("reload_postponed", note="a standby applies its settings when it becomes active")
 
     async def serve(self) -> None:
         """Start, print the ready line, serve until `stop`, and stop cleanly.
@@ -277,7 +285,7 @@ class App:
         disk = self._disk = self._disk or RealDisk(shares.spares, pause_writer)
         standby = StandbyServer(settings, accounts, membership)
         try:
-            with SignalHandlers(self.stop, _ignore_reload):
+            with SignalHandlers(self.stop, self._reload_later):
                 standby.open(bound)
                 self.addresses = {name: ports.address for name, ports in bound.items()}
                 membership.description = describe_node(settings, self.addresses)
@@ -312,6 +320,8 @@ class App:
         reloading = self.reloading = SettingsReload(node, self._read, http.reload)
         try:
             with SignalHandlers(self.stop, reloading.request):
+                if self._reload_due:
+                    reloading.request()
                 self._listen(node, http, bound)
                 self._announce(node)
                 await self._stop.wait()
@@ -392,7 +402,3 @@ class App:
 def _listed(addresses: dict[str, str]) -> str:
     """Return listener names and addresses as one text, for the log: `amqp=HOST:PORT mqtt=...`."""
     return " ".join(f"{name}={address}" for name, address in addresses.items())
-
-
-def _ignore_reload() -> None:
-    """Ignore SIGHUP: a standby reads its settings when it becomes active."""

@@ -35,7 +35,7 @@ def start_program(module: str, descriptors: list[int]) -> subprocess.Popen[bytes
 
 
 def wait_or_kill(process: subprocess.Popen[bytes]) -> int:
-    """Wait up to END_SECONDS for the end of a program, or kill it; return its exit status."""
+    """Wait up to END_SECONDS for the end of a program, then kill it; return its exit status."""
     try:
         return process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:

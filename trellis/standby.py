@@ -6,7 +6,8 @@
 
 The AMQP and MQTT clients are answered by the front ends of an empty broker in memory. So PROXY
 headers, TLS, WebSocket and all limits on connections apply as on the active node. An http port with
-TLS stays closed: its certificate belongs to the gateway, which runs on the active node only.
+TLS stays closed: its certificate belongs to the gateway, which runs on the active node only. If the
+setting `cluster.redirect` is false, only the metrics port is open.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class ClusterMember(Protocol):
     name: str
 
     def active_server(self, listener: str) -> str:
-        """Return HOST:PORT at which the active node serves the clients of a listener, or ""."""
+        """Return the HOST:PORT of the active node for the clients of a listener; "" if unknown."""
 
     def figures(self) -> ClusterFigures:
         """Return the figures of this node for the metrics."""

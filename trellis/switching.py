@@ -131,7 +131,7 @@ def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore) -> S
     loop, cluster = asyncio.get_running_loop(), node.settings.cluster
     limits = Retention(cluster.keep, cluster.keep_time, cluster.keep_most)
     membership.keep_log(node.broker, opened.store.catalog, limits, loop.call_soon_threadsafe)
-    fence = ConnectionFence(loop, node.turn, membership.end)
+    fence = ConnectionFence(loop, node.turn, membership.end, lambda: node.abort_http())
     membership.discard_output = fence.discard_output
     ownership.abort = fence.abort
     node.turn.may_act = ownership.owner.lease.lasts

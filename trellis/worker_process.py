@@ -103,9 +103,10 @@ class WorkerProcess:
             self._connection.transport.write(line)
 
     def close(self, patience: float = 0.0, last: bytes = b"") -> None:
-        """Send the line `last`, and end the worker; b"" is no line.
+        """End the worker.
 
-        The worker has up to `patience` seconds for its last work, and is then killed.
+        If `patience` is not 0, send the line `last` (b"" is no line), and wait up to `patience`
+        seconds for the end of the worker. Then kill the worker.
         """
         self._closed = True
         self._task.cancel()
@@ -117,9 +118,10 @@ class WorkerProcess:
         self._process.wait()
 
     def _end_lines(self, ours: socket.socket, patience: float, last: bytes) -> None:
-        """Send a last line and the end of all lines; wait up to `patience` seconds for the worker.
+        """Send a last line, and close the sending side; wait up to `patience` seconds.
 
-        The event loop does not run meanwhile, so the line is written to the socket itself.
+        The wait ends when the worker has ended. The event loop does not run meanwhile, so the line
+        is written to the socket itself.
         """
         assert self._process is not None
         end = time.monotonic() + patience

@@ -1,4 +1,4 @@
-"""Defines the base class of all peers, and a running broker."""
+"""The base class of the measured brokers (peers), and the class of a started broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SYSTEM: Final = ("/usr/sbin", "/usr/local/sbin")
 
 @dataclass(frozen=True)
 class Tools:
-    """The places where the brokers' programs are.
+    """The directories and files in which the programs of the brokers are found.
 
     `installed` is the directory that `install.sh` fills. `trellis` is the command of an installed
     Trellis, or None.

@@ -76,7 +76,7 @@ class Results:
     rounds: int  # Number of completed rounds.
     load: dict[str, Any]  # The load tool's command, and its description of itself.
     peers: dict[str, About]
-    workloads: dict[str, dict[str, Any]]  # workload -> its title, family, deliveries and half
+    workloads: dict[str, dict[str, Any]]  # workload -> the result of Case.about
     # peer -> workload -> the cell of figures
     cells: dict[str, dict[str, PeerCell]] = field(default_factory=dict)
 
@@ -157,5 +157,7 @@ def medians(rounds: Sequence[Figures]) -> Figures:
 
 
 def ratio(theirs: float | None, ours: float | None) -> float | None:
-    """Return a peer's figure divided by that of Trellis; None if one of them is missing or 0."""
+    """Return a peer's figure divided by that of Trellis; None if one of these figures is missing or
+    0.
+    """
     return theirs / ours if theirs and ours else None

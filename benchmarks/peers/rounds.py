@@ -25,7 +25,7 @@ from peers.process import Failed
 from peers.results import Figures, Results
 from peers.workloads import Case
 
-#: Measurements of the reference peer that find the rate of a paced workload.
+#: Number of measurements of the reference peer from which a paced workload's rate is computed.
 CALIBRATIONS = 3
 
 

@@ -203,7 +203,7 @@ def _cpu(results: Results, workloads: Sequence[str], peers: Sequence[str]) -> st
         factor = ratio(found.cpu, ours.cpu if ours else None)
         if peer == OURS or factor is None:
             return figure(found.cpu)
-        # A ratio to a lower bound is never shown as a loss.
+        # The ratio to a lower bound is never bold: Trellis is always slower than a lower bound.
         return (
             f"{figure(found.cpu)} · "
             f"{f'{factor:.2f} ×' if results.peers[peer].floor else times(factor)}"

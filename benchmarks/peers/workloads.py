@@ -60,7 +60,7 @@ class Case:
     def blind(self) -> bool:
         """True if a relay that does not parse packets could run the workload.
 
-        Every message then goes to every subscriber, without acknowledgements.
+        That is so if every message goes to every subscriber, without acknowledgements.
         """
         workload = self.workload
         plain = (

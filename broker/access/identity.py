@@ -25,7 +25,7 @@ UNIVERSAL: Final = (".*", "^.*", ".*$", "^.*$", ".+", "^.+$")
 
 
 class RightsDecision:
-    """The verdict of one rule on a publication, for the explanation of a route.
+    """The verdict of one rule on a publication, as `trellis route` shows it.
 
     `right` is the kind of the rule and `rule` its text. `allows` is True if the rule permits the
     publication.
@@ -136,7 +136,7 @@ class Identity:
     def publish_decisions(
         self, exchange: str, key: str, topic: bytes | None
     ) -> list[RightsDecision]:
-        """Return the verdicts of the rules on a publication, for the explanation of a route.
+        """Return the verdicts of the user's rules on a publication, for `trellis route`.
 
         `exchange` is the name with which the user's write permission is compared. `topic` is the
         MQTT form of the routing key, or None if the exchange is not a topic exchange.

@@ -67,7 +67,10 @@ class Reservations:
         self._lengths: dict[str, dict[int, int]] = {}
 
     def replace(self, user: str, vhost: str, rules: Sequence[str]) -> None:
-        """Replace a user's reservations in a virtual host; `rules` may contain other rules."""
+        """Replace a user's reservations in a virtual host.
+
+        `rules` are all topic rules of the user; rules that reserve no identifier are ignored.
+        """
         for key in self._keys.pop((vhost, user), ()):
             users = self._users[key]
             users.remove(user)

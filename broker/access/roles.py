@@ -42,7 +42,7 @@ class RoleGrant:
 class Role:
     """A named set of permissions and topic rules: virtual host -> RoleGrant.
 
-    A change of the role replaces `grants`, so that all users of the role have the change.
+    A change of the role replaces `grants`, so that the change applies to all users of the role.
     """
 
     def __init__(self, name: str) -> None:
@@ -85,7 +85,7 @@ class Roles:
         self._store = store
 
     def find(self, name: str) -> Role:
-        """Return the role with a name. Raises PreconditionFailed if there is none."""
+        """Return the role of this name. Raises PreconditionFailed if there is none."""
         role = self.by_name.get(name)
         if role is None:
             raise PreconditionFailed(
@@ -152,9 +152,10 @@ def _check(name: str, vhost: str, grant: RoleGrant) -> None:
 
 
 def grants_of(given: object) -> dict[str, RoleGrant]:
-    """Return grants by virtual host. Raises PreconditionFailed if a part of `given` is invalid.
+    """Convert decoded JSON (virtual host -> permissions and rules) to grants by virtual host.
 
-    A missing permission permits no name, and missing rules permit every topic.
+    A missing permission permits no name, and missing rules permit every topic. Raises
+    PreconditionFailed if `given` is invalid.
     """
     if not isinstance(given, dict):
         raise PreconditionFailed(

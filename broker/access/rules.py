@@ -51,7 +51,7 @@ _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "all": 
 _NOT_IN_WORDS: Final = ("/", "+", "#", "\0")
 #: Matches one variable. The group keeps the variables among the parts when a text is split.
 _VARIABLE: Final = re.compile(r"(\{username\}|\{vhost\}|\{client_id\})")
-#: First word of a rule's filter that matches every word that begins with `$`.
+#: As the first word of a rule's filter, `$+` matches every word that begins with `$`.
 _DOLLAR: Final = "$+"
 #: Largest number of rules of one user in one virtual host, and of levels in a rule's filter.
 RULES_MAX: Final = 200
@@ -91,8 +91,9 @@ class Rule:
             elif value and not any(mark in value for mark in _NOT_IN_WORDS):
                 topic_filter += value
             else:
-                # The value is empty, or has characters that a word of a topic cannot contain. So an
-                # `allow` rule matches no topic, and a `deny` rule matches the topics of all values.
+                # The variable's value is empty, or has characters that a word of a topic cannot
+                # contain. So an `allow` rule matches no topic, and a `deny` rule matches the topics
+                # of all values.
                 topic_filter += "+"
                 impossible = True
         if impossible and self.allow:

@@ -57,7 +57,7 @@ class User(Identity):
         return None if permissions is None else permissions.identity(client_id)
 
     def _role_permissions(self, vhost: str) -> UserPermissions | None:
-        """Return the permissions that the user's role gives in a virtual host, or None."""
+        """Return the permissions that the user's role gives in `vhost`; None if it gives none."""
         if self.role is None:
             return None
         known = self._by_role.get(vhost)

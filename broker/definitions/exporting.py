@@ -32,9 +32,9 @@ def export_rows(
 ) -> Iterator[tuple[str, Row]]:
     """Yield all durable definitions one by one, each with the name of its section.
 
-    The number of definitions may be large, so a caller can let other work run in between.
-    `show_hash` gets a password hash as the broker stores it, and returns the hash and the name of
-    its algorithm as RabbitMQ writes them.
+    The number of definitions may be large, so a caller can let other work run between two
+    definitions. `show_hash` gets a password hash as the broker stores it, and returns the hash and
+    the name of its algorithm as RabbitMQ writes them.
     """
     vhosts = list(broker.vhosts.values())
     users = list(broker.users.by_name.values())

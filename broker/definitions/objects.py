@@ -268,7 +268,7 @@ class ObjectImport:
         row: Row,
         make: Callable[[str, str, Row], Policy],
     ) -> Policy:
-        """Return the policy without its invalid keys, and add a verdict for each of them.
+        """Make the policy without its invalid keys; add a verdict for each key unlike RabbitMQ's.
 
         Raises PreconditionFailed if no key is valid, or the policy itself is not valid.
         """
@@ -329,7 +329,7 @@ class ObjectImport:
     def _queue_arguments(
         self, vhost: str, name: str, given: Mapping[str, object]
     ) -> dict[str, object]:
-        """Return the arguments that are valid together; add verdicts for the other arguments."""
+        """Return the arguments that are valid together; note a verdict for each argument."""
         taken: dict[str, object] = {}
         # The type decides which other arguments are valid, and a dead letter key needs an exchange.
         for argument in sorted(given, key=_argument_order):

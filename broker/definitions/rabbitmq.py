@@ -130,7 +130,7 @@ def faults_of(document: object) -> list[str]:
 
 
 def unknown_sections(document: object) -> list[str]:
-    """Return a line for each part of a document that Trellis does not know."""
+    """Return a text for each section of a document that Trellis does not know."""
     known = document if isinstance(document, dict) else {}
     return [
         f"{shown(str(name))}: unknown part of the document, left out"
@@ -140,7 +140,7 @@ def unknown_sections(document: object) -> list[str]:
 
 
 class Import:
-    """An import into one broker, object by object: a caller can let other work run in between.
+    """An import into one broker, object by object, so that other work can run between two objects.
 
     The sections must come in the order of SECTIONS.
     """
@@ -160,8 +160,8 @@ class Import:
     def take(self, section: str, row: object) -> list[Difference]:
         """Import one object of a section.
 
-        Return the differences between the object and the imported object. The object, or its
-        refusal, is counted in the report.
+        Return the differences between the object in the document and the object in the broker. The
+        import or the refusal is counted in the report.
         """
         at = self._seen.get(section, 0)
         self._seen[section] = at + 1

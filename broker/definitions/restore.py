@@ -151,7 +151,7 @@ class DefinitionsRestore:
             self._add_predeclared(vhost)
 
     def _add_predeclared(self, vhost: VirtualHost) -> None:
-        """Add the exchanges that every virtual host has from the beginning."""
+        """Enter the predeclared exchanges of a virtual host in `_by_number`."""
         for exchange in vhost.exchanges.values():
             self._by_number[vhost.name, int(exchange.number)] = exchange
 

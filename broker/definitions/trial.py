@@ -35,7 +35,7 @@ class TrialImport:
     def take(self, section: str, row: object) -> list[Difference]:
         """Import one object of a section into the broker in memory.
 
-        Return the differences between the object and the imported object.
+        Return the differences between the object in the document and the object in the broker.
         """
         if isinstance(row, dict) and self._original is not None:
             self._copy_known(self._original, section, row)

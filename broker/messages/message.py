@@ -92,7 +92,7 @@ class Encoding:
 
 
 class PlainEncoding(Encoding):
-    """An encoding whose content is the body itself; the properties are kept beside it."""
+    """An encoding whose content is the body itself; the encoding object has the properties."""
 
     def __init__(self, properties: Properties) -> None:
         self._properties = properties

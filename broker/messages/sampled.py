@@ -27,8 +27,9 @@ _SECOND_NS: Final = 1_000_000_000
 class SampledOrigin:
     """The publication of a sampled message.
 
-    `parent` is the context that the message came with; None if it had none. `client` has the names
-    of the publishing client (`Outlet.client_names`), `size` is the size of the body in bytes.
+    `parent` is the trace context in the headers of the message; None if it had none. `client` has
+    the names of the publishing client (`Outlet.client_names`), `size` is the size of the body in
+    bytes.
     """
 
     def __init__(

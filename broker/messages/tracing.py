@@ -28,7 +28,10 @@ class MessageTrace:
 
 
 class TwoTraces(MessageTrace):
-    """The traces of a message that is followed for an operator and sampled for its spans."""
+    """The two traces of a message that an operator's trace follows and the sampler has chosen.
+
+    Each step of the message is reported to both traces.
+    """
 
     def __init__(self, first: MessageTrace, second: MessageTrace) -> None:
         self._first = first

@@ -119,11 +119,11 @@ def copies_of(deaths: Sequence[Death], reason: str) -> int:
 
 
 def count_copies(deaths: list[Death], before: int, queues: int) -> bool:
-    """Record in the last death into how many copies dead-lettering has multiplied a message.
+    """Set `copies` of the last death: into how many copies dead-lettering has multiplied a message.
 
     The message goes to `queues` queues that have a dead letter exchange. `before` is the result of
     `copies_of`: the number of copies so far. Return False if the message goes to several such
-    queues and would become more than COPIES_MAX copies.
+    queues and would become more than COPIES_MAX copies, else True.
     """
     copies = before * max(1, queues)
     deaths[0].pop("copies", None)

@@ -19,7 +19,7 @@ Reading order:
     arguments         the arguments of a queue, and their permitted values
     policies          arguments for all queues and exchanges with a matching name
     limited           the queue with arguments: time to live, limits, dead letters
-    recount           counts the bodies that wait when a limit in bytes is set
+    recount           adds up the sizes of the waiting bodies when a limit in bytes is set
     delivery_attempts how many times a message was requeued: the stored count, the header
     retries           returned messages that wait before their next delivery
     unused_expiry     the timer of x-expires, which deletes an unused queue

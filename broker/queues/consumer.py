@@ -29,7 +29,7 @@ from broker.queues.statistics import NO_EVENTS
 from broker.store.contract import Store
 
 #: A search that has looked at more consumers than this number reduces `_search_left` by the number
-#: of these consumers.
+#: of consumers that it looked at.
 MANY_CONSUMERS: Final[i64] = 64
 #: Number of consumers of one queue that are searched in one turn, in up to 5 ms, before the search
 #: continues in the next turn. A search that exceeds this number is completed, so that it need not
@@ -54,7 +54,7 @@ class Delivery:
         self.attempts: i64 = 0
 
     def with_message(self, message: Message) -> Delivery:
-        """Return this delivery with another copy of the message."""
+        """Return a copy of this delivery that has another copy of the message."""
         delivery = Delivery(message, self.consumer, self.sequence)
         delivery.attempts = self.attempts
         return delivery
@@ -281,13 +281,13 @@ class MessageSource(Destination):
         return fates
 
     def note(self, event: i64, times: int = 1) -> None:
-        """Count a rare event of the queue's statistics (statistics.py)."""
+        """Count a rare event, such as a redelivery, for the queue's statistics (statistics.py)."""
         if self._events is NO_EVENTS:
             self._events = list(NO_EVENTS)
         self._events[event] += times
 
     def events(self) -> list[int]:
-        """Return the counts of rare events. The caller must not change the list."""
+        """Return the counts of rare events (statistics.py). Callers must not change the list."""
         return self._events
 
     # -- which consumer is next
@@ -322,7 +322,7 @@ class MessageSource(Destination):
         return self._pick_standby() if self.standby else None
 
     def _pick_standby(self) -> Consumer | None:
-        """Return the first ready standby consumer, or None.
+        """Return the first ready standby consumer; None if no standby consumer is ready.
 
         Called when no consumer of the highest priority is ready.
         """

@@ -27,7 +27,7 @@ NO_LIMIT: Final[i64] = (1 << 62) - 1
 
 
 class GatedQueue(Protocol):
-    """The parts of a queue that its gate uses."""
+    """The attributes and methods of a durable queue that its delivery gate (DeliveryGate) uses."""
 
     number: i64
     agenda: Agenda
@@ -121,7 +121,7 @@ class DeliveryGate:
         raise NotImplementedError
 
     def window_changed(self) -> None:
-        """Adapt the queue's deliveries to a new delivery mark of a window."""
+        """Change how far the queue delivers, because a window has a new delivery mark."""
 
     def mark_durable(self) -> None:
         """Drain the queue: a higher delivery mark, for which its messages waited, is durable."""

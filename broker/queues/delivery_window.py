@@ -62,7 +62,7 @@ class WindowOwner(Protocol):
         """
 
     def window_changed(self) -> None:
-        """Adapt the queue's deliveries to the new delivery mark of the window."""
+        """Change how far the queue delivers, because the window has a new delivery mark."""
 
     def mark_durable(self) -> None:
         """Deliver the messages that were waiting for the mark to become durable."""
@@ -84,7 +84,11 @@ class Patience(Task):
 
 
 class DeliveryWindow(Waiter):
-    """The delivery window of one queue, or of one priority (rank) of a priority queue."""
+    """The delivery mark of a queue: the position in the log up to which the queue may deliver.
+
+    The window appends a higher mark to the log before deliveries reach the present mark. A priority
+    queue has a window for each priority (`rank`).
+    """
 
     def __init__(self, owner: WindowOwner, store: Store, rank: i64, mark: i64) -> None:
         self._owner = owner
@@ -240,7 +244,7 @@ class RestoredDeliveries:
         self.top: i64 = max([*marks.values(), *counts], default=0)
 
     def end_at(self, position: i64) -> None:
-        """Ignore messages after `position`, the position of the last restored message."""
+        """Limit `top` to `position`, the position of the last restored message."""
         self.top = min(self.top, position)
 
     def attempts(self, position: i64, rank: i64) -> i64:

@@ -123,8 +123,8 @@ class HeapQueue(LimitedQueue):
         """True if a new message is paged out: only its position in the store stays in memory.
 
         While fewer than `store.window` messages are in memory, no message is paged out. Above this
-        number, all messages are paged out, except a message that becomes the new head. Above twice
-        this number, a new head is paged out too, because each new message may be a new head.
+        number, each new stored message is paged out, unless it becomes the head. Above twice this
+        number, a new head is paged out too, because each new message may be a new head.
         """
         waiting: i64 = len(self._heap)
         if (

@@ -51,7 +51,7 @@ class DeadLetterHost:
 
 
 class LimitedQueue(Queue):
-    """A queue that applies its arguments and the arguments of its policy."""
+    """A queue whose arguments or policy set limits, such as a time to live or a maximum length."""
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ def _pack(rank: int, sequence: int, message: Message) -> int:
 
 
 class PagedHeap:
-    """Stored messages of a HeapQueue; the message of the lowest rank comes first."""
+    """The messages of a HeapQueue that are only on disk, as packed entries, lowest rank first."""
 
     def __init__(self) -> None:
         self.entries: list[int] = []
@@ -106,9 +106,10 @@ class PagedHeap:
 
 
 def read_entries(store: Store, queue: i64, entries: list[int]) -> list[tuple[int, Message | None]]:
-    """Return the first of `entries`, each with its message; fewer if the messages are large.
+    """Read the messages of `entries` from the store, and return pairs (entry, message).
 
-    The message is None if the store cannot read it.
+    If the messages are large, only the first entries are read (`Store.fetch`). The message is None
+    if the store cannot read it.
     """
     read = store.fetch(queue, [position_of(entry) for entry in entries])
     found: list[tuple[int, Message | None]] = []

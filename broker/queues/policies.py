@@ -93,7 +93,7 @@ class Policy:
 
     @property
     def row(self) -> dict[str, object]:
-        """The policy in the form of the store and of exported definitions."""
+        """The policy as a mapping, as the store and exported definitions have it."""
         return {
             "pattern": self.pattern,
             "apply-to": self.apply_to,
@@ -127,6 +127,13 @@ class Policies:
         #: Operator policies by name. An operator policy bounds the arguments that other policies
         #: give to the queues that it matches.
         self.operator_by_name: dict[str, Policy] = {}
+
+    def without(self, name: str) -> Policies:
+        """Return the policies that are left without the policy `name`. This object is unchanged."""
+        left = Policies()
+        left.by_name = {other: policy for other, policy in self.by_name.items() if other != name}
+        left.operator_by_name = dict(self.operator_by_name)
+        return left
 
     def for_queue(self, name: str, kind: object) -> Policy | None:
         """Return the policy that applies to a queue of this name and type, or None."""
@@ -186,8 +193,8 @@ def _best(policies: Mapping[str, Policy], name: str, kinds: tuple[str, ...]) -> 
 def bounded(own: Mapping[str, object], operator: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments of a policy, bounded by the arguments of an operator policy.
 
-    If both policies set a number for a key, the lower number applies. If both set another value for
-    a key, the value of the operator policy applies.
+    If both policies set a number for a key, the lower number applies. If a key is in both policies
+    with any other value, the value of the operator policy applies.
     """
     merged = dict(own)
     for key, value in operator.items():
@@ -204,9 +211,9 @@ def _queue_kinds(kind: object) -> tuple[str, ...]:
 
 
 def policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
-    """Create a policy from its stored or imported form.
+    """Create a policy from `row`, a mapping from the store or from imported definitions.
 
-    Raises PreconditionFailed if the form or the policy is invalid.
+    Raises PreconditionFailed if `row` is not a valid policy.
     """
     thing = f"policy '{name}' in vhost '{vhost}'"
     definition, pattern, apply_to, priority = (
@@ -228,9 +235,10 @@ def policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
 
 
 def operator_policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
-    """Create an operator policy from its stored or imported form.
+    """Create an operator policy from `row`, a mapping from the store or from imported definitions.
 
-    Raises PreconditionFailed if the form, or a key that operators may not set, is invalid.
+    Raises PreconditionFailed if `row` is not a valid policy, or has a key that operator policies
+    cannot set.
     """
     policy = policy_of(vhost, name, {"apply-to": "queues", **row})
     thing = f"operator policy '{name}' in vhost '{vhost}'"

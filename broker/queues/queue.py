@@ -166,7 +166,7 @@ class Queue(MessageSource):
     def reserve(self) -> i64:
         """Take and return the next sequence number, for a message that is not put into the queue.
 
-        An MQTT session sends a message of a shared subscription with this number, past its inbox.
+        The number goes to a message of a shared subscription that skips an MQTT session's inbox.
         """
         return self._waiting.reserve()
 
@@ -279,7 +279,7 @@ class Queue(MessageSource):
     # -- after a restart
 
     def restore_deliveries(self, restored: RestoredDeliveries) -> None:
-        """Set the deliveries that the log recorded. Called before `restore`."""
+        """Set which messages were delivered before the restart. Called before `restore`."""
         if restored.top > 0:
             self._waiting.restore_deliveries(restored)
             self._open_gate().restore(restored)
@@ -337,7 +337,7 @@ class Queue(MessageSource):
 
     @property
     def held(self) -> bool:
-        """True while `hold` stops the deliveries; False if an operator has paused the queue."""
+        """True while `hold` stops the deliveries, unless an operator has paused the queue."""
         return self._holds > 0 and not self.paused
 
     def hold(self) -> None:
@@ -438,7 +438,7 @@ class Queue(MessageSource):
             self._schedule_expiry(self._head().expires)
 
     def retry_tail(self) -> None:
-        """Read the tail after a shortage of file descriptors, and continue the queue's work."""
+        """Read the tail, and deliver again, after a shortage of file descriptors."""
         if self.replacement is not None:
             self.replacement.retry_tail()
         else:
@@ -450,9 +450,9 @@ class Queue(MessageSource):
     def take(self, consumer: Consumer) -> Delivery | None:
         """Remove and return the next message for a client that polls (basic.get).
 
-        Return None if no message waits, if the queue is `held`, or if the first message cannot be
-        delivered now: it has expired (`head_expired`), it is above the durable delivery mark
-        (`waits_for_mark`), or no file descriptor is free to read it.
+        Return None if no message waits, if the queue is held or paused, or if the first message
+        cannot be delivered now: it has expired (`head_expired`), it is above the durable delivery
+        mark (`waits_for_mark`), or no file descriptor is free to read it.
         """
         self.expire(MESSAGES_PER_SLICE)
         if self.depth == self._waiting.paged or self.head_expired or self._holds > 0:

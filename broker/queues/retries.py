@@ -34,7 +34,7 @@ class RetryingQueue(Protocol):
 
 
 def retry_delay(arguments: QueueArguments, attempts: i64, failed: bool) -> i64:
-    """Return the delay in ms of a message that is returned for the `attempts`-th time, or 0.
+    """Return the delay in ms of a message that is returned for the `attempts`-th time; 0 for none.
 
     `failed` is True if the return counts as a failed delivery: basic.reject, or the end of the
     channel. It is False if the client returned the message with basic.nack or basic.recover.
@@ -46,7 +46,7 @@ def retry_delay(arguments: QueueArguments, attempts: i64, failed: bool) -> i64:
 
 
 class RetryDelay(BulkTask):
-    """The returned messages of one queue that are delayed, with a timer for the earliest end."""
+    """The returned messages of one queue whose next delivery is delayed, with a timer."""
 
     def __init__(self, queue: RetryingQueue) -> None:
         super().__init__(queue.agenda)

@@ -23,7 +23,7 @@ class KeptQueue(Protocol):
         """
 
     def retry_tail(self) -> None:
-        """Read the tail after a shortage of file descriptors, and continue the queue's work."""
+        """Read the tail, and deliver again, after a shortage of file descriptors."""
 
 
 class TailRetry(Task):

@@ -184,7 +184,7 @@ class WaitingMessages:
     def restore(
         self, store: Store, queue: i64, positions: array[int], sequence: i64, latest: i64
     ) -> None:
-        """Set the messages that waited when the broker stopped, as the tail.
+        """Restore the messages that waited when the broker stopped: all of them go to the tail.
 
         `positions` are their positions in the store, `sequence` is the sequence number of the first
         message. Each message expires at its own time, but not after `latest` (ms; -1: no limit).
@@ -197,11 +197,11 @@ class WaitingMessages:
         self.paged = len(positions)
 
     def restore_deliveries(self, restored: RestoredDeliveries) -> None:
-        """Set the deliveries that the log recorded. Called before `restore`."""
+        """Set which messages were delivered before the restart. Called before `restore`."""
         self._restored = restored
 
     def take_restored(self) -> RestoredDeliveries | None:
-        """Return the deliveries that the log recorded, and forget them; None if there are none."""
+        """Remove and return the object set by `restore_deliveries`; None if there is none."""
         restored, self._restored = self._restored, None
         return restored
 
@@ -227,7 +227,8 @@ class WaitingMessages:
         """Read messages of the tail until a message waits in memory, and return the number of
         unreadable messages.
 
-        Do nothing if a message waits in `memory`, or if `lacks_descriptors` is True.
+        Do nothing if a message waits in `memory`, if `lacks_descriptors` is True, or, after a
+        restart, if a message waits in `returned`.
         """
         unreadable: i64 = 0
         while self.paged > 0 and self.memory.size == 0:
@@ -306,5 +307,5 @@ class WaitingMessages:
         )
 
     def pop_positions(self) -> array[int]:
-        """Remove some messages of the tail, and return their positions in the store."""
+        """Remove the next messages of the tail; return their positions in the store, if any."""
         return array("q") if self._tail is None else self._tail.pop_positions()

@@ -27,5 +27,5 @@ Reading order:
     trimming    the list of the nodes, and which part of the log all of them have
     figures     the figures of a node for the metrics
     memory      a replicated log in memory
-    engine      the replicated log as blocking calls, and an engine that carries out steps with it
+    engine      the interface of the replicated log, and the engine that carries out a node's steps
 """

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """The description of a node that owns, or would own, the log."""
+    """The name, addresses and settings of a node that owns the replicated log or claims it."""
 
     #: Name of the node.
     node: str = ""

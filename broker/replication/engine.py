@@ -1,4 +1,7 @@
-"""The replicated log as blocking calls, and the engine that carries out steps with it."""
+"""The interface of the replicated log, and the engine that carries out a node's steps with it.
+
+The steps are those that LogOwner and Standby yield (contract.py). All calls of the log block.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ClusterFigures:
-    """The figures of one node of a cluster at one moment."""
+    """The numbers and states of one node of a cluster, at one moment, for the metrics."""
 
     #: Name of the broker, the same on all its nodes.
     cluster: str

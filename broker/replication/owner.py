@@ -78,7 +78,7 @@ class LogOwner:
 
     @property
     def epoch(self) -> int:
-        """The epoch that this node owns."""
+        """The epoch of the claim by which this node owns the log."""
         return self._claim[0]
 
     def may_act(self) -> bool:

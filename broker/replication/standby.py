@@ -25,7 +25,7 @@ from broker.replication.records import CALL, CLAIM, Claim, ClusterState, LogReco
 
 #: Fraction of the silence after which a standby checks whether the log still commits records.
 CALL_SHARE = 2 / 3
-#: Number of records from which a standby concludes how far its clock is ahead.
+#: Number of records from which a standby estimates how far its clock is ahead of the owner's.
 CLOCKS = 5
 
 

@@ -27,7 +27,7 @@ class BindingChunk:
         self.size = 0
 
     def add(self, bindings: dict[str, Binding]) -> None:
-        """Add bindings to one destination, by `Binding.identity`."""
+        """Extend the chunk by bindings to one destination; the keys are `Binding.identity`."""
         self._owners.append(bindings)
         self.size += len(bindings)
 
@@ -91,7 +91,7 @@ def chunks_of(exchange: Exchange, reached: set[Destination]) -> Iterator[Binding
 
 
 def _pieces(bindings: dict[str, Binding]) -> Iterator[dict[str, Binding]]:
-    """Yield the bindings to one destination in dicts of up to CHUNK_MAX bindings."""
+    """Yield the bindings to one destination in parts: dicts of up to CHUNK_MAX bindings."""
     identities = list(bindings)
     for at in range(0, len(identities), CHUNK_MAX):
         part = identities[at : at + CHUNK_MAX]

@@ -1,10 +1,9 @@
 """The bindings of a virtual host with and without the changes of a trial (binding_trial.py).
 
 The trial keeps the added bindings in its own exchanges, which no client can see. In most exchange
-types, a binding matches a message or not, whatever other bindings there are. Then the bindings that
-match with the changes are the matching bindings of the real exchange, without the removed bindings,
-and the matching bindings of the trial's exchange. A hash exchange chooses one of its bindings, so
-the trial makes a changed copy of a hash exchange.
+types, each binding matches a message independently of the other bindings. The trial then looks a
+message up twice: in the real exchange, skipping removed bindings, and in its own exchange.
+A hash exchange chooses one of all its bindings, so the trial makes a changed copy of it.
 
 Nothing in the broker changes.
 """
@@ -66,7 +65,7 @@ class ChangedBindings:
         changes: Sequence[BindingChange],
         deleted: Collection[Destination],
     ) -> None:
-        """Prepare the changes.
+        """Check `changes`, and add each to `added` or `removed`.
 
         Raises NotFound if a binding to remove does not exist, and PreconditionFailed if a binding
         cannot be tried.

@@ -53,20 +53,21 @@ class MessageSamples:
         self._draws: i64 = 0
         #: The number of the next message to keep, counted from 1; 0 while each message is kept.
         self._next: i64 = 0
-        #: The largest of the random numbers that the kept messages would have, if each message had
-        #: one and the messages with the smallest were kept.
+        #: In Li's algorithm, each message has a random number, and the messages with the smallest
+        #: numbers are kept. This is the largest number of a kept message.
         self._chance = 1.0
 
     def wants(self) -> bool:
-        """Count a message; return True if the sample must keep the message."""
+        """Count a message; return True if the caller must pass its properties to `keep`."""
         self.seen += 1
         return self._next == 0 or self.seen == self._next
 
     def keep(self, properties: Properties, may_grow: bool) -> bool:
-        """Keep the properties of the message that was counted last.
+        """Put the properties of the message that was counted last into the sample.
 
-        If `may_grow` is False, the new properties replace the properties of a random sampled
-        message. Return True if the sample has grown.
+        Return True if the sample has grown. Once `may_grow` was False, the sample never grows: the
+        properties replace those of a random sampled message. The first such call may leave them
+        out.
         """
         if self._next == 0 and may_grow:
             self.kept.append(properties)
@@ -97,7 +98,10 @@ class MessageSamples:
 
 
 class HeaderSamples:
-    """The samples of all topics, of the messages in one part of a slot of the topic history."""
+    """The header samples of all topics, from one part of a slot (10 minutes) of the topic history.
+
+    A slot has two parts: its first messages, and its later messages.
+    """
 
     def __init__(self) -> None:
         #: The samples of each topic, by virtual host and exchange, then by routing key.
@@ -132,7 +136,7 @@ class HeaderSamples:
                 self._topics[vhost, exchange] = self._keys
 
     def _keep(self, samples: MessageSamples, properties: Properties) -> bool:
-        """Keep the message that was counted last; return False if its headers are too large."""
+        """Pass the last counted message to `keep`. Return False if its headers are too large."""
         sample = _sample_of(properties)
         if sample is None:
             samples.seen -= 1
@@ -154,7 +158,7 @@ class WeightedSamples:
         self._parts: list[tuple[MessageSamples, int]] = []
 
     def add(self, samples: MessageSamples, weight: int = 1) -> None:
-        """Add the samples of one part, in which one message in `weight` was offered."""
+        """Add the samples of a part of the history that was offered one in `weight` messages."""
         self._parts.append((samples, int(samples.seen) * weight))
 
     def __len__(self) -> int:

@@ -36,7 +36,10 @@ _WORD_MIN: Final = 2
 
 
 class NearDifference:
-    """One difference: its kind, and a text that says what would have to change."""
+    """The one difference for which a binding does not match: its kind, and a text for operators.
+
+    The text says what would have to change.
+    """
 
     def __init__(self, kind: str, text: str) -> None:
         self.kind = kind

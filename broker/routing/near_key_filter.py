@@ -66,8 +66,9 @@ class NearKeyFilter:
             ],
         )
         self._known = frozenset([*self._words, _ONE, _MANY])
-        # A word that differs by one change begins like the word of the key, or ends like it: two
-        # neighbours that are exchanged may be in the middle.
+        # One change leaves the beginning or the end of a word as it was. The character between
+        # these two parts is in neither part: otherwise the exchange of two neighbours could change
+        # both.
         self._starts = [word[: len(word) // 2] for word in self._words]
         self._ends = [word[len(word) // 2 + 1 :] for word in self._words]
         #: True if binding keys with one additional word do not pass, unless the additional word is

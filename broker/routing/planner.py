@@ -279,7 +279,7 @@ class Planner(PlanResolver):
         properties: Properties,
         publishing_session: Subscriber | None,
     ) -> PlanSearch | None:
-        """Begin or continue the search that `slot` has under `name`. Return None if the search
+        """Begin or continue the search `name` of `slot`; return it when complete, None if it
         pauses.
         """
         search = None if slot.searches is None else slot.searches.get(name)

@@ -32,7 +32,7 @@ class PrewarmedName:
 
 
 class Prewarming(Prewarmer):
-    """The prewarming of one virtual host: the names to resolve for each front end."""
+    """Fills the route caches of one virtual host in advance. `names` are by front end."""
 
     def __init__(self, agenda: Agenda, names: dict[str, list[PrewarmedName]]) -> None:
         self._agenda = agenda

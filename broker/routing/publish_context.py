@@ -190,9 +190,7 @@ class PublishContext:
         self._counters.unrepresentable += int(unrepresentable)
 
     def _collect(self, route: Route) -> None:
-        """Add the publications that a route counted to the counts of this context; reset the
-        route's count.
-        """
+        """Move the number of publications in `route.count` into the counts of this context."""
         if route.count > 0:
             self.count(route.plan, route.count)
             self._resolver.count(route, route.plan, route.count)
@@ -220,9 +218,9 @@ class PublishContext:
             self._remember(route)
 
     def collect(self, routes: list[Route]) -> None:
-        """Add the publications that these routes counted to the counters of the front end.
+        """Move the publication counts of these routes into the counters of the front end.
 
-        Also add the publications of the last route that was not cached.
+        Do the same for the last route that was not cached.
         """
         for route in routes:
             self._collect(route)
@@ -356,7 +354,7 @@ class PublishContexts:
         return removed
 
     def on_reduced(self) -> None:
-        """Set the number of contexts at which the next removal begins."""
+        """Set how many contexts there must be before unused contexts are removed again."""
         self._most = max(self._limits.contexts, 2 * len(self._contexts))
 
     def absorb(self, other: PublishContexts) -> None:
@@ -405,7 +403,8 @@ class PublishContexts:
     def collected(self) -> dict[str, IngressCounters]:
         """Return the counts of received messages, by the name of the receiving front end.
 
-        The counts lack the publications that cached routes have counted since `collect_steps`.
+        Each cached route counts its own publications. The result has them only up to the last
+        `collect_steps`.
         """
         found = {front: counters.copy() for front, counters in self._counters.items()}
         for context in self:

@@ -69,7 +69,8 @@ class Subscriber(Destination):
     def reader_facts(self) -> dict[str, object]:
         """Return the user of this subscriber and the user's topic rules, for `$topology`.
 
-        If no client has connected since the restart, the user may read no topic.
+        If no client has connected since the restart, the result has no user, and rules that permit
+        no topic.
         """
         identity = self.identity
         if identity is None:

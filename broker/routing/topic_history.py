@@ -34,7 +34,7 @@ SLOT_SECONDS: Final = 600
 SLOTS: Final = 7
 #: Largest number of topics of one slot. With short names, a topic takes about 200 bytes.
 TOPICS_MAX: Final[i64] = 5_000
-#: Largest number of queues of one slot to which messages were published by the name of the queue.
+#: Largest number of queues of one slot to which messages were published by the queue's name.
 QUEUES_MAX: Final[i64] = 5_000
 #: Longest routing key that is remembered, in characters.
 KEY_MAX: Final = 512
@@ -98,7 +98,7 @@ class TopicHistory:
 
     @property
     def queues(self) -> int:
-        """The number of queues to which messages were published by the name of the queue.
+        """The number of queues to which messages were published by the queue's name.
 
         A queue counts once in each slot that has it.
         """
@@ -139,7 +139,10 @@ class TopicHistory:
         counts[queue] = known + int(messages)
 
     def offer(self, vhost: str, exchange: str, key: str, properties: Properties) -> None:
-        """Offer the headers of a message as a sample: the first messages, then some at random."""
+        """Count a message whose exchange looks at headers, and offer its headers as a sample.
+
+        The first ALL_OFFERED messages of a slot are offered, then one in OFFERED_SHARE at random.
+        """
         slot = self.slots[-1]
         slot.by_headers += 1
         number: i64 = slot.by_headers

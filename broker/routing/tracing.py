@@ -422,7 +422,7 @@ def _state_of(queue: Queue) -> str:
 
 
 def _report_relay(trace: MessageTrace, subscriber: Subscriber) -> None:
-    """Report what becomes of a QoS 0 copy to a subscriber: it is delivered, offline or dropped."""
+    """Report the fate of a subscriber's QoS 0 copy: delivered, dropped, or no client connected."""
     outlet, name = subscriber.outlet, subscriber.name
     if outlet is None and not subscriber.is_connected:
         detail = "no client is connected, and no session keeps QoS 0 messages"

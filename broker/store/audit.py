@@ -71,8 +71,8 @@ class AuditTrail:
     def changed(self, entry: Defined | Undefined, shown: Mapping[str, object] | None) -> None:
         """Record the change of a definition.
 
-        `shown` has the fields to record for a definition, such as a binding, whose stored form is
-        bytes that people cannot read.
+        `shown` has the fields to record instead of the stored fields. Bindings need it, because
+        their stored fields have only the numbers of the exchange and the destination.
         """
         if entry.kind not in KINDS:
             return
@@ -96,7 +96,10 @@ class AuditTrail:
         name: str,
         facts: Mapping[str, object] | None = None,
     ) -> None:
-        """Record an action, such as "purge", on the object `name`. Empty names are not recorded."""
+        """Record an action, such as "purge", on the object `name`.
+
+        The record has no field for an empty `vhost` or `name`.
+        """
         actor = self._actor
         record: AuditRecord = {"action": action, "kind": kind}
         named = {"vhost": vhost, "name": name, "user": actor.user, "address": actor.address}

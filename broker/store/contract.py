@@ -188,10 +188,11 @@ class Store:
         #: The disk and the directory of the files of streams.
         self.stream_disk: Disk = Disk()
         self.stream_root = "streams"
-        #: True if a journal (a stream that records every publication of its virtual host) exists.
+        #: True if there is a journal (a stream that records every publication of its virtual host).
         #: Then all publishers are throttled while the disk cannot keep up, not only the publishers
         #: of persistent messages.
         self.journaling = False
+        self._journals: i64 = 0
         #: The durable ends of the streams at the start of the broker: stream number -> offset.
         self.stream_ends: dict[int, int] = {}
         #: True if `stream_ends` has the last ends that were written, False if the log was damaged.
@@ -209,6 +210,11 @@ class Store:
         #: ended.
         self._group: list[StoreEntry] = []
         self._group_depth: i64 = 0
+
+    def count_journals(self, added: i64) -> None:
+        """Change the number of journals by `added`, which is negative for deleted journals."""
+        self._journals += added
+        self.journaling = self._journals > 0
 
     def append(self, entry: StoreEntry, ticket: Ticket | None) -> i64:
         """Apply the entry, make the ticket wait until it is durable, and return its position.
@@ -235,7 +241,7 @@ class Store:
 
         Return the position of the entry.
 
-        `shown` has the fields to record if the stored form of the definition is not readable.
+        `shown` has the fields to record instead of the stored fields; see `AuditTrail.changed`.
         """
         if self.audit is not None:
             self.audit.changed(entry, shown)

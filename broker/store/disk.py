@@ -107,7 +107,7 @@ class Disk:
     def pause(self) -> None:
         """Let the event loop run, after a long batch in the writer's thread.
 
-        Only a RealDisk with a function for this pauses.
+        A RealDisk calls its function `pause`, if it has one; other disks do nothing.
         """
 
     def open(self, path: str, writable: bool) -> File:

@@ -257,7 +257,7 @@ class LogFile:
         return file
 
     def attach(self, file: File) -> None:
-        """Read from `file` from now on: the caller has opened it for this file of the log."""
+        """Read from `file`, which the caller has opened for this file of the log, from now on."""
         self._file = file
 
     @property

@@ -96,7 +96,7 @@ class ScannedMessages(LiveMessages):
             self._queues.append(0)
 
     def _find(self, position: i64) -> i64:
-        """Return the index of the message at a position, or -1. Hot path."""
+        """Return the index of the message at a position; -1 if it is not there. Hot path."""
         positions = self._positions
         at: i64 = self._hint
         if at >= len(positions) or positions[at] != position:
@@ -253,7 +253,7 @@ class FollowedMessages(LiveMessages):
         super().__init__()
         self._block_size: i64 = block
         self._blocks: list[ScannedMessages] = []
-        #: The position from which on a message is in the block of the same index.
+        #: For each block, the position from which on messages belong to it.
         self._firsts: array[int] = array("q")
         #: Index of the block found last.
         self._hint: i64 = 0

@@ -101,7 +101,7 @@ def wrapped_annotation(annotation: i64) -> i64:
 def write_numbers(out: BytesWriter, queue: i64, position: i64) -> bytes:
     """Write a payload that consists of the number of a queue and a position.
 
-    Return b"", the last part of the payload, as `Recorder._write_payload` does.
+    Return b"": no last part of the payload remains for the caller to write.
     """
     write_i64_be(out, queue)
     write_i64_be(out, position)
@@ -111,7 +111,7 @@ def write_numbers(out: BytesWriter, queue: i64, position: i64) -> bytes:
 def write_packet_id(out: BytesWriter, session: i64, packet_id: i64) -> bytes:
     """Write a payload that consists of the number of a session and a packet identifier.
 
-    Return b"", the last part of the payload, as `Recorder._write_payload` does.
+    Return b"": no last part of the payload remains for the caller to write.
     """
     write_i64_be(out, session)
     write_u16(out, packet_id)

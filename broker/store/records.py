@@ -320,8 +320,8 @@ class Recorder:
     def _write_message(self, out: BytesWriter, vhost: str, message: Message) -> bytes:
         """Write a message except its content, and return the encoded content. Hot path.
 
-        All messages of an address have the same encoded names, which the address caches. All
-        messages of an encoding have the same tag and parameters, which the recorder caches.
+        The names (exchange and routing key) are encoded once for each `Address`, which caches them.
+        The recorder caches the tag and the parameters of the encoding of the last message.
         """
         encoding = message.encoding
         content = message.content

@@ -63,7 +63,7 @@ def _plain(value: object) -> object:
 
 
 def _tagged(table: Definition) -> object:
-    """Return the value for a JSON object: the value that a tagged object encodes, or the object."""
+    """Return the value that a tagged JSON object encodes; return any other object unchanged."""
     if len(table) != 1:
         return table
     [(tag, value)] = table.items()

@@ -15,6 +15,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from broker.agenda import Task
+from broker.eviction import evict_oldest
 from broker.stream.open_files import OpenFiles
 from broker.stream.segments import Segment
 
@@ -171,7 +172,7 @@ class ArchivedRows:
             self.backend.drop_waiting(self, segment, deleted)
 
     def on_uploaded(self, segment: Segment, first: int) -> None:
-        """Record that a segment is in the archive, where the stream begins at offset `first`."""
+        """Record that a segment is in the archive, whose first row now has the offset `first`."""
         segment.waits = False
         segment.archived = True
         if segment in self.waiting:
@@ -255,13 +256,13 @@ class ArchivedRows:
     def keep_start(self, moment: int, offset: int) -> None:
         """Keep the offset that `offset_since` returns for this time."""
         if len(self._starts) >= _REMEMBERED_MAX:
-            del self._starts[next(iter(self._starts))]
+            evict_oldest(self._starts)
         self._starts[moment] = offset
 
     def keep_failure(self, offset: int, reason: str) -> None:
         """Let the next reader of the row at `offset` fail with this reason."""
         if len(self._failures) >= _REMEMBERED_MAX:
-            del self._failures[next(iter(self._failures))]
+            evict_oldest(self._failures)
         self._failures[offset] = reason
 
     def on_fetched(self, segment: Segment) -> None:
@@ -282,7 +283,7 @@ class ArchivedRows:
             self._reading.forget(segment)
 
     def on_deleted(self) -> None:
-        """End the work for a deleted stream."""
+        """Drop the waiting uploads and close the fetched files: the stream is deleted."""
         for segment in list(self.waiting):
             self._drop_waiting(segment, True)
         self.changed = None

@@ -14,8 +14,8 @@ from typing import Final, final
 from librt.strings import BytesWriter, read_i64_le, write_i32_le, write_i64_le
 from mypy_extensions import i32, i64, u8
 
-#: The cache of encoded end offsets of texts of equal length: the largest number of lengths in the
-#: cache, and the smallest number of rows for which each length is encoded.
+#: `_equal_ends` caches the encoded end offsets of texts of equal length, by this length. It has at
+#: most _EQUAL_ENDS_MAX lengths, each encoded for at least _EQUAL_ENDS_ROWS rows.
 _EQUAL_ENDS_MAX: Final = 64
 _EQUAL_ENDS_ROWS: Final[i64] = 4_096
 #: Size in bytes below which a body is copied into a common buffer.

@@ -35,7 +35,7 @@ from broker.stream.rows_write import RowsWrite
 
 #: Number of rows that the readers of a stream get in one turn of the event loop. The last batch of
 #: the turn is completed, so the number may be exceeded.
-SLICE: Final[i64] = 20_000
+ROWS_PER_SLICE: Final[i64] = 20_000
 #: Time between two retention checks: the maximum age of rows divided by _CHECKS_PER_AGE, but at
 #: most _CHECK_INTERVAL_MAX and at least _CHECK_INTERVAL_MIN, in ms.
 _CHECK_INTERVAL_MAX: Final[i64] = 60_000
@@ -160,9 +160,9 @@ class StreamQueue(Queue):
             self.pages.clear()
 
     def run(self) -> None:
-        """Deliver durable rows to every reader that is ready, about SLICE rows in one turn."""
+        """Deliver about ROWS_PER_SLICE durable rows in one turn to the readers that are ready."""
         self._drain_scheduled = False
-        left: i64 = SLICE
+        left: i64 = ROWS_PER_SLICE
         readers = self.readers
         count: i64 = len(readers)
         turn: i64 = self._next_reader
@@ -272,7 +272,8 @@ class StreamQueue(Queue):
     def _apply_retention(self) -> None:
         """Remove the oldest segments while they are too old or the stream exceeds its maximum size.
 
-        A reader gets an error if the next row that it reads has been removed.
+        A reader whose next row was removed then reads from the archive, or gets an error if there
+        is no archive.
         """
         terms, local = self.arguments, self.local
         if local.archived is not None:

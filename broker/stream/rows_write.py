@@ -124,5 +124,8 @@ class RowsWrite(StreamWrite):
         self.local.segment_writer.sync()
 
     def settle(self) -> None:
-        """Add the durable rows to the list of segments. Runs in the event loop's thread."""
+        """Add the written batches, now durable, to the stream's segments, so that readers see them.
+
+        Runs in the event loop's thread.
+        """
         self.local.extend(self._appender.written)

@@ -132,7 +132,7 @@ class SegmentWriter(PoisonableWriter):
         return placed
 
     def _begins_segment(self, segment: Segment, written: Segment, encoded: EncodedBatch) -> bool:
-        """True if a batch is the first of a segment: as planned, or because the segment is full."""
+        """True if `encoded` begins a new segment, as planned or because the segment is full."""
         planned = encoded.planned
         if planned is not None:
             return segment.epoch != planned.epoch or int(segment.base) != planned.segment_base

@@ -143,7 +143,7 @@ class Declarations:
             self.add_exchange(exchange, kind, ExchangeOptions(durable=True), -number)
 
     def absorb(self, other: Declarations) -> None:
-        """Add the counts of declarations in a virtual host that is deleted to the counts here."""
+        """Add to these counts the counts of `other`, which belong to a deleted virtual host."""
         self.deleted.merge(other.deleted)
         self.queues_declared += other.queues_declared
         self.queues_created += other.queues_created
@@ -300,9 +300,9 @@ class Declarations:
         """Return the queue of this name; create it if it does not exist.
 
         `owner` is the connection that declares the queue; only `owner` may use it if `exclusive` is
-        True. Raises PreconditionFailed if the queue exists with other options, or if an option is
-        invalid, ResourceLocked if the queue belongs to another connection or a session, and
-        NotAllowed if the limit of queues is reached.
+        True. Raises PreconditionFailed if an option is invalid or differs from the existing
+        queue's, or if the virtual host's limit of queues is reached; ResourceLocked if the queue
+        belongs to another connection or a session; NotAllowed if `limits.queues` is reached.
         """
         self.queues_declared += 1
         known = self.queue(name, owner) if name in self.queues or name in self.inboxes else None
@@ -399,10 +399,10 @@ class Declarations:
         ticket: Ticket | None = None,
         vhost_closing: bool = False,
     ) -> int:
-        """Delete a queue, and return how many messages it held.
+        """Delete a queue, and return how many messages were waiting in it.
 
         Raises PreconditionFailed in three cases: the queue has consumers and `if_unused` is True;
-        the queue holds messages and `if_empty` is True; or the queue is the topology stream and a
+        messages wait in the queue and `if_empty` is True; or the queue is the topology stream and a
         journal exists. The third case does not apply if the whole virtual host is deleted
         (`vhost_closing` is True).
         """

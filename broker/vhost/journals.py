@@ -87,8 +87,8 @@ class Journals:
             and (queue.arguments.journal or queue.name == self.name)
         ]
         if journals != self._planner.journals:
+            self._store.count_journals(len(journals) - len(self._planner.journals))
             self._planner.journals = journals
-            self._store.journaling = self._store.journaling or bool(journals)
             self._planner.retire_all()
         known = self._queues.get(TOPOLOGY)
         if not isinstance(known, StreamQueue):

@@ -235,9 +235,7 @@ class MessageMove(BulkTask):
         return True
 
     def _head(self) -> Message | None:
-        """Return the first message of the source queue; None if the move must wait for the
-        message.
-        """
+        """Return the first message of the source queue; None if no message can be moved now."""
         source = self.source
         source.expire(MESSAGES_PER_SLICE)
         if source.depth == 0:

@@ -214,7 +214,7 @@ class VirtualHost(DeadLetterHost):
         if_empty: bool = False,
         ticket: Ticket | None = None,
     ) -> int:
-        """Delete a queue, and return how many messages it held. See `Declarations.delete_queue`."""
+        """Delete a queue; return how many messages waited. See `Declarations.delete_queue`."""
         return self.declarations.delete_queue(queue, if_unused, if_empty, ticket, self.closing)
 
     def bind(

@@ -11,7 +11,7 @@ from protocols.front import Review
 from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from protocols.mqtt.connection.connection import MqttConnection
 from protocols.mqtt.connection.login import Login
-from protocols.mqtt.connection.reauthorization import SLICE, review_session
+from protocols.mqtt.connection.reauthorization import SESSIONS_PER_SLICE, review_session
 from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.options import MqttOptions
 from protocols.peer import Peer
@@ -24,7 +24,7 @@ class MqttFront(MqttService):
         super().__init__(broker, options or MqttOptions())
         self._sessions_reauthorization = Review(
             broker.agenda,
-            SLICE,
+            SESSIONS_PER_SLICE,
             self.sessions.all,
             lambda session: review_session(self, session),
         )

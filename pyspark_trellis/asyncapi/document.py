@@ -339,7 +339,7 @@ class _Writer:
 def _delivery(protocol: str, qos: set[int]) -> Document | None:
     """Return the QoS or delivery mode of an operation as AsyncAPI's binding.
 
-    Return None if the messages of the operation differ in it.
+    Return None if the messages of the operation have different QoS or modes.
     """
     if len(qos) != 1:
         return None

@@ -91,7 +91,8 @@ def _route(
 def _pairs(numbers: Rows, found: tuple[Rows, Rows]) -> list[tuple[int, int]]:
     """Return the different pairs of an address and a destination.
 
-    `found` has the row of a topic and the number of its destination for each match.
+    `numbers` has the number of the address for each row (topic). `found` has two columns: rows, and
+    the number of a destination of each.
     """
     rows, others = found
     return sorted(set(zip(numbers[rows].tolist(), others.tolist(), strict=True)))

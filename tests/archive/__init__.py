@@ -1,1 +1,1 @@
-"""Tests of the archive of streams: files, streams that use it, brokers, and kills."""
+"""Tests of the archive of streams: its files, streams that use the archive, and killed brokers."""

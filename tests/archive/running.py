@@ -19,7 +19,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tests.archive.s3_server import CREDENTIALS
 from tests.broker import BrokerProcess, environment
 
-#: Size of a segment in bytes: some 40 rows of `body`.
+#: Size of a segment in bytes: about 40 rows whose bodies come from `body`.
 SEGMENT: Final = 30_000
 #: The stream keeps about three segments.
 KEPT: Final = 3 * SEGMENT
@@ -68,7 +68,7 @@ class ArchivingBroker(BrokerProcess):
         confirming = channel.connection.channel()
         confirming.confirm_delivery()
         for number in range(first, end):
-            # Every 20th message waits until it is durable, so that no batch has many rows.
+            # Wait for the confirm of every 20th message, so that no batch has many rows.
             last = number == end - 1 or number % 20 == 19
             (confirming if last else channel).basic_publish("", name, body(number))
         channel.connection.close()
@@ -120,7 +120,7 @@ class ArchivingBroker(BrokerProcess):
         )
 
     def states(self) -> Iterator[dict[str, Any]]:
-        """Yield the state of the archive again and again."""
+        """Ask the broker for the state of its archive again and again; yield each answer."""
         while self.process.poll() is None:
             yield self.get("streams/archive")
         raise AssertionError(self.log)

@@ -1,4 +1,6 @@
-"""Brokers upload streams to an archive, and read from there what retention removed."""
+"""Brokers upload streams to an archive, and read rows from the archive after retention has removed
+them from the disk.
+"""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_a_segment_is_restored_with_the_same_rows(writing: Writing, tmp_path: Pa
         table.validate(full=True)
         original = pa.ipc.open_stream(Path(segment.path)).read_all()
         assert table.replace_schema_metadata(None).equals(original.replace_schema_metadata(None))
-        # The broker reads the file as it reads its own.
+        # The broker reads the fetched file like a segment that it has written itself.
         assert restored.size == len(data) - 8
         known = Segment(RealDisk(), restored.path, 0, file.first)
         assert known.load_index(restored.encode_index(), len(data))
@@ -98,7 +98,8 @@ def test_an_upload_may_be_repeated(writing: Writing, tmp_path: Path) -> None:
     assert archive.upload(segment, writing.number) == 0
     random = Random(1)
     for _ in range(10):
-        # A crash, and a later version with another size of files.
+        # Simulate a crash that loses two files, and a later version that writes files of another
+        # size.
         for file in random.sample(archive.files(), 2):
             (archive.path / archive.listing.stream / file.path).unlink()
         archive.uploader = Uploader(archive.storage, tmp_path, random.randrange(1_000, 9_000))
@@ -133,7 +134,7 @@ def test_the_segment_of_another_stream_is_not_uploaded(writing: Writing, tmp_pat
 
 
 def test_files_are_partitioned_by_day(tmp_path: Path) -> None:
-    times = [0, 0.4, 0.9, 1.2, 1.9, 1.8, 0.7, 2.5]  # In days: the clock steps back once.
+    times = [0, 0.4, 0.9, 1.2, 1.9, 1.8, 0.7, 2.5]  # In days: the clock goes back from 1.9 to 0.7.
     writing = Writing(tmp_path / "data", days=times)
     archive = Archive(tmp_path)
     for segment in writing.segments:

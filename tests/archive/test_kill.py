@@ -56,7 +56,7 @@ class Publishing(threading.Thread):
 
 
 def archived_rows(filesystem: pyarrow.fs.FileSystem, root: str) -> list[Row]:
-    """Return all rows of all files in the archive, in the order of their names."""
+    """Return all rows of all files in the archive, in the order of the files' names."""
     selector = pyarrow.fs.FileSelector(root, recursive=True)
     files = [
         info.path

@@ -123,7 +123,7 @@ class Archived:
 
     @property
     def first(self) -> int:
-        """The first offset on the disk."""
+        """The first offset of the stream `s` that is on the disk."""
         return int(stream(self.home.broker, "s").local.first_offset)
 
     def publish(self, count: int) -> None:
@@ -219,7 +219,7 @@ def test_readers_get_their_rows_in_any_order_of_answers(archived: Archived, seed
 def test_a_time_is_found_in_the_archive(archived: Archived) -> None:
     archived.publish(40)
     archived.upload_all()
-    published = archived.home.broker.agenda.wall - archived.sent  # Of the row before the first.
+    published = archived.home.broker.agenda.wall - archived.sent  # One second before row 0.
     client = archived.home.amqp()
     archived.home.broker.agenda.wall = published + 60 + 10
     assert offsets(consume(client, "1m", 1_000)) == []

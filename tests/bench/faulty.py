@@ -109,7 +109,7 @@ class Peer(socketserver.StreamRequestHandler):
         if kind == 1:
             self.wfile.write(CONNACK)
         elif kind == 8:
-            # Forward this message before the SUBACK is sent, so that the new subscriber gets it.
+            # Add the subscriber before its SUBACK is sent, so that it gets every later message.
             broker.subscribers.append(self)
             self.wfile.write(b"\x90\x03" + packet[2:4] + packet[-1:])
         elif kind == 3:

@@ -1,6 +1,6 @@
 """Tests of `trellis bench matching` and `trellis matchers`.
 
-The output must be correct, and tell wrong matchers from slow ones.
+The output must be correct, and distinguish wrong matchers from slow matchers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests of the tables in docs/performance.md that other benchmarks than `peers` write."""
+"""Tests of the tables in docs/performance.md that benchmarks other than `peers` write."""
 
 from __future__ import annotations
 

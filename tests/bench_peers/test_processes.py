@@ -107,7 +107,7 @@ def test_data_goes_to_every_subscriber_but_the_sender(relay: int) -> None:
         say(relay, CONNECT + SUBSCRIBE, b"\x20\x02\x00\x00\x90\x03\x00\x07\x00") for _ in range(2)
     ]
     publisher = say(relay, CONNECT, b"\x20\x02\x00\x00")
-    # more than a socket buffer holds, and incomplete
+    # An incomplete PUBLISH packet, larger than a socket buffer.
     data = b"\x30\x84\x80\x40" + os.urandom(1 << 20)
     publisher.sendall(data)
     assert all(receive(subscriber, len(data)) == data for subscriber in subscribers)

@@ -28,7 +28,7 @@ def refused(name: str) -> dict[str, str]:
 
 @pytest.fixture
 def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
-    """Simulate a machine on which no peer is installed."""
+    """Return the Tools of a simulated machine on which no peer is installed."""
     monkeypatch.setenv("PATH", str(tmp_path))
     for module in ("rabbitmq._SCRIPTS", "nats._DEBIAN", "aedes._PACKAGE"):
         monkeypatch.setattr(

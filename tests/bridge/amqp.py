@@ -58,7 +58,9 @@ class AmqpPair:
         return f"amqp://guest:guest@{host}:{port}"
 
     def put(self, name: str, component: str = "shovel", **value: Any) -> None:
-        """Set a parameter at the local broker. Keyword arguments are its keys, with `_` for `-`."""
+        """Set a parameter at the local broker. The keywords are the keys of its value (`_` for
+        `-`).
+        """
         named = {key.replace("_", "-"): each for key, each in value.items()}
         self.local.request("PUT", f"parameters/{component}/%2F/{name}", {"value": named})
 

@@ -204,7 +204,7 @@ def test_an_invalid_shovel_is_refused(pair: AmqpPair, value: Any, reason: str) -
 def test_only_administrators_set_shovels_that_act_as_the_user_of_the_settings(
     pair: AmqpPair,
 ) -> None:
-    """Check that a policymaker must put a login into a shovel's URI of this broker."""
+    """Check that a policymaker may set a shovel only if its URI of the local broker has a login."""
     every = dict.fromkeys(("configure", "write", "read"), ".*")
     pair.local.request("PUT", "users/maker", {"password": "pw", "tags": "policymaker"})
     pair.local.request("PUT", "permissions/%2F/maker", every)
@@ -273,7 +273,9 @@ def test_a_shovel_that_is_deleted_while_it_connects_closes_its_connection(pair: 
 
 
 def relayed(one: socket.socket, other: socket.socket) -> bytes:
-    """Pass the bytes of two sockets to each other until `one` is closed; return those of `one`."""
+    """Pass the bytes of two sockets to each other until `one` is closed; return the bytes that came
+    from `one`.
+    """
     sent = b""
     while True:
         ready, _, _ = select.select((one, other), (), (), PATIENCE)

@@ -54,7 +54,7 @@ def test_a_bridge_and_a_shovel_over_tls(
     local.wait_up("b")
     far = Recorder(remote.mqtt.port, "far", "s/#")
     near = Recorder(local.mqtt.port, "near")
-    # Many large messages: TLS has decoded bytes when its socket has no more to read.
+    # Publish many large messages: TLS may have decoded bytes although its socket has none to read.
     for number in range(20):
         near.publish("s/t", b"%02d" % number * 20_000)
     got = far.take(20)

@@ -34,7 +34,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def site() -> Iterator[str]:
-    """Serve this directory on a local port."""
+    """Serve the directory of this module on a local port; yield the URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=HERE)) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"

@@ -17,7 +17,8 @@ NODES: Final = ("trellis-1", "trellis-2")
 PORTS: Final[Mapping[str, int]] = {"amqp": 5672, "mqtt": 1883, "http": 15672}
 METRICS_PORT: Final = 15692
 #: Flags of a node that gets its connections from the load balancer, and trusts its PROXY headers.
-#: The node listens on OWN_ADDRESS: when it ends, HAProxy must not find another test's program.
+#: The node listens on OWN_ADDRESS: after the node's end, HAProxy must not reach another test's
+#: program at its ports.
 BEHIND: Final = {
     **{f"{listener}-host": OWN_ADDRESS for listener in (*PORTS, "metrics")},
     **{f"{listener}-proxies": "127.0.0.1" for listener in ("amqp", "mqtt")},

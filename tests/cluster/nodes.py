@@ -154,7 +154,7 @@ def node_on_kafka(
 
 
 def started(nodes: list[NodeProcess], node: NodeProcess, state: str) -> NodeProcess:
-    """Add a node to `nodes`, which the fixture ends, and wait until it is active or following."""
+    """Add a node to `nodes`, which a fixture kills after the test; wait until it is in `state`."""
     nodes.append(node)
     node.wait_for("following")
     if state == "active":

@@ -48,7 +48,7 @@ SALT = 5
 
 @dataclass
 class Adopting:
-    """The adoption of the data directory `path` by `log`, with a clock that stands still."""
+    """An adoption: `log` begins with the data directory `path`. The clock stands still."""
 
     log: ThreadedLog
     path: Path
@@ -88,7 +88,7 @@ def log() -> ThreadedLog:
 
 
 def plain_directory(path: Path, messages: int = 3) -> Path:
-    """Return the data directory of a broker without a cluster: a queue, a stream, messages."""
+    """Return the directory of a broker without a cluster, with a queue, a stream and messages."""
     home = Home(path)
     client = home.amqp()
     client.queue(QUEUE, durable=True)
@@ -112,7 +112,7 @@ def replica_directory(path: Path, log: ThreadedLog) -> Path:
 
 
 def takes_over(path: Path, log: ThreadedLog) -> list[bytes]:
-    """Start a node on a directory; it must become the owner. Return its messages' bodies."""
+    """Start a node on a directory, and wait until it is the owner; return its messages' bodies."""
     standby = Standby(path, log, RealDisk())
     owner = standby.join()
     assert isinstance(owner, LogOwner), owner

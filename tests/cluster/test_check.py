@@ -29,7 +29,7 @@ SAFE = {
 
 @pytest.fixture(scope="module")
 def kfake() -> Iterator[Kfake]:
-    """Start one kfake with the recommended times for the tests of this module."""
+    """Start one kfake for this module, with the session timeout that the check recommends."""
     process = Kfake("broker.session.timeout.ms=2000")
     yield process
     process.close()

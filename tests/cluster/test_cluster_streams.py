@@ -25,7 +25,7 @@ from tests.cluster.nodes import (
 from tests.cluster.test_kafka_failover import KAFKA
 from tests.cluster.test_trimming import OFTEN, wait_for_trim
 
-#: The arguments of the stream: small segments, of which retention keeps some.
+#: The arguments of the stream: segments of 20 kB, of which retention keeps about 100 kB.
 SMALL = {
     "x-queue-type": "stream",
     "x-stream-max-segment-size-bytes": 20_000,
@@ -119,7 +119,8 @@ def test_retention_of_the_owner_removes_the_segments_of_all_nodes(
     assert segments(tmp_path / "second") == kept
     first.kill()
     second.wait_for("ready")
-    # The start as the owner applies retention again, now to the active segment too.
+    # When a node becomes the owner, it applies retention again. The active segment counts then, so
+    # the oldest segment may be removed.
     offset = sorted(int(name.partition("-")[2].partition(".")[0]) for name in kept)[1]
     found = consume_stream(second.channel(), offset, 300 - offset)
     assert found == {n: body(n, 1_000) for n in range(offset, 300)}

@@ -27,6 +27,7 @@ from tests.cluster.nodes import (
     started,
 )
 from tests.cluster.programs import Kfake
+from trellis.cluster.status import LOST_SECONDS
 from trellis.settings.cluster import ClusterSettings
 
 OFTEN = {"cluster-keep-time": "1"}
@@ -100,14 +101,17 @@ def test_forgotten_node_does_not_stop_trimming(
 ) -> None:
     first = started(nodes, node_on_kafka(cluster, tmp_path / "first", OFTEN), "active")
     second = started(nodes, node_on_kafka(cluster, tmp_path / "second", OFTEN), "following")
-    wait_for_rows(cluster, {"first": "active", "second": "following"})
+    found = wait_for_rows(cluster, {"first": "active", "second": "following"})
+    assert all(row["seconds_behind"] < LOST_SECONDS / 2 for row in found.values()), found
     code, _, errors = command(cluster, "forget", "second")
     assert (code, "reported a moment ago: stop it" in errors) == (1, True)
     second.kill()
     channel = first.channel()
     channel.queue_declare(QUEUE, durable=True)
     publish(channel, range(100))
-    wait_for_rows(cluster, {"first": "active", "second": "lost"})
+    lost = wait_for_rows(cluster, {"first": "active", "second": "lost"})
+    assert lost["first"]["seconds_behind"] < LOST_SECONDS / 2 < lost["second"]["seconds_behind"]
+    assert lost["second"]["batches_behind"] > 0
     before = first.metrics()
     assert before["nodes"] == 2
     code, output, errors = command(cluster, "forget", "second")

@@ -44,7 +44,7 @@ def test_check_without_the_extra_names_it() -> None:
 def test_a_node_without_a_name_of_its_own_does_not_join() -> None:
     """Check that a node with the default name is refused.
 
-    Nodes report their offsets under their names, so each node needs another name.
+    Nodes report their offsets under their names, so each node needs a different name.
     """
     cluster = ClusterSettings(name="orders", servers="127.0.0.1:9092")
     with pytest.raises(SettingsError, match="'trellis' is the default; give each node"):

@@ -107,8 +107,8 @@ def test_log_without_enough_replicas_commits_nothing_until_a_node_is_back(
     kafka_nodes: KafkaNodes, name: str, open_log: OpenLog
 ) -> None:
     cluster = created(ClusterSettings(name=name, servers=kafka_nodes.servers, silence=10.0))
-    # `created` waits until the topic exists. Kafka's controller knows its settings, and two lost
-    # nodes may include the controller.
+    # Open both logs before nodes are killed: this reads the settings of the topic from Kafka's
+    # controller, which may be one of the killed nodes.
     log, reader = open_log(cluster, "one"), open_log(cluster, "two")
     assert log.append(b"a") == 0
     leader = leader_of(cluster)

@@ -53,7 +53,7 @@ class Clock:
 
 
 def claim(log: ThreadedLog, epoch: int = 1) -> Claim:
-    """Append a claim to own the log, by a node that has read the whole log; return the claim."""
+    """Append the claim of a node to own the log, and return it; the node has read the whole log."""
     state = ClusterState("broker", salt=SALT, format=1)
     made = Claim(CLAIM, epoch, 50 + epoch, 0, log.records.tip - 1, state, bytes(32))
     log.append(made.encode())
@@ -301,7 +301,7 @@ def test_connections_are_aborted_once_when_a_successor_may_act(owner: Owner) -> 
 
 
 def wait_for(truth: Callable[[], bool]) -> None:
-    """Wait until a condition holds that another thread brings about."""
+    """Wait until `truth()` returns True because of the work of another thread."""
     waiting = threading.Event()
     for _ in range(int(PATIENCE / 0.005)):
         if truth():

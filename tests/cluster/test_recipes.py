@@ -31,8 +31,8 @@ from tests.interop.test_toolchains import BUILT, build
 from trellis.demo.kafka_node import free_ports
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "failover"
-#: The programs in examples/failover, each with the listener that it uses. A directory holds a
-#: program that must be compiled, which only the long tests run.
+#: The programs in examples/failover, each with the listener that it uses. A name without a suffix
+#: is a directory whose program must be compiled; only the long tests run such programs.
 PROGRAMS: Final = (
     ("with_pika.py", "amqp"),
     ("with_aio_pika.py", "amqp"),
@@ -44,7 +44,7 @@ PROGRAMS: Final = (
 )
 #: The packages of the clients that run on Node.
 MODULES: Final = Path(__file__).parents[1] / "node" / "node_modules"
-#: Counts of numbers: confirmed and received before the kill, and confirmed after the kill.
+#: Number of messages that are confirmed and received before the kill, and again after it.
 COUNT: Final = 20
 
 

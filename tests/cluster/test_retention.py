@@ -6,6 +6,7 @@ The node appends marks (records with the whole state), and trims the log up to o
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,21 @@ def cluster(tmp_path: Path) -> Cluster:
     made = Cluster(tmp_path / "owner")
     made.owner.write(QUEUE)
     return made
+
+
+def test_marks_are_a_quarter_of_the_wanted_size_apart(cluster: Cluster) -> None:
+    cluster.report("standby", 0)  # so that no mark is removed
+    quarter = LIMITS.bytes / 4
+    sizes: list[int] = []
+    for _ in range(16):
+        before = cluster.owner.ownership.shipped
+        cluster.write(10)
+        assert cluster.owner.ownership.shipped - before < quarter / 2
+        cluster.retention.look()
+        if len(cluster.marks()) > len(sizes):
+            sizes.append(cluster.owner.ownership.shipped)
+    assert len(sizes) == len(cluster.marks()) >= 4
+    assert all(quarter <= later - earlier < 1.5 * quarter for earlier, later in pairwise(sizes))
 
 
 def test_log_is_trimmed_to_the_newest_mark_that_all_nodes_have(cluster: Cluster) -> None:

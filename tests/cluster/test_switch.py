@@ -25,7 +25,8 @@ from trellis.app import DONE
 from trellis.cluster.membership import FENCED
 from trellis.cluster.succession import BATCHES_MAX, REPORT_AGE_MAX, successor
 
-#: A silence after which no test waits for a takeover.
+#: Silence, lease and beat in seconds. After a silence of 60 s a standby would take over by itself,
+#: which no test waits for.
 PATIENT = "60,20,0.15"
 
 

@@ -160,5 +160,5 @@ async def letters(
 
 
 def record(tmp_path: Path) -> Path:
-    """Return the file in which a target process writes what it has received."""
+    """Return the path of the file in which a target process (target.py) stores received bodies."""
     return tmp_path / "received"

@@ -40,10 +40,11 @@ from tests.core.test_explanation import (
     topology,
 )
 
-#: Published messages: by number of the exchange and routing key, the number of messages by headers.
+#: Published messages: (number of the exchange, routing key) -> headers -> number of messages.
 PUBLISHED = st.dictionaries(
     st.tuples(NAMES, KEYS),
-    # At most SAMPLES_PER_TOPIC messages of a topic, so that the history has the headers of each.
+    # At most SAMPLES_PER_TOPIC messages of a topic, so that the history has the headers of each
+    # message.
     st.dictionaries(
         HEADERS.map(lambda one: tuple(sorted(one.items()))), st.integers(1, 6), max_size=5
     ),
@@ -162,7 +163,7 @@ def test_a_trial_foretells_what_the_changed_bindings_do(
 
     assert {queue: queue.bound_to for queue in world.vhost.queues.values()} == bound_to
     assert before == reached(world, counts)
-    # A binding that is removed and added at once is there afterwards.
+    # A binding that is both removed and added exists afterwards.
     for change in sorted(changes, key=lambda one: one.added):
         if change.added:
             world.vhost.bind(change.exchange.name, change.binding)

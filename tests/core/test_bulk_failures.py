@@ -558,7 +558,8 @@ def test_a_commit_that_fails_closes_its_connection_with_an_internal_error(
     data = marshal(1, spec.Tx.Commit())
     assert finish(world, lambda: client.connection.receive_data(data)) == failing.failures == 1
     if client.connection.state == states.RUNNING:
-        # The first slice runs while input is handled, where the link would close the connection.
+        # The first slice runs while input is handled: the exception reaches the caller. In a
+        # server, the caller is the link, which then closes the connection.
         assert (method, at) == ("prepare", 1)
         client.connection.close(INTERNAL_ERROR)
     frames = client.read()
@@ -593,7 +594,8 @@ def test_a_check_of_consumers_that_fails_closes_their_connection(
         if isinstance(one, spec.Connection.Close)
     ]
     assert closed == [541]
-    # No consumer is left: the broker checked it or closed its connection.
+    # No consumer exists any more. The broker has found that the consumer's user may not read the
+    # queue, or it has closed the consumer's connection.
     assert all(world.queue(name).consumer_count == 0 for name in ("q", "r"))
 
 

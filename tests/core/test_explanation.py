@@ -122,7 +122,7 @@ def test_an_explanation_names_what_a_message_reaches(
     explanation = explained(world, exchange, key, dict(headers))
     expected = routed(world, exchange, key, headers)
     assert {target for target, _ in explanation.targets} == expected
-    # The matched bindings account for each destination, and for no other.
+    # The matched bindings lead to exactly the listed destinations.
     led_to = {one.binding.destination for walked in explanation.walked for one in walked.matched}
     queues = {target for target in led_to if target in explanation.reached}
     assert queues >= expected

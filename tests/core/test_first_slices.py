@@ -40,7 +40,7 @@ def test_a_queue_whose_purge_fails_is_deleted_with_its_bindings(
     [reply] = client.read()
     assert isinstance(reply, spec.Queue.DeleteOk) and reply.message_count == many
     assert "q" not in world.vhost.queues and not list(world.vhost.exchanges["amq.topic"])
-    # The connection continues, and the name is free.
+    # The connection still works, and another queue can have the name.
     client.queue("q", durable=True)
     assert world.queue("q").depth == 0
 

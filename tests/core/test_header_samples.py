@@ -64,7 +64,8 @@ def test_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         offered(samples, range(10), ("/", "x", f"k{number}"))
     found = [samples.find("/", "x", f"k{number}") for number in range(5)]
     assert samples.count == 30 and [one is not None for one in found] == [True] * 3 + [False] * 2
-    # A topic that cannot grow keeps a fair choice of its messages, as many as it has.
+    # The number of samples is at its limit, so a topic gets no further samples. New messages of the
+    # topic replace some of its samples at random.
     offered(samples, range(10, 500), ("/", "x", "k2"))
     assert samples.count == 30 and len(kept(samples, ("/", "x", "k2"))) == 10
     assert max(kept(samples, ("/", "x", "k2"))) > 100

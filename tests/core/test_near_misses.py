@@ -69,9 +69,9 @@ def test_one_change_is_found_and_named(key: str, binding_key: str, kind: str, te
 
 
 def changed(kind: str, key: str, pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield each pair (routing key, binding key) that one change of this kind can give.
+    """Yield (routing key, binding key) after each possible change of this kind.
 
-    The change may be in either key.
+    `kind` is the kind of a near miss; the change is made in `key` or in `pattern`.
     """
     words, wanted = key.split("."), pattern.split(".")
     places = range(len(words) + 1)
@@ -282,7 +282,7 @@ def test_the_signature_of_each_near_miss_passes(
 
 
 def test_bindings_that_fail_two_criteria_have_signatures_that_do_not_pass() -> None:
-    # Of 1,000 bindings with three criteria each, some share a bit by chance.
+    # A few of the 1,000 bindings pass: their signatures share a bit with the headers by chance.
     given_headers = headers_signature({"type": "PDF", "region": "R7"})
     passing = [
         number

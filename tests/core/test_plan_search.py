@@ -36,7 +36,8 @@ from broker.routing.route import Route
 from matching import AMQP, MQTT
 from tests.clients import World, mqtt_publish, publication
 
-#: Levels of the filters that make a lookup long: `{+,a}` in each, 4,096 filters.
+#: Number of levels of the filters that make a lookup long. Each level is `+` or `a`, so there are
+#: 4,096 filters.
 LEVELS = 12
 LONG_TOPIC = "/".join("a" * LEVELS)
 
@@ -216,7 +217,7 @@ def test_exchanges_bound_to_each_other_are_walked_in_slices() -> None:
     assert client.connection.behind
     world.settle(client.connection)
     assert world.queue("q").depth == 1
-    # A plan through that many exchanges is retired by a change anywhere.
+    # A plan that leads through so many exchanges becomes invalid at any change in the virtual host.
     world.vhost.declare_queue("another")
     client.publish("e0", "", b"x")
     world.settle(client.connection)
@@ -276,7 +277,7 @@ def test_a_search_ends_though_bindings_change_in_every_turn() -> None:
     assert reader.read() == mqtt_publish(LONG_TOPIC, b"x")
     route = next(iter(world.vhost.contexts.enter(writer.connection.identity, "none").routes), None)
     assert route is None
-    # A plan whose search was overtaken by a change serves one message and is not cached.
+    # If bindings changed during a search, its plan serves one message and is not cached.
     writer.connection.receive_data(mqtt_publish(LONG_TOPIC, b"y"))
     assert writer.connection.behind
     world.settle(writer.connection)

@@ -174,7 +174,7 @@ def test_a_review_after_a_change_of_a_role_takes_small_shares() -> None:
     review.start(16)
     agenda.turn()
     review.start()
-    # A second start does not make the slower review, which is running, faster.
+    # Another `start` does not change the pace of a slower review that is running.
     assert counts() == [2] * 50
     review.start()
     assert counts() == [32, 32, 32, 4]

@@ -120,7 +120,7 @@ def test_unused_publish_contexts_are_removed_in_slices() -> None:
         assert 0 <= left - cached() <= ROUTES_PER_SLICE
         left, turns = cached(), turns + 1
         assert turns < 100
-        if turns == 1:  # The context of this user is used again before its turn comes.
+        if turns == 1:  # This user's context is used again before its routes are removed.
             contexts.enter(world.guests.identities["user-1"], "mqtt311")
     assert turns > 1
     for _ in range(10):

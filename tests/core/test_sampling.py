@@ -180,7 +180,8 @@ def test_a_low_rate_bounds_the_messages_of_a_second(rate: int) -> None:
     for _ in range(40):  # Ten seconds.
         client.publish("amq.topic", "a", b"m", headers={"traceparent": RECORDED})
         sampling.world.sleep(250)
-    # A window has one message: 9 windows a second are met by the 4 messages of a second.
+    # With rate N, a second has N windows, and one message of each window is sampled. Only 4
+    # messages are published in a second, so at most 4 are sampled.
     assert sampling.sampler.sampled == pytest.approx(10 * min(rate, 4), abs=1)
 
 

@@ -13,7 +13,7 @@ import pytest
 from broker.agenda import Agenda
 from protocols.connection import Connection
 from protocols.mqtt.options import MqttOptions
-from protocols.mqtt.session.deadlines import SLICE, Deadlines
+from protocols.mqtt.session.deadlines import TASKS_PER_SLICE, Deadlines
 from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE
 from tests.clients import World, mqtt_publish, packet, text
 from tests.core.test_deadlines import Note
@@ -150,7 +150,7 @@ def test_shared_subscriptions_lose_nothing_while_clients_come_and_go_between_sli
     world.copies()
 
 
-@pytest.mark.parametrize(("count", "each"), [(5 * int(SLICE), 1), (100, 100)])
+@pytest.mark.parametrize(("count", "each"), [(5 * int(TASKS_PER_SLICE), 1), (100, 100)])
 def test_sessions_that_expire_at_one_moment_end_in_slices(count: int, each: int) -> None:
     world = World()
     for number in range(count):
@@ -178,7 +178,9 @@ def test_sessions_that_expire_at_one_moment_end_in_slices(count: int, each: int)
         left.append(len(sessions))
         assert len(counts) < 1_000
     # The first turn removes exactly the first slice of sessions.
-    assert count - left[1] == (int(SLICE) if each == 1 else -(-int(SLICE) // (1 + each // 5)))
+    assert count - left[1] == (
+        int(TASKS_PER_SLICE) if each == 1 else -(-int(TASKS_PER_SLICE) // (1 + each // 5))
+    )
     assert len(counts) >= 5 and max(counts) < sum(counts) / 4
     assert sessions.expired == count and not world.vhost.exchanges["amq.topic"].bindings
 

@@ -215,7 +215,7 @@ def test_a_chain_of_auto_delete_exchanges_is_deleted_in_slices() -> None:
     known = len(world.vhost.exchanges)
     client.connection.receive_data(marshal(1, spec.Queue.Delete(queue="q")))
     assert known - len(world.vhost.exchanges) <= EXCHANGES_PER_SLICE
-    # The deletion must leave an exchange alone that is bound again or deleted meanwhile.
+    # The deletion must not touch an exchange that is bound again or deleted meanwhile.
     deleted, kept = f"x{many - 2}", f"x{many - 1}"
     client.queue("r")
     client.send(spec.Queue.Bind(queue="r", exchange=kept, nowait=True))

@@ -299,7 +299,7 @@ def test_a_trace_that_is_not_read_ends(world: World, amqp: Amqp) -> None:
     assert not trace.ended
     world.sleep(1_000)
     assert (trace.ended, world.vhost.traces.running) == (True, [])
-    # The end of the trace does not affect a message that it followed.
+    # The end of the trace does not affect a message that the trace followed.
     amqp.publish("", "q", b"m")
     assert steps_of(trace) == []
 

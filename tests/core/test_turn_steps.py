@@ -27,7 +27,7 @@ from protocols.amqp.channel import ack_timeout
 from protocols.amqp.channel.commit import PARTS_PER_SLICE
 from protocols.amqp.channel.exclusive_queues import CLEARED
 from protocols.amqp.channel.reauthorization import CHECKED_PER_SLICE
-from protocols.mqtt.connection.subscribing import READ_SLICE, SLICE
+from protocols.mqtt.connection.subscribing import FILTERS_PER_SLICE, READ_SLICE
 from tests.clients import Amqp, World, marshal, packet, publication, text
 from tests.store.homes import Home
 from tests.wire.mqtt.client import ACCEPTED, PINGREQ, PINGRESP, connect
@@ -88,8 +88,8 @@ def test_the_turn_that_applies_a_commit_encodes_no_publication(tmp_path: Path) -
     applying = 0
     while not world.queue("d").depth:
         applying = steps(world.broker.agenda.turn, "/store/records.py")
-    # Of the records, the turn only counts the figures for checkpoints; it does not encode them
-    # again.
+    # In this turn, records.py only counts figures of the records for checkpoints. It does not
+    # encode the records again.
     assert world.queue("d").depth == many and applying < 3 * many + 100
     world.durable()
     world.crash()
@@ -127,7 +127,10 @@ def test_a_packet_of_very_many_topic_filters_is_read_and_carried_out_in_slices(l
         # Reading takes about ten steps a filter, a change of a subscription about fifty.
         assert connection.stalled and len(world.vhost.exchanges["amq.topic"].bindings) <= 1
         counts += turns(world)
-        assert max(counts) < 100 * SLICE + 15 * READ_SLICE and len(counts) > many / SLICE
+        assert (
+            max(counts) < 100 * FILTERS_PER_SLICE + 15 * READ_SLICE
+            and len(counts) > many / FILTERS_PER_SLICE
+        )
         world.durable()
         answer = world.answer(connection)
         reply = b"\0\7" + (properties + codes if first == 0x82 or level == 5 else b"")

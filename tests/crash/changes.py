@@ -24,7 +24,7 @@ class Changing(Client):
     """A client that changes definitions. Each definition is represented as a tuple, a row.
 
     `state` has the confirmed definitions. `ahead` has the definitions after the change that the
-    client has requested, or is None if no request is open.
+    client has requested, or is None if every request is answered.
     """
 
     def __init__(self, name: str, seed: int) -> None:

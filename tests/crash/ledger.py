@@ -47,7 +47,7 @@ class Feed:
         self.starts.append(len(self.queues))
 
     def next(self, size: int, *queues: str) -> bytes:
-        """Return the body of the next message."""
+        """Return the body of the next message, which goes to `queues`."""
         self.queues.append(queues)
         return body_of(self.name, len(self.queues) - 1, size)
 

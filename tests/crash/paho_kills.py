@@ -33,7 +33,8 @@ OUTSTANDING: Final = 40
 #: Minimum number of messages of a run. A kill soon after a start leaves little time to publish, so
 #: a run with too few messages kills the broker more often.
 MESSAGES: Final = 100
-#: Moments of a kill: True if the client sends the packet, the client, and the kind of the packet.
+#: The packets at which the broker is killed: (True if the client sends the packet, the client, the
+#: kind of the packet).
 MOMENTS: Final = [
     *((True, PUBLISHER, kind) for kind in (PUBLISH, PUBREL)),
     *((False, PUBLISHER, kind) for kind in (CONNACK, PUBREC, PUBCOMP)),

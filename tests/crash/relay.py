@@ -123,7 +123,8 @@ class Relay:
         try:
             await connection.pump(broker[0], writer, False)
             if not connection.lost:
-                # The client reads all that the broker sent before it closes the connection.
+                # Let the client read everything that the broker has sent, and only then the end of
+                # the stream.
                 writer.write_eof()
                 await forward
         finally:

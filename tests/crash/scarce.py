@@ -71,7 +71,7 @@ class ScarceDisk(HandledDisk):
 
 
 def serve(seed: int, arguments: list[str]) -> int:
-    """Run `trellis serve` on a scarce disk."""
+    """Run `trellis serve` on a ScarceDisk; `seed` decides its shortages."""
     store_writer.RETRY_SECONDS = 0.01  # type: ignore[misc]
     alarms.CHECK_INTERVAL = 0.02  # type: ignore[misc]
     plain = app.run

@@ -170,8 +170,8 @@ class Storm:
         self._logs = directory
         self._lives = 0
         self.feeders = [Confirming(f"feeder{one}", seed, "crash", KEYS) for one in range(2)]
-        #: This publisher sends large messages that are consumed soon, so that checkpoints become
-        #: due.
+        #: This publisher sends large messages that are consumed soon, so that the broker makes
+        #: checkpoints.
         self.bulk = Confirming("bulk", seed, "crash", [("work", ("work",))], (4_000, 12_000))
         self.dealer = Confirming("dealer", seed, "crash", [("deals", ("deals",))])
         self.mourner = Confirming(

@@ -1,1 +1,3 @@
-"""Tests of packaging/home-assistant: its files, its program, and clients as in Home Assistant."""
+"""Tests of packaging/home-assistant: its files, its program, and clients that act as Home
+Assistant.
+"""

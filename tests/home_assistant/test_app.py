@@ -1,4 +1,4 @@
-"""The program of the app: options, logins, discovery, TLS, and clients as in Home Assistant."""
+"""The program of the app: options, logins, discovery, TLS, clients that act as Home Assistant."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from trellis.settings import Settings
 CONFIG: Final[dict[str, Any]] = yaml.safe_load((APP / "config.yaml").read_text())
 PORT: Final = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65535}, {"type": "null"}]}
 #: The rules of Home Assistant for the keys that config.yaml uses (developer documentation of apps,
-#: page Configuration, and the schema of the Supervisor, 2026.4). Keys with their default are left
-#: out, as Home Assistant's linter requires.
+#: page Configuration, and the schema of the Supervisor, 2026.4). Keys with their default value are
+#: omitted, as Home Assistant's linter requires.
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "additionalProperties": False,

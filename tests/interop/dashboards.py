@@ -130,8 +130,8 @@ LEFT: Final = {
     "2": ("process_max_fds", "process_open_fds"),
     "5": ("process_max_tcp_sockets", "process_open_tcp_sockets"),
 }
-#: Panel -> counters whose rate the panel shows: the one of the first revision, the one of later
-#: revisions.
+#: Panel -> (counter in the first revision, counter in later revisions). The panel shows the rate of
+#: the counter.
 MESSAGES: Final = {
     "13": ("channel_messages_published_total", "global_messages_received_total"),
     "18": ("channel_messages_confirmed_total", "global_messages_confirmed_total"),

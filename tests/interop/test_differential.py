@@ -32,7 +32,7 @@ def topic(draw: random.Random) -> str:
 
 
 def steps(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
-    """Draw declarations, bindings and publications: channel method, arguments, keywords."""
+    """Draw declarations, bindings and publications as (channel method, arguments, keywords)."""
     draw = random.Random(seed)
     drawn: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
     exchanges = [f"d{seed}-x{number}" for number in range(4)]

@@ -57,7 +57,8 @@ class RawAmqp:
         self._socket.sendall(data)
 
     def until(self, *names: str) -> list[Any]:
-        """Receive methods until one has one of these names, or closes the channel or connection.
+        """Receive methods until one of these methods arrives, or a close of the channel or
+        connection.
 
         Return all received methods, with the size of each body frame between them.
         """

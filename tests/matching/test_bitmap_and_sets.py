@@ -274,7 +274,7 @@ def test_the_backtracking_walk_costs_more_with_each_many_wildcard_and_the_trie_d
                     )
                 )
             )
-    # For 24 words and 4 wildcards, backtracking tries some 20,000 continuations instead of 25; the
+    # For 24 words and 4 wildcards, backtracking tries about 20,000 continuations instead of 25; the
     # trie visits only 4 times as many nodes.
     assert times[Backtracking][1] > 50 * times[Backtracking][0]
     assert times[Trie][1] < 50 * times[Trie][0]

@@ -83,7 +83,7 @@ def test_a_search_in_both_grammars_finds_subscribers_of_both() -> None:
 
 
 def courses(grammar: Grammar) -> st.SearchStrategy[str]:
-    """Draw patterns that make lookups long: a wildcard before each word, which is `a` or `b`."""
+    """Draw patterns that make lookups long: words `a` and `b`, with a wildcard before each word."""
     wildcard = grammar.many if grammar is AMQP else grammar.one
     return st.text("ab", min_size=1, max_size=4).map(
         lambda words: grammar.separator.join(f"{wildcard}{grammar.separator}{w}" for w in words)
@@ -91,7 +91,8 @@ def courses(grammar: Grammar) -> st.SearchStrategy[str]:
 
 
 def _visits(texts: list[str], topic: str, grammar: Grammar) -> int:
-    """Return how many nodes of a trie of these patterns the topic visits, by brute force.
+    """Return how many nodes a lookup of the topic visits in a trie of these patterns, by brute
+    force.
 
     A node behind a `#` counts once for each position of the topic at which it is visited.
     """

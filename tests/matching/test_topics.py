@@ -1,4 +1,4 @@
-"""Tests of stored topics searched with a pattern."""
+"""Tests of the index of topics, which finds the stored topics that match a pattern."""
 
 from __future__ import annotations
 

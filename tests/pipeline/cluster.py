@@ -18,7 +18,9 @@ from pyspark.sql import SparkSession
 
 
 def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the files from which a worker imported this code, and the worker's directory."""
+    """Yield the files of `matching` and `pyspark_trellis` in this worker, and the worker's
+    directory.
+    """
     import matching
     import pyspark_trellis
 

@@ -97,7 +97,7 @@ def daemon(
             assert len(lines) < _LINES, "".join(lines)
         else:
             raise AssertionError("".join(lines))
-        # What the daemon prints from now on is kept for an error, and does not fill the pipe.
+        # Write the daemon's later output to a file: it cannot fill the pipe, and an error shows it.
         with log.open("wb") as file:
             keeper = subprocess.Popen(["cat"], stdin=process.stderr, stdout=file)
         stack.callback(keeper.wait)

@@ -2,8 +2,8 @@
 
 The answers are compared with those of a model that routes each message on its own. Bindings,
 subscriptions and queues come and go. Some sessions do not receive the messages of their own user,
-or may read only some topics. The short tests compare the answers of Arrow; a long test compares
-those of Spark.
+or may read only some topics. The short tests check the answers that are computed with Arrow; a long
+test checks those of Spark.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ class Reader:
 
 @dataclass
 class Past:
-    """A random past: messages, and what existed in the minute of each."""
+    """Random messages of the past, with the bindings and subscriptions that existed in the minute
+    of each message.
+    """
 
     messages: list[Row] = field(default_factory=list)
     changes: list[Row] = field(default_factory=list)

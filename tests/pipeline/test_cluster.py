@@ -1,7 +1,7 @@
 """Tests of Spark on a cluster, and of the choice of Java.
 
-The cluster is a standalone master and two workers on loopback. They get the code as a zip, from
-`spark-submit --py-files`, or from an installation.
+The cluster is a standalone master and two workers on loopback. The workers get the code as a zip,
+from `spark-submit --py-files`, or from an installation.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def submitted(
     """Run the program with spark-submit on a cluster, as a user who has Spark and the connector."""
     settings = [word for each in LOOPBACK.items() for word in ("--conf", "=".join(each))]
     inherited = {key: os.environ[key] for key in os.environ if not key.startswith("SPARK_")}
-    program = tmp_path / "program.py"  # elsewhere: its directory is on the driver's path
+    program = tmp_path / "program.py"  # A copy: Spark adds its directory to the driver's path.
     shutil.copyfile(PROGRAM, program)
     with cluster(tmp_path / "scratch", **variables) as master:
         ran = subprocess.run(

@@ -184,7 +184,7 @@ def test_a_target_and_its_checkpoint_belong_to_one_job(
         "lake", str(tmp_path / "other"), f"{lake}.checkpoint"
     )
     (tmp_path / "file").touch()
-    # Hadoop's text, or, under Spark Connect, that of Python.
+    # The error has the text of Hadoop or, under Spark Connect, of Python.
     line = said("lake", str(tmp_path / "file" / "lake"), str(tmp_path / "new"))
     assert f"{tmp_path}/file/lake, or {tmp_path}/new, cannot be written: " in line
     assert "Parent path is not a dir" in line or "Not a directory" in line

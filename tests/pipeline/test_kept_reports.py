@@ -102,7 +102,7 @@ def test_a_report_shows_what_has_changed_since_the_report_before(reports: Report
         f"kept in {reports.path / 'kept' / 'report-20260303T120000Z.json'}",
     ]
     assert reports.files() == ["report-20260302T120000Z.json", "report-20260303T120000Z.json"]
-    # The same report again is compared with the one of the day before.
+    # A repeated report is compared with the report of the day before, not with its own first run.
     assert reports.run("--until", "2026-03-03T12:00").splitlines() == lines
 
 

@@ -47,7 +47,9 @@ def some(count: int, base: int = 0) -> list[Row]:
 
 
 def streams(tmp_path: Path, **sizes: int) -> Path:
-    """Write a journal of each name and number of rows; return the directory `streams`."""
+    """Write a journal for each name of `sizes`, with that number of rows; return the directory
+    `streams`.
+    """
     for name, count in sizes.items():
         vhost, queue = name_parts(name)
         journal(tmp_path / directory_name(vhost) / directory_name(queue), some(count))
@@ -299,7 +301,7 @@ def test_bytes_limit_a_batch_which_has_one_batch_of_rows_at_least(tmp_path: Path
 
 
 class Unlimited(ReadLimit):
-    """A limit of another kind, such as one of a later version of Spark."""
+    """A read limit of an unknown kind, as a later version of Spark may have."""
 
 
 def test_available_now_ends_at_the_rows_that_exist_at_its_start(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def written(world: AccountsWorld, path: Path) -> None:
 
 
 def expected_and_found(path: Path) -> tuple[dict[tuple[str, ...], int], dict[tuple[str, ...], int]]:
-    """Return the copies of each (topic, publisher): by the journal, and by the pipeline."""
+    """Return two dicts (topic, publisher) -> copies: from the journal, and from the pipeline."""
     arguments = ["pipeline", "audit", "--journal", str(path / "journal")]
     about = read_bindings(parser().parse(arguments))
     assert about.then is not None

@@ -111,7 +111,7 @@ def test_a_batch_query_publishes_its_rows_once_under_one_name(
             made = rows.repartition(count).write.format("trellis").mode("append")
             made.options(**options, **others).save()
 
-        for count in (3, 2):  # The second run is divided in another way.
+        for count in (3, 2):  # The second run divides the rows among fewer tasks.
             save(count, txnAppId="daily/1", txnVersion="7")
         assert sorted(bodies(), key=int) == [str(at) for at in range(100)]
         save(1, txnAppId="daily/1", txnVersion="8")

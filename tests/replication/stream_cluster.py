@@ -90,7 +90,7 @@ class Cluster(BatchShipping):
         return self.state.encode()
 
     def written(self) -> None:
-        """Do nothing.
+        """Do nothing when a batch is on the owner's disk.
 
         A real owner appends beats (records without content) between batches; this cluster has none.
         """
@@ -319,7 +319,7 @@ class Node:
         self.open()
 
     def write(self, write: object) -> None:
-        """Call `write` with a disk that may be full for some of its calls, until it succeeds."""
+        """Repeat the call of `write` until it succeeds; the disk may be full during some calls."""
         assert callable(write)
         chance = self.cluster.random
         if self.disk.refuse("", "") == 0 and chance.random() < 0.1:

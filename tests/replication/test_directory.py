@@ -483,7 +483,7 @@ def test_copy_of_the_directory_of_a_running_node_keeps_messages_of_queues_that_i
 
 
 def running_files(place: Place, tmp_path: Path) -> dict[str, bytes]:
-    """Return path -> content of a running standby's files; the paths are those of a copy."""
+    """Return a copy of a running standby's files: path below `tmp_path` / "copy" -> content."""
     return {
         path.replace(place.path, str(tmp_path / "copy")): data
         for path, data in place.disk.contents().items()

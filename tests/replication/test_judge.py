@@ -1,6 +1,6 @@
 """Tests of the judge, which decides for each record of the replicated log whether it counts.
 
-Some tests compare the judge with a second judge on random logs; the others test it alone.
+Some tests compare the judge with a second judge on random logs; the others test the judge alone.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def test_a_batch_with_an_old_and_a_new_stream_of_one_name_is_written_again(
 ) -> None:
     """Check that a batch which a crash may have interrupted can be written again.
 
-    By then, the file of the old stream may be removed already.
+    Before the second attempt, the file of the old stream may have been removed already.
     """
     rows = [*copy.ship(b"old"), *copy.replace_stream(b"new")]
     copy.streams.write(rows)
@@ -208,7 +208,7 @@ def test_a_batch_with_an_old_and_a_new_stream_of_one_name_is_written_again(
 
 
 def test_the_index_of_an_older_stream_of_the_same_name_is_removed(copy: Copy) -> None:
-    """Check that the index of a removed segment is removed when a new stream has its file name.
+    """Check that a new stream removes the index of a removed segment of the same file name.
 
     A crash may undo the removal of the index, although the removal of the segment is durable.
     """

@@ -95,7 +95,7 @@ class HalfKeptStreams(StreamReplica):
 
 
 class HalfKept(ReplicaDirectory):
-    """Wrong on purpose: a node that takes half of a batch's rows in a file for the whole batch.
+    """Wrong on purpose: a node that mistakes half of a batch's rows in a file for the whole batch.
 
     So the node never writes the second half.
     """

@@ -175,7 +175,7 @@ def test_takeover_reads_no_record_and_the_log_goes_on(place: WarmPlace) -> None:
     place.disk.refuse = note
     opened = place.directory.take_over(pytest.fail)
     assert [path for path in read if "/log/" in path] == []
-    place.directory.close()  # The broker has the files.
+    place.directory.close()  # From now on, the broker uses the files.
     assert list(opened.survivors.copies.by_queue()[1]) == list(range(3, 32))
     files = len(opened.store.log.files)
     opened.store.append(stored(b"later"), None)

@@ -22,7 +22,7 @@ class Inode:
     def __init__(self, data: bytes = b"") -> None:
         self.durable = data
         self.now = bytearray(data)
-        #: (offset, bytes), or (size, None) for a truncation.
+        #: The unsynced changes: (offset, bytes) of a write, or (size, None) of a truncation.
         self.pending: list[tuple[int, bytes | None]] = []
 
     def write(self, offset: int, data: bytes) -> None:

@@ -196,7 +196,7 @@ def test_the_delivery_count_and_its_limit_go_on_after_restarts(tmp_path: Path, c
     assert client.bodies(client.send(B.Get(queue="dead"))) == [b"0"]
     [(message, (flag, _))] = deliveries(client.send(B.Get(queue="q"))).items()
     # After a crash, a message may be marked as redelivered although it was not delivered; after a
-    # clean stop it may not.
+    # clean stop, it must not.
     assert message == 1 and not (clean and flag)
     home.crash()
 
@@ -294,7 +294,7 @@ def test_a_slow_disk_does_not_hold_back_deliveries(
     # at once.
     assert home.queue("q").unacked == 11
     assert home.store.unmarked_deliveries == 12
-    # Once the marks are written, a crash remembers these deliveries too.
+    # Once the marks are written, these deliveries are known after a crash, too.
     home.durable()
     home.durable()
     home.slow_disk = False

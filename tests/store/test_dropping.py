@@ -88,7 +88,7 @@ def check_figures(random: Random) -> None:
     again = Log(SimulatedDisk(log.log.disk.contents()))  # type: ignore[attr-defined]
     assert again.recovered == digest(log.state) and not again.recovery.findings
     assert figures(again) == figures(log)
-    # Recovery alone cannot tell which messages a file still needs.
+    # After a recovery, the `needs` of a file may lack entries that the running log knows.
     for known, least in zip(log.log.files, again.log.files, strict=True):
         assert known.needs.keys() >= least.needs.keys()
     drop_dead_files(again.log)
@@ -257,7 +257,7 @@ def test_a_file_stays_while_a_message_that_it_settles_is_there() -> None:
     dead_size_before = dead_size(log.log)
     assert not first.is_dead and second.is_dead and third.is_dead
     assert third.needs.keys() == {first.name, second.name}
-    # The second file can go, the third settles a message of the first.
+    # The second file can be dropped. The third cannot, because it settles a message of the first.
     assert dead_files(log.log) == [[second], [fourth]]
     assert drop_dead_files(log.log) == dead_size_before == second.size + fourth.size
     assert second.path not in disk.names and not dead_files(log.log)

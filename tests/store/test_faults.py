@@ -340,7 +340,7 @@ def test_changed_bytes_are_never_read_and_always_reported(seed: int, times: int)
         foretold
     ) >= len(findings)
     assert again.recovery.next > again.log.last
-    # Positions of lost records are not used again, except those of the unconfirmed end.
+    # Positions of lost records are not used again, except for unconfirmed records at the end.
     assert (
         again.recovery.next > log.log.last
         or any(finding.kind in ("cut", "missing") for finding in findings)

@@ -244,7 +244,7 @@ def test_a_queue_that_gets_a_time_to_live_by_a_policy_keeps_it_through_restarts(
     world.sleep(2_500)
     assert (
         world.queue("q").depth == 2
-    )  # The message from before the policy comes first; its time begins anew.
+    )  # The first message is older than the policy: its time to live begins anew.
     world.sleep(8_000)
     assert world.queue("q").depth == 0
     world.stop()

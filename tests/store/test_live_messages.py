@@ -33,7 +33,7 @@ def test_followed_messages_equal_scanned_ones_in_bounded_memory(seed: int) -> No
             scanned.add(position, list(queues), size)
             held += [(queue, position) for queue in queues]
         else:
-            # Mostly the oldest messages are settled, sometimes any, or one that is not held.
+            # Mostly settle the oldest message, sometimes any message, or one that no queue holds.
             at = chance.choice((0, 0, 0, chance.randrange(len(held))))
             queue, settled = held.pop(at) if chance.random() < 0.95 else (9, position)
             followed.settle(queue, settled)

@@ -427,7 +427,7 @@ def test_redrive_brings_dead_letters_back_to_where_they_died(
     frames = client.send(B.Get(queue="a"))
     assert (frames[0].exchange, frames[0].routing_key) == ("amq.topic", "a.x")
     assert frames[1].properties.headers["x-death"][0]["queue"] == "a"
-    # A message that dies again comes to the dead letters again.
+    # A moved message that is rejected becomes a dead letter again.
     client.send(B.Nack(1, requeue=False))
     home.settle(client.connection)
     assert sorted(bodies(home.queue("dead"))) == [b"a", b"stray"]

@@ -237,7 +237,7 @@ def test_a_record_is_found_behind_damage_that_would_lead_astray() -> None:
     ]
     for position in (6, 4, 5, 1):
         assert read_record(again.log, position) is not None
-    # Damage after the start: headers lead past the record, or to no record.
+    # Damage the header of the record at position 5 after the start: it leads past position 6.
     harmed.names[path].now[starts[4] : starts[4] + 4] = (40).to_bytes(4, "big")
     with pytest.raises(
         DamagedStore, match=f"the record at position 6 cannot be read .* at offset {starts[4]}"
@@ -309,7 +309,7 @@ def test_bytes_of_a_message_that_look_like_a_record_are_never_read_as_one() -> N
 
 
 def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
-    """After a damaged record, a start searches for the next record, but not without a limit.
+    """After a damaged record, a start searches for the next record up to a limit.
 
     Here the damage is before a body that looks like the headers of many large records. A search
     would have to check the checksum of each of these apparent records.

@@ -35,7 +35,7 @@ class AcknowledgingLog(BatchShipping):
         return ClusterState("broker", epoch=2).encode()
 
     def written(self) -> None:
-        """Do nothing: the batch is written."""
+        """Do nothing when the batch is on this node's disk."""
 
 
 def options(grace_ms: int = 0) -> MqttOptions:

@@ -1,4 +1,6 @@
-"""`trellis stream export` writes the rows that its arguments select, to a complete file or none."""
+"""`trellis stream export` writes the rows that its arguments select; a failed export leaves no
+file.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ FILTERS: Final = ("a/+", "#", "a/#", "+/b", "b", "none", "a.b/c")
 
 
 def data_directory(path: Path, rows: list[Row], a_batch: int = 7, a_segment: int = 40) -> Path:
-    """Write the stream `s` of a stopped broker, with the indexes of full segments."""
+    """Write the data directory of a stopped broker with the stream `s`; return the directory.
+
+    The full segments of the stream have indexes.
+    """
     place = path / "data" / "streams" / "%2F" / "s"
     journal(place, rows, a_batch, a_segment)
     files = sorted(place.glob("*.arrow"))
@@ -63,7 +68,7 @@ def write_index(path: Path) -> None:
 
 
 def read(path: Path, kind: str) -> tuple[list[int], pa.Table]:
-    """Return the number of rows of each group, and all rows."""
+    """Return the number of rows in each row group or record batch of a file, and all rows."""
     if kind == "parquet":
         file = pq.ParquetFile(path)
         return [
@@ -165,7 +170,9 @@ def exported(directory: Path, path: Path, *arguments: str) -> int:
 def test_segments_outside_the_range_of_times_are_not_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Damage the segments before and after the range: an export that reads them would report it."""
+    """Damage the segments before and after the range: an export that reads these segments would
+    report the damage.
+    """
     directory = data_directory(tmp_path, [row(n, "t") for n in range(200)])
     files = sorted((directory / "streams" / "%2F" / "s").glob("*.arrow"))
     for file in (files[0], files[1], files[3]):

@@ -9,7 +9,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.broker import Broker
+from broker.broker import SLICE_PAUSE_MS, Broker
 from tests.clients import Amqp, World, mqtt_publish, packet, text
 from tests.store.homes import Home
 from tests.streams.tables import rows_of, stream
@@ -330,6 +330,24 @@ def test_no_dead_letter_comes_to_the_topology() -> None:
     client.publish("", "dying", b"x")
     assert world.queue("$topology").depth == before and world.queue("dying").depth == 0
     world.fates()
+
+
+def test_publishers_are_throttled_for_the_disk_only_while_there_is_a_journal() -> None:
+    world = World()
+    store = world.broker.store
+    assert not store.journaling
+    client = journaled(world)
+    other = world.broker.create_vhost("other")
+    for name in ("j", "k"):
+        other.declare_queue(name, True, {"x-queue-type": "stream", "x-journal": True})
+    client.send(spec.Queue.Delete(queue="j"))
+    assert store.journaling
+    world.broker.close_vhost("other")
+    world.sleep(SLICE_PAUSE_MS)
+    assert "other" not in world.broker.vhosts
+    assert not store.journaling
+    journaled(world)
+    assert store.journaling
 
 
 def test_the_topology_is_deleted_when_no_journal_is_left() -> None:

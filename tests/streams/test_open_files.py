@@ -45,7 +45,7 @@ def test_the_files_used_last_stay_open(steps: list[tuple[int, bool]], most: int)
 
 
 class ForgottenMeanwhile(User):
-    """A user of an open file that is removed from `OpenFiles` while its file is closed.
+    """A user of an open file. `OpenFiles` forgets the user while it closes the user's file.
 
     In a real broker, another thread may remove the user at this moment.
     """

@@ -1,6 +1,6 @@
 """Tests of the rows that a stream makes of runs: adjacent publications with common values.
 
-The table must have the same rows, whether publications come in runs or one by one, and wherever
+The stream must have the same rows, whether publications come in runs or one by one, and wherever
 batches and turns end.
 """
 

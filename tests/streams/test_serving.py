@@ -250,6 +250,34 @@ def test_the_command_lists_and_shows_rows(served: Served) -> None:
     assert served.trellis("stream", "head", "s", "--from", "40").returncode == 0
 
 
+def test_the_command_shows_rows_since_a_time(served: Served) -> None:
+    everything = served.trellis("stream", "head", "s", "--count", "40").stdout.splitlines()
+    times = [json.loads(line)["published_at"] for line in everything]
+    later = [line for line, at in zip(everything, times, strict=True) if at >= times[25]]
+    assert 0 < len(later) < 40
+    since = served.trellis("stream", "head", "s", "--since", times[25], "--count", "40")
+    assert since.stdout.splitlines() == later
+    assert served.trellis("stream", "head", "s", "--since", "2999-01-01").stdout == ""
+
+
+def test_the_command_follows_a_stream(served: Served) -> None:
+    connection = served.pika()
+    channel = connection.channel()
+    channel.queue_declare("followed", durable=True, arguments=ARGUMENTS)
+    words = ("stream", "head", "followed", "--follow", "--url", f"http://127.0.0.1:{served.http}")
+    with subprocess.Popen(
+        [sys.executable, "-m", "trellis", *words], stdout=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdout is not None
+        for number in range(3):  # Each row is published after the command has printed the last one.
+            channel.basic_publish("", "followed", b"%d" % number)
+            row = json.loads(command.stdout.readline())
+            assert (row["offset"], row["body"]) == (number, str(number))
+        command.send_signal(signal.SIGINT)
+        assert command.wait(20) == 130
+    connection.close()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -264,6 +292,11 @@ def test_the_command_lists_and_shows_rows(served: Served) -> None:
             ["stream", "head", "s", "--from", "3", "--to", "2"],
             2,
             "trellis: --to 2 is before --from 3",
+        ),
+        (
+            ["stream", "head", "s", "--from", "3", "--since", "1h"],
+            2,
+            "trellis: give either --from N, or --since TIME",
         ),
         (
             ["stream", "head", "s", "--from", "-1"],
@@ -363,7 +396,7 @@ def test_a_policy_of_streams_is_set_from_the_command_line(served: Served) -> Non
         wrong.returncode == 1
         and "'7x' is not an age such as '7D' (Y, M, D, h, m, s)" in wrong.stderr
     )
-    assert served.trellis("policies", "clear", "short").returncode == 0
+    assert served.trellis("policies", "clear", "short", "--yes").returncode == 0
 
 
 def test_replay_reports_a_wrong_password(served: Served) -> None:

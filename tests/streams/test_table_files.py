@@ -30,7 +30,7 @@ WRONG = st.sampled_from([-62_135_596_801, 253_402_300_800, (1 << 63) - 1, -(1 <<
 
 
 def read(kind: str, data: bytes) -> tuple[list[int], pa.Table]:
-    """Return the number of rows of each group, and all rows."""
+    """Return the number of rows in each row group or record batch of a file, and all rows."""
     if kind == "parquet":
         file = pq.ParquetFile(io.BytesIO(data))
         groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]

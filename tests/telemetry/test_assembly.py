@@ -78,7 +78,8 @@ def test_a_message_from_mqtt_5_to_amqp_has_four_spans(sampling: Sampling) -> Non
     assert deliver["messaging.operation.type"] == "send"
     assert deliver["messaging.destination.name"] == "sensors/k/temp:temps"
     assert settle["trellis.outcome"] == "acknowledged"
-    # The delivery is linked to the context that the message came with, and waits in the queue.
+    # The span of the delivery is linked to the publisher's span. It lasts as long as the message
+    # waits in the queue.
     assert [span.link for span in spans] == ["", "", PARENT, ""]
     assert spans[2].start < spans[2].end <= spans[3].start < spans[3].end
     assert [span.remote for span in spans] == [True, False, False, False]
@@ -134,7 +135,7 @@ def test_a_requeued_message_is_delivered_in_a_further_span(sampling: Sampling) -
         "acknowledged",
     ]
     assert [span.parent_id for span in (spans[3], spans[5])] == [spans[2].span_id, spans[4].span_id]
-    # The second wait begins when the message came back.
+    # The second span `deliver q` begins when the message is requeued.
     assert spans[4].start == spans[3].end
     for span in spans:
         assert span.attributes["messaging.message.id"] == "7"
@@ -225,7 +226,7 @@ def test_the_messages_that_are_remembered_are_bounded() -> None:
     [late] = assembler.add([step("delivered", "q", 0, 9)])
     [kept] = assembler.add([step("delivered", "q", MESSAGES_MAX, 9)])
     assert assembler.remembered == MESSAGES_MAX
-    # Message 1 was forgotten for message 0, whose publication is no longer known.
+    # The assembler had forgotten message 0. Its delivery takes the place of message 1.
     assert assembler.unknown == 1
     assert (late.parent_id, late.link) == (f"{0:016x}", "")
     assert (kept.parent_id, kept.link) == (f"{MESSAGES_MAX:016x}", PARENT)

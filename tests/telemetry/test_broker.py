@@ -1,4 +1,4 @@
-"""A broker process exports its spans over OTLP/HTTP, also when collector or worker were away."""
+"""A broker exports its spans over OTLP/HTTP, also after a failure of collector or worker."""
 
 from __future__ import annotations
 
@@ -150,7 +150,8 @@ def test_a_worker_that_was_killed_is_started_again(
     receiver.wait(2)
     os.kill(worker_of(broker), signal.SIGKILL)
     wait_for_metric(broker, "trellis_telemetry_workers_lost_total", 1)
-    # The message of the first worker continues in the second one, below its publication.
+    # The message was published while the first worker ran. The spans of its delivery come from the
+    # second worker, and are children of the publication's span.
     channel.basic_get("q", auto_ack=True)
     publish(channel, 1, first=2)
     spans = receiver.wait(5)

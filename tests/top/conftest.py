@@ -73,7 +73,9 @@ def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest_asyncio.fixture
 async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
-    """Start brokers in this event loop with given `settings`, and stop them after the test.
+    """Yield a function that starts a broker in this event loop with given settings.
+
+    The brokers are stopped after the test.
 
     Each broker must end without a log line above warning, without an unfinished task of its own,
     and without an exception that reached the event loop.
@@ -116,5 +118,7 @@ async def running(start: Start) -> Running:
 def commands(
     broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Commands:
-    """Run `trellis` commands against the `broker`, a fixture of the test's file."""
+    """Return an object that runs `trellis` commands against the fixture `broker` of the test's
+    file.
+    """
     return Commands(broker, capsys, monkeypatch)

@@ -14,7 +14,7 @@ PATIENCE = 30.0
 
 
 class HandledFile(File):
-    """A file that consults its disk before every operation."""
+    """A file whose disk may delay or refuse every operation."""
 
     def __init__(self, disk: HandledDisk, path: str, file: File) -> None:
         self._disk = disk
@@ -47,7 +47,7 @@ class HandledFile(File):
 
 
 class HandledDirectory(HandledFile):
-    """A directory that consults its disk before every sync."""
+    """A directory whose disk may delay or refuse every sync."""
 
     def sync(self) -> None:
         self._disk.ask("syncdir", self._path)

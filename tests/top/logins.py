@@ -25,7 +25,7 @@ _METHODS = {(10, 10): "start", (10, 30): "tune", (10, 50): "close"}
 class Client:
     """One login over AMQP or MQTT.
 
-    `first` is the data to send at the start, `second` that after the broker's first answer.
+    `first` is the data to send at the start, `second` the data to send after the first answer.
     """
 
     def __init__(

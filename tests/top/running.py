@@ -429,7 +429,8 @@ class Leaks:
         return living
 
     async def check(self) -> None:
-        """Check that descriptors, tasks, links and objects are as many as at the call of `watch`.
+        """Check that the numbers of descriptors, tasks, links and objects are as they were at
+        `watch`.
 
         The garbage collector is off meanwhile, so reference cycles count as leaks.
         """
@@ -437,7 +438,7 @@ class Leaks:
         try:
             counts, objects = self._before
             for _ in range(500):
-                # The objects are counted only when the rest is as before, because it takes long.
+                # Count the objects, which takes long, only when the other numbers are as before.
                 if self._counts() == counts and self._objects() == objects:
                     break
                 await asyncio.sleep(0.02)

@@ -18,6 +18,7 @@ from tests.top.conftest import Start
 from tests.top.running import Running
 from tests.top.test_api import api, users
 from trellis import cli
+from trellis.http.management import retaining
 
 
 @pytest.fixture
@@ -176,7 +177,9 @@ async def test_retained_messages_are_listed_and_cleared(
     ]
     rows = await commands.json("retained", "list", "--count", "2")
     assert [row["topic"] for row in rows] == ["home/door", "home/lamp"]
-    assert "there may be more" in await commands.out("retained", "list", "--count", "2")
+    out = await commands.out("retained", "list", "--count", "2")
+    assert out.endswith("\nthe first 2 of 4 are shown; --count N shows more\n")
+    assert "are shown" not in await commands.out("retained", "list", "home/#", "--count", "2")
     (row,) = await commands.json("retained", "list", "a.b/#")
     assert (row["topic"], row["routing_key"], row["payload"]) == ("a.b/c", "a/b.c", "a.b/c")
     consequence = "2 retained messages are removed\n"
@@ -211,6 +214,25 @@ async def test_retained_messages_need_the_rights_of_their_topics(broker: Running
     await api(broker, "PUT", "permissions/%2F/ann", rights | {"read": "", "write": ""})
     assert (await api(broker, "GET", "retained/%2F", None, "ann"))[0] == 403
     assert (await api(broker, "DELETE", "retained/%2F?filter=%23", None, "ann"))[0] == 403
+
+
+async def test_retained_topics_are_counted_up_to_a_bound(
+    broker: Running, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await retain(broker, "ann/1", "ann/2", "bob/1")
+    await api(broker, "PUT", "users/ann", {"password": "known", "tags": "management"})
+    rights = {"configure": "", "write": ".*", "read": ".*"}
+    await api(broker, "PUT", "permissions/%2F/ann", rights)
+    rules = {"rules": ["allow all ann/#", "deny all #"]}
+    assert (await api(broker, "PUT", "topic-rules/%2F/ann", rules))[0] in (201, 204)
+    for user, query, topics in (("admin", "", 3), ("admin", "?filter=bob/%23", 1), ("ann", "", 2)):
+        answer = await api(broker, "GET", f"retained/%2F/count{query}", None, user)
+        assert answer == (200, {"topics": topics, "more": False}), (user, query)
+    assert (await api(broker, "GET", "retained/%2F/count?filter=bob/%23", None, "ann"))[0] == 403
+    monkeypatch.setattr(retaining, "COUNTED_MAX", 2)
+    assert (await api(broker, "GET", "retained/%2F/count"))[1] == {"topics": 2, "more": True}
+    out = await commands.out("retained", "list", "--count", "1")
+    assert "the first 1 of more than 2 are shown" in out
 
 
 def test_an_unknown_action_names_the_actions(capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,7 @@ class Case(NamedTuple):
 
 
 def says(listener: str, data: bytes) -> Talk:
-    """Send data and read to the end; an AMQP client answers connection.close."""
+    """Return a Talk that sends data and reads to the end. In AMQP, it answers connection.close."""
 
     async def talk(running: Running) -> bytes:
         client = await running.socket(listener)
@@ -82,7 +82,7 @@ def short(frame: Any) -> str:
 
 
 def leaves(listener: str, data: bytes) -> Talk:
-    """Send data and half-close the connection."""
+    """Return a Talk that sends data, half-closes the connection, and reads to the end."""
 
     async def talk(running: Running) -> bytes:
         client = await running.socket(listener)
@@ -94,7 +94,7 @@ def leaves(listener: str, data: bytes) -> Talk:
 
 
 def drips(listener: str, data: bytes) -> Talk:
-    """Send data byte by byte, more slowly than the limits allow."""
+    """Return a Talk that sends data byte by byte, more slowly than the limits allow."""
 
     async def talk(running: Running) -> bytes:
         client = await running.socket(listener)

@@ -140,8 +140,8 @@ def test_many_new_objects_make_no_long_pause(collector: GcPolicy) -> None:
     The collector examines each new object once, so that no pause is long.
     """
     collector.settle()
-    # Few objects survived that collection. A full collection comes when the number of new survivors
-    # is a fourth of theirs.
+    # Few objects survived that collection. The next full collection comes when the new survivors
+    # are a fourth as many.
     gc.collect()
     before = gc.get_freeze_count()
     kept = [[number] for number in range(100_000)]

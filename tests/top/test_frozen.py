@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ KNOWN_USER: Final = f"Authorization: Basic {base64.b64encode(b'known:known').dec
 class Lease:
     """A lease of the active node that the test ends and renews.
 
-    `asked` counts how often the broker asked for it.
+    `asked` counts how often the broker asked for the lease.
     """
 
     def __init__(self, running: Running) -> None:
@@ -67,6 +68,33 @@ async def test_the_http_api_answers_only_with_a_lease(start: Start) -> None:
     lease.holds = False
     status, body = await running.get("http", "/api/queues", KNOWN_USER)
     assert status == 503 and b"does not answer" in body
+
+
+async def test_the_http_api_sends_no_answer_after_the_end_of_the_lease(start: Start) -> None:
+    running = await start(users=[KNOWN | {"tags": ["administrator"]}])
+    client = await running.amqp()
+    await client.queue("q")
+    body = json.dumps(
+        {"routing_key": "q", "payload": "x", "payload_encoding": "string", "properties": {}}
+    )
+    request = (
+        f"POST /api/exchanges/%2F/amq.default/publish HTTP/1.1\r\nHost: here\r\n{KNOWN_USER}"
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+    checks = 0
+
+    def may_act() -> bool:
+        nonlocal checks
+        checks += 1
+        return checks == 1
+
+    running.node.turn.may_act = may_act
+    status, _, answer = await running.ask("http", request)
+    # The lease lasted when the call began, so the message is in the queue.
+    assert running.node.broker.vhosts["/"].queues["q"].depth == 1
+    assert status == 503 and b"does not answer" in answer
+    running.node.turn.may_act = None
+    assert (await running.ask("http", request))[0] == 200
 
 
 async def test_a_frozen_broker_reads_nothing_more(running: Running) -> None:
@@ -145,18 +173,32 @@ async def test_a_fence_aborts_all_connections_from_a_thread(running: Running) ->
     client = await running.mqtt("c")
     ends: list[str] = []
     loop = asyncio.get_running_loop()
-    fence = ConnectionFence(loop, running.node.turn, ends.append)
+    fence = ConnectionFence(loop, running.node.turn, ends.append, running.node.abort_http)
     await asyncio.to_thread(fence.abort)
     assert await client.socket.read() == b""
     assert ends == []
     await asyncio.to_thread(fence.abort)  # There are no connections to abort any more.
 
 
+async def test_a_fence_aborts_the_clients_of_the_http_api(start: Start) -> None:
+    running = await start(users=[KNOWN | {"tags": ["administrator"]}])
+    client = await running.socket("http")
+    await client.send(f"GET /api/overview HTTP/1.1\r\nHost: here\r\n{KNOWN_USER}\r\n".encode())
+    head = await client.exactly(len(b"HTTP/1.1 200"))
+    assert head == b"HTTP/1.1 200"
+    ends: list[str] = []
+    loop = asyncio.get_running_loop()
+    fence = ConnectionFence(loop, running.node.turn, ends.append, running.node.abort_http)
+    await asyncio.to_thread(fence.abort)
+    await client.read_to_end()
+    assert (await running.get("http", "/api/overview", KNOWN_USER))[0] == 200
+
+
 async def test_a_fence_ends_a_process_whose_event_loop_does_not_answer(running: Running) -> None:
     await running.mqtt("c")
     ends: list[str] = []
     stuck = asyncio.new_event_loop()
-    ConnectionFence(stuck, running.node.turn, ends.append).abort()
+    ConnectionFence(stuck, running.node.turn, ends.append, running.node.abort_http).abort()
     assert ends == ["the lease is over, and the event loop does not answer"]
     stuck.close()
 

@@ -25,7 +25,8 @@ from trellis.http.gateway.app import UPLOADS_MAX
 from trellis.http.gateway.bodies import PART_BYTES, cut_document
 
 #: Maximum memory for cutting, in bytes. Two parts of the document are in memory: the last cut part
-#: and the part being cut. Each has a row for each two bytes, and a row takes 64 bytes.
+#: and the part being cut. In the worst case, a part has a row for every two bytes, and each row
+#: takes 64 bytes.
 CUT_MEMORY: Final = 2 * 64 * (PART_BYTES // 2)
 
 values = st.recursive(

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pamqp.commands as spec
 import pytest
 
+from broker.queues.statistics import DEATH_REASONS
 from tests.broker import run_command
 from tests.clients import marshal, publication
 from tests.top.running import Running, parsed
@@ -173,6 +174,7 @@ async def test_queues_are_listed(running: Running) -> None:
     common = {"vhost": "/", "auto_delete": False, "policy": "", "paused": False, "delivered": 1}
     common |= dict.fromkeys(("redelivered", "acknowledged", "expired", "over_limit"), 0)
     common |= dict.fromkeys(("rejected", "dead_lettered"), 0)
+    common |= dict.fromkeys([f"dead_lettered_{reason}" for reason in DEATH_REASONS], 0)
     listed = await rows(running, "queues")
     ages = [row.pop("head_age_ms") for row in listed]
     assert ages[0] >= 0
@@ -236,6 +238,7 @@ async def test_exchanges_are_listed(running: Running) -> None:
         "published": 0,
         "copies": 0,
         "unroutable": 0,
+        **dict.fromkeys([f"dead_letters_{reason}" for reason in DEATH_REASONS], 0),
         "arguments": '{"alternate-exchange":"amq.fanout","x-matcher":"bitmap"}',
     }
     assert (found["amq.topic"]["matcher"], found["amq.direct"]["matcher"]) == ("auto", "")

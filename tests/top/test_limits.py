@@ -86,7 +86,7 @@ def test_a_client_may_have_so_many_shared_subscriptions() -> None:
     wanted = ("a", 0), ("$share/g/a", 0), ("$share/g/b", 0), ("$share/g/c", 0), ("$share/g/a", 1)
     assert client.send(subscribe(1, *wanted)) == suback(1, 0, 0, 0, 0x80, 1)
     assert world.mqtt_front.sessions.refused_subscriptions == 1
-    # The room of a removed shared subscription is free for the next one.
+    # A removed shared subscription does not count any more, so the next one is accepted.
     assert client.send(unsubscribe(2, "$share/g/b")) == unsuback(2)
     assert client.send(subscribe(3, ("$share/g/c", 0))) == suback(3, 0)
 

@@ -58,6 +58,71 @@ async def test_rows_are_filtered_sorted_and_limited(broker: Running, commands: C
     assert lines.splitlines() == ["name    messages_ready", "orders               3"]
 
 
+async def test_dead_letters_are_listed_by_reason(broker: Running, commands: Commands) -> None:
+    dead = {"x-dead-letter-exchange": "dead", "x-max-length": 3}
+    await api(broker, "PUT", "exchanges/%2F/dead", {"type": "fanout"})
+    for name, arguments in (("q", dead), ("r", dead), ("plain", {})):
+        await api(broker, "PUT", f"queues/%2F/{name}", {"arguments": arguments})
+    client = await broker.amqp()
+    for name, messages in (("q", 5), ("r", 4)):
+        await client.socket.send(publication("", name, b"x") * messages)
+    vhost = broker.node.broker.vhosts["/"]
+    await broker.until(lambda: vhost.queues["q"].depth == vhost.queues["r"].depth == 3)
+    rejected = {"count": 1, "ackmode": "reject_requeue_false"}
+    assert (await api(broker, "POST", "queues/%2F/q/get", rejected))[0] == 200
+    await broker.until(lambda: vhost.queues["q"].depth == 2)
+    columns = "name,dead_lettered_maxlen,dead_lettered_rejected,dead_lettered_expired"
+    assert [
+        row.split()
+        for row in (await commands.out("list", "queues", "--columns", columns)).splitlines()
+    ] == [
+        columns.split(","),
+        ["q", "2", "1", "0"],
+        ["r", "1", "0", "0"],
+        ["plain", "0", "0", "0"],
+    ]
+    (row,) = await commands.json("list", "exchanges", "--filter", "name=dead")
+    assert (row["dead_letters_maxlen"], row["dead_letters_rejected"]) == (3, 1)
+    for kind in ("queues", "exchanges"):
+        short = (await commands.out("list", kind)).splitlines()[0].split()
+        wide = (await commands.out("list", kind, "--wide")).splitlines()[0].split()
+        further = [name for name in wide if name not in short]
+        assert [name.rpartition("_")[2] for name in further] == [
+            *("expired", "maxlen", "rejected", "limit")
+        ]
+
+
+async def test_the_counts_of_sessions_include_messages_of_qos_0(
+    broker: Running, commands: Commands
+) -> None:
+    device = await broker.mqtt("device", user="known/known", clean=False)
+    await device.subscribe("a/#", 1)
+    sender = await broker.mqtt("sender", user="known/known")
+    # One message with QoS 1 and two with QoS 0, also over the relay of equal packets.
+    await sender.socket.send(mqtt_publish("a/b", b"x", 1, 1) + mqtt_publish("a/b", b"x") * 2)
+    (session,) = (one for one in broker.node.mqtt.sessions.all() if one.name == "device")
+    await broker.until(lambda: session.relayed == 2 and session.in_flight.count == 1)
+    device.socket.close()
+    await broker.until(lambda: session.connection is None)
+    await sender.socket.send(mqtt_publish("a/b", b"x"))
+    await broker.until(lambda: session.missed == 1)
+    (row,) = await commands.json("list", "sessions", "--filter", "client_id=device")
+    names = ("published", "delivered", "delivered_qos0", "acknowledged", "missed", "in_flight")
+    assert {name: row[name] for name in names} == {
+        "published": 4,
+        "delivered": 3,
+        "delivered_qos0": 2,
+        "acknowledged": 0,
+        "missed": 1,
+        "in_flight": 1,
+    }
+    assert {name for name in row if name.startswith("dead_lettered")} > {"dead_lettered_expired"}
+    short = (await commands.out("list", "sessions")).splitlines()[0].split()
+    assert {"delivered", "dropped"} < {*short} and not {"redelivered", "published"} & {*short}
+    wide = (await commands.out("list", "sessions", "--wide")).splitlines()[0].split()
+    assert {*wide} == {*row}
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -120,6 +185,7 @@ async def test_consumers_channels_users_and_retained_messages_are_listed(
         "name": "ann",
         "tags": "management",
         "from": "broker",
+        "role": "",
         "loopback_only": False,
         "connections": 0,
     }

@@ -140,8 +140,8 @@ async def test_every_metric_of_the_rules_and_the_dashboard_is_there(
     running.node.cluster_figures = lambda: ClusterFigures("orders", "active")
     opening = Open("file:///archive", str(tmp_path / "data" / "archive"), 0)
     running.node.archive = ArchiveService(opening, 0, 0, 0, running.node.disk)
-    # A reason has a sample only after a connection was closed for it; so has the metric of refused
-    # logins, after a refusal.
+    # Each reason for a close has a sample only after a connection was closed for this reason, and
+    # the metric of refused logins only after a refusal.
     await (await running.amqp()).leave()
     login = base64.b64encode(b"unknown:secret").decode()
     await running.get("http", "/api/overview", f"Authorization: Basic {login}\r\n")

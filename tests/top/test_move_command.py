@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,12 @@ async def test_a_dry_run_names_transient_queues_and_messages_that_stay(
     )
     reason = "no queue is bound to exchange 'amq.direct' in vhost '/' for routing key 'k'"
     words = ["move", "q", "--exchange", "amq.direct", "--key", "k"]
-    assert await commands.out(*words, "--dry-run") == (
-        f"300 messages stay in queue 'q': {reason}\n"
-    )
-    code, out, _ = await commands.run(*words, "--yes")
-    assert (code, out) == (1, f"300 messages stay in queue 'q': {reason}\n")
-    row = await commands.json(*words, "--dry-run")
+    for flag in ("--dry-run", "--yes"):  # No message can be moved: the exit code of a failure.
+        code, out, _ = await commands.run(*words, flag)
+        assert (code, out) == (1, f"300 messages stay in queue 'q': {reason}\n"), flag
+    code, out, _ = await commands.run(*words, "--dry-run", "--json")
+    row = json.loads(out)
+    assert code == 1
     assert (row["messages"], row["examined"], row["queues"]) == (300, 300, [])
     assert row["refused"] == {reason: 300}
 

@@ -21,7 +21,8 @@ PAGE: Final = (Path(__file__).parents[2] / "docs" / "mqtt-guide.md").read_text()
 COMMANDS: Final = [
     shlex.split(line) for line in re.findall(r"^    \.run/bin/trellis (.+)$", PAGE, re.MULTILINE)
 ]
-#: Words that the output of a command has; commands with the exit code 1 have found a problem.
+#: Beginning of each command -> a text in its output. `trellis why` may end with exit code 1,
+#: because it may find a problem.
 FOUND: Final = {
     "publish": "",
     "retained list": "plant/7/set",

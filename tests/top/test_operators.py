@@ -144,8 +144,8 @@ async def test_the_default_queue_type_is_that_of_durable_queues(broker: Running)
     )
     client, _ = await entered(broker)
     await client.call(spec.Channel.Open(), spec.Channel.OpenOk)
-    # Each declaration is repeated with equal arguments, also that of a queue that is older than the
-    # vhost's default type.
+    # Each declaration is repeated with equal arguments, also the declaration of a queue that was
+    # declared before the vhost had a default type.
     for _ in range(2):
         await client.queue("durable", durable=True)
         await client.queue("old", durable=True)

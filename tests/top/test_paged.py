@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 from itertools import product
 from urllib.parse import urlencode
 
+import pamqp.commands as spec
 import pytest
 
 from broker.routing.binding import Binding
-from tests.clients import publication
+from tests.clients import mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.top.running import Running
 from tests.top.test_api import api, users
@@ -101,3 +102,30 @@ async def test_only_the_rows_of_a_page_are_made(broker: Running) -> None:
     assert counters.rated_objects == 1
     await api(broker, "GET", "connections?page=1&page_size=1&sort=user")
     assert counters.rated_objects == 3
+
+
+async def test_objects_without_a_name_are_found_by_their_key_tag_or_topic(broker: Running) -> None:
+    vhost = broker.node.broker.vhosts["/"]
+    vhost.bind("amq.topic", Binding("plant.*.temp", vhost.queues["q1"]))
+    vhost.bind("amq.topic", Binding("Plant.a/b", vhost.queues["q2"]))
+    sender = await broker.mqtt("sender", user="known/known")
+    await sender.socket.send(mqtt_publish("plant/7", b"x", flags=1))
+    await broker.until(lambda: len(vhost.retained) == 1)
+    page = "page=1&page_size=5"
+
+    async def found(path: str, query: str) -> tuple[int, list[str]]:
+        answer = (await api(broker, "GET", f"{path}?{page}&{query}"))[1]
+        rows = answer["items"]
+        return answer["filtered_count"], [row.get("name") or row["routing_key"] for row in rows]
+
+    by_key = "default=false&sort=routing_key&key="
+    assert await found("bindings", f"{by_key}plant") == (2, ["Plant.a/b", "plant.*.temp"])
+    assert await found("bindings", f"{by_key}plant/a.b") == (1, ["Plant.a/b"])
+    assert (await found("bindings", "key=q1"))[0] > 0  # A key of the default exchange.
+    assert await found("bindings", f"{by_key}q1") == (0, [])
+    assert await found("trellis/retained", "name=PLANT") == (1, ["plant/7"])
+    client = await broker.amqp()
+    for tag in ("reader-1", "other"):
+        consume = spec.Basic.Consume(queue="q1", consumer_tag=tag)
+        await client.call(consume, spec.Basic.ConsumeOk)
+    assert await found("trellis/consumers", "name=reader") == (1, ["reader-1"])

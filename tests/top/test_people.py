@@ -86,7 +86,7 @@ async def test_a_user_is_made_given_rights_and_deleted(
     await run("users", "change-password", "ann", "--new-password-file", str(tmp_path / "password"))
     await run("users", "tags", "ann")
     await client.ping()
-    await run("permissions", "clear", "ann")
+    await run("permissions", "clear", "ann", "--yes")
     assert await client.socket.read() == b""
     rows = json.loads(await run("permissions", "list", "ann", "--json"))
     assert [(row["read"], row["rules"]) for row in rows] == [
@@ -118,8 +118,8 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
     assert "v" in (await trellis(broker, capsys, "vhosts", "list"))[1]
     listed = (await trellis(broker, capsys, "policies", "list"))[1].splitlines()
     assert listed[1].split() == ["v", "p", "^q", "all", "2", '{"max-length":3}']
-    for words in (["policies", "clear", "p", "--vhost", "v"], ["vhosts", "delete", "v", "--yes"]):
-        assert (await trellis(broker, capsys, *words))[0] == 0
+    for words in (["policies", "clear", "p", "--vhost", "v"], ["vhosts", "delete", "v"]):
+        assert (await trellis(broker, capsys, *words, "--yes"))[0] == 0
     assert (await trellis(broker, capsys, "policies", "list"))[1] == "no policies\n"
 
 

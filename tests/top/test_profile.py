@@ -23,7 +23,7 @@ ALLOWED = ("auto", "trie", "shapes", "bitmap")
 
 
 def profile(path: Path, routes: int = 4096, **others: Any) -> dict[str, Any]:
-    """Return settings with a profile for amq.topic."""
+    """Write a profile for amq.topic to `path`; return settings that name the profile."""
     row = {
         "vhost": "/",
         "exchange": "amq.topic",

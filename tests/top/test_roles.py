@@ -135,14 +135,14 @@ async def test_the_commands_manage_roles(
     assert lines[1].split() == ["devices", "1", "/", ".*", ".*", *rule.split()]
     assert "devices" in await run("users", "list")
     assert "devices" in await run("permissions", "list", "ann")
-    await run("roles", "clear", "devices")
+    await run("roles", "clear", "devices", "--yes")
     assert (await api(broker, "GET", "roles/devices"))[1]["vhosts"] == {}
     code, _, err = await trellis(broker, capsys, "roles", "clear", "devices")
     assert code == 1 and "role devices grants nothing in vhost /" in err
     code, _, err = await trellis(broker, capsys, "roles", "delete", "devices")
     assert code == 1 and "1 users have the role" in err
     await run("roles", "assign", "--none", "ann")
-    await run("roles", "delete", "devices")
+    await run("roles", "delete", "devices", "--yes")
     assert json.loads(await run("roles", "list", "--json")) == []
     code, _, err = await trellis(broker, capsys, "roles", "assign", "ann")
     assert code == 2 and "give a role and at least one user" in err

@@ -57,7 +57,7 @@ def port(directory: Path) -> Iterator[int]:
 
 def test_the_page_begins_with_a_command() -> None:
     assert PAGE.split("\n\n")[1].startswith("    .run/bin/trellis route ")
-    assert len(EXAMPLES) == PAGE.count("\n    .run/bin/trellis ") - 2  # traces
+    assert len(EXAMPLES) == PAGE.count("\n    .run/bin/trellis ") - 2  # Two are traces.
 
 
 @pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[one[0] for one in EXAMPLES])

@@ -111,7 +111,7 @@ async def test_a_trial_deletes_queues_and_exchanges(broker: Running) -> None:
     body = {"deleted": [{"type": "exchange", "name": "amq.topic"}]}
     _, answer = await api(broker, "POST", "route/try", body)
     assert answer["newly_unroutable"] == 5
-    # A binding that is added at once takes the messages of the deleted queue.
+    # A binding that the same trial adds gets the messages of the deleted queue.
     body = {
         "deleted": [{"type": "queue", "name": "temps"}],
         "changes": [change("add", "#", "all")],

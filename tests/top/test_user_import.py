@@ -152,3 +152,29 @@ async def test_users_that_the_broker_refuses_are_named(broker: Running, run: Imp
         "nothing was imported, because the broker would refuse some definitions\n"
     )
     assert (await api(broker, "GET", "users/ann"))[0] == 404
+
+
+@pytest.mark.long
+async def test_5000_users_with_hashes_are_imported_in_one_command(
+    broker: Running, run: Import
+) -> None:
+    count = 5_000
+    document: list[dict[str, Any]] = [
+        {
+            "name": f"pump-{number}",
+            "password_hash": KNOWN["password_hash"],
+            "rules": [f"allow all plant/{number}/#"],
+        }
+        for number in range(count)
+    ]
+    code, output, errors = await run(json.dumps(document))
+    assert (code, errors) == (0, "")
+    assert output == f"imported: {count} users, {count} permissions, {count} topic_rules\n"
+    known = broker.node.broker.users.by_name
+    assert sum(name.startswith("pump-") for name in known) == count
+    device = await broker.mqtt("a", user=f"pump-{count - 1}/known")
+    await device.ping()
+    rules = (await api(broker, "GET", "topic-rules"))[1]
+    assert {row["user"]: row["rules"] for row in rules if row["user"].startswith("pump-")} == {
+        f"pump-{number}": [f"allow all plant/{number}/#"] for number in range(count)
+    }

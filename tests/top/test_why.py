@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import shlex
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pamqp.commands as spec
 import pytest
 
-from tests.clients import connect_packet, marshal, mqtt_publish
+from tests.clients import connect_packet, marshal, mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running
 from tests.top.test_api import api, users
+from trellis import diagnosis
 from trellis.cli import main, parser
 from trellis.diagnosis.clients import REFUSALS_MAX, refusal_findings
 from trellis.server.refusals import LINES_MAX, RefusalLog
+
+#: The modules of the package that makes the findings.
+DIAGNOSIS: Final = Path(diagnosis.__file__).parent
 
 
 @pytest.fixture
@@ -25,14 +31,21 @@ async def broker(start: Start) -> Running:
 
 
 async def why(broker: Running, path: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the answer about an object, and the texts of its findings by problem."""
+    """Ask `GET /api/why/PATH`; return its answer, and the `text` of each finding by `problem`.
+
+    Check that the parser of `trellis` accepts the command `next` of the answer and of each finding.
+    """
     status, answer = await api(broker, "GET", f"why/{path}")
     assert status == 200, answer
-    for finding in answer["findings"]:
-        if finding["next"]:
-            words = shlex.split(finding["next"])
-            assert words[0] == "trellis" and parser().parse(words[1:]).command == words[1]
+    for part in (answer, *answer["findings"]):
+        parsed(part["next"])
     return answer, {finding["problem"]: finding["text"] for finding in answer["findings"]}
+
+
+def parsed(line: str) -> None:
+    """Check that the parser of `trellis` accepts a command line."""
+    words = shlex.split(line)
+    assert words[0] == "trellis" and parser(words[1]).parse(words[1:]).command == words[1], line
 
 
 async def of_queue(broker: Running, name: str, seconds: float = 0) -> dict[str, str]:
@@ -239,6 +252,7 @@ async def test_the_command_prints_problems_and_the_next_command(
     assert code == 0 and output.splitlines() == [
         "classic queue 'q' in vhost '/': 0 ready, 0 unacknowledged, consumers: 0",
         "no problem found",
+        "  next: trellis list queues --filter name=q --watch",
     ]
     await publish(broker, "q")
     code, output = await command(capsys, "why", "queue", "q", "--seconds", "0")
@@ -247,7 +261,33 @@ async def test_the_command_prints_problems_and_the_next_command(
         "  next: trellis list connections",
     ]
     code, output = await command(capsys, "why", "client", "known", "--json")
-    assert code == 0 and json.loads(output)["client"]["connections"] == 1
+    answer = json.loads(output)
+    assert code == 0 and answer["client"]["connections"] == 1
+    parsed(answer["next"])
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "lists"),
+    [
+        (("queue", "absent"), "there is no queue 'absent' in vhost '/'", "list queues"),
+        (("queue", "q", "--vhost", "absent"), "there is no vhost 'absent'", "list queues"),
+        (("client", "absent"), "no client is known as 'absent'", "list connections"),
+        (("topic", "t", "--vhost", "absent"), "there is no vhost 'absent'", "vhosts list"),
+        (("topic", "t", "--publisher", "absent"), "there is no user 'absent'", "users list"),
+    ],
+)
+async def test_the_error_about_an_unknown_object_names_the_command_that_lists_the_known_ones(
+    command: Any,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    reason: str,
+    lists: str,
+) -> None:
+    code = await asyncio.to_thread(main, ["why", *words, "--user", "admin", "--password", "known"])
+    error = capsys.readouterr().err.strip()
+    assert code == 1 and error.startswith(f"trellis: {reason}")
+    assert error.endswith(f"; next: trellis {lists}")
+    parsed(f"trellis {lists}")
 
 
 async def test_a_topic_without_a_subscription_and_one_that_is_denied(
@@ -257,12 +297,17 @@ async def test_a_topic_without_a_subscription_and_one_that_is_denied(
     await device.subscribe("plant/+/temp")
     capsys.readouterr()
     code, output = await command(capsys, "why", "topic", "plant/7/temp")
-    assert code == 0 and "queues and sessions reached: 1" in output
+    assert code == 0 and output.splitlines() == [
+        "topic 'plant/7/temp' in vhost '/': queues and sessions reached: 1",
+        "no problem found",
+        "  next: trellis tail --mqtt plant/7/temp",
+    ]
     code, output = await command(capsys, "why", "topic", "plant/7/Temp")
     assert code == 1
     assert "- no subscription and no binding matches topic 'plant/7/Temp'" in output
     assert "  next: trellis route --mqtt plant/7/Temp" in output
     assert "- 'plant/+/temp' of session 'device' almost matches: " in output
+    assert output.endswith("  next: trellis why client device\n")
     assert (await api(broker, "PUT", "users/eve", {"password_hash": "", "tags": ""}))[0] == 201
     everything = dict.fromkeys(("configure", "write", "read"), ".*")
     assert (await api(broker, "PUT", "permissions/%2F/eve", everything))[0] == 201
@@ -271,3 +316,147 @@ async def test_a_topic_without_a_subscription_and_one_that_is_denied(
     code, output = await command(capsys, "why", "topic", "plant/7/temp", "--publisher", "eve")
     assert code == 1 and "- the broker refuses the message: " in output
     assert "  next: trellis permissions list eve" in output
+
+
+async def test_a_topic_over_http_with_its_rights(broker: Running) -> None:
+    device = await broker.mqtt("device", user="known/known")
+    await device.subscribe("plant/#")
+    answer, findings = await why(broker, "topics/%2F/plant%2F7%2Ftemp?user=known")
+    assert findings == {} and answer["topic"] == "plant/7/temp" and answer["vhost"] == "/"
+    assert answer["reached"] == 1 and answer["verdicts"] == {"takes": 1}
+    assert [row["name"] for row in answer["queues"]] == ["device"]
+    for user, status in (("known", 403), ("admin", 404)):
+        question = "why/topics/%2F/plant?user=absent"
+        assert (await api(broker, "GET", question, user=user))[0] == status
+
+
+async def test_a_session_cannot_get_a_topic_with_a_wildcard(broker: Running) -> None:
+    device = await broker.mqtt("device", user="known/known")
+    await device.subscribe("plant/#")
+    _, findings = await why(broker, "topics/%2F/plant%2F%2B%2Ftemp")
+    assert findings["cannot_represent"] == (
+        "session 'device' cannot get the message: its protocol cannot represent this routing key"
+    )
+    assert findings["refused"].startswith("the broker refuses the message: topic 'plant/+/temp'")
+
+
+async def test_a_client_that_reads_too_slowly_is_named_until_it_reads(broker: Running) -> None:
+    client = await broker.amqp()
+    await client.queue("q")
+    await client.socket.send(publication("", "q", bytes(100_000)) * 300)
+    await client.socket.send(marshal(1, spec.Basic.Consume(queue="q", no_ack=True)))
+    (connection,) = broker.node.amqp.connections
+    await broker.until(lambda: connection.paused)
+    _, findings = await why(broker, "clients/known")
+    assert "reads too slowly, so queues deliver to other consumers; " in findings["slow"]
+    assert findings["slow"].endswith(" bytes wait to be sent to it")
+    assert "slow_consumers" in await of_queue(broker, "q")
+    while "slow" in (await why(broker, "clients/known"))[1]:
+        await client.frame()
+
+
+async def test_a_throttled_client_is_named_with_the_limit(start: Start) -> None:
+    running = await start(**users(), rates={"connection_messages": 100, "patience": 3_600})
+    fast, reader = [await running.mqtt(name, user="known/known") for name in ("fast", "reader")]
+    await reader.subscribe("t")
+    burst = mqtt_publish("t", b"x") * 3_000  # The client is throttled for half a minute.
+    await fast.socket.send(burst)
+    await reader.socket.exactly(len(burst))
+    answer, findings = await why(running, "clients/fast")
+    assert findings["slow"].endswith(
+        " is faster than rates.connection_messages allows, so the broker throttles it"
+    )
+    assert answer["next"] == "trellis list settings --filter 'name=rates.*'"
+
+
+async def test_a_publisher_that_an_alarm_blocks_is_named_until_the_alarm_ends(
+    broker: Running,
+) -> None:
+    alarms = broker.node.broker.alarms
+    alarms.set("flood", True)
+    sender = await broker.mqtt("sender", user="known/known")
+    await sender.socket.send(mqtt_publish("t", b"x"))
+    await broker.until(lambda: len(alarms.waiting) == 1)
+    answer, findings = await why(broker, "clients/sender")
+    assert "published during an alarm (flood), and the broker reads" in findings["blocked"]
+    assert answer["next"] == "trellis health"
+    alarms.set("flood", False)
+    await sender.ping()
+    assert "blocked" not in (await why(broker, "clients/sender"))[1]
+
+
+# -- every kind of finding
+
+
+def values_of(node: ast.expr) -> list[str]:
+    """Return possible texts of an expression in a call of `command`; "x" stands for a variable."""
+    match node:
+        case ast.Constant():
+            return [str(node.value)]
+        case ast.IfExp():
+            return [*values_of(node.body), *values_of(node.orelse)]
+        case ast.JoinedStr():
+            parts = [one.value if isinstance(one, ast.Constant) else "x" for one in node.values]
+            return ["".join(map(str, parts))]
+    return ["x"]
+
+
+def lines_of(call: ast.Call) -> list[str]:
+    """Return the command lines that a call of `command` in the package can return."""
+    lines: list[list[str]] = [["trellis"]]
+    for word in call.args:
+        options = [[one] for one in values_of(word)]
+        if isinstance(word, ast.Starred):  # `in_vhost` has no word for the default virtual host.
+            source = ast.unparse(word.value)
+            only = ["--filter", "name=x"] if source.startswith("only(") else None
+            vhost = ["--vhost", "x"] if "vhost" in source else None
+            options = [only or vhost or ["x"]] + ([[]] if only is None else [])
+        lines = [[*line, *option] for line in lines for option in options]
+    return [shlex.join(line) for line in lines]
+
+
+def test_every_finding_has_a_command_that_the_parser_accepts() -> None:
+    modules = [ast.parse(path.read_text()) for path in DIAGNOSIS.glob("*.py")]
+    functions = {
+        node.name: node
+        for module in modules
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef)
+    }
+
+    def check(expression: ast.expr, owner: ast.FunctionDef) -> None:
+        """Check that an expression is a call of `command`, or of a function that returns one."""
+        if isinstance(expression, ast.Name):  # A parameter, which the callers give.
+            assert expression.id in {one.arg for one in owner.args.args}, ast.unparse(owner)
+            return
+        assert isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name)
+        name = expression.func.id
+        if name == "command":
+            for line in lines_of(expression):
+                parsed(line)
+            return
+        returns = [one for one in ast.walk(functions[name]) if isinstance(one, ast.Return)]
+        assert returns, name
+        for one in returns:
+            assert one.value is not None
+            check(one.value, functions[name])
+
+    problems = 0
+    for function in functions.values():
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            if node.func.id == "Problem":
+                problems += 1
+                assert len(node.args) == 3, ast.unparse(node)
+                check(node.args[2], function)
+            elif node.func.id == "_growth":  # Its last argument is the command of its findings.
+                consumers = node.args[-1]
+                assert ast.unparse(consumers) == "next_consumers(vhost, queue)"
+                check(consumers, function)
+    assert (
+        problems == sum(path.read_text().count("Problem(") for path in DIAGNOSIS.glob("*.py")) - 1
+    )
+    for name in ("follow_topic", "watch_queue", "watch_connection", "watch_session"):
+        call = ast.parse(f"{name}()", mode="eval").body
+        check(call, functions[name])

@@ -1,6 +1,6 @@
 """The output does not depend on how the input is cut into chunks, and no exception escapes.
 
-`World.fates` asserts that every message that entered has exactly one fate.
+`World.fates` asserts that every received message has exactly one fate.
 """
 
 from __future__ import annotations

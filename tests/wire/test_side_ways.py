@@ -161,7 +161,7 @@ def test_a_binding_from_a_delayed_topic_exchange_is_under_the_rules() -> None:
     assert refusal(client.send(Q.Bind(queue="q", exchange="d", routing_key="#"))).code == 403
 
 
-# -- a policy and an argument as halves of one way
+# -- a policy and an argument that lead into amq.topic only together
 
 DEAD_LETTERS: Any = {"dead-letter-exchange": "amq.topic"}
 FIXED: Any = DEAD_LETTERS | {"dead-letter-routing-key": "mine.a"}

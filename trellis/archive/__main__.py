@@ -1,4 +1,7 @@
-"""The program of the archive's worker, which the broker starts: its argument is a socket."""
+"""The program of the archive's worker, which the broker starts.
+
+The argument is the file descriptor of a socket that is connected to the broker.
+"""
 
 import sys
 

@@ -13,9 +13,10 @@ LEAST: Final = 2
 
 
 class SegmentCache:
-    """The fetched segments, of at most `most` bytes; the oldest ones are removed first.
+    """The fetched segments. Above `most` bytes in total, the oldest ones are evicted.
 
-    `remove` is called with the path of each segment that is evicted from the cache.
+    At least LEAST segments stay in the cache. `remove` is called with the path of each evicted
+    segment.
     """
 
     def __init__(self, most: int, remove: Callable[[str], None]) -> None:
@@ -33,13 +34,13 @@ class SegmentCache:
             self.evict(next(iter(self._segments)))
 
     def evict(self, segment: Segment) -> None:
-        """Remove a segment."""
+        """Remove a segment from the cache and from its stream, and call `remove` with its path."""
         rows = self._segments.pop(segment)
         self.size -= int(segment.size)
         rows.drop_restored(segment)
         self._remove(segment.path)
 
     def clear(self) -> None:
-        """Remove all segments."""
+        """Evict all segments."""
         for segment in list(self._segments):
             self.evict(segment)

@@ -22,10 +22,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-#: Kinds of failures. AWAY: the archive does not answer; the message is to be repeated. This is the
-#: only kind for FindTime, FindFirst and ListFiles. GONE: the segment of an Upload was removed from
-#: the disk. MISSING: the archive lacks the row of a FetchFile. BAD: the rows of an Upload do not
-#: fit those in the archive, or the file of a FetchFile is damaged.
+#: Kinds of failures. AWAY: the archive does not answer, or the worker has an unexpected error; the
+#: message is to be repeated. This is the only kind for FindTime, FindFirst and ListFiles. GONE: the
+#: segment of an Upload was removed from the disk. MISSING: the archive lacks the row of a
+#: FetchFile. BAD: the rows of an Upload do not fit those in the archive, or the file of a FetchFile
+#: is damaged.
 AWAY, GONE, MISSING, BAD = "away", "gone", "missing", "bad"
 
 
@@ -41,9 +42,9 @@ class Open(Struct, tag=True):
 
 
 class Upload(Struct, tag=True):
-    """A full segment: the rows from offset `base` up to, but not including, `end`.
+    """A request to upload a full segment: the rows from offset `base` to `end` - 1.
 
-    They were published between the times `from_us` and `to_us`, in microseconds.
+    The rows were published between the times `from_us` and `to_us`, in microseconds.
     """
 
     number: int
@@ -67,7 +68,10 @@ class FetchFile(Struct, tag=True):
 
 
 class FindTime(Struct, tag=True):
-    """A request for the first offset of the first file with a row of a time (us) or later."""
+    """A request for the first offset of the first file with a row published at a time or later.
+
+    The time is in microseconds.
+    """
 
     number: int
     stream: str
@@ -135,7 +139,7 @@ class Fetched(Struct, tag=True):
 
 
 class Found(Struct, tag=True):
-    """The answer to a FindTime or FindFirst: an offset, or -1 if no file has such a row."""
+    """The answer to a FindTime or FindFirst: an offset; -1 if the archive has no such row."""
 
     number: int
     offset: int
@@ -153,14 +157,14 @@ class FileRow(Struct, array_like=True):
 
 
 class Listed(Struct, tag=True):
-    """Files of a stream, in the order of their offsets."""
+    """The answer to a ListFiles: files of a stream, in the order of their offsets."""
 
     number: int
     files: list[FileRow]
 
 
 class RequestFailed(Struct, tag=True):
-    """The reason why a message cannot be served; `kind` is AWAY, GONE, MISSING or BAD."""
+    """The answer to a message that failed; `kind` is AWAY, GONE, MISSING or BAD."""
 
     number: int
     kind: str

@@ -20,7 +20,10 @@ WANTED_MAX: Final = 1_000
 
 
 class Wanted(NamedTuple):
-    """A request of a stream. `kind` is "fetch", "time" or "first", `value` an offset or a time."""
+    """A request to the archive, for one stream.
+
+    `kind` is "fetch", "time" or "first"; `value` is the offset or time to look for.
+    """
 
     rows: ArchivedRows
     kind: str
@@ -50,13 +53,13 @@ class FetchQueue:
         self._unsent.append(wanted)
 
     def next(self) -> Wanted | None:
-        """Return the next request to send; None if there is none, or SENT_MAX are being served."""
+        """Return the next request to send; None if there is none, or SENT_MAX requests are sent."""
         if not self._unsent or len(self._wanted) - len(self._unsent) >= SENT_MAX:
             return None
         return self._unsent.popleft()
 
     def put_back(self, wanted: Wanted) -> None:
-        """Put a request that was sent back into the queue, before all others."""
+        """Return a sent request to the queue, before all unsent requests."""
         self._unsent.appendleft(wanted)
 
     def finish(self, wanted: Wanted) -> None:

@@ -22,7 +22,8 @@ REMEMBERED_MAX: Final = 20_000
 class StreamListing:
     """The files of one stream. The worker is the only program that adds files.
 
-    Days never decrease with offsets. The methods raise ArchiveAway. Several threads may call them.
+    A file with higher offsets never has an earlier day. The methods raise ArchiveAway. Several
+    threads may call them.
     """
 
     def __init__(self, storage: ArchiveStorage, stream: str) -> None:
@@ -79,9 +80,9 @@ class StreamListing:
             return next(days, "")
 
     def since_time(self, moment: int) -> int:
-        """Return the first offset of the first file with a row of the time `moment` (us) or later.
+        """Return the first offset of the first file with a row published at `moment` or later.
 
-        Return -1 if there is none.
+        `moment` is in microseconds. Return -1 if there is no such file.
         """
         with self._lock:
             days = self._all_days()

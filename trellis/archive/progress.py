@@ -18,7 +18,7 @@ NAME: Final = "progress"
 
 
 def read_progress(directory: Path, url: str) -> dict[int, tuple[int, int]]:
-    """Return (first offset in the archive, end of uploads) by number of the stream.
+    """Return (first offset in the archive, offset up to which rows are uploaded) by stream number.
 
     Return an empty dict if the file is of another archive.
     """
@@ -51,5 +51,5 @@ class ProgressFile:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def add(self, number: int, first: int, until: int) -> None:
-        """Record how far a stream is uploaded."""
+        """Record that the archive has the rows of a stream from offset `first` to `until` - 1."""
         os.write(self._descriptor, f"{number} {first} {until}\n".encode())

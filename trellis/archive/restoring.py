@@ -86,8 +86,9 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
-    """Return rows as an Arrow message of the form that the broker writes, with a checksum."""
-    # Arrow's own encoding gives each column of a slice buffers that begin with the slice.
+    """Encode rows as the broker writes them to a segment: an Arrow message with a checksum."""
+    # A slice shares the buffers of its whole batch. Arrow's encoder copies the part that the slice
+    # uses.
     whole = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
     builder = BatchBuilder(whole.num_rows)
     for column in whole.columns:

@@ -47,7 +47,7 @@ class ArchiveStorage:
     def check(self) -> None:
         """Raise ArchiveAway unless the directory of the archive exists.
 
-        A missing directory is not created: it may be the place of a disk that is not mounted.
+        A missing directory is not created: it may be the mount point of a disk that is not mounted.
         """
         if self._local and not os.path.isdir(self._root):
             raise ArchiveAway(

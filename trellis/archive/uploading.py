@@ -23,8 +23,8 @@ from trellis.archive.names import ArchivedFile, day_of
 from trellis.archive.storage import ArchiveStorage, FileMissing
 from trellis.table_files import TableFile
 
-#: Size in bytes, as in a segment, at which the rows of a file are complete. A reader always fetches
-#: a whole file.
+#: A file is complete when its rows have this number of bytes in the segment. A reader always
+#: fetches a whole file.
 FILE_BYTES: Final = 64 << 20
 #: The columns that must be equal in the archive and in the segment.
 _COMPARED: Final = ("offset", "published_at", "topic", "size")
@@ -52,7 +52,7 @@ class Uploader:
         self._partial = directory / "upload.parquet"
 
     def upload(self, wanted: Upload, listing: StreamListing) -> Written:
-        """Write the rows of a segment that the archive lacks; compare the rows that it has.
+        """Write the rows of a segment that are not in the archive; compare its other rows.
 
         Raises ArchiveAway if a later attempt may succeed, UnfitRows if every later attempt would
         fail too, and FileNotFoundError if the segment was removed.
@@ -97,7 +97,10 @@ class Uploader:
             low = part.end
 
     def _compare(self, source: SegmentRows, known: ArchivedFile, stream: str) -> None:
-        """Raise UnfitRows unless a file in the archive has the segment's rows."""
+        """Raise UnfitRows if the archived file `known` has other rows than the segment.
+
+        Only the offsets that are in both are compared.
+        """
         low, high = max(source.base, known.first), min(source.end, known.end)
         try:
             with self._storage.open(f"{stream}/{known.path}") as file:
@@ -166,14 +169,20 @@ class _Part:
     """The rows of one file, from offset `low` on: rows of one day, up to `most` bytes."""
 
     def __init__(self, source: SegmentRows, low: int, high: int, day: str, most: int) -> None:
-        """Begin a file. `day` is the day of the previous rows: days never decrease with offsets."""
+        """Begin a file. `day` is the day of the rows before `low`.
+
+        No row has an earlier day than the rows before it.
+        """
         self.end = low
         self.from_us = self.to_us = 0
         self.day = day
         self._source, self._low, self._high, self._most = source, low, high, most
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Iterate over the rows of the file. Afterwards the attributes describe the file."""
+        """Yield the rows of the file in batches.
+
+        Afterwards `end`, `day`, `from_us` and `to_us` describe the rows of the file.
+        """
         size = 0
         for batch, stored in self._source.batches(self._low, self._high):
             if self.end > self._low and size + stored > self._most:

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from broker.eviction import evict_oldest
 from trellis.archive import contract
 from trellis.archive.listing import StreamListing
 from trellis.archive.names import ArchivedFile
@@ -83,7 +84,7 @@ class Worker:
     def _serve(
         self, message: Message, answer: Callable[[Message, StreamListing], contract.FromWorker]
     ) -> None:
-        """Answer a message, or say why this fails."""
+        """Send what `answer` returns to the broker, or a RequestFailed if `answer` fails."""
         listing = self._listing(message.stream)
         try:
             found = answer(message, listing)
@@ -106,7 +107,7 @@ class Worker:
         with self._sending:
             known = self._listings.pop(stream, None) or StreamListing(self._storage, stream)
             if len(self._listings) >= LISTINGS_MAX:
-                del self._listings[next(iter(self._listings))]
+                evict_oldest(self._listings)
             self._listings[stream] = known
             return known
 
@@ -168,7 +169,7 @@ def _row(stream: str, file: ArchivedFile) -> contract.FileRow:
 
 
 def main(descriptor: int) -> None:
-    """Run the worker on an inherited socket, and end with the broker."""
+    """Run the worker on the inherited socket `descriptor`; end when the broker ends."""
     os.nice(NICE)
     os.umask(UMASK)
     pa.set_cpu_count(1)

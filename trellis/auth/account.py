@@ -11,7 +11,7 @@ from broker.access.users import Users
 
 
 class UserStore(Protocol):
-    """The holder of the users that the broker stores."""
+    """The part of Accounts that an identity uses: the users that the broker stores."""
 
     users: Users | None
 

@@ -97,7 +97,7 @@ def session_of(credentials: Credentials) -> PluginSession:
 class PluginTopicRules:
     """The topic plugins, which allow or deny a client to publish or subscribe to a topic.
 
-    The plugins run in the broker's thread, which cannot wait: a plugin that awaits denies access.
+    The plugins run in the broker's thread, which cannot wait: if a plugin awaits, access is denied.
     """
 
     def __init__(self, plugins: list[BaseTopicPlugin]) -> None:

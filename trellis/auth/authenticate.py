@@ -78,8 +78,8 @@ class Accounts(Authenticator):
         queue: int,
         remember: float,
     ) -> None:
-        #: Users that the broker stores. A user of the settings takes precedence over a stored user
-        #: of the same name.
+        #: Users that the broker stores. A user that the settings define takes precedence over a
+        #: stored user of the same name.
         self.users: Users | None = None
         self._accounts = {account.identity.name: account for account in accounts}
         self._accept()
@@ -104,7 +104,7 @@ class Accounts(Authenticator):
 
     @property
     def serves_other_machines(self) -> bool:
-        """True if a client of another machine can log in, with a password or anonymously."""
+        """True if a client on another machine can log in, with a password or anonymously."""
         stored = () if self.users is None else self.users.by_name.values()
         return (
             self.anonymous_identity is not None
@@ -116,7 +116,7 @@ class Accounts(Authenticator):
     def replace(
         self, accounts: list[Account], anonymous: Identity | None, anonymous_remote: bool
     ) -> None:
-        """Replace the users of the settings.
+        """Replace the users that the settings define.
 
         The caller then renews the identities of connected clients.
         """
@@ -127,7 +127,7 @@ class Accounts(Authenticator):
 
     @property
     def settings_accounts(self) -> dict[str, Account]:
-        """Return the users of the settings by name."""
+        """Return the accounts of the users that the settings define, by user name."""
         return self._accounts
 
     def authenticate(self, credentials: Credentials, answer: VerdictCallback) -> None:
@@ -224,8 +224,8 @@ class Accounts(Authenticator):
     def _begin(self, login: PendingLogin, line: LoginLine) -> None:
         """Check a login whose turn in its login line has come.
 
-        The check begins at once, or after a wait if earlier logins with this user name or address
-        failed. If too many logins wait or are checked, the login is answered as busy.
+        The check begins at once, or after a wait if too many earlier logins with this user name or
+        address failed. If too many logins wait or are checked, the login is answered as busy.
         """
         loop = asyncio.get_running_loop()
         credentials = login.credentials
@@ -300,7 +300,7 @@ class Accounts(Authenticator):
         return users if rank > stored_rank else stored
 
     def _accept(self) -> None:
-        """Prepare the users of the settings for logins.
+        """Prepare the users that the settings define for logins.
 
         Collect their rules about client identifiers. Connect each identity with this object, so
         that the user also gets the permissions that the broker stores.
@@ -313,7 +313,7 @@ class Accounts(Authenticator):
                 self._reservations.replace(name, vhost, rules)
 
     def find_account(self, name: str, proven: bool) -> Account | None:
-        """Return the account of a user name, or None.
+        """Return the account of a user name; None if there is none.
 
         `proven` is True if a certificate has proved the client's identity. If `proven` is False, a
         stored user that has no password counts as unknown.
@@ -346,8 +346,8 @@ class Accounts(Authenticator):
                 return
             good = verify(password_hash, password)
             if not password_hash.startswith("$argon2"):
-                # RabbitMQ's hashes are fast: the duration would reveal which users have such a
-                # hash.
+                # Other hashes, such as those of RabbitMQ, are fast: the duration would reveal which
+                # users have such a hash.
                 verify(decoy_hash(), password)
         finally:
             try:

@@ -28,8 +28,8 @@ from ldap.filter import escape_filter_chars
 #: Seconds that each answer of the LDAP server may take. A login has three requests: the login of
 #: the plugin, the search, and the login of the user.
 ANSWER_SECONDS: Final = 2.0
-#: The list of attributes that requests none (RFC 4511, section 4.5.1.8): the search needs only the
-#: names of entries.
+#: The attribute list that requests no attributes (RFC 4511, section 4.5.1.8), because the search
+#: needs only the names of entries.
 _NO_ATTRIBUTES: Final = ("1.1",)
 
 
@@ -52,7 +52,7 @@ class LdapAuthPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt ships no ty
         return await asyncio.to_thread(self._accepts, session.username, session.password)
 
     def _accepts(self, name: str, password: str) -> bool:
-        """Find the entry of a user, and log in to the LDAP server as this entry."""
+        """True if exactly one entry has the user name, and can log in with the password."""
         config = self.config
         found = self._bound(config.bind_dn, config.bind_password).search_s(
             config.base_dn,

@@ -43,7 +43,7 @@ class ScramAccounts(Protocol):
     """The part of the class Accounts that a conversation uses."""
 
     def find_account(self, name: str, proven: bool) -> Account | None:
-        """Return the account of a user name, or None."""
+        """Return the account of a user name; None if there is none."""
 
     def submit(self, login: PendingLogin) -> None:
         """Queue a login, and check it when its turn has come."""

@@ -35,7 +35,7 @@ class GeneratedUser(msgspec.Struct):
 
 
 class SettingsIdentity(AccountIdentity):
-    """A user of the settings, with permissions in the virtual hosts that the settings name.
+    """A user that the settings define, with permissions in the virtual hosts that they name.
 
     In other virtual hosts, the user has the permissions that the broker stores for its name.
     """
@@ -76,7 +76,7 @@ class Superuser(AccountIdentity):
 
 
 class AnonymousIdentity(Identity):
-    """The identity of all clients that give no user name, with the topic rules of the settings."""
+    """The identity of all clients that give no user name; the settings define its topic rules."""
 
     def __init__(self, rules: Sequence[str]) -> None:
         super().__init__(ANONYMOUS_NAME)
@@ -105,7 +105,7 @@ def superuser(name: str) -> AccountIdentity:
 
 
 def authenticator_from_settings(settings: Settings, directory: Path | None) -> Accounts:
-    """Return the authenticator for the users of the settings. Raises SettingsError."""
+    """Return the authenticator for the users that the settings define. Raises SettingsError."""
     return Accounts(
         accounts_from_settings(settings, directory),
         anonymous_identity(settings),
@@ -126,7 +126,7 @@ def anonymous_identity(settings: Settings) -> Identity | None:
 
 
 def accounts_from_settings(settings: Settings, directory: Path | None) -> list[Account]:
-    """Return the accounts of all users of the settings.
+    """Return the accounts of all users that the settings define.
 
     Slow, since it hashes passwords. Raises SettingsError.
     """

@@ -12,7 +12,7 @@ from trellis.bench.target import TIMEOUT, BenchConversation, BrokerTarget
 
 #: Largest AMQP frame that the client offers to accept, in bytes.
 FRAME_MAX: Final = 131_072
-#: Bindings that are requested together, before the first answer is read.
+#: Largest number of bindings that are requested together, before the first answer is read.
 _BINDS: Final = 500
 
 

@@ -24,7 +24,8 @@ class BenchNames:
         self._root = f"b{token}"
         self._count = workload.topics
         self.crossing = workload.publish != workload.consume
-        # The predeclared exchange to which both protocols publish.
+        # MQTT messages are published to amq.topic, so a workload with both protocols uses it for
+        # AMQP too.
         self.exchange = "amq.topic" if self.crossing else f"bench-{token}"
         self.queue = f"bench-{token}"
 
@@ -53,7 +54,7 @@ class BenchNames:
 
     @property
     def wanted(self) -> dict[str, str]:
-        """Arguments of a binding that matches every message."""
+        """Arguments of a headers binding that matches every message of the run."""
         return {"x-match": "all", **self.headers}
 
     def other_wanted(self, number: int) -> dict[str, str]:

@@ -216,7 +216,7 @@ class Generator:
         return min(due - now, _TICK) if due > now else _TICK
 
     def _due_at(self, began: i64, interval: float) -> i64:
-        """Return the time at which the next message is due."""
+        """Return the time in ns at which the next message is due. `interval` is in ns."""
         return began + i64(float(self.started - self._base) * interval)
 
     def _start(self, line: BenchConnection, count: i64, at: i64) -> None:

@@ -59,7 +59,7 @@ class Memory(NamedTuple):
 
 
 class Processes:
-    """The broker's processes; with `children`, also all their descendants at each reading."""
+    """The broker's processes. With `children`, each reading includes their present descendants."""
 
     def __init__(self, pids: list[int], children: bool = False) -> None:
         if pids and not (_PROC / "self" / "stat").exists():

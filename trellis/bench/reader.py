@@ -20,7 +20,7 @@ class BenchReader:
     def __init__(self, where: str) -> None:
         self.where = where
         self.out = BytesWriter()
-        #: The received beginning of a packet or frame that is not complete yet.
+        #: The received bytes of a packet or frame that is not complete yet.
         self.rest = b""
 
     def receive(self, data: bytes, now: i64) -> None:

@@ -134,7 +134,7 @@ class Environment:
 
 @dataclass
 class BenchReport:
-    """The results of a run."""
+    """The results of one run of `trellis bench load`."""
 
     environment: Environment
     workloads: list[Result]

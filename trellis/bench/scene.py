@@ -32,9 +32,10 @@ _DELETE_TIMEOUT: Final = 120.0
 
 
 class Scene:
-    """A context manager that builds a workload's objects at the broker and removes them at exit.
+    """A context manager that makes the queues, exchanges, bindings and connections of a workload.
 
-    If `timed`, latencies are measured. A run fails after `patience` seconds without progress.
+    At exit, it removes them. If `timed`, latencies are measured. A run fails after `patience`
+    seconds without progress.
     """
 
     def __init__(

@@ -139,7 +139,7 @@ class AmqpEnd:
         raise LinkLost(f"the broker has not answered within {TIMEOUT:g} s")
 
     async def call(self, method: Callable[..., Any], *positional: Any, **named: Any) -> Any:
-        """Call a method of the channel; return the frame of the answer. Raises LinkLost."""
+        """Call a method of the channel, and return the broker's answer frame. Raises LinkLost."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         try:
             method(
@@ -181,7 +181,7 @@ class AmqpEnd:
             await self.call(self.channel.exchange_declare, name, exchange_type=kind, durable=True)
 
     def lose(self, reason: str) -> None:
-        """Set `lost` to this reason, unless it is set."""
+        """Set the result of `lost` to this reason, unless `lost` is done already."""
         self._lose(LinkLost(reason))
 
     def close(self) -> None:

@@ -7,7 +7,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 #: Port of each scheme.
 PORTS: Final = {"amqp": 5672, "amqps": 5671}
-#: Options in the query of a URI: those in OPTIONS have an effect, those in IGNORED have none.
+#: Options in the query of a URI. The options in OPTIONS have an effect; the options in IGNORED are
+#: permitted, and have no effect.
 OPTIONS: Final = (
     "cacertfile",
     "certfile",

@@ -17,7 +17,7 @@ from trellis.bridge.shovel_definition import federation_of, shovel_of
 UPSTREAM: Final = "federation-upstream"
 UPSTREAM_SET: Final = "federation-upstream-set"
 #: Number of exchanges, parameters or virtual hosts that are examined in one turn of the event loop.
-SLICE: Final = 50
+EXAMINED_PER_SLICE: Final = 50
 #: Largest number of shovels and federation links of a broker.
 LINKS_MAX: Final = 1_000
 #: Types of exchanges that may be federated.
@@ -48,10 +48,11 @@ class LinkFinder:
         self._has_client = find_spec("pika") is not None
 
     async def find(self) -> list[Link]:
-        """Return the shovels and federation links of all virtual hosts, found in slices of SLICE.
+        """Return the shovels and federation links of all virtual hosts.
 
-        If there are more than LINKS_MAX links, the link after the first LINKS_MAX is returned as an
-        InvalidLink, and no further links are returned.
+        The search runs in slices of EXAMINED_PER_SLICE. If there are more than LINKS_MAX links, the
+        link after the first LINKS_MAX is returned as an InvalidLink, and no further links are
+        returned.
         """
         found: list[Link] = []
         parsed: Parsed = {}
@@ -84,13 +85,13 @@ class LinkFinder:
                 elif component == UPSTREAM:
                     upstreams[name] = value
                 seen += 1
-                if seen % SLICE == 0:
+                if seen % EXAMINED_PER_SLICE == 0:
                     await asyncio.sleep(0)
             if upstreams and any("federation" in key for key in _policy_keys(vhost)):
                 async for link in _federation(vhost, upstreams, self._local.node):
                     yield self._usable(link)
             seen += 1
-            if seen % SLICE == 0:
+            if seen % EXAMINED_PER_SLICE == 0:
                 await asyncio.sleep(0)
 
     def _shovel(self, vhost: str, name: str, value: object) -> Link:
@@ -129,7 +130,7 @@ async def _federation(
 ) -> AsyncIterator[Link]:
     """Yield the links of the exchanges to which a policy for federation applies."""
     for number, exchange in enumerate(list(vhost.exchanges.values())):
-        if number % SLICE == SLICE - 1:
+        if number % EXAMINED_PER_SLICE == EXAMINED_PER_SLICE - 1:
             await asyncio.sleep(0)
         policy = vhost.policies.for_exchange(exchange.name)
         if policy is None or not exchange.name or exchange.options.internal:
@@ -156,7 +157,10 @@ async def _federation(
 def _upstreams(
     vhost: VirtualHost, definition: Mapping[str, Any], upstreams: Mapping[str, object]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield each upstream that a policy names, with the keys that the upstream set overrides."""
+    """Yield the name of each upstream that a policy names, and the keys that replace its keys.
+
+    Only an upstream set has such keys: an entry of the set may override keys of its upstream.
+    """
     if isinstance(one := definition.get(UPSTREAM), str):
         yield one, {}
         return

@@ -25,8 +25,9 @@ UP, CONNECTING, ENDED, INVALID = "up", "connecting", "ended", "invalid"
 class MqttLogin(Struct, frozen=True):
     """The login of a bridge at one of its two brokers.
 
-    `ca`, `certificate` and `key` are paths of PEM files. `ca` "" means the authorities of the
-    system, `certificate` "" no client certificate, and `key` "" a key in the file `certificate`.
+    `ca`, `certificate` and `key` are paths of PEM files. If `ca` is "", the authorities of the
+    system are trusted. If `certificate` is "", the bridge sends no client certificate. If `key` is
+    "", the key is in the file `certificate`.
     """
 
     host: str
@@ -202,5 +203,5 @@ from_worker: Final = msgspec.json.Decoder(FromWorker)
 
 
 def line(message: ToWorker | FromWorker) -> bytes:
-    """Return a message as one line."""
+    """Return a message as one line of JSON, with its line feed."""
     return msgspec.json.encode(message) + b"\n"

@@ -60,8 +60,8 @@ class Forwarding:
         self._topics = topics
         self._mark = mark
         self._max_hops = max_hops
-        #: Packet identifiers, at the source, of messages that are under way (_waiting), and number
-        #: of the source's session to which these identifiers belong (_session).
+        #: Packet identifiers that the source has given to messages not acknowledged yet (_waiting),
+        #: and number of the source's session to which these identifiers belong (_session).
         self._waiting: set[int] = set()
         self._session = 0
         #: Messages of QoS 1 that wait until the destination can accept them.
@@ -79,7 +79,7 @@ class Forwarding:
 
     @property
     def in_flight(self) -> int:
-        """Number of messages that are under way."""
+        """Number of messages that were received from the source and not acknowledged there."""
         return len(self._held) + len(self._published)
 
     # -- events of the source
@@ -96,7 +96,7 @@ class Forwarding:
     def forward(self, message: MQTTMessage) -> None:
         """Publish a message at the destination, at once or later."""
         if message.qos and message.mid in self._waiting:
-            return  # The source sent the message again after a reconnect; it is still under way.
+            return  # Sent again by the source after a reconnect, while the first copy waits.
         identifier = message.mid if message.qos else 0
         try:
             publication = self._publication(message)
@@ -118,7 +118,7 @@ class Forwarding:
             self._publish(entry)
 
     def _publication(self, message: MQTTMessage) -> Publication | None:
-        """Return the message for the destination; None if the bridge does not copy it."""
+        """Return the copy of a message for the destination; None if the bridge makes no copy."""
         target = self._topics.destination(message.topic)
         if target is None:
             return None  # The session still has a filter of an earlier configuration.

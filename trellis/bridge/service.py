@@ -81,7 +81,8 @@ class BridgeService:
         self._bridges: list[MqttBridge] = []
         self._local = LocalAmqp("", 0, "", "", "")
         self._finder = LinkFinder(broker, self._local)
-        #: The links that were found last; None if they must be sent again.
+        #: The links that the last search found; None if the next search must send its links to the
+        #: worker even if they have not changed.
         self._found: list[Link] | None = None
         #: The configuration that was sent to the worker last, its number, and its shovels.
         self._sent = b""
@@ -199,7 +200,7 @@ class BridgeService:
         )
 
     def add(self, state: BridgeState) -> None:
-        """Keep the state of a link, and log what has changed."""
+        """Store the reported state of a link, and log each change of the state."""
         name = (state.kind, state.vhost, state.name)
         link = self._links.get(name)
         if link is None:

@@ -180,7 +180,10 @@ def _number(given: Value, key: str, default: float) -> float:
 
 
 def _seconds(given: Value, key: str) -> float:
-    """Return a delay of at least 0.1 s, which bounds the attempts of a link that fails at once."""
+    """Return the delay in seconds under `key`, raised to 0.1 s if it is shorter.
+
+    The least delay bounds the attempts of a link that fails at once.
+    """
     return max(0.1, _number(given, key, RECONNECT_DELAY))
 
 
@@ -218,7 +221,10 @@ def _problem_of(name: str, value: object) -> str:
 
 
 def _delete_after(given: Value) -> int | None:
-    """Return the number of messages to move; 0: the length of the queue at the start, None: all."""
+    """Return the number of messages after which the shovel ends; None if it does not end.
+
+    0 stands for the number of messages in the queue at the start.
+    """
     value = given.get("src-delete-after", "never")
     if value == "never":
         return None

@@ -8,8 +8,9 @@ import ssl
 def load_files(context: ssl.SSLContext, ca: str, certificate: str, key: str) -> None:
     """Load the authorities of the broker's certificate, and the certificate of the client.
 
-    The arguments are paths. `ca` "" means the authorities of the system, `certificate` "" no client
-    certificate, and `key` "" a key in the file `certificate`. Raises OSError, which names the file.
+    The arguments are paths. If `ca` is "", the authorities of the system are trusted. If
+    `certificate` is "", there is no client certificate. If `key` is "", the key is in the file
+    `certificate`. Raises OSError, which names the file.
     """
     try:
         if ca:

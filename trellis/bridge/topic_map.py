@@ -16,7 +16,7 @@ QOS_MAX: Final = 1
 
 
 class TopicMap:
-    """The filters of one direction of a bridge, and the topics at its destination.
+    """The topic filters of one direction of a bridge, and its rules that rename topics.
 
     `outward` is True for messages from the local to the remote broker.
     """

@@ -52,7 +52,7 @@ class BridgeWorker:
         reporting.cancel()
 
     def _configure(self, wanted: contract.Configure) -> None:
-        """Stop the links that are not wanted any more, and start the new ones."""
+        """Stop each link without an equal definition in `wanted`, and start the new links."""
         definitions: list[MqttBridge | Shovel] = [*wanted.bridges, *wanted.shovels]
         self._number = wanted.number
         for removed in self._links.keys() - set(definitions):

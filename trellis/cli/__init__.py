@@ -139,7 +139,7 @@ def parser(command: str = "") -> Parser:
         usage="trellis COMMAND [ARGUMENT]...",
         description="Trellis, a message broker for AMQP 0-9-1 and MQTT.",
         epilog="exit codes: 0 success, 1 failure, 2 wrong arguments or settings, or a missing "
-        "--yes, 130 interrupted",
+        "--yes, 3 another node owns the log of the cluster (serve), 130 interrupted",
     )
     root.add_argument(
         "--version",

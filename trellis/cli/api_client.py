@@ -60,10 +60,12 @@ class ApiClient:
         *path: str,
         query: Mapping[str, object] | None = None,
         body: bytes | None = None,
+        timeout: float = TIMEOUT,
     ) -> bytes:
         """Send a request to `/api/PATH` and return the body of the answer.
 
-        `path` has the parts of PATH, without URL encoding.
+        `path` has the parts of PATH, without URL encoding. The request fails after `timeout`
+        seconds without a received byte.
         """
         request = urllib.request.Request(
             self.url(*path) + (f"?{urlencode(query, errors='surrogateescape')}" if query else ""),
@@ -74,7 +76,7 @@ class ApiClient:
         name = f"{self.user}:{self.password}".encode(errors="surrogateescape")
         request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(name).decode()}")
         try:
-            return fetch(request)
+            return fetch(request, timeout)
         except urllib.error.HTTPError as error:
             raise ApiRefused(self._problem(error, request.full_url), error.code) from None
 
@@ -156,10 +158,11 @@ def add_login(command: Parser, user_flag: str = "--user") -> None:
 
 
 def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:
-    """Return the user name and password for the login: from the flags, else from the settings,
-    else "guest" for both.
+    """Return the user name and password for the login.
 
-    Raises CommandError if no password is known.
+    They come from the flags, else from the settings; else both are "guest". A user name of the
+    flags needs a password of the flags, unless the settings have a password for this user. Raises
+    CommandError if no password is known.
     """
     user: str = arguments.login_user or settings.user or "guest"
     password: str | None = arguments.login_password
@@ -180,7 +183,7 @@ def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str,
 
 
 def given_url(url: str | None) -> str | None:
-    """Return `url`, the value of --url, if it is given, else TRELLIS_URL; None without both."""
+    """Return `url`, the value of --url, else the value of TRELLIS_URL; None if both are missing."""
     return os.environ.get("TRELLIS_URL") or None if url is None else url
 
 
@@ -223,23 +226,23 @@ def base_url(url: str | None, section: str, listener: Listener, source: str = "-
     return f"http://{host}:{listener.port}"
 
 
-def fetch(request: urllib.request.Request) -> bytes:
+def fetch(request: urllib.request.Request, timeout: float = TIMEOUT) -> bytes:
     """Send a request and return the body of the answer.
 
-    Raises urllib's HTTPError for an answer whose status is not 2xx, and CommandError if there is
-    no answer.
+    The request fails after `timeout` seconds without a received byte. Raises urllib's HTTPError for
+    an answer whose status is not 2xx, and CommandError if there is no answer.
     """
     # No proxy from the environment: the broker is addressed directly.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     place = f"{request.type}://{request.host}"
     try:
-        with opener.open(request, timeout=TIMEOUT) as answer:
+        with opener.open(request, timeout=timeout) as answer:
             body: bytes = answer.read()
             return body
     except urllib.error.HTTPError:
         raise
     except TimeoutError:
-        raise CommandError(f"no answer from {place} within {TIMEOUT:g} s") from None
+        raise CommandError(f"no answer from {place} within {timeout:g} s") from None
     except (OSError, UnicodeError, http.client.HTTPException) as error:
         cause = getattr(error, "reason", error)
         text = (getattr(cause, "strerror", None) or str(cause) or type(cause).__name__)[:SHOWN]

@@ -90,7 +90,10 @@ def add(commands: Commands) -> None:
 
 
 def asyncapi(arguments: argparse.Namespace) -> int:
-    """Write the document. Raises CommandError, with exit code 2 for an error in the input."""
+    """Write the AsyncAPI document that the arguments ask for.
+
+    Raises CommandError, with exit code 2 for an error in the input.
+    """
     if not arguments.servers:
         settings = load_settings(arguments).settings
         given = given_url(arguments.url) is not None
@@ -115,7 +118,7 @@ def _own_servers(settings: Settings, url: str | None) -> list[str]:
 
 
 def _host(addresses: list[str]) -> str:
-    """Return the first address to which a client can connect, else localhost."""
+    """Return the first address that is not a wildcard (0.0.0.0, ::), else "localhost"."""
     for address in addresses:
         if not ipaddress.ip_address(address).is_unspecified:
             return address

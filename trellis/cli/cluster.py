@@ -177,7 +177,7 @@ def show_status(arguments: argparse.Namespace) -> int:
     )
     columns = (
         *("node", "state", "host", "version", "formats"),
-        *("batches_behind", "clock_ms", "seen_s", "must_be_seeded"),
+        *("batches_behind", "seconds_behind", "clock_ms", "seen_s", "must_be_seeded"),
     )
     show(found.rows, columns, arguments, "no node has reported")
     if not found.has_active:

@@ -26,7 +26,8 @@ class Argument:
         self.help = plain(action.help)
         self.takes_value = action.nargs != 0
         placeholder = action.metavar
-        if isinstance(placeholder, tuple):  # A flag with several values has a name for each.
+        # `metavar` has one name for each value of a flag with several values.
+        if isinstance(placeholder, tuple):
             *first, last = placeholder
             last = f"[{last} ...]" if action.nargs == "+" else last
             placeholder = " ".join([*first, last])
@@ -41,7 +42,7 @@ class Argument:
 class Command:
     """A command or an action of a command, such as `trellis users add`.
 
-    `arguments` and `flags` are the arguments of the command, `children` its actions.
+    `arguments` has its positional arguments, `flags` its flags, and `children` its actions.
     """
 
     def __init__(self, path: str, text: str, parser: Parser) -> None:

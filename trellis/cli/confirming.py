@@ -25,7 +25,7 @@ _RATE_SECONDS: Final = 1.0
 
 
 def add_yes(command: Parser) -> None:
-    """Add the flag --yes, with which the command does not ask."""
+    """Add the flag --yes, with which the command asks for no confirmation."""
     command.add_argument(
         "--yes",
         action="store_true",

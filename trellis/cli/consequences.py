@@ -1,7 +1,8 @@
-"""Consequences of deleting a queue, exchange, binding or session, computed by the broker.
+"""Consequences of a deletion, computed by the broker, as lines for the question before it.
 
-The broker tries the deletion on the topics of the last hour (`POST /api/route/try`), as for
-`trellis route --remove`, and changes nothing.
+For a queue, an exchange, a binding or a session, the broker tries the deletion on the topics of the
+last hour (`POST /api/route/try`), as for `trellis route --remove`. For a policy, permissions, a
+role or a virtual host, it answers `GET /api/consequences/...`. The broker changes nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from trellis.cli.actions import PERMISSIONS
 from trellis.cli.api_client import ApiClient, ApiRefused
-from trellis.cli.readable import count_text, rate_text, time_text
+from trellis.cli.readable import count_is_text, count_text, rate_text, time_text
 
 Row = dict[str, Any]
 
@@ -22,8 +24,9 @@ _RATE_MIN: Final = 0.1
 
 
 def deletion_lines(client: ApiClient, vhost: str, kind: str, name: str) -> Iterator[str]:
-    """Yield the lines about the messages that other queues gain or lose, or that no queue gets.
+    """Yield the lines about the effect of a deletion on messages.
 
+    The lines name the messages that other queues would gain or lose, or that no queue would get.
     `kind` is "queue", "exchange" or "session", and `name` the object to delete.
     """
     body = {"vhost": vhost, "deleted": [{"type": kind, "name": name}]}
@@ -31,10 +34,10 @@ def deletion_lines(client: ApiClient, vhost: str, kind: str, name: str) -> Itera
 
 
 def unbinding_lines(client: ApiClient, binding: Row) -> Iterator[str]:
-    """Yield the lines about the messages that queues lose, or that no queue gets, if a binding is
-    removed.
+    """Yield the lines about the effect on messages if a binding is removed.
 
-    `binding` is a row of `GET /api/bindings`.
+    The lines name the messages that queues would lose, or that no queue would get. `binding` is a
+    row of `GET /api/bindings`.
     """
     fields = ("source", "destination", "destination_type", "routing_key", "arguments")
     change = {"change": "remove", **{field: binding[field] for field in fields}}
@@ -44,7 +47,10 @@ def unbinding_lines(client: ApiClient, binding: Row) -> Iterator[str]:
 def _trial_lines(
     client: ApiClient, body: Row, deleted: tuple[str, str] = ("", "")
 ) -> Iterator[str]:
-    """Yield the lines about a trial; leave out the losses of the `deleted` object (type, name)."""
+    """Ask the broker to try the changes in `body`; yield the lines about its answer.
+
+    The lines leave out the messages that the `deleted` object (type, name) would lose.
+    """
     try:
         answer: Row = client.json("POST", "route", "try", body=body)
     except ApiRefused as refusal:
@@ -74,7 +80,10 @@ def _trial_lines(
 
 
 def header_lines(answer: Row) -> Iterator[str]:
-    """Yield the lines of a trial that say which numbers depend on unknown headers of messages."""
+    """Yield the lines that say for how many topics the numbers are not exact.
+
+    This is so if an exchange looks at headers. `answer` is the answer of `POST /api/route/try`.
+    """
     if answer["by_headers"]:
         yield (
             f"{count_text(answer['by_headers'], 'topic')} pass an exchange that looks at headers: "
@@ -96,3 +105,134 @@ def _flow(before: str, after: str, messages: int, seconds: float) -> str:
     amount = rate_text(rate, "message") if rate >= _RATE_MIN else "messages"
     words = f"{before}{amount} {after}".strip()
     return f"{words}: {messages:,} in the last {time_text(seconds)}"
+
+
+# -- policies
+
+
+def policy_lines(client: ApiClient, vhost: str, name: str) -> Iterator[str]:
+    """Yield the lines about the queues and exchanges that change if a policy is deleted."""
+    answer: Row = client.json("GET", "consequences", "policies", vhost, name)
+    queues, exchanges = answer["queues"], answer["exchanges"]
+    yield (
+        f"policy '{name}' in vhost '{vhost}' is deleted: {count_text(queues, 'queue')} and "
+        f"{count_text(exchanges, 'exchange')} get other arguments"
+    )
+    for row in answer["changes"][:SHOWN]:
+        yield f"{row['type']} '{row['name']}': {_changes_text(row)}"
+    more = queues + exchanges - min(SHOWN, len(answer["changes"]))
+    if more > 0:
+        yield f"further queues and exchanges that change: {more:,}"
+    if answer["dropped"]:
+        yield f"{count_is_text(answer['dropped'], 'message')} over a limit, and dropped"
+
+
+def _changes_text(row: Row) -> str:
+    """Return the changed arguments of a queue or exchange: `max-length 1000 -> not set`."""
+    changes = ", ".join(
+        f"{key} {_value(before)} -> {_value(after)}"
+        for key, (before, after) in row["changes"].items()
+    )
+    by = f" (policy '{row['policy']}')" if row["policy"] else ""
+    messages = f"; {count_text(row['messages'], 'message')} in the queue" if row["messages"] else ""
+    return changes + by + messages
+
+
+def _value(value: object) -> str:
+    return "not set" if value is None else f"'{value}'" if isinstance(value, str) else f"{value}"
+
+
+# -- permissions and roles
+
+
+def permission_lines(client: ApiClient, vhost: str, user: str) -> Iterator[str]:
+    """Yield the lines about the rights that a user loses in a virtual host."""
+    answer: Row = client.json("GET", "consequences", "permissions", vhost, user)
+    if answer["role"]:
+        yield f"user '{user}' in vhost '{vhost}' loses its own permissions: {_grant_text(answer)}"
+        yield (
+            f"the role '{answer['role']}' decides then, for "
+            f"{count_text(answer['connections'], 'open connection')} and "
+            f"{count_text(answer['sessions'], 'MQTT session')} of the user"
+        )
+        return
+    yield f"user '{user}' may not use vhost '{vhost}' any more: it loses {_grant_text(answer)}"
+    yield _closed_text(answer)
+
+
+def role_lines(client: ApiClient, name: str, vhost: str | None = None) -> Iterator[str]:
+    """Yield the lines about the rights that a role grants, and about the users that lose them.
+
+    With `vhost`, the role is cleared in this virtual host; without, the role is deleted.
+    """
+    path, query = ("consequences", "roles", name), {} if vhost is None else {"vhost": vhost}
+    answer: Row = client.decode(client.request("GET", *path, query=query), Row, "answer", *path)
+    users = count_text(answer["users"], "user")
+    have = "has" if answer["users"] == 1 else "have"
+    if vhost is None:  # The broker refuses to delete a role that a user has.
+        yield f"role '{name}', which no user has, is deleted"
+    for row in answer["vhosts"]:
+        yield f"role '{name}' grants nothing in vhost '{row['vhost']}' any more: {_grant_text(row)}"
+        if answer["users"]:
+            own = answer["users"] - row["losing"]
+            losing = count_text(row["losing"], "user")
+            yield (
+                f"{users} {have} the role: {losing} may not use the vhost any more, and {own:,} "
+                f"{'has' if own == 1 else 'have'} other permissions there"
+            )
+            yield _closed_text(row)
+
+
+def _grant_text(row: Row) -> str:
+    """Return permissions as text: `configure 'a', write 'b', read 'c', 2 topic rules`."""
+    patterns = ", ".join(f"{name} '{row[name]}'" for name in PERMISSIONS)
+    return patterns + (f", {count_text(len(row['rules']), 'topic rule')}" if row["rules"] else "")
+
+
+def _closed_text(row: Row) -> str:
+    verb = "ends" if row["sessions"] == 1 else "end"
+    return (
+        f"{count_is_text(row['connections'], 'open connection')} closed, and "
+        f"{count_text(row['sessions'], 'MQTT session')} {verb} with "
+        f"{count_text(row['messages'], 'message')}"
+    )
+
+
+# -- virtual hosts
+
+
+def vhost_lines(row: Row) -> Iterator[str]:
+    """Yield the lines about the objects and messages that are deleted with a virtual host.
+
+    `row` is the answer of `GET /api/consequences/vhosts/NAME`.
+    """
+    yield (
+        f"vhost '{row['vhost']}' is deleted with {count_text(row['queues'], 'queue')} and "
+        f"{count_text(row['messages'], 'message')}; "
+        f"{count_is_text(row['connections'], 'connection')} closed"
+    )
+    if row["deepest"]:
+        shown = [f"{one['messages']:,} in '{one['name']}'" for one in row["deepest"][:SHOWN]]
+        yield f"queues with most messages: {', '.join(shown)}"
+    others = {
+        "stream": f" with {count_text(row['rows'], 'row')}" if row["rows"] else "",
+        "exchange": "",
+        "policy": "",
+        "MQTT session": "",
+        "retained message": "",
+    }
+    fields = ("streams", "exchanges", "policies", "sessions", "retained")
+    deleted = [
+        f"{count_text(row[field], noun)}{rest}"
+        for field, (noun, rest) in zip(fields, others.items(), strict=True)
+        if row[field]
+    ]
+    if deleted:
+        yield f"deleted, too: {', '.join(deleted)}"
+    if row["users"]:
+        yield f"{count_text(row['users'], 'user')} with permissions there can use it no more"
+    seconds = max(1.0, time.time() - row["since"])
+    if row["published"]:
+        yield _flow("", "become unroutable", row["published"], seconds)
+    else:
+        yield f"no message was published there in the last {time_text(seconds)}"

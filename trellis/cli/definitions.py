@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,10 @@ from trellis.cli.actions import print_json
 from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command
 from trellis.settings.errors import printable
+
+#: Seconds within which the broker answers an import. It imports thousands of objects in slices, so
+#: that it also serves its clients, and answers at the end.
+_IMPORT_SECONDS: Final = 600.0
 
 
 class ImportResult(msgspec.Struct):
@@ -81,7 +86,11 @@ def definitions(arguments: argparse.Namespace) -> int:
 def request_import(client: ApiClient, data: bytes, dry_run: bool) -> ImportResult:
     """Ask the broker to import a definitions document; return its report. Raises CommandError."""
     answer = client.request(
-        "POST", "definitions", query={"dry_run": "true"} if dry_run else None, body=data
+        "POST",
+        "definitions",
+        query={"dry_run": "true"} if dry_run else None,
+        body=data,
+        timeout=_IMPORT_SECONDS,
     )
     result: ImportResult = client.decode(answer, ImportResult, "result of an import", "definitions")
     return result
@@ -109,7 +118,7 @@ def print_report(result: ImportResult, data: bytes, dry_run: bool) -> int:
 
 
 def _unknown_parts(data: bytes) -> list[str]:
-    """Return a line for each part of a document that Trellis does not know."""
+    """Return a line for each section or field of a document that Trellis does not know."""
     # Imported here, because it imports the whole core, which no other part of the command needs.
     from broker.definitions.rabbitmq import unknown_sections
 

@@ -221,7 +221,10 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _selection(arguments: argparse.Namespace, reading: Any) -> Any:
-    """Return the selected rows; `reading` is the module pyspark_trellis.exporting."""
+    """Return the RowSelection of the rows that the arguments choose.
+
+    `reading` is the module pyspark_trellis.exporting.
+    """
     if arguments.directory is not None:
         place = (
             arguments.directory

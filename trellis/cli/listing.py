@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from trellis.cli.api_client import ApiClient, add_login
+from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.parsing import CommandError, Commands, add_command, number
 from trellis.cli.readable import size_text, time_text
 from trellis.cli.row_filters import condition_of, sorted_rows
@@ -26,6 +29,15 @@ KINDS: Final = (
 _SIZES: Final = frozenset({"octets_in", "octets_out", "unsent", "bytes"})
 _LENGTHS: Final = frozenset({"left_ms", "expires_in_ms", "head_age_ms"})
 _TIMES: Final = frozenset({"since", "due"})
+#: Columns that a table has only with --wide, or if --columns names them. JSON has all columns.
+_WIDE: Final = {
+    "queues": re.compile("dead_lettered_"),
+    "exchanges": re.compile("dead_letters_"),
+    "sessions": re.compile(
+        "published|redelivered|acknowledged|expired|over_limit|rejected|dead_lettered|"
+        "delivered_qos0"
+    ),
+}
 #: Default number of seconds between two lists with --watch.
 _INTERVAL: Final = 2.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -39,7 +51,8 @@ def add(commands: Commands) -> None:
         list_objects,
         "list objects of a running broker",
         "KIND [--vhost NAME] [--filter CONDITION]... [--sort COLUMN [--reverse]] [--limit N] "
-        "[--columns A,B] [--json] [--watch [SECONDS]] [--url URL] [--user NAME --password WORD]",
+        "[--columns A,B | --wide] [--cancel VHOST:EXCHANGE:ID [--yes]] [--json] "
+        "[--watch [SECONDS]] [--url URL] [--user NAME --password WORD]",
     )
     command.add_argument(
         "kind", metavar="KIND", choices=KINDS, help=f"kind of the objects: {', '.join(KINDS)}"
@@ -59,7 +72,15 @@ def add(commands: Commands) -> None:
         "--limit", type=number(int, 1), metavar="N", help="print at most N rows [all]"
     )
     command.add_argument(
-        "--columns", metavar="A,B", help="columns to print, separated by commas [all]"
+        "--columns",
+        metavar="A,B",
+        help="columns to print, separated by commas [all but the further counts of --wide]",
+    )
+    command.add_argument(
+        "--wide",
+        action="store_true",
+        help="also print the further counts of queues, exchanges and sessions, such as the dead "
+        "letters by reason; JSON has them in any case",
     )
     command.add_argument("--json", action="store_true", help="print a JSON list of objects")
     command.add_argument(
@@ -75,6 +96,7 @@ def add(commands: Commands) -> None:
         metavar="VHOST:EXCHANGE:ID",
         help="only with KIND delayed: remove this delayed message, then list the others",
     )
+    add_yes(command)
     add_login(command)
 
 
@@ -94,19 +116,43 @@ def list_objects(arguments: argparse.Namespace) -> int:
 
 
 def _cancel(client: ApiClient, arguments: argparse.Namespace) -> None:
-    """Remove the delayed message that --cancel names. Raises CommandError."""
+    """Remove the delayed message that --cancel names, after a confirmation.
+
+    Raises CommandError.
+    """
     vhost, _, rest = arguments.cancel.partition(":")
     exchange, colon, identifier = rest.rpartition(":")
     if arguments.kind != "delayed" or not colon:
         raise CommandError(
             "--cancel needs KIND delayed and the value VHOST:EXCHANGE:ID, such as /:later:7", 2
         )
+    confirm(arguments, _cancel_lines(client, (vhost, exchange, identifier)))
     query = {"vhost": vhost, "exchange": exchange, "id": identifier}
     client.request("DELETE", "trellis", "delayed", query=query)
 
 
+def _cancel_lines(client: ApiClient, wanted: tuple[str, str, str]) -> Iterator[str]:
+    """Yield the line about a delayed message that is removed: its exchange, key, size and time.
+
+    `wanted` has the message's virtual host, exchange and number. Raises CommandError if no such
+    message waits.
+    """
+    for row in client.json("GET", "trellis", "delayed"):
+        if (row["vhost"], row["exchange"], str(row["id"])) == wanted:
+            yield (
+                f"message {row['id']} of exchange '{row['exchange']}' in vhost '{row['vhost']}' is "
+                f"removed: routing key '{row['routing_key']}', {size_text(row['bytes'])}, due in "
+                f"{time_text(row['left_ms'] / 1000)}"
+            )
+            return
+    vhost, exchange, identifier = wanted
+    raise CommandError(
+        f"no message {identifier} is delayed by exchange '{exchange}' in vhost '{vhost}'"
+    )
+
+
 def _rows(client: ApiClient, arguments: argparse.Namespace) -> list[Row]:
-    """Fetch rows, and return the rows that the command's flags select, with the chosen columns."""
+    """Fetch the listed rows; return those that the flags select, with the chosen columns."""
     path = ("trellis", arguments.kind)
     answer = client.request("GET", *path)
     rows: list[Row] = client.decode(answer, list[Row], "JSON list of flat objects", *path)
@@ -145,6 +191,9 @@ def _text(rows: list[Row], arguments: argparse.Namespace) -> str:
     if not rows:
         return f"no {arguments.kind}"
     columns = columns_of(rows)
+    wide = _WIDE.get(arguments.kind)
+    if wide is not None and not arguments.wide and not arguments.columns:
+        columns = [name for name in columns if wide.match(name) is None]
     if sys.stdout.isatty():
         rows = [{name: _readable(name, row.get(name)) for name in columns} for row in rows]
     return table(rows, columns)

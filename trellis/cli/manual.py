@@ -13,7 +13,8 @@ from trellis.cli.parsing import Commands, add_command
 EXIT_CODES: Final = {
     "0": "success",
     "1": "the command failed: the broker does not answer or refuses, an object does not exist, a "
-    "check found a problem, a message reached no queue, or the answer to a question was no",
+    "check found a problem, a message reached no queue, a queue has messages and none of them can "
+    "be moved (also with --dry-run), or the answer to a question was no",
     "2": "the arguments or the settings are wrong, or a command that asks has neither a terminal "
     "nor --yes; nothing was changed",
     "3": "trellis serve: another node of the cluster owns the replicated log",
@@ -102,6 +103,6 @@ def _flag(flag: Argument) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Return a text in which characters with a meaning in roff are escaped."""
+    """Escape the characters of a text that have a meaning in roff."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped[:1] in (".", "'") else escaped

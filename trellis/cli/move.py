@@ -75,7 +75,10 @@ def _add_common(command: Parser) -> None:
 
 
 def move(arguments: argparse.Namespace) -> int:
-    """Move messages to a queue or an exchange. Return 1 if the move stopped before its end."""
+    """Move messages to a queue or an exchange.
+
+    Return the exit code 1 if the move stopped before its end, or if no message can be moved.
+    """
     if (arguments.to is None) == (arguments.exchange is None):
         raise CommandError("give either --to QUEUE, or --exchange NAME", 2)
     if arguments.key is not None and arguments.exchange is None:
@@ -89,7 +92,7 @@ def move(arguments: argparse.Namespace) -> int:
 
 
 def redrive(arguments: argparse.Namespace) -> int:
-    """Move dead letters back to their queues. Return 1 if the move stopped before its end."""
+    """Move dead letters back to their queues; return the exit code as `move` does."""
     return _run(arguments, "redrive", {})
 
 
@@ -101,12 +104,11 @@ def _run(arguments: argparse.Namespace, action: str, body: Row) -> int:
     if arguments.rate is not None:
         body["rate"] = arguments.rate
     survey = client.json("POST", *path, body=body | {"dry_run": True})
-    if arguments.dry_run:
+    movable = bool(survey["queues"])
+    if arguments.dry_run or not movable:
         _print_result(survey, arguments, survey_lines(survey))
-        return 0
-    if not survey["queues"]:
-        _print_result(survey, arguments, survey_lines(survey))
-        return 1 if survey["refused"] else 0
+        # No message of a queue with messages can be moved: a failure, also for a dry run.
+        return 1 if survey["refused"] and not movable else 0
     confirm(arguments, survey_lines(survey))
     row = _follow(client, client.json("POST", *path, body=body), arguments)
     _print_result(row, arguments, _end_lines(row))

@@ -17,7 +17,7 @@ from trellis.settings.rendering import quantity, title
 Commands = Any
 #: Placeholders of values in --help, by unit.
 METAVARS = {"s": "SECONDS", "bytes": "BYTES"}
-#: Ages in options, and the length of their units in seconds.
+#: The form of an age in the value of an option, such as 15m, and the seconds of each unit.
 _AGE = re.compile(r"(\d+)(s|m|h|d)")
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -131,7 +131,7 @@ def number(kind: type[int] | type[float], least: float) -> Any:
 
 
 def age_of(text: str) -> int:
-    """Return the seconds of an option such as 15m, 2h or 7d.
+    """Return the seconds of an age such as 15m, 2h or 7d, the value of an option.
 
     Raises argparse.ArgumentTypeError.
     """
@@ -169,9 +169,9 @@ def add_settings(command: Parser, section: str = "", without: Collection[str] = 
 
 @functools.cache
 def _settings(section: str, without: tuple[str, ...]) -> Parser:
-    """Return a parser with the flags of `add_settings`; commands take over its groups and flags.
+    """Return a parser with the flags of `add_settings`, which commands add to their own parsers.
 
-    Most commands of a module have the same flags, and making them takes 2 ms each time.
+    The parser is cached: most commands of a module have the same flags, and making them takes 2 ms.
     """
     flags = Parser(add_help=False)
     group = flags.add_argument_group(

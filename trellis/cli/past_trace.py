@@ -50,7 +50,7 @@ class PastTrace:
         self._arguments = arguments
         self._matches = _filter(arguments)
         self._topology = PastTopology(arguments)
-        #: Numbers of the messages with a message_id: a dead letter keeps its number.
+        #: Message numbers by message_id: a dead letter gets the number of its original message.
         self._numbers: dict[str, int] = {}
         self._found = 0
         #: Number of messages whose destinations are not known.
@@ -102,8 +102,8 @@ class PastTrace:
     def _number(self, row: Row) -> int:
         """Return the number by which the trace names the message of a row: 1, 2, 3, ...
 
-        Rows with the same message_id get the same number. So a dead letter has the same number as
-        the original message.
+        Rows with the same message_id get the same number. So a dead letter with a message_id has
+        the number of its original message.
         """
         if row["message_id"] in self._numbers:
             return self._numbers[row["message_id"]]

@@ -141,7 +141,10 @@ def _body_lines(payload: bytes, in_hex: bool) -> Iterator[str]:
 
 
 def _text(payload: bytes) -> str | None:
-    """Return a body as text; None if it is not text. The end may be cut inside a character."""
+    """Return a body as text; None if it is not text.
+
+    A body whose last character is cut off counts as text; the result is without this character.
+    """
     for end in (len(payload), *range(len(payload) - 1, max(0, len(payload) - 4), -1)):
         try:
             text = payload[:end].decode()

@@ -121,7 +121,10 @@ def publish(arguments: argparse.Namespace) -> int:
 
 
 def _retained_text(arguments: argparse.Namespace, payload: bytes) -> str:
-    """Return the end of the answer if the message changes the retained message of its topic."""
+    """Return a phrase for the end of the printed result: the effect of --retain on the topic.
+
+    Return "" without --retain.
+    """
     if not arguments.retain:
         return ""
     if not payload:
@@ -148,7 +151,7 @@ def _address_of_topic(topic: str) -> tuple[str, str]:
 
     Raises CommandError.
     """
-    # Imports the core, which other messages do not need.
+    # This import loads the core, which is not needed without --mqtt.
     from protocols.mqtt.codec.topics import EXCHANGE, RESERVED
 
     try:

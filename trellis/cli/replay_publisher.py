@@ -31,7 +31,7 @@ class ReplayPublisher:
         self.refused = 0
         self._place = f"{host}:{port}"
         self._input = b""
-        #: Offsets of unconfirmed messages, by delivery tag.
+        #: Offsets of messages that are neither confirmed nor refused, by delivery tag.
         self._unconfirmed: dict[int, int] = {}
         try:
             self._socket = socket.create_connection((host.strip("[]"), port), TIMEOUT)
@@ -106,8 +106,8 @@ class ReplayPublisher:
     def summary(self, end: int) -> str:
         """Return a text with the number of confirmed messages and the offset to continue from.
 
-        The offset is the first unconfirmed offset. If all messages are confirmed, the offset is
-        `end`, the first offset that was not published.
+        The offset is that of the first message without an answer. If the broker has answered all
+        messages, it is `end`, the first offset that was not published.
         """
         first = min(self._unconfirmed.values(), default=end)
         return f"{self.confirmed} messages are confirmed; continue with --from {first}"

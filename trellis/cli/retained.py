@@ -70,7 +70,11 @@ def list_retained(arguments: argparse.Namespace) -> int:
     shown = [_cells(row) for row in rows]
     print(table(shown, list(shown[0])) if shown else "no retained messages")
     if len(rows) == arguments.count:
-        print(f"there may be more: --count is {arguments.count}")
+        answer = client.request("GET", *path, "count", query={"filter": arguments.filter})
+        all_: dict[str, Any] = client.decode(answer, dict[str, Any], "count", *path, "count")
+        if all_["topics"] > len(rows):
+            total = f"{'more than ' if all_['more'] else ''}{all_['topics']:,}"
+            print(f"the first {len(rows):,} of {total} are shown; --count N shows more")
     return 0
 
 

@@ -18,6 +18,9 @@ from trellis.cli.actions import (
     print_result,
     show,
 )
+from trellis.cli.api_client import ApiClient
+from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.consequences import role_lines
 from trellis.cli.parsing import CommandError, Commands, Parser
 from trellis.cli.readable import count_text
 
@@ -37,15 +40,17 @@ def add(commands: Commands) -> None:
         "clear",
         clear_role,
         "remove a virtual host from a role",
-        "NAME [--vhost NAME]",
+        "NAME [--yes] [--vhost NAME]",
     )
     _add_name(command)
+    add_yes(command)
     add_result(command)
     add_vhost(command)
     command = add_action(
-        roles, "roles", "delete", delete_role, "delete a role that no user has", "NAME"
+        roles, "roles", "delete", delete_role, "delete a role that no user has", "NAME [--yes]"
     )
     _add_name(command)
+    add_yes(command)
     add_result(command)
     command = add_action(
         roles,
@@ -138,13 +143,14 @@ def set_role(arguments: argparse.Namespace) -> int:
 
 
 def clear_role(arguments: argparse.Namespace) -> int:
-    """Remove what a role grants in one virtual host.
+    """Remove what a role grants in one virtual host, after a confirmation.
 
     Raises CommandError if the role grants nothing there.
     """
     known = _present(arguments, arguments.name)
     if known is None or arguments.vhost not in known:
         raise CommandError(f"role {arguments.name} grants nothing in vhost {arguments.vhost}")
+    confirm(arguments, role_lines(ApiClient(arguments), arguments.name, arguments.vhost))
     left = {vhost: grant for vhost, grant in known.items() if vhost != arguments.vhost}
     ask(arguments, "PUT", "roles", arguments.name, body={"vhosts": left})
     text = f"role '{arguments.name}' grants nothing in vhost '{arguments.vhost}' any more"
@@ -153,14 +159,20 @@ def clear_role(arguments: argparse.Namespace) -> int:
 
 
 def delete_role(arguments: argparse.Namespace) -> int:
-    """Delete a role. The broker refuses to delete a role that a user has."""
-    ask(arguments, "DELETE", "roles", arguments.name)
+    """Delete a role, after a confirmation. The broker refuses to delete a role that a user has."""
+    client = ApiClient(arguments)
+    if client.json("GET", "roles", arguments.name)["users"] == 0:
+        confirm(arguments, role_lines(client, arguments.name))
+    client.request("DELETE", "roles", arguments.name)
     print_result(arguments, f"deleted role '{arguments.name}'", role=arguments.name, changed=True)
     return 0
 
 
 def assign_role(arguments: argparse.Namespace) -> int:
-    """Give users a role, or take their role away. Raises CommandError without a role."""
+    """Give users a role, or with --none take their role away.
+
+    Raises CommandError if the arguments name neither a role nor --none.
+    """
     names, role = list(arguments.members), arguments.name
     if arguments.none:
         names, role = [role, *names] if role else names, ""

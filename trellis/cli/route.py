@@ -156,7 +156,7 @@ def _source(arguments: argparse.Namespace) -> RouteSource:
     """Return the running broker, or a broker in memory with the definitions of --definitions."""
     if arguments.definitions is None:
         return LiveRoutes(ApiClient(arguments))
-    # Imports the core, which a question to a running broker does not need.
+    # This import loads the core, which is not needed if a running broker answers.
     from trellis.cli.routes_in_memory import RoutesInMemory
 
     return RoutesInMemory.of_file(arguments.definitions)

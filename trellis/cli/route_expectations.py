@@ -108,7 +108,7 @@ def read_expectations(path: str) -> list[Expectation]:
 
 
 def result_of(expectation: Expectation, ask: Ask) -> ExpectationResult:
-    """Ask for the route of an expectation's message, and compare its queues.
+    """Ask for the route of an expectation's message, and compare the queues with the expectation.
 
     Raises CommandError.
     """

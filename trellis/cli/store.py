@@ -144,7 +144,7 @@ class _FindingPrinter:
         self._rows: list[dict[str, Any]] = []
 
     def add(self, finding: Finding) -> None:
-        """Print a finding, or keep it for the end."""
+        """Print a finding, or with --json store it until `end`."""
         if not self._json:
             print(finding)
             return
@@ -152,7 +152,7 @@ class _FindingPrinter:
         self._rows.append({name: getattr(finding, name) for name in names})
 
     def end(self, text: str = "", **fields: object) -> None:
-        """Print the text of the end, or with --json all findings and the fields."""
+        """Print `text`, or with --json an object with all findings and `fields`."""
         if self._json:
             print_json({"findings": self._rows, **fields})
         elif text:

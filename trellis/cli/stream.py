@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
+from broker.stream.arrow import BatchView
 from broker.stream.template import COLUMNS
 from trellis.cli.actions import print_json
 from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.export import add_export
-from trellis.cli.parsing import CommandError, Commands, Parser, add_command, number
+from trellis.cli.parsing import CommandError, Commands, Parser, add_command, number, time_of
 from trellis.cli.stream_source import StreamSource, add_range
 from trellis.cli.table import columns_of, table
 
@@ -21,6 +24,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: A time in seconds after the last possible datetime; larger timestamps are replaced by this time,
 #: because a timedelta cannot hold them.
 _TOO_LATE = 1 << 40
+#: Number of rows that `trellis stream head` prints without --count and --follow.
+_ROWS: Final = 10
+#: Seconds between two requests of --follow for new rows.
+_FOLLOW_SECONDS: Final = 0.5
 
 
 def add(commands: Commands) -> None:
@@ -44,11 +51,24 @@ def add(commands: Commands) -> None:
         "head",
         show_head,
         "print rows of a stream, one JSON object per line",
-        "QUEUE [--from N] [--to N] [--count N] ",
+        "QUEUE [--from N | --since TIME] [--to N] [--count N] [--follow] ",
     )
     add_range(head)
     head.add_argument(
-        "--count", type=number(int, 1), default=10, metavar="N", help="largest number of rows [10]"
+        "--since",
+        type=time_of,
+        metavar="TIME",
+        help="first row by its time of publication: an age such as 15m, 2h or 7d, or an ISO 8601 "
+        "time (UTC, unless it names a zone)",
+    )
+    head.add_argument(
+        "--count",
+        type=number(int, 1),
+        metavar="N",
+        help="largest number of rows [10, without a limit with --follow]",
+    )
+    head.add_argument(
+        "--follow", action="store_true", help="wait for new rows, and print them, until Ctrl-C"
     )
     add_export(tools)
 
@@ -94,21 +114,41 @@ def show_archive(arguments: argparse.Namespace) -> int:
 
 
 def show_head(arguments: argparse.Namespace) -> int:
-    """Print the first --count rows of a range of offsets, one JSON object per line."""
-    left = arguments.count
-    for _, batch, first, end in StreamSource(arguments).batches():
-        for row in range(first, min(end, first + left)):
-            cells = {
-                column: _readable(column, batch.value(column, row))
-                for column in COLUMNS
-                if column != "content_header"
-            }
-            known = {column: cell for column, cell in cells.items() if cell is not None}
-            print(json.dumps(known, default=_text, ensure_ascii=False))
-        left -= end - first
-        if left <= 0:
-            break
-    return 0
+    """Print the first --count rows of a range, one JSON object per line; with --follow, wait for
+    new rows.
+
+    Raises CommandError.
+    """
+    if arguments.since is not None and arguments.first is not None:
+        raise CommandError("give either --from N, or --since TIME", 2)
+    left = arguments.count or (sys.maxsize if arguments.follow else _ROWS)
+    source = StreamSource(arguments)
+    since = 0 if arguments.since is None else round(arguments.since * 1_000_000)
+    if since:
+        source.begin_with_segment_of(since)
+    while True:
+        for _, batch, first, end in source.batches():
+            for row in range(first, end):
+                published: Any = batch.value("published_at", row)
+                if published >= since:
+                    _print_row(batch, row)
+                    left -= 1
+                    if left == 0:
+                        return 0
+            arguments.first = int(batch.base) + end
+        if not arguments.follow:
+            return 0
+        time.sleep(_FOLLOW_SECONDS)
+
+
+def _print_row(batch: BatchView, row: int) -> None:
+    cells = {
+        column: _readable(column, batch.value(column, row))
+        for column in COLUMNS
+        if column != "content_header"
+    }
+    known = {column: cell for column, cell in cells.items() if cell is not None}
+    print(json.dumps(known, default=_text, ensure_ascii=False), flush=True)
 
 
 def _readable(column: str, cell: Any) -> Any:
@@ -116,13 +156,13 @@ def _readable(column: str, cell: Any) -> Any:
     any other cell unchanged.
     """
     if column in ("published_at", "timestamp") and cell is not None:
-        time = (
+        age = (
             timedelta(microseconds=cell)
             if column == "published_at"
             else timedelta(seconds=min(cell, _TOO_LATE))
         )
         try:
-            return (_EPOCH + time).isoformat().replace("+00:00", "Z")
+            return (_EPOCH + age).isoformat().replace("+00:00", "Z")
         except OverflowError:
             return cell  # Not a datetime: publishers may send any 64-bit number.
     return json.loads(cell) if column == "headers" and cell is not None else cell

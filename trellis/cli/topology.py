@@ -272,7 +272,7 @@ def _queue_lines(client: ApiClient, row: Row) -> Iterator[str]:
 
 
 def _first_bindings(client: ApiClient, *path: str) -> tuple[list[Row], int]:
-    """Return the first bindings of a list of the HTTP API, and the number of all bindings."""
+    """Return the first SHOWN + 1 bindings at `/api/PATH`, and the number of all bindings there."""
     query = {"page": 1, "page_size": SHOWN + 1}
     answer = client.request("GET", *path, query=query)
     page: Row = client.decode(answer, Row, "page of bindings", *path)

@@ -91,7 +91,7 @@ def add(commands: Commands) -> None:
 
 
 class RunningTrace:
-    """A trace in the broker, which is ended at the end of the `with` block."""
+    """A context manager that starts a trace in the broker, and ends the trace at exit."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._client = ApiClient(arguments)
@@ -109,7 +109,7 @@ class RunningTrace:
         try:
             self._client.request("DELETE", *self._path, self._number)
         except CommandError:
-            pass  # The trace has ended: the broker ends a trace that is not read.
+            pass  # The broker ends a trace that nothing reads, so this trace ends in any case.
 
     def steps(self) -> Iterator[Row]:
         """Yield the steps of the traced messages as they come. Raises CommandError."""
@@ -140,7 +140,7 @@ def _filter(arguments: argparse.Namespace) -> Row:
 
 
 def trace(arguments: argparse.Namespace) -> int:
-    """Print the steps of messages until their number is reached or the command is interrupted."""
+    """Print the steps of traced messages: --count steps, or all until the user interrupts."""
     if arguments.journal is not None:
         return _trace_past(arguments)
     if arguments.since is not None or arguments.until is not None:
@@ -166,7 +166,7 @@ def trace(arguments: argparse.Namespace) -> int:
 
 def _trace_past(arguments: argparse.Namespace) -> int:
     """Print the steps of past messages. The exit code is 1 if no message matches."""
-    from trellis.cli.past_trace import PastTrace  # imports the core, which other traces do not need
+    from trellis.cli.past_trace import PastTrace  # loads the core, which is needed here only
 
     past = PastTrace(arguments)
     shown = 0

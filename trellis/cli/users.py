@@ -26,6 +26,7 @@ from trellis.cli.actions import (
 )
 from trellis.cli.api_client import ApiClient, ApiRefused
 from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.consequences import permission_lines
 from trellis.cli.parsing import CommandError, Commands, Parser
 from trellis.cli.readable import count_is_text, count_text
 from trellis.cli.user_file import FIELDS
@@ -152,9 +153,10 @@ def _add_permissions(commands: Commands) -> None:
         "clear",
         clear_permission,
         "revoke a user's access to a virtual host",
-        "USER [--vhost NAME]",
+        "USER [--yes] [--vhost NAME]",
     )
     _add_name(command, "USER")
+    add_yes(command)
     add_result(command)
     add_vhost(command)
     command = add_action(
@@ -378,8 +380,10 @@ def set_permission(arguments: argparse.Namespace) -> int:
 
 
 def clear_permission(arguments: argparse.Namespace) -> int:
-    """Revoke a user's access to a virtual host."""
-    ask(arguments, "DELETE", "permissions", arguments.vhost, arguments.name)
+    """Revoke a user's access to a virtual host, after a confirmation."""
+    client = ApiClient(arguments)
+    confirm(arguments, permission_lines(client, arguments.vhost, arguments.name))
+    client.request("DELETE", "permissions", arguments.vhost, arguments.name)
     text = f"user '{arguments.name}' may not use vhost '{arguments.vhost}' any more"
     print_result(arguments, text, user=arguments.name, vhost=arguments.vhost, changed=True)
     return 0

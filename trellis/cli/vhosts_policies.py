@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -19,8 +21,9 @@ from trellis.cli.actions import (
 )
 from trellis.cli.api_client import ApiClient
 from trellis.cli.confirming import add_yes, arriving_text, confirm
+from trellis.cli.consequences import policy_lines, vhost_lines
 from trellis.cli.parsing import CommandError, Commands
-from trellis.cli.readable import count_is_text, count_text
+from trellis.cli.readable import count_text
 
 
 def add(commands: Commands) -> None:
@@ -80,9 +83,15 @@ def add(commands: Commands) -> None:
     add_result(command)
     add_vhost(command)
     command = add_action(
-        policies, "policies", "clear", clear_policy, "delete a policy", "NAME [--vhost NAME]"
+        policies,
+        "policies",
+        "clear",
+        clear_policy,
+        "delete a policy",
+        "NAME [--yes] [--vhost NAME]",
     )
     command.add_argument("name", metavar="NAME", help="name of the policy")
+    add_yes(command)
     add_result(command)
     add_vhost(command)
 
@@ -109,26 +118,24 @@ def delete_vhost(arguments: argparse.Namespace) -> int:
     The broker closes the connections of the virtual host.
     """
     client = ApiClient(arguments)
-    row = client.json("GET", "vhosts", arguments.name)
-    queues = len(client.json("GET", "queues", arguments.name))
-    connections = len(client.json("GET", "vhosts", arguments.name, "connections"))
-    consequence = (
-        f"vhost '{arguments.name}' is deleted with {count_text(queues, 'queue')} and "
-        f"{count_text(row['messages'], 'message')}; {count_is_text(connections, 'connection')} "
-        "closed"
-    )
-    if not arguments.yes:
-        coming = arriving_text(client, "vhosts", arguments.name)
-        consequence += f"; {coming}, whose publishers are disconnected" if coming else ""
-    confirm(arguments, [consequence])
+    row = client.json("GET", "consequences", "vhosts", arguments.name)
+    confirm(arguments, _deletion_lines(client, row))
     client.request("DELETE", "vhosts", arguments.name)
     text = (
-        f"deleted vhost '{arguments.name}' with {count_text(queues, 'queue')} and "
+        f"deleted vhost '{arguments.name}' with {count_text(row['queues'], 'queue')} and "
         f"{count_text(row['messages'], 'message')}"
     )
-    counts = {"queues": queues, "messages": row["messages"], "connections": connections}
+    counts = {name: row[name] for name in ("queues", "messages", "connections")}
     print_result(arguments, text, vhost=arguments.name, **counts, changed=True)
     return 0
+
+
+def _deletion_lines(client: ApiClient, row: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines that tell the user the consequences of deleting a virtual host."""
+    yield from vhost_lines(row)
+    coming = arriving_text(client, "vhosts", row["vhost"])
+    if coming:
+        yield f"{coming} now, and their publishers are disconnected"
 
 
 def list_policies(arguments: argparse.Namespace) -> int:
@@ -162,8 +169,10 @@ def set_policy(arguments: argparse.Namespace) -> int:
 
 
 def clear_policy(arguments: argparse.Namespace) -> int:
-    """Delete the policy that the arguments name."""
-    ask(arguments, "DELETE", "policies", arguments.vhost, arguments.name)
+    """Delete the policy that the arguments name, after a confirmation."""
+    client = ApiClient(arguments)
+    confirm(arguments, policy_lines(client, arguments.vhost, arguments.name))
+    client.request("DELETE", "policies", arguments.vhost, arguments.name)
     text = f"deleted policy '{arguments.name}' in vhost '{arguments.vhost}'"
     print_result(arguments, text, policy=arguments.name, vhost=arguments.vhost, changed=True)
     return 0

@@ -8,14 +8,15 @@ from typing import Any, Final
 import msgspec
 
 from trellis.cli.actions import add_action, add_group, add_vhost
-from trellis.cli.api_client import ApiClient
-from trellis.cli.parsing import Commands, Parser, number
+from trellis.cli.api_client import ApiClient, ApiRefused
+from trellis.cli.parsing import CommandError, Commands, Parser, number
 from trellis.cli.readable import time_text
-from trellis.diagnosis.topics import topic_findings
 from trellis.settings.errors import printable
 
 #: Exit code if a problem was found: 1, as in `trellis health`.
 FOUND: Final = 1
+#: HTTP status of an answer about an object that does not exist.
+_NOT_FOUND: Final = 404
 
 
 def add(commands: Commands) -> None:
@@ -60,7 +61,7 @@ def _action(group: Commands, name: str, run: Any, text: str, usage: str) -> Pars
 def why_queue(arguments: argparse.Namespace) -> int:
     """Print the problems of a queue; return the exit code 1 (FOUND) if there are any."""
     path = ("why", "queues", arguments.vhost, arguments.name)
-    answer = _ask(arguments, path, {"seconds": arguments.seconds})
+    answer = _ask(arguments, path, {"seconds": arguments.seconds}, "list queues")
     queue = answer["queue"]
     head = (
         f"{queue['type']} queue '{queue['name']}' in vhost '{queue['vhost']}': "
@@ -74,7 +75,7 @@ def why_queue(arguments: argparse.Namespace) -> int:
 
 def why_client(arguments: argparse.Namespace) -> int:
     """Print the problems of a client; return the exit code 1 (FOUND) if there are any."""
-    answer = _ask(arguments, ("why", "clients", arguments.name), {})
+    answer = _ask(arguments, ("why", "clients", arguments.name), {}, "list connections")
     client = answer["client"]
     head = (
         f"client '{client['name']}': open connections: {client['connections']:,}, MQTT sessions: "
@@ -88,24 +89,32 @@ def why_topic(arguments: argparse.Namespace) -> int:
 
     Return the exit code 1 (FOUND) if a reason was found.
     """
-    query: dict[str, object] = {"mqtt": arguments.topic, "vhost": arguments.vhost}
-    if arguments.publisher is not None:
-        query["user"] = arguments.publisher
-    route = _ask(arguments, ("route",), query)
-    findings = [msgspec.to_builtins(finding) for finding in topic_findings(route)]
-    answer = {"topic": arguments.topic, "queues": route["queues"], "findings": findings}
+    query = {} if arguments.publisher is None else {"user": arguments.publisher}
+    path = ("why", "topics", arguments.vhost, arguments.topic)
+    lists = "vhosts list" if arguments.publisher is None else "users list"
+    answer = _ask(arguments, path, query, lists)
     head = (
         f"topic '{arguments.topic}' in vhost '{arguments.vhost}': queues and sessions reached: "
-        f"{len(route['queues']):,}"
+        f"{answer['reached']:,}"
     )
     return _show(arguments, answer, head)
 
 
 def _ask(
-    arguments: argparse.Namespace, path: tuple[str, ...], query: dict[str, object]
+    arguments: argparse.Namespace, path: tuple[str, ...], query: dict[str, object], lists: str
 ) -> dict[str, Any]:
+    """Return the answer to a request.
+
+    Raises CommandError. The error for an unknown object names the command `lists`, without
+    `trellis`, which prints the known ones.
+    """
     client = ApiClient(arguments)
-    data = client.request("GET", *path, query=query)
+    try:
+        data = client.request("GET", *path, query=query)
+    except ApiRefused as refusal:
+        if refusal.status != _NOT_FOUND:
+            raise
+        raise CommandError(f"{refusal}; next: trellis {lists}") from None
     answer: dict[str, Any] = client.decode(data, dict[str, Any], "answer", *path)
     return answer
 
@@ -122,8 +131,7 @@ def _show(arguments: argparse.Namespace, answer: dict[str, Any], head: str) -> i
     print(printable(head))
     for finding in findings:
         print(printable(f"- {finding['text']}"))
-        if finding["next"]:
-            print(printable(f"  next: {finding['next']}"))
+        print(printable(f"  next: {finding['next']}"))
     if not findings:
-        print("no problem found")
+        print(f"no problem found\n  next: {printable(answer['next'])}")
     return FOUND if findings else 0

@@ -158,7 +158,9 @@ class Adoption:
     def carry_out(
         self, survey: DirectorySurvey, directory: AdoptedDirectory, found: LogSurvey
     ) -> int:
-        """Begin the log with an open directory: append a claim, then store the directory's state.
+        """Append a claim to the log, then store the claim's state in the open directory.
+
+        Afterwards the log begins with the content of the directory.
 
         Return the epoch, which is the number of the claim. `found` is the result of `examine`. If
         this program ends between the two writes, the next adoption of the directory finds the

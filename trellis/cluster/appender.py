@@ -14,7 +14,8 @@ from trellis.cluster.client_options import ClientLog, delivery_seconds, producer
 from trellis.cluster.topic import PARTITION
 from trellis.settings.cluster import ClusterSettings
 
-#: Seconds after the library's own deadline at which an append without a report of its outcome ends.
+#: An append ends if the library has not reported its outcome this number of seconds after the
+#: library's own deadline.
 LATE_SECONDS: Final = 2.0
 #: Longest time in seconds of one wait for a report from the library. A report ends the wait at
 #: once; `close` ends it within this time.

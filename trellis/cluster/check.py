@@ -81,7 +81,7 @@ def _of_nodes(topic: KafkaTopic, cluster: ClusterSettings) -> Iterator[str]:
 def _of_timeout(milliseconds: int, cluster: ClusterSettings) -> str:
     """Return why the value of Kafka's setting SESSION_TIMEOUT is unsafe; "" if it is safe.
 
-    The text is the end of a line of findings.
+    `_of_nodes` appends the text to the name and the value of the setting.
     """
     seconds = milliseconds / 1000
     silence, lease = seconds + SILENCE_MARGIN, seconds + LEASE_MARGIN
@@ -98,7 +98,7 @@ def _of_timeout(milliseconds: int, cluster: ClusterSettings) -> str:
 def _of_expiration(milliseconds: int, cluster: ClusterSettings) -> str:
     """Return why the value of Kafka's setting EXPIRATION is unsafe; "" if it is safe.
 
-    The text is the end of a line of findings.
+    `_of_nodes` appends the text to the name and the value of the setting.
     """
     least = max(EXPIRATION_LEAST, int(delivery_seconds(cluster) * 10_000))
     if milliseconds >= least:

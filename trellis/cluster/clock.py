@@ -10,11 +10,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+try:
+    from trellis.cluster import boot_clock
+except ImportError:  # Trellis is installed without compiled modules.
+    _boot_clock: Callable[[], float] = partial(
+        time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    )
+else:
+    _boot_clock = boot_clock.boot_seconds
+
 #: Return the time since the machine was started, in seconds. The event loop calls it before each
-#: flush, so it is a call of C code without a Python function around it.
-boot_seconds: Final[Callable[[], float]] = partial(
-    time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-)
+#: flush, so it is a call of C code without a Python function around it. The function of
+#: boot_clock.c takes a third of the instructions of `time.clock_gettime`.
+boot_seconds: Final = _boot_clock
 
 
 def wall_ms() -> int:

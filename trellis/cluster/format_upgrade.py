@@ -29,7 +29,7 @@ class FormatUpgrade:
         self._owner = owner
         self._newest = newest
         self._raise = raise_format
-        #: The nodes for which the format has not been raised, as logged last.
+        #: The nodes in the last log line, which cannot read the newest format yet.
         self._late: list[str] = []
 
     def look(self, nodes: NodeList, reports: Mapping[str, NodeReport]) -> None:

@@ -44,8 +44,8 @@ class Reporting:
         self._report = report
         self._on_conflict = on_conflict
         self._reported = NodeReport(-1)
-        #: The first report of another host or data directory that was found, and the time of the
-        #: find in ms.
+        #: The first report of another host or data directory under this node's name, and the time
+        #: in ms at which this node found that report.
         self._found: tuple[NodeReport, int] | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
@@ -64,7 +64,7 @@ class Reporting:
             self._stopped.wait(REPORT_SECONDS)
 
     def report(self) -> None:
-        """Send the node's report if it has changed, or if the last report sent is old."""
+        """Send the node's report if it has changed, or REPEAT_SECONDS after the last report."""
         report = self._report()
         age = report.wall - self._reported.wall
         if replace(report, wall=self._reported.wall) == self._reported and (

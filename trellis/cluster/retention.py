@@ -25,14 +25,19 @@ from trellis.cluster.format_upgrade import FormatUpgrade
 
 #: Seconds between two checks of the nodes' reports.
 LOOK_SECONDS: Final = 2.0
+#: The owner appends a mark each time it has appended this part of `Retention.bytes`. Kafka frees
+#: the space of removed records minutes later, and by then the log must not be larger than
+#: `Retention.bytes` and two segments.
+MARK_PART: Final = 1 / 4
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Limits for the retention of the log: the distance of its marks, and its largest size."""
+    """Limits for the retention of the log: its wanted size, and its largest size."""
 
-    #: The owner appends a mark after this number of bytes, or after this number of seconds.
+    #: Wanted size of the log in bytes. The owner appends a mark after MARK_PART of this size.
     bytes: int
+    #: The owner also appends a mark after this number of seconds.
     seconds: float
     #: Size of the log in bytes above which the node that is farthest behind is struck from the
     #: list.
@@ -167,7 +172,7 @@ class LogRetention:
 
     def _mark_is_due(self) -> bool:
         return (
-            self._shipped() - self._marked_bytes >= self._limits.bytes
+            self._shipped() - self._marked_bytes >= self._limits.bytes * MARK_PART
             or self._clock() - self._marked_at >= self._limits.seconds
         )
 

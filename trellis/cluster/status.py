@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import trellis
-from broker.replication.contract import LogUnreachable
-from broker.replication.records import ClusterState, ReplicationError
+from broker.replication.contract import LogTrimmed, LogUnreachable
+from broker.replication.records import ClusterState, ReplicationError, decode
 from broker.replication.report import NodeReport
 from broker.store.disk import StoreError
 from broker.store.opening import CATALOG
 from trellis.cluster.clock import wall_ms
-from trellis.cluster.kafka_log import group_name, node_reports
+from trellis.cluster.kafka_log import KafkaLog, group_name, node_reports
 from trellis.cluster.topic import KafkaTopic, TopicFacts
 from trellis.settings.cluster import ClusterSettings
 
@@ -52,7 +52,14 @@ def status(cluster: ClusterSettings) -> ClusterStatus:
     facts, low, tip = topic.facts(), topic.low(), topic.tip()
     reports, now = node_reports(cluster, topic), wall_ms()
     newest = max((report.batch for report in reports.values()), default=0)
-    rows = [_row(name, report, newest, low, now) for name, report in sorted(reports.items())]
+    written = _times_of_records({report.offset for report in reports.values()}, cluster)
+    rows = [
+        {
+            **_row(name, report, newest, low, now),
+            "seconds_behind": _seconds_behind(report, written.get(report.offset), now),
+        }
+        for name, report in sorted(reports.items())
+    ]
     rows += [
         {"node": name, "state": "unreported"}
         for name in sorted(_unreported(reports) - reports.keys())
@@ -78,6 +85,44 @@ def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict
         "must_be_seeded": report.offset < low,
         "ports": server.ports,
     }
+
+
+def _seconds_behind(report: NodeReport, written: int | None, now: int) -> float:
+    """Return by how many seconds a node is behind the active node.
+
+    The result is the age of the first record that the node lacks: the age at the time of the node's
+    report, or the age at `now` if the node has not reported for LOST_SECONDS. `written` is the time
+    at which the active node wrote this record; None if the node lacks no record. Both times are in
+    ms of Unix time.
+    """
+    if written is None:
+        return 0.0
+    lost = now - report.wall > LOST_SECONDS * 1000
+    at = now if lost else report.wall - report.clock_ms
+    return max(0.0, round((at - written) / 1000, 1))
+
+
+def _times_of_records(offsets: set[int], cluster: ClusterSettings) -> dict[int, int]:
+    """Return when the record at each offset was written, in ms of Unix time.
+
+    If the log was trimmed beyond an offset, the result has the time of the first record of the log.
+    An offset at which the log has no record yet is missing in the result. Raises LogUnreachable,
+    ReplicationError.
+    """
+    times: dict[int, int] = {}
+    log = KafkaLog(cluster, "status")
+    try:
+        log.connect(usable=False)
+        low, tip = log.bounds()
+        for offset in offsets:
+            records = log.read(max(low, offset)).records if offset < tip else []
+            if records:
+                times[offset] = decode(records[0][1]).wall
+    except LogTrimmed:
+        return times  # The log was trimmed meanwhile.
+    finally:
+        log.close()
+    return times
 
 
 def _formats(report: NodeReport) -> str:

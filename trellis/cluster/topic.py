@@ -203,9 +203,9 @@ class KafkaTopic:
         try:
             return self._ask_offset(spec, seconds)
         except LogUnreachable:
-            # The library keeps asking the leader that it knows, even after this node has answered
-            # that another node leads. The library drops that leader when it reads the topic's
-            # metadata again.
+            # The library keeps asking the Kafka node that it takes for the leader, even after that
+            # node has answered that another node leads now. Reading the topic's metadata makes the
+            # library ask the new leader.
             self._learn_leader(seconds)
             return self._ask_offset(spec, seconds)
 

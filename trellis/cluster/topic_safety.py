@@ -13,7 +13,8 @@ from broker.replication.records import ReplicationError
 from trellis.cluster.client_options import MESSAGE_MAX, MESSAGE_OVERHEAD
 from trellis.cluster.topic import IN_SYNC, REPLICAS, TopicFacts
 
-#: The smallest value of max.message.bytes: below, a batch of some MB would be thousands of records.
+#: The smallest permitted value of max.message.bytes. With a smaller value, a batch of some MB would
+#: be divided into thousands of records.
 MESSAGE_LEAST: Final = (64 << 10) + MESSAGE_OVERHEAD
 
 

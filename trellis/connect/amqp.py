@@ -54,7 +54,7 @@ ERRORS: Final = (
 
 
 class BrokerSession:
-    """An open connection with a channel in confirm mode."""
+    """An open connection of a link to the broker, with one channel in confirm mode."""
 
     def __init__(self, connection: AbstractConnection, channel: AbstractChannel) -> None:
         self.connection: Final = connection

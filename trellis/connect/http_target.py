@@ -22,7 +22,7 @@ ANSWER_MAX: Final = 64 << 10
 _ANSWER_SHOWN: Final = 200
 #: Characters of an error that are shown.
 _REASON_SHOWN: Final = 400
-#: Longest pause in seconds that an answer may ask for (Retry-After).
+#: Longest pause in seconds after an answer with Retry-After; a longer Retry-After is reduced to it.
 RETRY_AFTER_MAX: Final = 3_600.0
 GONE: Final = 410
 #: The statuses whose Retry-After is a pause of the whole link: the service has too much work.
@@ -32,7 +32,7 @@ _BUSY: Final = (429, 503)
 class HttpAnswer(NamedTuple):
     """The answer to a request. `status` is 0 if there was no answer; then `text` says why.
 
-    `retry_after` is the pause in seconds that the service asked for; None without such a request.
+    `retry_after` is the pause in seconds that the service asked for; None if it asked for none.
     """
 
     status: int

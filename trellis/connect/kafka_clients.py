@@ -109,7 +109,11 @@ class RecordWriter:
         headers: list[tuple[str, bytes]],
         timestamp: int,
     ) -> None:
-        """Send the record of a message. Raises KafkaFailed if the producer does not accept it."""
+        """Send the record of a message.
+
+        If the record is too large, `settled` gets the error. Raises KafkaFailed if the producer
+        does not accept the record for another reason.
+        """
 
         def answered(error: KafkaError | None, _: Message) -> None:
             with self._lock:

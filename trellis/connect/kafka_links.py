@@ -42,7 +42,7 @@ _KEY_MAX: Final = 255
 
 
 class OutgoingMessage(NamedTuple):
-    """A message for an exchange; `identifier` is its message_id."""
+    """A message to publish to an exchange; `identifier` is its message_id."""
 
     message: Message
     identifier: str
@@ -52,7 +52,7 @@ class OutgoingMessage(NamedTuple):
 class ToKafkaLink(ConnectorLink):
     """A link that copies messages of a queue or a stream to a topic of Kafka.
 
-    A message is acknowledged when Kafka has acknowledged its record.
+    A message is acknowledged when Kafka has acknowledged its record, or when it is dead-lettered.
     """
 
     def __init__(self, broker: BrokerSection, section: ToKafkaSection) -> None:
@@ -217,7 +217,7 @@ class FromKafkaLink(ConnectorLink):
         return refused
 
     def _outgoing(self, record: Record) -> OutgoingMessage:
-        """Return the message for a record."""
+        """Convert a record of Kafka to a message for the exchange, with its routing key."""
         topic, partition = str(record.topic()), int(record.partition() or 0)
         headers: Any = record.headers()
         raw_key, value = record.key(), record.value()

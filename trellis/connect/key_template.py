@@ -41,7 +41,10 @@ class KeyTemplate:
                 )
 
     def fill(self, fields: Mapping[str, str], words: str, headers: Mapping[str, object]) -> str:
-        """Return the text for a message; `{wordN}` is the N-th word of `words`, split at dots."""
+        """Return the text of the template with the values of a message.
+
+        `{wordN}` is the N-th word of `words`, split at dots.
+        """
         return "".join(
             self._value(part, fields, words, headers) if at % 2 else part
             for at, part in enumerate(self._parts)

@@ -20,7 +20,7 @@ SETTLED_SECONDS: Final = 10.0
 
 
 class LinkStopped(Exception):
-    """Raised when the link stops. The link does not connect again."""
+    """Raised if a link must stop and not connect again, such as after the answer 410 (Gone)."""
 
 
 class ConnectorLink(ABC):
@@ -98,7 +98,7 @@ async def until_lost(lost: asyncio.Future[None]) -> None:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error of a group, which may contain groups."""
+    """Return the first error in an exception group, whose members may be groups, too."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -50,8 +50,8 @@ class BrokerMessage:
         self.tag: Final = int(incoming.delivery_tag or 0)
         offset = incoming.headers.get(OFFSET_HEADER)
         self.offset: Final = offset if isinstance(offset, int) else None
-        #: Identifies the message to a receiver: the message_id, else stream and offset, else a new
-        #: identifier, which is another one after a redelivery.
+        #: Identifies the message to a receiver: the message_id, else stream and offset, else a
+        #: random identifier, which differs after a redelivery.
         self.identifier: Final = self._identifier()
 
     @property
@@ -72,7 +72,7 @@ class BrokerMessage:
         }
 
     def fields(self) -> dict[str, str]:
-        """Return the values of the fields of a key template."""
+        """Return the message's values for the fields of a key template, by name."""
         return {
             "routing_key": self.routing_key,
             "topic": self.topic,

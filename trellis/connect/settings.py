@@ -47,7 +47,8 @@ class BrokerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The section `[broker]`: the address of the broker, and the login.
 
     `url` is amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps://... for TLS. The password may be in
-    the file `password_file` instead. `ca` is a PEM file of authorities; "" means the system's.
+    the file `password_file` instead. `ca` is a PEM file of certificate authorities; "" means those
+    of the system.
     """
 
     url: str = "amqp://guest:guest@127.0.0.1:5672/"
@@ -256,7 +257,7 @@ def _check_webhook(section: WebhookSection) -> None:
     if not section.secrets and not section.secret_files:
         raise _Wrong(
             f"{where}: secrets",
-            f"needs a secret that signs the requests, such as {new_secret()} (this one is new)",
+            f"needs a secret that signs the requests, such as this random one: {new_secret()}",
         )
     for text in section.secrets:
         try:
@@ -285,8 +286,8 @@ def _key(text: str) -> bytes:
         key = b""
     if len(key) not in _SECRET_BYTES:
         raise ValueError(
-            f"must be {SECRET_PREFIX} and 24 to 64 bytes in Base64, such as {new_secret()} (this "
-            "one is new)"
+            f"must be {SECRET_PREFIX} and 24 to 64 bytes in Base64; use for example this random "
+            f"secret: {new_secret()}"
         )
     return key
 

@@ -72,7 +72,7 @@ class LinkSource:
         self._settled(message)
 
     async def settle_in_order(self, messages: list[BrokerMessage], tags: Progress) -> None:
-        """Settle messages; one acknowledgement covers all before the first unsettled message.
+        """Settle messages; one acknowledgement covers all messages before the first unsettled one.
 
         `tags` has the delivery tags of all messages of the channel.
         """
@@ -169,7 +169,8 @@ class StoredOffset:
     async def open(self) -> None:
         """Declare the exclusive queue that reserves the link for this process; read the offset.
 
-        Raises ChannelLockedResource (405) while another process has the exclusive queue.
+        Raises ChannelLockedResource (405) while another process has the exclusive queue, and
+        MessageRefused if the stored message is not an offset.
         """
         channel = self._session.channel
         await channel.declare_queue(f"{self._name}.lock", exclusive=True, timeout=TIMEOUT)

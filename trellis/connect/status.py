@@ -56,7 +56,7 @@ class LinkStatus:
         self._seconds = 0.0
 
     def failed(self, text: str) -> None:
-        """Keep the text of an error, and the present time."""
+        """Record the text of an error, and the present time."""
         self.error = text[:_TEXT_MAX]
         self.error_at = time.time()
 

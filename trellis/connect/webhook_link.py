@@ -104,7 +104,11 @@ class WebhookLink(ConnectorLink):
     async def _deliver(
         self, batch: list[BrokerMessage], source: LinkSource, target: HttpTarget
     ) -> bool:
-        """Settle the batch and return True; return False if `stopping` is set earlier."""
+        """Send a batch until the service accepts it; after the last attempt, dead-letter the batch.
+
+        Return True once the messages are settled, False if `stopping` is set earlier. Raises
+        LinkStopped if the service answers 410 (Gone).
+        """
         loop = asyncio.get_running_loop()
         for attempt in range(1, self._section.attempts + 1):
             if await self._wait_for_pause():

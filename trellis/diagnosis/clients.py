@@ -16,14 +16,14 @@ from broker.queues.queue import Queue
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.connection import Connection
 from protocols.mqtt.session.session import Session
-from trellis.diagnosis.findings import Problem, command, in_vhost, plural
+from trellis.diagnosis.findings import Problem, command, in_vhost, only, plural
 from trellis.diagnosis.findings import waiting as waits
 from trellis.diagnosis.queues import FULL, state_of
 from trellis.server.refusals import LoggedRefusal
 
 #: Names of the fields of a logged refusal that may name a client.
 NAME_FIELDS: Final = ("client_id", "user", "address", "new_address")
-#: Largest number of refusals of a client that are shown: its last ones.
+#: Largest number of refusals of a client that are shown: the latest ones.
 REFUSALS_MAX: Final = 10
 #: The texts of refusals, by event.
 _EVENTS: Final = {
@@ -40,9 +40,10 @@ _EVENTS: Final = {
 
 
 def belongs_to(row: dict[str, object], full_name: str, name: str) -> bool:
-    """True if `name` is a name of the connection: its client, user, address or full name.
+    """True if `name` names the connection: client identifier, connection name, user or address.
 
-    `row` is the connection's row in the list of connections.
+    The address is with or without its port. `row` is the connection's row in the list of
+    connections, `full_name` the broker's full name of the connection.
     """
     peer = str(row["peer"])
     return name in (row.get("client"), row["user"], peer, peer.rpartition(":")[0], full_name)
@@ -75,7 +76,9 @@ def _after_refusal(refusal: LoggedRefusal) -> str:
         return command("permissions", "list", user)
     if refusal.event == "session_taken_over":
         return command("list", "connections")
-    return command("users", "list") if refusal.event == "login_refused" else ""
+    if refusal.event == "login_refused":
+        return command("users", "list")
+    return command("list", "log", *only("event", refusal.event))
 
 
 def connection_findings(
@@ -94,7 +97,8 @@ def connection_findings(
     elif row["slow"]:
         unsent = connection.unsent
         rest = f"; {plural(unsent, 'byte')} wait to be sent to it" if unsent else ""
-        yield Problem("slow", f"the connection from {peer} {_slow(str(row['slow']))}{rest}")
+        text = f"the connection from {peer} {_slow(str(row['slow']))}{rest}"
+        yield Problem("slow", text, _after_slow(connection, str(peer)))
     if isinstance(connection, AmqpConnection):
         yield from _channels(connection)
 
@@ -104,7 +108,13 @@ def _slow(reason: str) -> str:
         "reads too slowly": "reads too slowly, so queues deliver to other consumers",
         "waits": "waits: the broker handles its last request",
     }
-    return known.get(reason, f"is throttled: {reason}")
+    return known.get(reason, f"{reason}, so the broker throttles it")
+
+
+def _after_slow(connection: Connection, peer: str) -> str:
+    if connection.throttled and not connection.paused:
+        return command("list", "settings", "--filter", "name=rates.*")
+    return watch_connection(peer)
 
 
 def _channels(connection: AmqpConnection) -> Iterator[Problem]:
@@ -126,6 +136,16 @@ def _channels(connection: AmqpConnection) -> Iterator[Problem]:
             )
 
 
+def watch_connection(peer: str) -> str:
+    """Return the command to type next if a client with a connection from `peer` has no problem."""
+    return command("list", "connections", *only("peer", peer), "--watch")
+
+
+def watch_session(client_id: str) -> str:
+    """Return the command to type next if a client that has only a session has no problem."""
+    return command("list", "sessions", *only("client_id", client_id), "--watch")
+
+
 def session_findings(session: Session) -> Iterator[Problem]:
     """Yield the problems of an MQTT session."""
     name, vhost = session.name, in_vhost(session.vhost.name)
@@ -143,6 +163,7 @@ def session_findings(session: Session) -> Iterator[Problem]:
             "receive_maximum",
             f"{waits(waiting)}, because the client has not acknowledged {in_flight:,}, which is "
             "its Receive Maximum",
+            watch_session(name),
         )
     over = session.inbox.fates()[OVER_LIMIT]
     if over:
@@ -150,20 +171,25 @@ def session_findings(session: Session) -> Iterator[Problem]:
             "backlog",
             f"messages dropped, because more than mqtt.session_backlog "
             f"({session.inbox.max_length:,}) waited: {over:,}",
+            command("list", "settings", "--filter", "name=mqtt.session_backlog"),
         )
     if session.dropped:
         yield Problem(
             "dropped",
             "messages of QoS 0 dropped, because the client did not read fast enough: "
             f"{int(session.dropped):,}",
+            watch_session(name),
         )
     if session.missed:
         yield Problem(
             "missed",
             "messages of QoS 0 that came while the client was away, and that no session keeps "
             f"(publish with QoS 1): {int(session.missed):,}",
+            command("trace", "--queue", session.inbox.name, *vhost),
         )
     if not session.subscriptions:
         yield Problem(
-            "no_subscription", "the session has no subscription, so no message comes for it"
+            "no_subscription",
+            "the session has no subscription, so no message comes for it",
+            command("list", "log", "--filter", "event=subscription_refused"),
         )

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import glob
 import shlex
 
 import msgspec
 
 
 class Problem(msgspec.Struct):
-    """A problem of a queue or a client.
+    """A problem of a queue, a client or a topic.
 
     `problem` is a name for programs, such as "no_consumer". `text` is a sentence, without a full
-    stop. `next` is the command that shows more or solves the problem; "" if there is none.
+    stop. `next` is the command that shows more or solves the problem.
     """
 
     problem: str
     text: str
-    next: str = ""
+    next: str
 
 
 def command(*words: str) -> str:
@@ -27,6 +28,11 @@ def command(*words: str) -> str:
 def in_vhost(vhost: str) -> tuple[str, ...]:
     """Return the arguments that name a virtual host; () for the default virtual host."""
     return () if vhost == "/" else ("--vhost", vhost)
+
+
+def only(column: str, value: str) -> tuple[str, str]:
+    """Return the arguments of `trellis list` for the rows whose `column` has exactly this value."""
+    return "--filter", f"{column}={glob.escape(value)}"
 
 
 def waiting(count: int) -> str:

@@ -20,11 +20,12 @@ from broker.queues.statistics import REDELIVERED
 from broker.stream.queue import StreamQueue
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.consumer import AmqpConsumer
-from trellis.diagnosis.findings import Problem, command, in_vhost, plural, waiting
+from trellis.diagnosis.findings import Problem, command, in_vhost, only, plural, waiting
 
 #: Largest number of consumers of a queue that are examined.
 CONSUMERS_MAX: Final = 1_000
-#: Number of returns from which the first message of a queue is called a poison message.
+#: A message at the head of a queue that was returned this number of times is called a poison
+#: message.
 POISON_RETURNS: Final = 3
 #: States of a consumer.
 READY, FULL, CHANNEL_FULL, SLOW = "ready", "full", "channel_full", "slow"
@@ -56,10 +57,24 @@ def queue_findings(
     if not isinstance(queue, StreamQueue):
         found += _consumers(vhost, queue)
     found += _head(vhost, queue)
-    found += _growth(queue, before, now)
+    found += _growth(before, now, next_consumers(vhost, queue))
     found += _limits(vhost, queue)
     found += _dead_letters(vhost, queue)
     return found
+
+
+def next_consumers(vhost: VirtualHost, queue: Queue) -> str:
+    """Return the command that lists the consumers of a queue, or the session of an inbox."""
+    if queue.private:
+        return command("list", "sessions", *only("inbox", queue.name), *in_vhost(vhost.name))
+    return command("list", "consumers", *only("queue", queue.name), *in_vhost(vhost.name))
+
+
+def watch_queue(vhost: VirtualHost, queue: Queue) -> str:
+    """Return the command to type next if a queue, or the inbox of a session, has no problem."""
+    if queue.private:
+        return next_consumers(vhost, queue)
+    return command("list", "queues", *only("name", queue.name), *in_vhost(vhost.name), "--watch")
 
 
 # -- consumers
@@ -94,7 +109,9 @@ def _consumers(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
         return
     if queue.held and not queue.paused:
         yield Problem(
-            "held", "a client returns very many messages, and deliveries continue after that"
+            "held",
+            "a client returns very many messages, and deliveries continue after that",
+            next_consumers(vhost, queue),
         )
     active = queue.consumers[:CONSUMERS_MAX]
     states = [state_of(consumer) for consumer in active]
@@ -128,6 +145,7 @@ def _consumers(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
             "single_active_consumer",
             "only the first consumer is active (x-single-active-consumer); consumers that stand "
             f"by: {len(queue.standby):,}",
+            next_consumers(vhost, queue),
         )
 
 
@@ -156,7 +174,9 @@ def _full(vhost: VirtualHost, queue: Queue, full: list[Consumer]) -> Iterator[Pr
 def _head(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
     if queue.waits_for_mark:
         yield Problem(
-            "disk", "deliveries wait until the disk has stored the delivery mark of the queue"
+            "disk",
+            "deliveries wait until the disk has stored the delivery mark of the queue",
+            command("health"),
         )
     if queue.depth > 0 and queue.depth == queue.paged:
         yield Problem(
@@ -185,10 +205,15 @@ def _head(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
             "returned",
             f"consumers return most messages: {redelivered:,} repeated deliveries, and only "
             f"{plural(acknowledged, 'acknowledgement')}",
+            command("peek", queue.name, *in_vhost(vhost.name)),
         )
 
 
-def _growth(queue: Queue, before: QueueCounts | None, now: QueueCounts) -> Iterator[Problem]:
+def _growth(before: QueueCounts | None, now: QueueCounts, consumers: str) -> Iterator[Problem]:
+    """Yield a finding if the queue grows or stands still.
+
+    `consumers` is the command that lists its consumers.
+    """
     if before is None or now.at <= before.at:
         return
     seconds = now.at - before.at
@@ -199,9 +224,11 @@ def _growth(queue: Queue, before: QueueCounts | None, now: QueueCounts) -> Itera
         yield Problem(
             "growing",
             f"the queue grows by {grows:,.0f} messages/s: {came:,.0f} come, and {ended:,.0f} end",
+            consumers,
         )
     elif now.ready and came < 0.5 and ended < 0.5:
-        yield Problem("still", "no message arrived or was settled between the two counts")
+        text = "no message arrived or was settled between the two counts"
+        yield Problem("still", text, consumers)
 
 
 def _limits(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
@@ -226,6 +253,7 @@ def _limits(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
             yield Problem(
                 "dead_letters_wait",
                 "very many dead letters of the queue wait to be published, so its publishers wait",
+                _dead_letter_route(vhost, queue),
             )
     lost = (
         (EXPIRED, "expired", "their time to live was over"),
@@ -243,6 +271,7 @@ def _limits(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
                 problem,
                 f"messages lost since the start because {reason}: {fates[fate]:,}"
                 + (source if fate != REJECTED else ""),
+                command("list", "policies"),
             )
 
 
@@ -268,9 +297,15 @@ def _dead_letters(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
         return
     count = queue.fates()[COPY_FATES.index("dead_lettered")]
     if count:
-        key = "" if arguments.dead_letter_key is None else arguments.dead_letter_key
         yield Problem(
             "dead_lettered",
             f"messages that went to the dead letter exchange '{name}': {count:,}",
-            command("route", name or "amq.default", key or "KEY", *in_vhost(vhost.name)),
+            _dead_letter_route(vhost, queue),
         )
+
+
+def _dead_letter_route(vhost: VirtualHost, queue: Queue) -> str:
+    """Return the command that shows where the dead letters of a queue go."""
+    arguments = queue.arguments
+    exchange, key = arguments.dead_letter_exchange, arguments.dead_letter_key
+    return command("route", exchange or "amq.default", key or "KEY", *in_vhost(vhost.name))

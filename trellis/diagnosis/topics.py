@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trellis.diagnosis.findings import Problem, command, in_vhost
+from trellis.diagnosis.findings import Problem, command, in_vhost, only
 
 #: Texts for the verdicts of a queue that does not keep the message
 #: (broker/routing/queue_verdicts.py).
@@ -18,6 +18,11 @@ _LOSING: Final = {
 }
 
 
+def follow_topic(topic: str, vhost: str) -> str:
+    """Return the command to type next if the messages of a topic arrive."""
+    return command("tail", "--mqtt", topic, *in_vhost(vhost))
+
+
 def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
     """Yield the reasons why messages of a topic do not arrive.
 
@@ -28,9 +33,10 @@ def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
         denied = [row for row in answer["rights"] if not row["allows"]]
         rule = f" (rule '{denied[-1]['rule']}')" if denied and denied[-1]["rule"] else ""
         user = answer.get("user", "")
-        after = command("permissions", "list", user) if user else ""
         yield Problem(
-            "refused", f"the broker refuses the message: {answer['refusal']}{rule}", after
+            "refused",
+            f"the broker refuses the message: {answer['refusal']}{rule}",
+            command("permissions", "list", *([user] if user else [])),
         )
     if answer["publishers_blocked"]:
         text = "publishers are blocked now: an alarm for memory or disk is on"
@@ -45,13 +51,13 @@ def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
         for row in answer["near_misses"]:
             owner = f"{row['destination_type']} '{row['destination']}'"
             text = f"'{row['binding_key']}' of {owner} almost matches: {row['text']}"
-            yield Problem("near_miss", text)
+            yield Problem("near_miss", text, _after_near_miss(row, answer["vhost"]))
     for row in answer["queues"]:
         if row["verdict"] in _LOSING:
             reason = f": {row['text']}" if row["text"] else ""
             name = f"{row['type']} '{row['name']}'"
-            after = command("why", *_object(row), *vhost)
-            yield Problem(row["verdict"], f"{name} {_LOSING[row['verdict']]}{reason}", after)
+            text = f"{name} {_LOSING[row['verdict']]}{reason}"
+            yield Problem(row["verdict"], text, _after_loss(row, answer["vhost"]))
     withheld = [row for row in answer["bindings"] if "may not read this topic" in row["reason"]]
     for row in withheld:
         yield Problem(
@@ -62,5 +68,16 @@ def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _object(row: dict[str, Any]) -> tuple[str, str]:
-    return ("client" if row["type"] == "session" else "queue"), str(row["name"])
+def _after_near_miss(row: dict[str, Any], vhost: str) -> str:
+    """Return the command that shows more about the destination of a binding that nearly matches."""
+    name = str(row["destination"])
+    if row["destination_type"] == "session":
+        return command("why", "client", name)
+    return command("list", "bindings", *only("destination", name), *in_vhost(vhost))
+
+
+def _after_loss(row: dict[str, Any], vhost: str) -> str:
+    """Return the command that shows more about a queue or session that does not keep a message."""
+    if row["type"] == "session":
+        return command("why", "client", str(row["name"]))
+    return command("why", "queue", str(row["name"]), *in_vhost(vhost))

@@ -122,6 +122,14 @@ class CallServer(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(contract.frame(message))
 
+    def _send_in_lease(self, message: object) -> None:
+        """Send a message with a part of an answer, if this node may serve clients now.
+
+        The lease may have ended since the call began. Raises ApiRefusal.
+        """
+        self._backend.check_lease()
+        self.send(message)
+
     async def finish(self) -> None:
         """Wait until all calls have ended."""
         tasks = [call.task for call in self._calls.values() if call.task is not None]
@@ -314,25 +322,25 @@ class CallServer(asyncio.Protocol):
     async def _send_result(self, number: int, result: object) -> None:
         if isinstance(result, Listing):
             await self._send_rows(number, ((("", row)) async for row in result.rows))
-            self.send(contract.Answer(number, 200, result.shape))
+            self._send_in_lease(contract.Answer(number, 200, result.shape))
         elif isinstance(result, SectionedRows):
             await self._send_rows(number, _asynchronous(result))
             value = contract.pack({"head": result.head, "sections": result.sections})
-            self.send(contract.Answer(number, 200, contract.SECTIONS, value))
+            self._send_in_lease(contract.Answer(number, 200, contract.SECTIONS, value))
         elif isinstance(result, SegmentRange):
             self._send_file(number, result)
         elif isinstance(result, Empty):
             answer = contract.Answer(
                 number, result.status, contract.EMPTY, location=result.location
             )
-            self.send(answer)
+            self._send_in_lease(answer)
         else:
             status = result.status if isinstance(result, Failure) else 200
             value = contract.pack(result.value if isinstance(result, Failure) else result)
-            self.send(contract.Answer(number, status, contract.VALUE, value))
+            self._send_in_lease(contract.Answer(number, status, contract.VALUE, value))
 
     async def _send_rows(self, number: int, rows: AsyncIterator[tuple[str, object]]) -> None:
-        """Send rows in slices. Wait whenever the gateway does not read."""
+        """Send rows in slices. Wait whenever the gateway does not read. Raises ApiRefusal."""
         packed: list[Raw] = []
         section, size = "", 0
         async with Slice(self._backend.slices) as work:
@@ -345,16 +353,16 @@ class CallServer(asyncio.Protocol):
                 if row is None:
                     continue
                 if packed and (isinstance(row, bytes) or name != section or size >= ROWS_BYTES):
-                    self.send(contract.Rows(number, section, packed))
+                    self._send_in_lease(contract.Rows(number, section, packed))
                     packed, size = [], 0
                 if isinstance(row, bytes):
-                    self.send(contract.PayloadPart(number, row))
+                    self._send_in_lease(contract.PayloadPart(number, row))
                     continue
                 section = name
                 packed.append(contract.pack(row))
                 size += len(packed[-1])
         if packed:
-            self.send(contract.Rows(number, section, packed))
+            self._send_in_lease(contract.Rows(number, section, packed))
 
     def _send_file(self, number: int, part: SegmentRange) -> None:
         """Pass the descriptor of a stream segment to the gateway, with the range to send.
@@ -362,6 +370,7 @@ class CallServer(asyncio.Protocol):
         Raises ApiRefusal.
         """
         try:
+            self._backend.check_lease()
             socket.send_fds(self._files, [number.to_bytes(8, "big")], [part.descriptor])
         except OSError as error:
             raise ApiRefusal(

@@ -69,12 +69,16 @@ class GatewayProcess:
         if self.server is not None and (changed or settings.http.tls):
             self.server.send(contract.Drain())
 
+    def abort(self) -> None:
+        """End the present gateway, which aborts its requests."""
+        if self.server is not None:
+            self.server.abort()
+
     async def close(self) -> None:
         """End the gateway, and stop watching the listening sockets."""
         self._closed = True
         self._unwatch()
-        if self.server is not None:
-            self.server.abort()
+        self.abort()
         if self._process is not None:
             self._process.kill()
         if self._task is not None:

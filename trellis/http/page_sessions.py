@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.access.identity import Identity
+from broker.eviction import evict_oldest
 from trellis.server.node import BrokerNode
 
 #: Seconds without a request, and since the login, after which a session ends.
@@ -51,8 +52,8 @@ class PageSessions:
     def open(self, identity: Identity, local: bool) -> str:
         """Open a session for a user that has just logged in; return its token."""
         token = secrets.token_urlsafe(32)
-        while len(self._sessions) >= SESSIONS_MAX:
-            del self._sessions[next(iter(self._sessions))]
+        if len(self._sessions) >= SESSIONS_MAX:
+            evict_oldest(self._sessions)
         self._sessions[_digest(token)] = PageSession(
             identity, self._node.accounts.hash_of(identity.name), local, self._clock()
         )

@@ -25,6 +25,7 @@ class HttpService:
         #: listener is not enabled.
         self.metrics: HttpServer | None = None
         self.gateway: GatewayProcess | None = None
+        node.abort_http = self._abort_api
 
     def open(self, listener: str, ports: BoundListener) -> None:
         """Serve an HTTP listener, `metrics` or `http`."""
@@ -46,6 +47,11 @@ class HttpService:
         """Make the gateway use the settings of a reload."""
         if self.gateway is not None:
             self.gateway.reload(settings)
+
+    def _abort_api(self) -> None:
+        """Abort the connections of the API's clients. The next client starts another gateway."""
+        if self.gateway is not None:
+            self.gateway.abort()
 
     async def stop(self) -> None:
         """Abort every request that is being served, and end the gateway."""

@@ -69,6 +69,7 @@ async def users(node: BrokerNode) -> AsyncIterator[Row]:
         yield {
             "name": account.identity.name,
             "tags": " ".join(account.identity.tags),
+            "role": "",
             "from": "settings",
             "loopback_only": account.loopback_only,
             "connections": _connections(node, account.identity.name),
@@ -78,6 +79,7 @@ async def users(node: BrokerNode) -> AsyncIterator[Row]:
             yield {
                 "name": user.name,
                 "tags": " ".join(user.tags),
+                "role": user.role_name,
                 "from": "broker",
                 "loopback_only": False,
                 "connections": _connections(node, user.name),
@@ -85,7 +87,7 @@ async def users(node: BrokerNode) -> AsyncIterator[Row]:
 
 
 def _connections(node: BrokerNode, user: str) -> int:
-    """Return the number of open connections and waiting wills of a user."""
+    """Return the number of a user's open connections and waiting wills together."""
     return sum(vhost.contexts.by_name.get(user, 0) for vhost in node.broker.vhosts.values())
 
 

@@ -33,7 +33,7 @@ from trellis.server.node import BrokerNode
 
 #: Number of an exchange's destinations whose bindings are counted in one step.
 DESTINATIONS_STEP: Final = 50
-#: Number of steps of work that an estimate of the memory of one queue's messages counts as.
+#: To estimate the memory of one queue's messages counts as this number of steps of work.
 MEMORY_STEPS: Final = 10
 #: Prefixes of metric names: for most single objects, and for virtual hosts and exchanges.
 _DETAILED: Final = "rabbitmq_detailed"

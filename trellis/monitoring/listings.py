@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ import msgspec
 from broker.queues.consumer import ReturnedMessage
 from broker.queues.delay import DelayQueue
 from broker.queues.queue import Queue
+from broker.queues.statistics import DEATH_REASONS
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange, TopicExchange
 from broker.routing.topic_history import HistorySum
@@ -21,11 +23,13 @@ from broker.vhost.vhost import VirtualHost
 from trellis import logs
 from trellis.monitoring import client_rows
 from trellis.monitoring.ingress import collect_counts
-from trellis.monitoring.queue_counts import counts_of_queue
+from trellis.monitoring.queue_counts import counts_of_queue, counts_of_session, dead_letters_of
 from trellis.monitoring.route_rows import printable_key
 from trellis.server.node import BrokerNode
 
 Row = dict[str, object]
+#: Number of queues whose dead letters are added up in one turn of the event loop.
+_QUEUES_PER_SLICE: Final = 100
 
 
 def _text(arguments: Mapping[str, object]) -> str:
@@ -63,9 +67,28 @@ def _policy(vhost: VirtualHost, queue: Queue) -> str:
     return "" if policy is None else policy.name
 
 
+async def _dead_letters(vhost: VirtualHost) -> dict[str, Counter[str]]:
+    """Return the dead letters that queues sent to each dead letter exchange, by reason.
+
+    Only the queues that exist now are counted, for their present dead letter exchange.
+    """
+    found: dict[str, Counter[str]] = {}
+    for number, queue in enumerate(list(vhost.queues.values()), 1):
+        exchange = queue.arguments.dead_letter_exchange
+        if exchange is not None:
+            found.setdefault(exchange, Counter()).update(
+                {f"dead_letters_{name}": count for name, count in dead_letters_of(queue).items()}
+            )
+        if number % _QUEUES_PER_SLICE == 0:
+            await asyncio.sleep(0)
+    return found
+
+
 async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:
+    nothing = {f"dead_letters_{reason}": 0 for reason in DEATH_REASONS}
     for vhost in list(node.broker.vhosts.values()):
         await collect_counts([vhost])
+        dead_letters = await _dead_letters(vhost)
         for exchange in list(vhost.exchanges.values()):
             options = exchange.options
             row: Row = {
@@ -79,6 +102,7 @@ async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:
                 "published": int(exchange.published),
                 "copies": int(exchange.copies),
                 "unroutable": int(exchange.unroutable),
+                **dead_letters.get(exchange.name, nothing),
                 "matcher": exchange.algorithm if isinstance(exchange, TopicExchange) else "",
                 "arguments": _text(options.arguments),
             }
@@ -170,7 +194,7 @@ async def _policies(node: BrokerNode) -> AsyncIterator[Row]:
 
 async def _sessions(node: BrokerNode) -> AsyncIterator[Row]:
     for session in node.mqtt.sessions.all():
-        yield session.describe()
+        yield session.describe() | counts_of_session(session)
 
 
 async def _topics(node: BrokerNode) -> AsyncIterator[Row]:

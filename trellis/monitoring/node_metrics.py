@@ -42,7 +42,7 @@ def look(node: BrokerNode) -> Look:
 
 
 def add_used(page: MetricsPage, node: BrokerNode, seen: Look, prefix: str = "rabbitmq") -> None:
-    """Add to the page descriptors, connections, memory and free disk space.
+    """Add to the page the numbers of file descriptors and connections, memory and free disk space.
 
     Names begin with `prefix`.
     """

@@ -1,10 +1,11 @@
-"""Counts of one queue: how many messages came, were delivered, and how each of them ended."""
+"""Counts of one queue or session: messages that came, that were delivered, and how each ended."""
 
 from __future__ import annotations
 
 from broker.messages.fates import COPY_FATES
 from broker.queues.queue import Queue
 from broker.queues.statistics import DEAD_EXPIRED, DEATH_REASONS, STATISTICS
+from broker.routing.subscriber import Subscriber
 
 
 def ended_of(queue: Queue) -> dict[str, int]:
@@ -16,10 +17,14 @@ def ended_of(queue: Queue) -> dict[str, int]:
     """
     found = dict(zip(COPY_FATES, queue.fates(), strict=True))
     del found["dead_lettered"]
-    events = queue.events()
-    for at, reason in enumerate(DEATH_REASONS):
-        found[f"dead_lettered_{reason}"] = events[int(DEAD_EXPIRED) + at]
+    found |= {f"dead_lettered_{reason}": count for reason, count in dead_letters_of(queue).items()}
     return {name: count for name, count in found.items() if count}
+
+
+def dead_letters_of(queue: Queue) -> dict[str, int]:
+    """Return the number of dead letters of a queue by reason."""
+    events = queue.events()
+    return {reason: events[int(DEAD_EXPIRED) + at] for at, reason in enumerate(DEATH_REASONS)}
 
 
 def counts_of_queue(queue: Queue) -> dict[str, int]:
@@ -36,4 +41,20 @@ def counts_of_queue(queue: Queue) -> dict[str, int]:
         "over_limit": fates["over_limit"],
         "rejected": fates["rejected"],
         "dead_lettered": fates["dead_lettered"],
+        **{f"dead_lettered_{reason}": count for reason, count in dead_letters_of(queue).items()},
     }
+
+
+def counts_of_session(session: Subscriber) -> dict[str, int]:
+    """Return the columns of counts that `trellis list sessions` shows.
+
+    They count the messages of the session's inbox (QoS 1 and 2), and those with QoS 0, which go to
+    the client directly: `delivered_qos0` of them were written to the client's connection, and
+    `dropped` and `missed` were lost. The messages of a shared subscription count for the inbox of
+    its group.
+    """
+    counts = counts_of_queue(session.inbox)
+    relayed = int(session.relayed)
+    counts["published"] += relayed + int(session.dropped) + int(session.missed)
+    counts["delivered"] += relayed
+    return counts | {"delivered_qos0": relayed}

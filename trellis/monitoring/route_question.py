@@ -21,10 +21,10 @@ SESSION, EXCHANGE_KIND, INTERNAL_KIND = "session", "exchange", "internal"
 
 
 class RouteQuestion(msgspec.Struct):
-    """A question, where a message would go.
+    """The question where a message would go.
 
-    The question names exchange, key, headers and publisher. With `mqtt`, the message is a
-    publication of an MQTT client to this topic; `exchange` and `key` are not used then. If `user`
+    The question names exchange, key, headers and publisher. If `mqtt` is not None, it is the topic
+    of an MQTT client's publication, and `exchange` and `key` are not used. If `user`
     is None, no rights are checked. `client_id` replaces {client_id} in the user's topic rules.
     """
 

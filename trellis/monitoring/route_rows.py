@@ -46,10 +46,10 @@ Row = dict[str, Any]
 class RouteAnswer:
     """The answer to a RouteQuestion in one virtual host: where the message would go, and why.
 
-    `max_levels` is the largest number of levels of an MQTT topic. `identity_of` returns the user of
-    a name, or None. `limit` is the largest number of matching bindings of each exchange in the
-    rows, and of queues with each verdict; 0 for all. The constructor raises NotFound or
-    PreconditionFailed.
+    `max_levels` is the largest number of levels of an MQTT topic. `identity_of` returns the
+    identity of the user with a name, or None. `limit` is the largest number of rows of the matching
+    bindings of each exchange, and of the queues with each verdict; 0 for all. The constructor
+    raises NotFound or PreconditionFailed.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RouteAnswer:
         self._identity: Identity | None = None
         if question.user is not None:
             self._identity = _in_vhost(question.user, question.client_id, vhost, identity_of)
-        #: The fields of the answer before its sections. The last fields are known after the rows.
+        #: The fields of the answer before its sections. `rows` adds the last fields at its end.
         self.head = self._new_head()
 
     def _new_head(self) -> Row:
@@ -102,7 +102,10 @@ class RouteAnswer:
         return head
 
     def _topic_fault(self) -> str:
-        """Return why no client can publish to the MQTT topic; "" if clients can."""
+        """Return why no client can publish to the question's MQTT topic; "" if clients can.
+
+        Also return "" if the question names no MQTT topic.
+        """
         topic = self._question.mqtt
         if topic is None:
             return ""
@@ -117,7 +120,10 @@ class RouteAnswer:
         return ""
 
     def _refusal(self) -> str:
-        """Return why the broker refuses the message of this user; "" if the broker accepts it."""
+        """Return why the broker refuses the user's message; "" if the broker accepts it.
+
+        Also return "" if the question names no user.
+        """
         question = self._question
         if question.user is None:
             return ""
@@ -293,7 +299,7 @@ def _exchange_row(walked: WalkedExchange) -> Row:
 
 
 def printable_key(key: str) -> str:
-    """Return a routing key as printable text: it may hold bytes that are not UTF-8."""
+    """Return a routing key as printable text. The key may have bytes that are not UTF-8."""
     if key.isascii():
         return key
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -82,7 +82,7 @@ class TrialAnswer:
         found = [_change_of(vhost, change) for change in changes]
         gone = [_object_of(vhost, one, find_session) for one in deleted]
         self._trial = BindingTrial(vhost.name, scope, found, self._sum, gone)
-        #: The fields of the answer before its sections. Most are known after the rows.
+        #: The fields of the answer before its sections. `rows` adds most of them.
         self.head: Row = {
             "vhost": vhost.name,
             "since": int(self._sum.since),
@@ -110,7 +110,7 @@ class TrialAnswer:
         }
         for change in trial.changes:
             yield "changes", self._change_row(change)
-        # Of equal effects, the losses come first.
+        # Of effects on equally many messages, losses come before gains.
         effects = sorted(trial.effects.values(), key=lambda one: (-one.messages, one.gains))
         for effect in effects:
             yield (

@@ -141,7 +141,7 @@ def without_sys(entry: Entry) -> list[Entry]:
 
 
 def limited(rules: list[str]) -> tuple[list[str], int]:
-    """Return rules whose number is within the limit, and how many were left out.
+    """Return at most RULES_MAX of the rules, and the number of rules that were left out.
 
     The last `allow` rules are left out first. If too many rules remain, all topics are denied.
     """

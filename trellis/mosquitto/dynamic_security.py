@@ -115,7 +115,10 @@ class DynamicSecurity:
     def _entries(
         self, roles: list[Table], kinds: tuple[str, ...], user: str | None, reading: bool
     ) -> list[Entry]:
-        """Return the access entries of the roles that have one of the access types `kinds`."""
+        """Convert the roles' access entries of the types `kinds`, and return the new entries.
+
+        If `reading` is True, the new entries are about subscribing, else about publishing.
+        """
         entries: list[Entry] = []
         for role in roles:
             for kind in kinds:
@@ -126,9 +129,9 @@ class DynamicSecurity:
     def _entry(
         self, role: Table, kind: str, acl: Table, user: str | None, reading: bool
     ) -> list[Entry]:
-        """Convert one access entry of Mosquitto.
+        """Convert one access entry of Mosquitto; return the new entries.
 
-        Return a list with the new entry; [] if there is none.
+        The result is [] if the entry is left out. Entries about $SYS topics become several entries.
         """
         topic, allow = str(acl.get("topic", "")), acl.get("allow") is True
         if self._is_left_out(kind, topic, allow):
@@ -159,7 +162,9 @@ class DynamicSecurity:
         )
 
     def _note_role(self, name: str, role: Table) -> None:
-        """Report the parts of a role that have no counterpart in Trellis, or another effect."""
+        """Report the parts of a role that Trellis cannot express, or that have another effect in
+        Trellis.
+        """
         note = self._report.not_taken
         for kind in (SEND, RECEIVE, *_SUBSCRIBE, *_UNSUBSCRIBE):
             for acl in _acls(role, kind):

@@ -27,7 +27,7 @@ _UNITS: Final = {
 _FOREVER: Final = 4_294_967_295
 #: The value for a limit that Mosquitto writes as 0 (no limit): so high that it is never reached.
 _UNLIMITED: Final = 1_000_000_000
-#: Largest values of 16 bits, and of an MQTT packet, in bytes.
+#: Largest number of 16 bits, and smallest and largest limit of an MQTT packet in bytes.
 _MAX16: Final = 65_535
 _PACKET_MIN: Final = 256
 _PACKET_MAX: Final = 268_435_460

@@ -97,7 +97,7 @@ class Admission:
         return len(waiting)
 
     def add(self, connection: Connection) -> None:
-        """Count an admitted connection of an address as a connection that has not logged in."""
+        """Count an admitted connection from another machine: as open, and as not logged in."""
         if not connection.peer.local:
             self._open[connection.peer.address] = self._open.get(connection.peer.address, 0) + 1
             self._unauthenticated.setdefault(connection.peer.address, []).append(connection)

@@ -26,17 +26,23 @@ _DISCARD: Final = struct.pack("ii", 1, 0)
 
 
 class ConnectionFence:
-    """Aborts the connections of all links of a LoopTurn.
+    """Aborts the connections of all links of a LoopTurn, and the connections of HTTP clients.
 
-    `end(reason)` ends the process.
+    `end(reason)` ends the process. `abort_http()` aborts the connections of HTTP clients, in the
+    event loop.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, turn: LoopTurn, end: Callable[[str], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        turn: LoopTurn,
+        end: Callable[[str], None],
+        abort_http: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._turn = turn
         self._end = end
+        self._abort_http = abort_http
 
     def abort(self) -> None:
         """Abort all connections, from another thread than the event loop's.
@@ -65,6 +71,7 @@ class ConnectionFence:
         links = list(self._turn.links)
         for link in links:
             link.abort()
+        self._abort_http()
         answered.set()
         if links:
             logs.warning(

@@ -366,7 +366,7 @@ class Link(TurnLink):
             transport.resume_reading()
 
     def _add_leftover(self, connection: Connection) -> None:
-        """Add this link to the turn's list of links with leftover input, if it is not in it."""
+        """Add this link to the turn's list of links with leftover input, unless it is there."""
         if not self._in_leftover and not connection.stalled and self._unread_input is None:
             self._in_leftover = True
             self._turn.add_leftover(self)

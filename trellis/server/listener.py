@@ -116,7 +116,7 @@ class Acceptor:
             try:
                 sock = self._sock.accept()[0]
             except (BlockingIOError, InterruptedError, ConnectionError):
-                return  # No connection waits, or the waiting one was closed meanwhile.
+                return  # No connection waits, or the first was closed meanwhile.
             except OSError as error:
                 self._pause_accepting(error)
                 return

@@ -64,7 +64,8 @@ ROLE_SHARE: Final = 16
 #: Free bytes, beyond `limits.disk_free`, that files fetched from the archive leave on the disk, so
 #: that they do not raise the disk alarm.
 ARCHIVE_DISK_FREE: Final = 512 << 20
-#: Share of the time in which the gateway must answer that an HTTP request waits for the archive.
+#: An HTTP request waits for the archive for at most this share of the time that the gateway has for
+#: its answer.
 HTTP_SHARE: Final = 0.8
 
 
@@ -157,6 +158,8 @@ class BrokerNode:
         #: A function that hands the log of the cluster over to the standby with a name ("" chooses
         #: one), and returns its name; None without a cluster.
         self.switch: Callable[[str], Awaitable[str]] | None = None
+        #: Aborts the connections of the HTTP API's clients.
+        self.abort_http: Callable[[], None] = lambda: None
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
         self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))

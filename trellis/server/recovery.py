@@ -29,7 +29,7 @@ from trellis.settings.schema import StoreSettings
 
 #: Seconds between two log lines about the progress.
 PROGRESS_INTERVAL: Final = 1.0
-#: Largest number of findings that get a log line each; also of refused definitions.
+#: Largest number of findings, and of refused definitions, that get a log line each.
 MAX_LOGGED: Final = 100
 MB: Final = 1_000_000
 
@@ -82,9 +82,9 @@ def without_collections() -> Iterator[None]:
 def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> OpenedStore:
     """Read the data directory, which must be locked. Raises StoreError.
 
-    The data directory of a cluster's node is refused, because another node may have settled its
-    messages since. (A node of a cluster opens its directory as a standby:
-    broker/replication/directory.py.)
+    The data directory of a cluster's node is refused, because another node may have settled the
+    messages in it while this node did not run. (A node of a cluster opens its directory as a
+    standby: broker/replication/directory.py.)
     """
     progress = RecoveryProgress()
     with without_collections():

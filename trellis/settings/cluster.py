@@ -140,8 +140,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     keep: Annotated[
         int,
         option(
-            "bytes of appended batches after which the active node appends a mark to the log; "
-            "the records before a mark can be removed",
+            "wanted size of the log: each time the active node has appended a quarter of these "
+            "bytes, it appends a mark; the records before a mark can be removed",
             ge=1 << 20,
             unit="bytes",
         ),

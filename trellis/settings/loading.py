@@ -17,9 +17,9 @@ from trellis.settings.schema import Settings
 #: If no settings file is named, the first of these files that exists is read.
 SEARCHED = (Path("broker.toml"), Path("/etc/trellis/broker.toml"))
 PREFIX = "TRELLIS_"
-#: Names with this prefix that are no settings: TRELLIS_CONFIG names settings files; TRELLIS_URL
-#: is the broker that commands ask; TRELLIS_PURE and TRELLIS_REQUIRE* are for the build and the
-#: tests.
+#: Environment variables that begin with TRELLIS_ and are no settings: TRELLIS_CONFIG names settings
+#: files; TRELLIS_URL is the broker that commands ask; TRELLIS_PURE and TRELLIS_REQUIRE* are for the
+#: build and the tests.
 OTHER_VARIABLES = re.compile(r"TRELLIS_(CONFIG|URL|PURE|REQUIRE.*)")
 #: Variables in which Kubernetes and Docker links describe a service named `trellis...`.
 SERVICE_LINK = re.compile(

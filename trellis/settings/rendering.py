@@ -159,7 +159,7 @@ def masked(settings: Settings) -> Settings:
 
 
 def _mask(value: Any) -> Any:
-    """Return a secret with each text and number in it replaced by a mask; "" stays."""
+    """Return a secret with each text and number in it replaced by a mask; empty texts remain."""
     if isinstance(value, Mapping):
         return {key: _mask(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -13,8 +13,9 @@ from trellis.settings.declaration import Section, option
 TRACES_PATH = "/v1/traces"
 #: The only protocol of the exporter.
 PROTOCOL = "http/protobuf"
-#: The samplers that OTEL_TRACES_SAMPLER may name: True if the flag in `traceparent` decides first,
-#: and the ratio; None if OTEL_TRACES_SAMPLER_ARG has the ratio.
+#: The samplers that OTEL_TRACES_SAMPLER may name. The first value is True if the flag in
+#: `traceparent` decides first. The second value is the ratio; None if it is in
+#: OTEL_TRACES_SAMPLER_ARG.
 SAMPLERS: dict[str, tuple[bool, float | None]] = {
     "always_on": (False, 1.0),
     "always_off": (False, 0.0),

@@ -87,7 +87,8 @@ class _Message:
         self.trace_id = trace_id
         self.span_id = span_id
         self.origin = origin
-        #: The steps of the present routing, from the publication or the republication on.
+        #: The steps of the present routing. It begins when the message is published, or published
+        #: again as a dead letter.
         self.routing: list[Step] = []
         #: True once the span of the publication has been made.
         self.published = origin is _UNKNOWN
@@ -100,7 +101,7 @@ class _Message:
 
     @property
     def places(self) -> int:
-        """Number of queues and sessions whose times are kept."""
+        """Number of entries in `waiting` and `delivered`, which bounds the memory."""
         return len(self.waiting) + len(self.delivered)
 
 
@@ -158,7 +159,7 @@ class SpanAssembler:
             self._places -= first.places
 
     def _end_routing(self, message: _Message) -> Iterator[FinishedSpan]:
-        """Yield the spans of the message's routing, which has ended, if there is one."""
+        """End the message's present routing, if there is one, and yield its spans."""
         routing, message.routing = message.routing, []
         if not routing:
             return

@@ -31,7 +31,10 @@ class OpenExport(Struct, tag=True):
 
 
 class StepOrigin(Struct, array_like=True):
-    """The publication of a sampled message: SampledOrigin with a divided trace context."""
+    """The publication of a sampled message, with the fields of SampledOrigin.
+
+    The trace context of SampledOrigin is divided into `parent_span` and `state`.
+    """
 
     parent_span: str
     state: str

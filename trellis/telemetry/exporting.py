@@ -24,7 +24,7 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 class _FirstWarning(logging.Handler):
-    """A log handler with the first warning of OpenTelemetry about a request.
+    """A log handler that stores the first warning of OpenTelemetry about a request.
 
     The first warning gives the reason of a failure. Later warnings are about repetitions, and the
     last warning only says that there is no further repetition.

@@ -39,8 +39,8 @@ _EXPORTER: Final = "opentelemetry-exporter-otlp-proto-http"
 class TelemetryCounters:
     """Totals since the start of the broker.
 
-    `waiting` is the present number of spans, `remembered` the present number of messages whose
-    steps the worker connects.
+    `waiting` is the present number of spans that wait. `remembered` is the present number of
+    messages to whose traces the worker adds further steps.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     TrellisFactory = Callable[..., RunningBroker]
 
-#: Key in a test's stash for the list of the brokers that it has started.
+#: Key in a test's stash for the list of the brokers that the test has started.
 _BROKERS: pytest.StashKey[list[RunningBroker]] = pytest.StashKey()
 
 

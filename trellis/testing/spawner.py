@@ -92,7 +92,7 @@ def _serve(flags: list[str], log: str, writable: int) -> None:
 
 
 def _end(pid: int, number: int, children: set[int]) -> dict[str, Any]:
-    """Send a signal to a broker, and wait until it ends."""
+    """Send a signal to a broker, wait until it ends, and return the answer: its exit code."""
     if pid not in children:
         return {"error": f"process {pid} is not a broker that this spawner has started"}
     os.kill(pid, number)

@@ -72,8 +72,8 @@ def publish(
 ) -> int:
     """Look up each topic in the cache, and return the number of topics.
 
-    After each `every` lookups, tell the cache that the subscribers of a random pattern changed; if
-    `every` is 0, never. The matcher itself does not change.
+    After each `every` lookups, call `cache.changed` with a random pattern, as if its subscribers
+    had changed. If `every` is 0, do not call it. The matcher itself does not change.
     """
     dice = random.Random(1)
     for number, topic in enumerate(topics):

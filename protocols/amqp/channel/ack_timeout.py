@@ -37,8 +37,8 @@ TICKS: Final[i64] = 10
 TICK_MIN: Final[i64] = 100
 #: Largest number of queues, marks and outstanding deliveries that one slice examines.
 CHECKED_PER_SLICE: Final[i64] = 1_000
-#: A range of delivery tags may contain few outstanding deliveries. To search this number of tags
-#: costs a slice as much as to examine one outstanding delivery.
+#: A range of delivery tags may contain few outstanding deliveries. To a slice, searching this
+#: number of tags counts as much as examining one outstanding delivery.
 NUMBERS_PER_CHECK: Final[i64] = 16
 
 
@@ -67,7 +67,7 @@ class Marks:
 
     @property
     def tick(self) -> i64:
-        """Least time from one mark to the next, in ms: a tenth of the timeout, or TICK_MIN."""
+        """Shortest time between two marks, in ms: a tenth of the timeout, but at least TICK_MIN."""
         return max(TICK_MIN, self.timeout // TICKS)
 
     def note(self, now: i64, tag: i64) -> None:
@@ -117,7 +117,8 @@ class AckTimeout(BulkTask):
         self._marks: dict[int, Marks] = {}
         #: The time for which the timer is set, in ms; 0 for none.
         self._due: i64 = 0
-        #: True from the beginning of a round to the end of its lookups.
+        #: True while the task looks up the timeouts of queues and consumers: the first part of a
+        #: round. A round is the check that begins at one tick.
         self._visiting = False
         #: The queues and consumers whose timeouts this round has not looked up yet.
         self._unvisited: list[tuple[MessageSource, int]] = []
@@ -287,7 +288,7 @@ class AckTimeout(BulkTask):
 
 
 def _present(queue: MessageSource) -> MessageSource:
-    """Return the present object of a queue: a policy may have replaced the object `queue`."""
+    """Return the object that represents the queue now: a policy may have replaced `queue`."""
     while isinstance(queue, Queue) and queue.replacement is not None:
         queue = queue.replacement
     return queue

@@ -139,8 +139,9 @@ class Fetch(BulkTask):
         return True
 
     def _send(self, delivery: Delivery, content: bytes) -> None:
-        """Send get-ok with the content of a message. Keep the delivery if the client must
-        acknowledge it.
+        """Send get-ok with the content of a message.
+
+        If the client must acknowledge the message, store the delivery under its delivery tag.
         """
         queue, tally = self._queue, self._connection.front.tally
         number: i64

@@ -84,7 +84,8 @@ class ChannelPublisher:
         #: Number of published messages, and number of messages that were returned to the client.
         self.published: i64 = 0
         self.returned: i64 = 0
-        #: Number of queues and subscribers that the last publication on the slow path reached.
+        #: Number of queues and subscribers that the last publication on the slow path reached; -1
+        #: if there was none.
         self.reached: i64 = -1
         self.frames = frames
         self.tally: FrontCounters = connection.front.tally
@@ -264,7 +265,7 @@ class ChannelPublisher:
         )
 
     def _route_copies(self, route: Route, message: Message, slot: SearchSlot) -> Route | None:
-        """Return the route with the further routing keys that CC and BCC headers name.
+        """Return the message's route, extended by the routing keys in its headers CC and BCC.
 
         Return None if the search for the route pauses. Raises AmqpError for an invalid header.
         """

@@ -109,7 +109,7 @@ class ChannelReceiver(ConsumerOwner):
     def consume(
         self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64
     ) -> AmqpConsumer:
-        """Start a consumer of a queue. No consumer of the channel may have this tag already."""
+        """Start a consumer of a queue. The caller has checked that the tag is not in use."""
         consumer = self._consumer(queue, tag, no_ack, self.prefetch)
         consumer.priority = priority
         consumer.exclusive = exclusive
@@ -288,7 +288,7 @@ class ChannelReceiver(ConsumerOwner):
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def get(self, queue: Queue, no_ack: bool) -> None:
-        """Answer basic.get with get-ok and a content, or with get-empty. Raises AmqpError."""
+        """Answer basic.get with a message or get-empty. Raises AmqpError if messages do not fit."""
         if not no_ack:
             self._watch(queue)
         consumer = self._consumer(queue, "", no_ack, 0)
@@ -391,7 +391,7 @@ class ChannelReceiver(ConsumerOwner):
         """Return the settlement that requeues all outstanding deliveries.
 
         If `failed`, the deliveries count as failures, so a queue with delayed retry waits before it
-        delivers their messages again. The end of a channel by its ack timeout is no failure.
+        delivers their messages again. After an acknowledgement timeout, `failed` is False.
         """
         transaction = self.transaction
         return Settlement(

@@ -140,7 +140,7 @@ def _end_binding(channel: Channel, method: Any, answer: pamqp.base.Frame) -> Non
 
 
 def _binding(channel: Channel, method: spec.Queue.Bind | spec.Queue.Unbind) -> tuple[str, str, str]:
-    """Return the exchange, the queue and the routing key of a binding that a client changes.
+    """Return the exchange, queue and routing key of the binding that a client adds or removes.
 
     Raises AccessRefused if the user may not change the binding, NotFound if the client names no
     queue and the channel has declared none.

@@ -84,7 +84,7 @@ class AmqpConnection(ConnectionInterface):
         self.message_max: i64 = front.broker.limits.message
         self.channels = ChannelTable(self.message_max)
         self.deadline = self.agenda.now + options.handshake_ms
-        #: Size of the largest content that may take the fast path, in bytes; -1 for none.
+        #: Size of the largest content that may take the fast path, in bytes; -1 if no content may.
         self._fast_max: i64 = self.message_max
         #: A content that came in several chunks, while the search for its destinations pauses; None
         #: at other times.
@@ -122,7 +122,9 @@ class AmqpConnection(ConnectionInterface):
         return self._consume_from(data, 0)
 
     def _consume_from(self, data: bytes, start_at: i64) -> i64:
-        """Parse frames from `start_at`. After a channel error, continue with the next frame."""
+        """Parse frames from `start_at`; after a channel error, continue with the next frame. Return
+        the index of the first byte that was not consumed.
+        """
         self._cursor = start_at
         while not self.finished:
             if self.state == states.CLOSING:
@@ -140,9 +142,7 @@ class AmqpConnection(ConnectionInterface):
         return len(data)
 
     def _parse(self, data: bytes, start_at: i64) -> i64:
-        """Handle every complete frame from `start_at`; return the index of the first byte that
-        was not consumed. Hot path.
-        """
+        """Handle complete frames from `start_at`; return the index of the next byte. Hot path."""
         size: i64 = len(data)
         position: i64 = start_at
         budget: i64 = BUDGET

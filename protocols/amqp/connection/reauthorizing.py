@@ -27,7 +27,7 @@ class Reauthorizing:
         self._task: ConsumerReauthorization | None = None
 
     def run(self, connection: ConnectionInterface) -> None:
-        """Apply the client's present permissions; close the connection if they forbid it."""
+        """Apply the client's present permissions; close the connection if it must not stay open."""
         vhost, context = connection.vhost, connection.context
         if connection.state in (states.CLOSING, states.CLOSED):
             return
@@ -48,8 +48,9 @@ class Reauthorizing:
         old: PublishContext,
         context: PublishContext,
     ) -> None:
-        """Apply changed permissions, and end the consumers of queues that the user may no longer
-        read.
+        """Replace the publish context `old` by `context`, which has the new permissions.
+
+        Also end the consumers of queues that the user may no longer read.
         """
         connection.context = context
         connection.end_search()

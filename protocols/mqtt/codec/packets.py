@@ -121,10 +121,10 @@ class PacketReader:
         return decoded(self.binary())
 
     def packet_id(self) -> int:
-        """Read a packet identifier, which is never 0 [MQTT-2.3.1-1]."""
+        """Read a packet identifier. Raises MalformedPacket if it is 0 [MQTT-2.3.1-1]."""
         packet_id = self.two_bytes()
         if packet_id == 0:
-            raise MalformedPacket("packet identifier is 0")
+            raise MalformedPacket("packet identifier must not be 0")
         return packet_id
 
     @property

@@ -296,7 +296,7 @@ class PacketHandler(InputHandler):
             raise MalformedPacket("topic name is longer than its packet")
         packet_id: i64 = i64(read_i16_be(data, mark)) & 0xFFFF
         if packet_id == 0:
-            raise MalformedPacket("packet identifier is 0")  # [MQTT-2.3.1-1]
+            raise MalformedPacket("packet identifier must not be 0")  # [MQTT-2.3.1-1]
         topic = data[start + 2 : mark]
         searched = False
         route = context.routes.get(topic)
@@ -405,7 +405,10 @@ class PacketHandler(InputHandler):
         retain: bool,
         ticket: Ticket,
     ) -> int:
-        """Publish a message, and retain it if it has RETAIN; return the publisher's reason code."""
+        """Publish a message; return the reason code for its publisher.
+
+        If `retain` is True, also store the message as the retained message of its topic.
+        """
         connection = self.connection
         context.received += 1
         if properties.text and not is_text(message.content[len(properties.relayed) :]):

@@ -24,10 +24,10 @@ from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.shared import leave_group
 from protocols.mqtt.session.sys_topics import ROOT
 
-#: SLICE is the number of sessions that are checked in one turn of the event loop. LEVELS limits the
-#: cost of one session in a turn. The cost is the number of levels of the session's topic filters,
-#: times the weight of its user's access rules.
-SLICE: Final = 500
+#: SESSIONS_PER_SLICE is the number of sessions that are checked in one turn of the event loop.
+#: LEVELS limits the cost of one session in a turn. The cost is the number of levels of the
+#: session's topic filters, times the weight of its user's access rules.
+SESSIONS_PER_SLICE: Final = 500
 LEVELS: Final = 10_000
 
 

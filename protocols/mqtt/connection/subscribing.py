@@ -58,7 +58,7 @@ READ_BYTES: Final = 262_144
 #: Limits of the subscribing in one turn of the event loop: the number of topic filters, and the sum
 #: of their levels. The cost of a filter grows with its levels: 500 filters of 128 levels take 13 ms
 #: in interpreted Python. At least one filter is handled in each turn.
-SLICE: Final = 500
+FILTERS_PER_SLICE: Final = 500
 LEVELS: Final = 5_000
 #: The return code of levels 3 and 4 for each reason code of level 5 (the index).
 _CODES_4: Final = bytes(code if code <= EXACTLY_ONCE else FAILURE for code in range(256))
@@ -178,7 +178,8 @@ class SubscriptionChange(Task):
             left -= 1
             size -= len(request.topic_filter)
         if len(requests) > READ_SLICE:
-            self._continue_later()  # The turn has done enough.
+            # A long packet took several turns to read. The changes begin in the next turn.
+            self._continue_later()
             return False
         return True
 
@@ -209,7 +210,7 @@ class SubscriptionChange(Task):
 
     def _slice(self) -> list[SubscribeRequest]:
         """Return the next topic filters of the packet, as many as one turn may carry out."""
-        requests = self._requests[self._at : self._at + SLICE]
+        requests = self._requests[self._at : self._at + FILTERS_PER_SLICE]
         levels = 0
         for number, request in enumerate(requests):
             levels += (1 + request.topic_filter.count("/")) * self._weight

@@ -24,7 +24,7 @@ class TopicRoutes:
         """Return a new route for a topic; None if the search for the route's plan pauses.
 
         `slot` keeps the unfinished searches of the publication. If this method returns a route, the
-        caller must call `MqttConnection.end_search`. The fast path calls it at once, the slow path
+        caller must call `MqttConnection.end_search`: on the fast path at once, on the slow path
         after `MqttConnection.plan_of`.
         """
         topics = self._topics

@@ -17,7 +17,7 @@ from broker.agenda import Agenda, Task
 
 #: Largest number of tasks that run in one turn of the event loop. A task that does more work than
 #: others counts as several tasks, see `Deadlines.charge`.
-SLICE: Final[i64] = 200
+TASKS_PER_SLICE: Final[i64] = 200
 
 
 class Deadline:
@@ -72,8 +72,9 @@ class Deadlines(Task):
 
     def run(self) -> None:
         if self._armed <= self._agenda.now:
-            self._armed = 0  # Otherwise an earlier timer was set after this one.
-        self._left = SLICE
+            # Otherwise `_armed` is the time of another timer, which has not run yet.
+            self._armed = 0
+        self._left = TASKS_PER_SLICE
         try:
             while self._left > 0 and self._heap and self._heap[0].when <= self._agenda.now:
                 self._left -= 1

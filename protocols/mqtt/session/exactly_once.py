@@ -50,7 +50,7 @@ def refuse(session: Session, packet_id: i64) -> None:
 
 
 def pubcomp(session: Session, packet_id: i64) -> None:
-    """Handle a PUBCOMP; ignore a PUBCOMP before which the client has sent no PUBREC."""
+    """Handle a PUBCOMP; ignore it if the client has sent no PUBREC with its packet identifier."""
     if session.in_flight.released.pop(packet_id, -1) >= 0:
         session.settle(session.in_flight.number_of(packet_id))
 

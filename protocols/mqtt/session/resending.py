@@ -50,7 +50,7 @@ class Resending:
         self._on_durable = on_durable
 
     def advance(self) -> bool:
-        """Resend messages until the client, the connection or the store must be waited for.
+        """Resend messages until one must wait for the client, the connection or the store.
 
         Return True once all messages are resent.
         """

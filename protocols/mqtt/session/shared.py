@@ -36,7 +36,7 @@ from protocols.mqtt.session.subscription_options import Addressed, identifier_pr
 
 
 class GroupConsumer(Consumer):
-    """The consumer that delivers messages of a group to one member.
+    """The consumer that delivers messages of a subscription group to one of its members.
 
     If the member's session has no room for a message, the message is requeued, and the consumer has
     no credit until the session has room.
@@ -124,7 +124,7 @@ def _hand_over(session: Session, queue: MessageSource, message: Message) -> None
 
 
 class SharedMember(SharedSubscription):
-    """A session in a group, with the QoS that it was granted."""
+    """A session that is a member of a subscription group, with its granted QoS."""
 
     def __init__(self, group: SubscriptionGroup, session: Session, qos: int) -> None:
         super().__init__(f"{SHARE}{group.label}/{group.topic_filter}", qos)
@@ -291,7 +291,7 @@ def _not_stored(message: Message) -> Message:
 
 
 class SubscriptionGroups:
-    """All groups of a broker, by virtual host and name."""
+    """All subscription groups of a broker, by virtual host and name."""
 
     def __init__(self, backlog: int) -> None:
         self._backlog = backlog

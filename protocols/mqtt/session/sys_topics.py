@@ -38,7 +38,7 @@ class Survey:
     """
 
     def step(self, most: int) -> bool:
-        """Count up to `most` further objects; return True if objects remain to be counted."""
+        """Count up to `most` more sessions, connections and queues; return True if some remain."""
         raise NotImplementedError
 
     def counts(self) -> dict[str, int]:

@@ -212,8 +212,8 @@ class World:
     def _session(self) -> ClientSession | None:
         """Return the last session whose node runs, or None if no such session exists.
 
-        A later session may have ended: the session of a node that owned the log for a moment, and
-        was ready after its successor.
+        The node of a later session may have ended: it owned the log only for a moment, but was
+        ready after its successor.
         """
         with self._lock:
             return next((one for one in reversed(self.sessions) if not one.node.has_ended), None)

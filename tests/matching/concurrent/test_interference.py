@@ -189,8 +189,8 @@ def test_an_interruption_of_an_operation_takes_effect_before_or_after_it(
         assert check(once(kind, before, snapshot, operation, other)) > 0
 
 
-#: (operation, first interruption, second interruption). A wrong matcher would show the second
-#: without the first; or the second undoes the first.
+#: (operation, first interruption, second interruption). Either a wrong matcher would show the
+#: effect of the second interruption without the first, or the second undoes the first.
 TWICE = [
     (plain("match", "a.b.c"), subscribe("a.b.c"), subscribe("*.b.#")),
     (plain("match", "a.b.c"), plain("snapshot"), unsubscribe("a.b.c")),

@@ -252,7 +252,7 @@ class Node(Computer):
         return self.owner is not None and not self.is_frozen and self.owner.may_act()
 
     def turn(self) -> None:
-        """Run one turn of the event loop: queue deliveries, and flush each reply a little later."""
+        """Run one turn of the event loop: add deliveries to the outbox, and schedule flushes."""
         while self.ready and len(self.unacknowledged) < 8 and not self.successor:
             position = self.ready.popleft()
             self.unacknowledged.add(position)
@@ -281,7 +281,7 @@ class Node(Computer):
     def publish(self, identity: int) -> None:
         """Take a message of a client; every 20th call declares a queue first."""
         if not self.is_open or self.successor or not self.may_act() or identity < self._newest:
-            return  # A connection keeps the order: messages sent before a lost one are lost too.
+            return  # A connection keeps the order: what comes after a newer message is lost.
         self._newest = identity
         if identity % 20 == 0 or not self.directory.queues and not self._declared():
             self.position += 1

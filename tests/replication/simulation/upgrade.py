@@ -63,8 +63,8 @@ class VersionedNode(Node):
         super().__init__(world, name, cluster)
         #: The report that the owner reads: the formats of the version that started last.
         self.report = NodeReport(0)
-        #: Number of times that this node has started with the older version after the newer one,
-        #: and that it has raised the format.
+        #: Number of starts of this node with the older version after the newer one, and number of
+        #: times that this node has raised the format.
         self.rolled_back = self.raised = 0
         #: When this node started last, and when it decided to raise the format.
         self.started = 0.0

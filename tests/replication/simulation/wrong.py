@@ -296,7 +296,7 @@ class _Uncut(Directory):
 
 
 class HalfLocalBatchKept(Node):
-    """A wrong node: a start keeps entries of a batch that may not be applied completely.
+    """A wrong node: a start keeps entries of a batch that is perhaps only partly applied.
 
     The right start removes these entries from the local log.
     """

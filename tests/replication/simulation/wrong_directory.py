@@ -34,7 +34,7 @@ def with_replica(wrong_type: type[ReplicaDirectory]) -> type[Node]:
 
 
 class HalfKept(ReplicaDirectory):
-    """Wrong on purpose: a node that takes half of a batch in its local log for the whole batch.
+    """Wrong on purpose: a node that mistakes half of a batch in its local log for the whole batch.
 
     So the node never writes the second half.
     """

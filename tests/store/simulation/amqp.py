@@ -113,7 +113,8 @@ class TxPublisher(Amqp):
 
     def connect(self) -> None:
         super().connect()
-        #: Message of the open transaction -> families to which it was routed when published.
+        #: Message of the open transaction -> families (see ledger.py) to which it was routed when
+        #: it was published.
         self._pending: dict[str, dict[str, int]] = {}
         #: Message of the transaction that is being committed -> its families.
         self._committing: dict[str, dict[str, int]] = {}

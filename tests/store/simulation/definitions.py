@@ -161,7 +161,10 @@ class Definitions:
     # -- changes by operators
 
     def something(self, operator: Operator) -> None:
-        """Let an operator send a random request, which may change nothing."""
+        """Let an operator send a random request, or none.
+
+        The request may have no effect, for example if it deletes a queue that does not exist.
+        """
         random, now = self.random, self.now
         queue, exchange, choice = (
             random.choice(list(self.queues)),

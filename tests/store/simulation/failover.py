@@ -1,8 +1,8 @@
 """The simulation of a whole broker, in which a standby takes over after each crash and each stop.
 
-The standby gets each batch before the broker writes it to its own disk. The standby reads batches
-late, and sometimes crashes at the takeover. After a takeover, the checks are those that schedule.py
-makes after a restart.
+The standby gets each batch before the broker writes the batch to the broker's disk. The standby
+reads batches late, and sometimes crashes at the takeover. After a takeover, the checks are those
+that schedule.py makes after a restart.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class StandbyDirectory(BatchShipping):
         return payload.encode(batch.changes, batch.records.parts)
 
     def written(self) -> None:
-        """Do nothing: the standby has the batch."""
+        """Do nothing when the batch is on the broker's disk: the standby has the batch already."""
 
     def _catch_up(self) -> None:
         for step in self._steps:

@@ -100,7 +100,7 @@ class Ledger:
     # -- publishers
 
     def sent(self, message: str, targets: dict[str, int], again: bool = False) -> None:
-        """Note a message that is sent.
+        """Note a message that a publisher sends, or sends again (`again`).
 
         `targets` has the QoS of the copy for each family (group of queues) that gets a copy.
         """

@@ -35,8 +35,8 @@ class Faults:
         self.random = random
         #: Number of operations until the crash; negative: no crash.
         self.left = -1
-        #: Number of syncs until a crash instead of a sync: the writes since the last sync are kept,
-        #: lost or torn. Negative: no such crash.
+        #: Number of syncs before the sync at which the process crashes: each write since the last
+        #: sync is then kept, lost or torn. Negative: no such crash.
         self.syncs = -1
         #: True if writes at times find the disk full.
         self.full = False

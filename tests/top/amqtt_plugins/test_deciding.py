@@ -137,7 +137,8 @@ async def test_a_plugin_that_raises_refuses_and_its_words_are_not_logged(
 async def test_a_plugin_that_waits_for_ever_is_given_up_and_its_place_is_free_again(
     build: Build, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Seconds until a plugin's verdict must be there: long enough for it to begin on a busy machine.
+    # The plugin's verdict must come within 0.5 s: long enough for the plugin to be called even on a
+    # busy machine.
     house = build({here(Waits): {}}, patience=0.5)
     ended = Waits.ended
     assert await house.code("bob", "secret") == UNAVAILABLE

@@ -1,4 +1,4 @@
-"""Fifty consumers that reject, requeue, close and disconnect at random, against the model.
+"""Compares the broker with the model while fifty consumers reject, requeue, close and disconnect.
 
 The steps and the model are those of model.py. In test_model.py, hypothesis draws the steps. Here a
 seeded generator draws many more steps, each kind of step with a weight.

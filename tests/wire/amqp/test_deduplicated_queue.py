@@ -127,8 +127,8 @@ def test_a_value_is_free_again_when_its_message_leaves_the_queue(
 def test_a_purge_forgets_a_message_that_a_consumer_holds() -> None:
     """Check that a purge frees the deduplication values of the messages that consumers hold.
 
-    A new message may then have the same value. When the old message is acknowledged, the new
-    message must still block its value.
+    A new message may then have the same value. When the old message is acknowledged, the value of
+    the new message must still be blocked.
     """
     world = World()
     client = deduplicating(world, True)

@@ -1,4 +1,4 @@
-"""The broker against the model of model.py, with steps in any order (hypothesis)."""
+"""Compares the broker with the model of model.py, after steps that hypothesis draws at random."""
 
 from __future__ import annotations
 

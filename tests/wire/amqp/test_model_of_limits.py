@@ -1,4 +1,4 @@
-"""A queue with any arguments against a small model.
+"""Compares a queue that has any arguments with a small model.
 
 The test compares the waiting messages, their order, and the time and reason of each removal.
 """

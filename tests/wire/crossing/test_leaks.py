@@ -55,7 +55,8 @@ _CONSUME = marshal(1, spec.Basic.Qos(prefetch_count=2)) + marshal(
 _PUBLISH = publication("amq.topic", "a.b", b"x", delivery_mode=2) * 3
 _GLOBAL = marshal(1, spec.Basic.Qos(prefetch_count=1, global_=True))
 
-#: Input of AMQP clients from login to end; without a close at the end, the transport is lost.
+#: Input of AMQP clients from login to end. An input without connection.close at its end stands for
+#: a client that loses its connection.
 AMQP_LIVES = [
     _QUEUE + _CONSUME + _PUBLISH,
     _QUEUE

@@ -55,7 +55,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 class Careful(Identity):
-    """An identity that may not publish to `private`."""
+    """An identity without the permission to publish to `private`."""
 
     def may_publish(self, topic: bytes) -> bool:
         return topic != b"private"
@@ -320,7 +320,7 @@ class Consumer:
             )
         elif what < 0.72:
             self._serial += 1
-            kind = chance.choice("kka")  # True if the consumer acknowledges its deliveries.
+            kind = chance.choice("kka")  # a: no_ack; k: the consumer acknowledges.
             self._send(
                 spec.Basic.Qos(
                     prefetch_count=chance.choice([0, 1, 3]), global_=chance.random() < 0.2

@@ -63,7 +63,7 @@ class Conversation:
 
 
 class Broker(RuleBasedStateMachine):
-    """A broker with a slow disk, and clients of two identifiers that keep connecting."""
+    """A broker with a slow disk, and clients that keep connecting as `a`, `b` or without a name."""
 
     @initialize()
     def begin(self) -> None:

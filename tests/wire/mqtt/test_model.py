@@ -220,7 +220,7 @@ class Broker(RuleBasedStateMachine):
         assert Counter((one.topic, one.body, one.qos) for one in heard) == Counter(expected)
         for one in (
             heard
-        ):  # The order of retained messages is not defined, so the model takes the broker's.
+        ):  # The order of retained messages is not defined: the model adopts the broker's order.
             assert one.retain
             if one.qos:
                 session.used += 1

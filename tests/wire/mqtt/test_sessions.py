@@ -8,7 +8,7 @@ import pamqp.commands as spec
 import pytest
 
 from protocols.mqtt.options import MqttOptions
-from protocols.mqtt.session.deadlines import SLICE
+from protocols.mqtt.session.deadlines import TASKS_PER_SLICE
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.client import (
     ACCEPTED,
@@ -221,7 +221,7 @@ def test_each_session_has_its_own_time() -> None:
 
 def test_sessions_that_end_together_end_in_slices() -> None:
     world = expiring(100)
-    for number in range(SLICE + 50):
+    for number in range(TASKS_PER_SLICE + 50):
         Client(world, connect(f"c{number}", clean=False)).connection.on_closed()
     agenda = world.broker.agenda
     agenda.advance(int(agenda.now) + 100_000, agenda.wall + 100)

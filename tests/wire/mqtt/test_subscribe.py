@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.access.identity import Identity
-from protocols.mqtt.connection.subscribing import LEVELS, SLICE
+from protocols.mqtt.connection.subscribing import FILTERS_PER_SLICE, LEVELS
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.client import (
@@ -85,7 +85,7 @@ def test_a_thousand_filters_in_one_packet(clean: bool) -> None:  # [MQTT-3.8.4-4
 def test_thousands_of_filters_take_many_turns_and_others_are_served_meanwhile(clean: bool) -> None:
     world = World()
     client, writer = here(world, clean=clean), here(world, "w")
-    names = [f"t/{number}" for number in range(3 * SLICE + 7)]
+    names = [f"t/{number}" for number in range(3 * FILTERS_PER_SLICE + 7)]
     kept = mqtt_publish("t/0", b"kept", flags=RETAIN)
     writer.send(kept)
     session = world.mqtt_front.sessions.find(world.vhost, "c")
@@ -94,9 +94,13 @@ def test_thousands_of_filters_take_many_turns_and_others_are_served_meanwhile(cl
         (
             subscribe(1, *[(name, 0) for name in names]),
             suback(1, *[0] * len(names)) + kept,
-            [SLICE, 2 * SLICE, 3 * SLICE],
+            [FILTERS_PER_SLICE, 2 * FILTERS_PER_SLICE, 3 * FILTERS_PER_SLICE],
         ),
-        (unsubscribe(2, *names), unsuback(2), [2 * SLICE + 7, SLICE + 7, 7]),
+        (
+            unsubscribe(2, *names),
+            unsuback(2),
+            [2 * FILTERS_PER_SLICE + 7, FILTERS_PER_SLICE + 7, 7],
+        ),
     ):
         world.slow_disk = True
         client.connection.receive_data(data + PINGREQ)
@@ -136,13 +140,13 @@ def test_a_client_that_leaves_ends_the_slices_of_its_subscribe() -> None:
     world = World()
     client = here(world, clean=False)
     client.connection.receive_data(
-        subscribe(1, *[(f"t/{number}", 0) for number in range(2 * SLICE)])
+        subscribe(1, *[(f"t/{number}", 0) for number in range(2 * FILTERS_PER_SLICE)])
     )
     client.connection.on_closed()
     world.settle()
     session = world.mqtt_front.sessions.find(world.vhost, "c")
     assert session is not None
-    assert len(session.subscriptions) == SLICE
+    assert len(session.subscriptions) == FILTERS_PER_SLICE
     here(world)
     assert len(list(world.vhost.exchange("amq.topic"))) == 0
 

@@ -31,7 +31,8 @@ class Riddle(AuthConversation):
         if data in (b"", b"hello"):
             step = AuthStep(None, b"21")
         elif data == b"42":
-            # Each login gets another identity, which may read everything, of the same user.
+            # Each login gets a different identity of the same user. Each identity may read
+            # everything.
             identity = Identity("riddler", read=f".*{self._guests.solved}?")
             step = AuthStep(Verdict(identity), b"welcome")
             self._guests.solved += 1

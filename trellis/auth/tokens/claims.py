@@ -91,7 +91,7 @@ class ClaimMapping:
             self._aliases[name.strip()] = scopes.split()
 
     def user(self, claims: Claims) -> str:
-        """Return the user name. Raises TokenRefused."""
+        """Return the user name that the claims of a token have. Raises TokenRefused."""
         path = self._settings.user
         user = claim(claims, path)
         if not isinstance(user, str) or not user:
@@ -156,8 +156,8 @@ class ClaimMapping:
     def _granted_words(self, claims: Claims) -> list[str]:
         """Return the scopes of `jwt.grants` and of a token as text.
 
-        The scopes have no prefix, and aliases are replaced. At most MAX_SCOPES words of the token
-        are read.
+        Scopes of the token lose their prefix, and aliases are replaced by the scopes that they
+        stand for. At most MAX_SCOPES words of the token are read.
         """
         prefix = self._settings.prefix
         found = list(self._settings.grants)

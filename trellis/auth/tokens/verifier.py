@@ -172,7 +172,10 @@ class TokenVerifier:
 
 
 def decode_part(part: bytes, name: str) -> dict[str, Any]:
-    """Return the JSON object in a part of a token: "header" or "claims". Raises TokenRefused."""
+    """Return the JSON object in a part of a token. Raises TokenRefused.
+
+    `name` is the name of the part, "header" or "claims", for the reason of a refusal.
+    """
     try:
         decoded = json.loads(base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4)))
     except (ValueError, RecursionError, binascii.Error):
@@ -222,7 +225,10 @@ def _date(seconds: float) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value of a token for a reason: printable, and not longer than _SHOWN characters."""
+    """Return the text of a value in a token, for the reason of a refusal.
+
+    The text is printable ASCII, and is cut after _SHOWN characters.
+    """
     if value is None:
         return "missing"
     text = ascii(value) if isinstance(value, str) else ascii(str(value)[: 2 * _SHOWN])

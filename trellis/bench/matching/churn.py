@@ -24,8 +24,8 @@ def churn(
 ) -> dict[str, float]:
     """Measure ns per publication while one subscription changes after each `every` publications.
 
-    A publication is a lookup of its topic. If `every` is 0, no subscription changes. All topics are
-    looked up once before, to fill a cache. Raises WrongMatch.
+    A publication is a lookup of its topic. If `every` is 0, no subscription changes. Before the
+    measurement, all topics are looked up once, to fill a cache. Raises WrongMatch.
     """
     loaded(matcher, patterns)
     from matching.cache import RouteCache

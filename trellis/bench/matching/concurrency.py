@@ -57,7 +57,7 @@ class _Work:
         self.written: list[tuple[str, int]] = []
 
     def add(self, pairs: Sequence[tuple[str, int]], reads: int) -> None:
-        """Add a worker that subscribes each pair and does `reads` lookups after it.
+        """Add a worker that subscribes each pair, and does `reads` lookups after each subscription.
 
         Without pairs, the worker does `reads` lookups only.
         """

@@ -145,7 +145,7 @@ def _peer(
 
 
 class RunningContender:
-    """The process of a contender."""
+    """The running process of a contender, which is an algorithm or a peer."""
 
     def __init__(self, contender: Contender) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it

@@ -55,7 +55,7 @@ class ResultCell:
 
 @dataclass
 class MatchingAbout:
-    """The description of a contender in the results."""
+    """The description of a contender (an algorithm or a peer) in the results."""
 
     title: str
     ours: bool
@@ -67,7 +67,7 @@ class MatchingAbout:
 
 @dataclass
 class CaseAbout:
-    """The description of a case in the results."""
+    """The description of a case, one measurement, in the results."""
 
     part: str
     workload: str

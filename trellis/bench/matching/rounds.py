@@ -83,7 +83,7 @@ def measure(
 
 
 def _asked(contender: Contender, case: MatchingCase) -> bool:
-    """True if a contender takes part in a case."""
+    """True if a contender (an algorithm or a peer) takes part in a measurement."""
     return (
         contender.name in case.only
         if case.only
@@ -92,7 +92,7 @@ def _asked(contender: Contender, case: MatchingCase) -> bool:
 
 
 class _Bench:
-    """The run of a plan that is under way, with the results so far."""
+    """The execution of a plan, with the results so far."""
 
     def __init__(
         self, plan: RoundPlan, results: MatchingResults, tell: Callable[[int, str], None]
@@ -204,7 +204,7 @@ class _Bench:
                 process.close()
 
     def _carry_slowness(self, contender: Contender, case: MatchingCase) -> None:
-        """Mark a case as slow if the contender was too slow at a smaller size."""
+        """Mark a case as slow if the contender was too slow in the same case at a smaller size."""
         for key, cell in self._results.cells[contender.name].items():
             about = self._results.cases[key]
             if (

@@ -17,7 +17,8 @@ from trellis.http.gateway.link import HttpRefusal, bad_request
 PART_BYTES: Final = 32 << 10
 
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
-#: Patterns of the text up to the next bracket, or next comma or bracket, outside JSON strings.
+#: Patterns of JSON text up to the next bracket (_TO_BRACKET), or up to the next comma or bracket
+#: (_TO_COMMA_OR_BRACKET). Brackets and commas inside JSON strings do not count.
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _TO_BRACKET: Final = re.compile(rb'[^"\[\]{}]*+(?:' + _STRING + rb'[^"\[\]{}]*+)*+', re.DOTALL)
 _TO_COMMA_OR_BRACKET: Final = re.compile(

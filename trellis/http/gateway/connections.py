@@ -117,7 +117,7 @@ class OpenConnections:
             slot.state = UNKNOWN
 
     def take(self, slot: Slot | None, administrator: bool) -> bool:
-        """Record that the user of a connection's request is known; True if the request may proceed.
+        """Record that a request's user is known; return True if the request may proceed.
 
         RESERVED connections are kept free for administrators. So the request of another user is
         refused if requests of such users occupy all connections that are not reserved.
@@ -152,7 +152,7 @@ class OpenConnections:
 
 
 class GatewayTransport:
-    """The transport that uvicorn uses for a connection: closes it by `GatewayProtocol.end`."""
+    """A transport for uvicorn, whose method `close` calls `GatewayProtocol.end`."""
 
     def __init__(self, transport: asyncio.Transport, protocol: GatewayProtocol) -> None:
         self._transport = transport
@@ -214,7 +214,7 @@ class GatewayProtocol(H11Protocol):
         if self.client is not None:
             self._open.by_client.pop(self.client, None)
         if self._slot.replaced:
-            pass  # The replacement has counted this connection.
+            pass  # `OpenConnections` counted this connection when another replaced it.
         elif self.cycle is None and self.conn.our_state is h11.IDLE:
             self._link.count_closed("lost")
         elif self.cycle is not None and not self.cycle.response_complete:

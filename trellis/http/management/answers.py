@@ -47,7 +47,7 @@ class ApiRefusal(Exception):
 
 
 def not_found(what: str) -> ApiRefusal:
-    """Return the refusal for an object that does not exist."""
+    """Return the refusal for an object that does not exist; `what` is the text of the error."""
     return ApiRefusal(404, "Object Not Found", what)
 
 
@@ -118,6 +118,16 @@ class ApiBackend:
         self.page_sessions = PageSessions(node, asyncio.get_running_loop().time)
         self.live_status = LiveStatus(node)
 
+    def check_lease(self) -> None:
+        """Raise ApiRefusal if this node belongs to a cluster and has no lease now.
+
+        Without a lease, a standby may serve clients, so this node must not.
+        """
+        if not self.node.turn.leased:
+            raise ApiRefusal(
+                503, "no_lease", "the replicated log of this node's cluster does not answer: retry"
+            )
+
 
 class ApiRequest:
     """A request to the API: path, names in the path, query, body, and the client's address.
@@ -149,15 +159,12 @@ class Call:
     """An API request that passed authorization, with the user that made it.
 
     The constructor raises ApiRefusal if a path parameter is not valid UTF-8, or if this node
-    belongs to a cluster and has no lease now, so that it must not serve clients.
+    belongs to a cluster and has no lease now.
     """
 
     def __init__(self, backend: ApiBackend, request: ApiRequest, identity: Identity) -> None:
+        backend.check_lease()
         self.node = backend.node
-        if not self.node.turn.leased:
-            raise ApiRefusal(
-                503, "no_lease", "the replicated log of this node's cluster does not answer: retry"
-            )
         self.broker = backend.node.broker
         self.counters = backend.counters
         self._slices = backend.slices
@@ -226,7 +233,7 @@ class Call:
             )
 
     def rights(self, vhost: VirtualHost) -> DeclarationRights:
-        """Return what the user may declare in a virtual host. Raises AccessRefused."""
+        """Return the user's rights to declare objects in a virtual host. Raises AccessRefused."""
         return rights_of(vhost, self._within(vhost), self.identity.administrator)
 
     def may(self, operation: str, kind: str, name: str, vhost: VirtualHost) -> None:

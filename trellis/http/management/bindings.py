@@ -12,6 +12,7 @@ from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
 from broker.vhost.vhost import VirtualHost
+from matching.grammar import swap
 from trellis.http.management import serializers
 from trellis.http.management.answers import (
     Call,
@@ -36,20 +37,30 @@ def _bindings_from(vhost: VirtualHost, exchange: Exchange) -> Iterable[Row]:
 async def bindings(call: Call) -> Listing:
     """List the bindings of the virtual host in the path, or of all visible virtual hosts.
 
-    With `default=false` in the query, the bindings of the default exchange are left out.
+    With `default=false` in the query, the bindings of the default exchange are left out. With
+    `key=TEXT`, only the bindings whose keys contain the text are listed, as routing keys or as MQTT
+    topic filters.
     """
     vhosts = call.path_vhosts
     with_default = call.query.get("default") != "false"
+    wanted = call.query.get("key", "").lower()
 
-    async def rows() -> AsyncIterator[Row]:
+    async def rows() -> AsyncIterator[Row | None]:
         for vhost in vhosts:
             for queue in list(vhost.queues.values()) if with_default else ():
-                yield serializers.default_binding(vhost, queue)
+                row = serializers.default_binding(vhost, queue)
+                yield row if _has_key(row, wanted) else None
             for exchange in list(vhost.exchanges.values()):
                 for row in _bindings_from(vhost, exchange):
-                    yield row
+                    yield row if _has_key(row, wanted) else None
 
     return Listing(rows())
+
+
+def _has_key(row: Row, wanted: str) -> bool:
+    """True if the binding key, or the same key as a topic filter, contains a lowercase text."""
+    key = row["routing_key"].lower()
+    return wanted in key or wanted in swap(key)
 
 
 async def exchange_source(call: Call) -> Listing:

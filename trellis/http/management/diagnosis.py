@@ -15,17 +15,25 @@ from trellis.diagnosis.clients import (
     connection_findings,
     refusal_findings,
     session_findings,
+    watch_connection,
+    watch_session,
 )
 from trellis.diagnosis.findings import Problem
-from trellis.diagnosis.queues import counts_of, queue_findings
+from trellis.diagnosis.queues import counts_of, queue_findings, watch_queue
+from trellis.diagnosis.topics import follow_topic, topic_findings
 from trellis.http.management.answers import Call, Row, bad_request, not_found
 from trellis.http.management.connections import name_of
+from trellis.http.management.routing import route_answer
 from trellis.http.management.serializers import queue_row
+from trellis.monitoring.route_question import SECTIONS, RouteQuestion
 
 #: Longest time in seconds between the two counts of a queue.
 SECONDS_MAX: Final = 10.0
 #: Largest number of connections and sessions of one client, or one user, that are examined.
 CLIENTS_MAX: Final = 20
+#: Largest number of queues with each verdict, and of bindings of each exchange, in the answer about
+#: a topic.
+DESTINATIONS_MAX: Final = 200
 
 
 async def queue(call: Call) -> Row:
@@ -46,7 +54,7 @@ async def queue(call: Call) -> Row:
     shown = queue_row(vhost, found, call.broker.name)
     fields = ("name", "vhost", "type", "consumers", "messages_ready", "messages_unacknowledged")
     queue = {name: shown[name] for name in fields} | {"head_age_ms": found.head_age}
-    return {"queue": queue, "findings": _rows(findings)}
+    return {"queue": queue} | _found(findings, watch_queue(vhost, found))
 
 
 def _queue(call: Call) -> tuple[VirtualHost, Queue]:
@@ -76,11 +84,12 @@ async def client(call: Call) -> Row:
     findings = refusal_findings(call.node.refusals.recent, name)
     known = bool(findings)
     sessions, connections, left_out = 0, 0, 0
+    after, of_sessions = watch_session(name), list[Problem]()
     for vhost in call.vhosts:
         session = call.node.mqtt.sessions.find(vhost, name)
         if session is not None:
             sessions += 1
-            findings += session_findings(session)
+            of_sessions += session_findings(session)
     async with call.slice() as work:
         for front in call.node.fronts:
             for connection in list(front.connections):
@@ -92,21 +101,52 @@ async def client(call: Call) -> Row:
                 if not belongs_to(row, name_of(connection), name):
                     continue
                 connections += 1
+                after = watch_connection(str(row["peer"]))
                 if connections > CLIENTS_MAX:
                     left_out += 1
                     continue
                 findings += connection_findings(connection, row, call.broker.alarms)
     if not (known or sessions or connections):
         raise not_found(
-            f"no client is known as '{name}': no MQTT client identifier, AMQP connection name, "
-            "address or user of an open connection, and none of the last refusals"
+            f"no client is known as '{name}': no session, open connection or recent refusal has "
+            "this MQTT client identifier, AMQP connection name, address or user"
         )
     return {
         "client": {"name": name, "sessions": sessions, "connections": connections},
         "examined_all": not left_out,
-        "findings": _rows(findings),
-    }
+    } | _found([*findings, *of_sessions], after)
 
 
-def _rows(findings: list[Problem]) -> list[Row]:
-    return [msgspec.to_builtins(finding) for finding in findings]
+async def topic(call: Call) -> Row:
+    """Return why messages of an MQTT topic do not arrive.
+
+    The query may have `user`, a publisher whose rights are checked.
+    """
+    name = call.path_parameters[1]
+    question = RouteQuestion(mqtt=name, user=call.query.get("user"))
+    answer = route_answer(call, call.path_parameters[0], question, DESTINATIONS_MAX)
+    sections: dict[str, list[Row]] = {section: [] for section in SECTIONS}
+    async with call.slice() as work:
+        for row in answer.rows():
+            if row is not None:
+                sections[row[0]].append(row[1])
+            if work.over:
+                await work.pause()
+    findings = list(topic_findings(answer.head | sections))
+    verdicts = answer.head["verdicts"]
+    return {
+        "topic": name,
+        "vhost": answer.head["vhost"],
+        "reached": sum(verdicts.values()),
+        "verdicts": verdicts,
+        "queues": sections["queues"],
+    } | _found(findings, follow_topic(name, answer.head["vhost"]))
+
+
+def _found(findings: list[Problem], otherwise: str) -> Row:
+    """Return the fields of an answer with its findings, and with the command to type next.
+
+    The command is that of the most important finding, or `otherwise` if there is no finding.
+    """
+    after = findings[0].next if findings else otherwise
+    return {"findings": [msgspec.to_builtins(finding) for finding in findings], "next": after}

@@ -18,9 +18,9 @@ from trellis.http.management.answers import (
 )
 from trellis.monitoring import listings
 
-#: The fields that identify a row without a field `name`: those of sessions, of connections, of
-#: topics and bindings, and of events of the log.
-NAME_FIELDS: Final = ("client_id", "peer", "routing_key", "event")
+#: The fields that identify a row without a field `name`: those of sessions, consumers, connections,
+#: retained messages, topics and bindings, and events of the log.
+NAME_FIELDS: Final = ("client_id", "consumer_tag", "peer", "topic", "routing_key", "event")
 
 
 async def rows(call: Call) -> Listing:

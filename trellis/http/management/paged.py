@@ -16,11 +16,12 @@ from trellis.http.contract import PAGE_SIZE
 from trellis.http.management.answers import ApiRefusal, Call, Row
 from trellis.monitoring.route_rows import printable_key
 
-#: Largest number of rows up to the end of the page. Pages behind them are left to the gateway.
+#: The broker selects a page that ends within this number of rows from the list's beginning. The
+#: gateway selects all later pages.
 ROWS_MAX: Final = 1_000
 #: Largest number of digits of a page and a size.
 DIGITS_MAX: Final = 9
-#: Number of objects that are added to the page at once.
+#: Number of added objects that are sorted into the page at once.
 BATCH: Final = 128
 
 Object = TypeVar("Object")
@@ -96,7 +97,7 @@ class _FirstObjects(Generic[Object]):
         self._page = page
         self._found: list[tuple[Key, Object]] = []
         self._more: list[tuple[Key, Object]] = []
-        #: The key that the key of a further object must precede; None if there is room for any.
+        #: Only an object whose key comes before this key is still added; None: every object is.
         self._bound: Key | None = None
 
     def add(self, key: Key, one: Object) -> None:

@@ -23,11 +23,11 @@ from trellis.http.management.messages import (
 )
 from trellis.http.management.topology import named_queue
 
-#: Largest number of messages in one answer, and the number without `count` in the query.
+#: Largest number of messages in one answer, and the number if the query has no `count`.
 PEEKED_MAX: Final = 1_000
 PEEKED: Final = 10
-#: Largest number of bytes of each body in one answer, and the number without `truncate` in the
-#: query.
+#: Largest number of bytes of each body in one answer, and the number if the query has no
+#: `truncate`.
 BODY_MAX: Final = 1 << 20
 BODY: Final = 64 << 10
 #: Number of messages that are read at once from the queue.

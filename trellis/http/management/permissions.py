@@ -104,18 +104,38 @@ def changeable_user(call: Call) -> tuple[VirtualHost, User]:
 
     Raises ApiRefusal, for example if the settings define the permissions.
     """
+    vhost, name = _user_of_broker(call)
+    if name not in call.broker.users.by_name:
+        # The stored user only holds permissions: it has no password and no tags.
+        call.broker.users.define(name, "", [])
+    return vhost, call.broker.users.by_name[name]
+
+
+def _user_of_broker(call: Call) -> tuple[VirtualHost, str]:
+    """Return the virtual host and the user in a path.
+
+    Raises ApiRefusal, for example if the settings define the permissions.
+    """
     vhost, name = user_of_path(call)
     account = call.node.accounts.settings_accounts.get(name)
-    if account is not None:
-        if account.is_fixed(vhost.name):
-            raise bad_request(
-                f"the permissions of user '{name}' in vhost '{vhost.name}' are defined in the "
-                "settings: change them there, then send SIGHUP"
-            )
-        if name not in call.broker.users.by_name:
-            # The stored user only holds permissions: it has no password and no tags.
-            call.broker.users.define(name, "", [])
-    return vhost, call.broker.users.by_name[name]
+    if account is not None and account.is_fixed(vhost.name):
+        raise bad_request(
+            f"the permissions of user '{name}' in vhost '{vhost.name}' are defined in the "
+            "settings: change them there, then send SIGHUP"
+        )
+    return vhost, name
+
+
+def user_with_permissions(call: Call) -> tuple[VirtualHost, User]:
+    """Return the virtual host in a path, and the user, whose permissions there can be revoked.
+
+    Raises ApiRefusal, for example if the user has no permissions of its own there.
+    """
+    vhost, name = _user_of_broker(call)
+    user = call.broker.users.by_name.get(name)
+    if user is None or vhost.name not in user.permissions:
+        raise not_found(f"user '{name}' has no permissions in vhost '{vhost.name}'")
+    return vhost, user
 
 
 async def permission(call: Call) -> Row:

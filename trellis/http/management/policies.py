@@ -8,6 +8,7 @@ from typing import Final
 from broker.compatibility import MISSING, judge_policy_key
 from broker.names import shown
 from broker.queues.policies import EFFECTIVE_KEYS, Policy, policy_of
+from broker.vhost.vhost import VirtualHost
 from trellis.http.management import serializers
 from trellis.http.management.answers import Call, Empty, Listing, Row, iterate, not_found
 
@@ -30,11 +31,16 @@ async def policies(call: Call) -> Listing:
 
 async def policy(call: Call) -> Row:
     """Return the policy that the path names."""
+    return serializers.policy_row(*known_policy(call))
+
+
+def known_policy(call: Call) -> tuple[VirtualHost, Policy]:
+    """Return the virtual host and the policy that the path names. Raises ApiRefusal."""
     vhost = call.vhost(call.path_parameters[0])
     known = vhost.policies.by_name.get(call.path_parameters[1])
     if known is None:
         raise not_found(f"no policy '{call.path_parameters[1]}' in vhost '{vhost.name}'")
-    return serializers.policy_row(vhost, known)
+    return vhost, known
 
 
 async def put_policy(call: Call) -> Empty:
@@ -63,8 +69,6 @@ def log_keys_without_effect(call: Call, vhost: str, policy: Policy) -> None:
 
 async def delete_policy(call: Call) -> Empty:
     """Delete the policy that the path names."""
-    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
-    if name not in vhost.policies.by_name:
-        raise not_found(f"no policy '{name}' in vhost '{vhost.name}'")
-    await call.make_durable(lambda ticket: vhost.applied_policies.clear_policy(name, ticket))
+    vhost, known = known_policy(call)
+    await call.make_durable(lambda ticket: vhost.applied_policies.clear_policy(known.name, ticket))
     return Empty()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from broker.eviction import evict_oldest
 from broker.queues.statistics import STATISTICS
 from trellis.monitoring.http_counters import HttpCounters
 
@@ -63,7 +64,7 @@ class Rates:
             renewed, base = True, _NO_SAMPLE
         self._samples[key] = (now, *counts, *base) if renewed else samples
         if len(self._samples) > RATED_OBJECTS_MAX:
-            del self._samples[next(iter(self._samples))]
+            evict_oldest(self._samples)
         self._counters.rated_objects = len(self._samples)
         if not base:
             return [0.0] * len(counts)
@@ -89,7 +90,10 @@ class Rates:
 
 
 def delivery_counts(statistics: Sequence[int]) -> dict[str, int]:
-    """Return the statistics of queues (broker/queues/statistics.py) by name."""
+    """Return counts of deliveries by name, with their sum `deliver_get`.
+
+    `statistics` has the counts in the order of STATISTICS (broker/queues/statistics.py).
+    """
     return with_sum(dict(zip(STATISTICS, statistics, strict=True)))
 
 

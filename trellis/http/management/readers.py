@@ -56,7 +56,10 @@ def _rows(
 
 
 def _identities(call: Call) -> Iterator[Identity | None]:
-    """Yield the identities of all users whose names the broker knows."""
+    """Yield the identities of all users whose names the broker knows, the anonymous user first.
+
+    Yield None in place of a user that does not exist.
+    """
     yield call.node.accounts.anonymous_identity
     for name in {**call.node.accounts.settings_accounts, **call.broker.users.by_name}:
         yield call.broker.authenticator.identity_of(name)

@@ -23,11 +23,13 @@ from trellis.http.management.messages import (
 )
 from trellis.http.management.serializers import printable
 
-#: Largest number of retained messages in one answer, and the number without `count` in the query.
+#: Largest number of retained messages in one answer, and the number if the query has no `count`.
 LISTED_MAX: Final = 10_000
 LISTED: Final = 100
-#: Largest number of bytes of each body in one answer, and the number without `truncate` in the
-#: query.
+#: Largest number of retained messages that are counted.
+COUNTED_MAX: Final = 50_000
+#: Largest number of bytes of each body in one answer, and the number if the query has no
+#: `truncate`.
 BODY_MAX: Final = 1 << 20
 BODY: Final = 1024
 #: Number of topics that are compared with the filter before other work may run.
@@ -74,6 +76,51 @@ def _identity(call: Call, vhost: VirtualHost) -> Identity:
     return within
 
 
+class ReadableTopics:
+    """The retained messages of a selection that the user of a call may read.
+
+    Raises AccessRefused if the user may read none of them.
+    """
+
+    def __init__(self, call: Call, selection: RetainedSelection) -> None:
+        self._retained = selection.vhost.retained
+        self._identity = _identity(call, selection.vhost)
+        scope = read_scope(self._identity, selection.filter, selection.vhost.name)
+        if scope == READ_NONE:
+            raise AccessRefused(
+                f"read access to topics '{selection.filter}' in vhost '{selection.vhost.name}' "
+                f"refused for user '{self._identity.name}'"
+            )
+        self._some = scope == READ_SOME
+
+    def message(self, key: str) -> Message | None:
+        """Return the retained message of a routing key; None if it is gone or may not be read."""
+        message = self._retained.get(key)
+        if message is None or self._some and not self._identity.may_read(message.address.topic):
+            return None
+        return message
+
+
+async def count(call: Call) -> Row:
+    """Count the topics with a retained message that match the MQTT filter `filter`.
+
+    Without `filter`, all topics match. The count ends at COUNTED_MAX topics; `more` is true if
+    there are more.
+    """
+    selection = RetainedSelection(call)
+    readable = ReadableTopics(call, selection)
+    found = 0
+    async with call.slice() as work:
+        for key in selection.matching():
+            if key is not None and readable.message(key) is not None:
+                found += 1
+                if found > COUNTED_MAX:
+                    break
+            if work.over:
+                await work.pause()
+    return {"topics": min(found, COUNTED_MAX), "more": found > COUNTED_MAX}
+
+
 async def retained(call: Call) -> Listing:
     """Return the retained messages whose topics match the MQTT filter `filter`.
 
@@ -81,13 +128,7 @@ async def retained(call: Call) -> Listing:
     body) and `encoding`.
     """
     selection = RetainedSelection(call)
-    identity = _identity(call, selection.vhost)
-    scope = read_scope(identity, selection.filter, selection.vhost.name)
-    if scope == READ_NONE:
-        raise AccessRefused(
-            f"read access to topics '{selection.filter}' in vhost '{selection.vhost.name}' refused "
-            f"for user '{identity.name}'"
-        )
+    readable = ReadableTopics(call, selection)
     count = whole_number(call.query, "count", LISTED, LISTED_MAX)
     truncate = whole_number(call.query, "truncate", BODY, BODY_MAX)
     encoding = call.query.get("encoding", "auto")
@@ -96,12 +137,8 @@ async def retained(call: Call) -> Listing:
     async def rows() -> AsyncIterator[Row | None]:
         left, size = count, 0
         for key in selection.matching():
-            message = None if key is None else selection.vhost.retained.get(key)
-            if (
-                message is None
-                or scope == READ_SOME
-                and not identity.may_read(message.address.topic)
-            ):
+            message = None if key is None else readable.message(key)
+            if message is None:
                 yield None
                 continue
             if left == 0 or size >= FETCHED_BYTES_MAX:

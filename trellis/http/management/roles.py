@@ -21,7 +21,7 @@ async def roles(call: Call) -> Listing:
     return Listing(iterate(_row(role, counts[role.name]) for role in known))
 
 
-def _known(call: Call) -> Role:
+def known_role(call: Call) -> Role:
     """Return the role that the path names. Raises ApiRefusal."""
     name = call.path_parameters[0]
     role = call.broker.users.roles.by_name.get(name)
@@ -32,7 +32,7 @@ def _known(call: Call) -> Role:
 
 async def role(call: Call) -> Row:
     """Return the role that the path names."""
-    known = _known(call)
+    known = known_role(call)
     users = sum(user.role is known for user in call.broker.users.by_name.values())
     return _row(known, users)
 
@@ -49,7 +49,7 @@ async def put_role(call: Call) -> Empty:
 
 async def delete_role(call: Call) -> Empty:
     """Delete the role that the path names. A role that a user has cannot be deleted."""
-    name = _known(call).name
+    name = known_role(call).name
     await call.make_durable(lambda ticket: call.broker.users.remove_role(name, ticket))
     return Empty()
 

@@ -17,7 +17,7 @@ LIMIT_MAX: Final = 1_000_000
 
 
 async def route(call: Call) -> SectionedRows:
-    """Explain where a message would go: the bindings, rights and near misses that decide.
+    """Explain where a message would go: matching bindings, rights, queues and near misses.
 
     The message is given by the query: `exchange` and `key`, or `mqtt` (a topic); `vhost` (default
     `/`), `header` (NAME=VALUE, may be repeated), `user` and `client_id`. With `limit`, the answer
@@ -39,17 +39,27 @@ async def route(call: Call) -> SectionedRows:
         mqtt,
         query.get("client_id", ""),
     )
+    limit = whole_number(query, "limit", 0, LIMIT_MAX)
+    answer = route_answer(call, query.get("vhost", "/"), question, limit)
+    return SectionedRows(answer.head, SECTIONS, answer.rows())
+
+
+def route_answer(call: Call, vhost: str, question: RouteQuestion, limit: int) -> RouteAnswer:
+    """Return the answer to the question where a message in a virtual host would go.
+
+    The answer has at most `limit` matching bindings of each exchange, and queues with each verdict;
+    0 is all. Raises ApiRefusal.
+    """
     # The permissions of another user are for administrators, as in /api/permissions.
     if question.user is not None and question.user != call.identity.name:
         call.require_administrator(f"the rights of user '{question.user}'")
-    answer = RouteAnswer(
-        call.vhost(query.get("vhost", "/")),
+    return RouteAnswer(
+        call.vhost(vhost),
         question,
         call.broker.authenticator.identity_of,
         call.node.mqtt.options.max_levels,
-        whole_number(query, "limit", 0, LIMIT_MAX),
+        limit,
     )
-    return SectionedRows(answer.head, SECTIONS, answer.rows())
 
 
 async def try_changes(call: Call) -> SectionedRows:

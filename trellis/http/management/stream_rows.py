@@ -33,10 +33,11 @@ from trellis.http.management.streaming import (
 )
 from trellis.http.management.topology import exchange_name
 
-#: Largest number of rows in one answer, and default number.
+#: Largest number of rows in one answer, and the number if the query has no `count`.
 ROWS_MAX: Final = 1_000
 ROWS: Final = 20
-#: Largest number of bytes of each body in one answer, and default number.
+#: Largest number of bytes of each body in one answer, and the number if the query has no
+#: `truncate`.
 BODY_MAX: Final = 1 << 20
 BODY: Final = 64 << 10
 #: Largest number of rows that one request publishes again.
@@ -79,7 +80,7 @@ class StreamCursor:
         return batch, row
 
     def _page(self, offset: int) -> list[BatchView]:
-        """Read up to 256 KiB of the stream; return its batches from the batch with `offset` on.
+        """Read up to 256 KiB of the stream; return the batches read, the first with `offset`.
 
         Raises ApiRefusal.
         """

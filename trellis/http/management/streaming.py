@@ -166,7 +166,10 @@ def read_result(stream: str, read: Callable[[], Result]) -> Result:
 
 
 def _converted(read: Callable[[], Result]) -> Result:
-    """Call a function that reads a stream. Raises ApiRefusal, RowsPending."""
+    """Call a function that reads a stream, and return its result.
+
+    Raises ApiRefusal in place of the stream's errors, except RowsPending.
+    """
     try:
         return read()
     except OutOfDescriptors as shortage:

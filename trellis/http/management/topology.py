@@ -58,7 +58,7 @@ def exchange_name(name: str) -> str:
 # -- virtual hosts
 
 
-async def _count_messages(vhost: VirtualHost) -> tuple[int, int]:
+async def count_messages(vhost: VirtualHost) -> tuple[int, int]:
     """Count the ready and unacknowledged messages of a virtual host, in slices; return both."""
     totals = vhost.totals()
     more = True
@@ -69,7 +69,7 @@ async def _count_messages(vhost: VirtualHost) -> tuple[int, int]:
 
 
 async def _vhost_row(call: Call, vhost: VirtualHost) -> Row:
-    return serializers.vhost_row(vhost, call.broker.name, *await _count_messages(vhost))
+    return serializers.vhost_row(vhost, call.broker.name, *await count_messages(vhost))
 
 
 async def vhosts(call: Call) -> Listing:

@@ -19,7 +19,8 @@ from trellis.auth.passwords import HASHER
 
 #: The user names with which Home Assistant and other apps log in to the broker.
 SYSTEM_USERS: Final = ("homeassistant", "addons")
-#: The listeners without TLS, and those with TLS. Home Assistant opens their ports or not.
+#: The listeners without TLS, and those with TLS. The app's network options in Home Assistant decide
+#: which of their ports are open.
 PLAIN: Final = ("amqp", "mqtt", "ws", "http")
 ENCRYPTED: Final = ("amqps", "mqtts", "wss")
 
@@ -29,7 +30,7 @@ class OptionsError(Exception):
 
 
 class AppLogin(msgspec.Struct, frozen=True):
-    """A user of the broker: one of the option `logins`, or a system user that the app creates."""
+    """A user of the broker: an entry of the option `logins`, or a system user of the app."""
 
     username: str
     password: str

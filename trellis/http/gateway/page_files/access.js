@@ -36,7 +36,7 @@ export async function show(view) {
   users,
   el('h2', {}, 'Permissions'), table(most(permissions, 'Patterns of the names that a user may configure, write to and read from'), [['user', (row) => row.user], ['vhost', (row) => row.vhost], ['configure', (row) => row.configure], ['write', (row) => row.write], ['read', (row) => row.read], ['role', (row) => row.role ?? '']], permissions.items, 'No user has permissions.'),
   el('h2', {}, 'Topic rules'), table(most(rules, 'The first rule that matches a topic decides'), [['user', (row) => row.user], ['vhost', (row) => row.vhost], ['rules', (row) => el('ul', { class: 'plain' }, row.rules.map((rule) => el('li', {}, rule)))]], rules.items, 'No user has topic rules: all topics are allowed.'),
-  commandLine(`${line('users', 'list')}; ${line('permissions', 'list', 'USER')}`));
+  commandLine(line('permissions', 'list')));
   users.append(el('h2', {}, 'Users'));
-  return pager(users, 'user', 'name', (query) => get(['users'], query), () => [['name', (row) => row.name, '', 'name'], ['tags', (row) => [row.tags].flat().join(', ')], ['role', (row) => row.role ?? '', '', 'role']], 'There is no user.');
+  return pager(users, 'user', 'name', (query) => get(['users'], query), () => [['name', (row) => row.name, '', 'name'], ['tags', (row) => [row.tags].flat().join(', ')], ['role', (row) => row.role ?? '', '', 'role']], 'There is no user.', 'users');
 }

@@ -57,6 +57,8 @@ const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replac
 export const clientOf = (inbox) => inbox.replace(/^mqtt-subscription-(.*)qos\d$/s, '$1');
 export const line = (...words) => ['trellis', ...words].map(quoted).join(' ');
 export const inVhost = (vhost) => (vhost === '/' ? [] : ['--vhost', vhost]);
+// The flags of `trellis list` for the rows whose `column` contains the text; the filter's wildcards in the text are escaped.
+export const containing = (column, text) => (text ? ['--filter', `${column}=*${text.replace(/[[*?]/g, '[$&]')}*`] : []);
 export const commandLine = (text) => el('p', { class: 'command' }, text);
 export const card = (value, text) => el('div', { class: 'card' }, el('b', {}, value), el('span', {}, text));
 

@@ -1,11 +1,13 @@
 import { ask, get } from './api.js';
-import { age, agree, card, commandLine, el, line, number, size, table } from './dom.js';
+import { age, agree, card, commandLine, containing, el, line, number, size, table } from './dom.js';
 import { latest } from './live.js';
 import { repeat } from './pager.js';
 
 export const title = 'Node';
 // Milliseconds between two readings of the state in the cluster, and of the bridges.
 const RENEWED = 5000, BRIDGES_SHOWN = 200;
+// A text that `--filter` of `trellis list` takes for a condition on a column, not for a word.
+const CONDITION = /^[a-z_]+(!=|[=<>])/;
 const LOG_SHOWN = 200, LEVELS = ['debug', 'info', 'warning', 'error'];
 
 export async function show(view) {
@@ -66,25 +68,30 @@ async function log(view) {
   const place = el('div', { role: 'status' });
   let rows = await rowsOf(view, 'Log', 'log');
   if (!rows) return;
+  const used = commandLine('');
   const draw = () => {
+    // An event has the level, or a higher one: it has none of the lower ones.
+    const lower = LEVELS.slice(0, LEVELS.indexOf(level.value)).flatMap((name) => ['--filter', `level!=${name}`]);
+    used.textContent = line('list', 'log', ...lower, ...(CONDITION.test(word.value) ? containing('fields', word.value) : word.value ? ['--filter', word.value] : []), '--limit', String(LOG_SHOWN));
     const wanted = rows.filter((row) => LEVELS.indexOf(row.level) >= LEVELS.indexOf(level.value) && `${row.event} ${row.fields}`.includes(word.value));
     const shown = wanted.slice(0, LOG_SHOWN);
     place.replaceChildren(table(`${number(shown.length)} of ${number(wanted.length)} events, the newest first; the broker keeps the last ${number(rows.length)} in memory`, [['time (UTC)', (row) => row.time.slice(0, 19).replace('T', ' '), 'k'], ['level', (row) => el('span', { class: { error: 'bad', warning: 'warn' }[row.level] ?? '' }, row.level), 'k'], ['event', (row) => row.event, 'k'], ['fields', (row) => el('code', {}, row.fields)]], shown, 'No event.'));
   };
   view.append(el('h2', {}, 'Log'), el('form', { class: 'line', oninput: draw, onsubmit: async (event) => { event.preventDefault(); rows = await get(['trellis', 'log']); draw(); } },
-    el('label', {}, 'level, and above', level), el('label', {}, 'with the text', word), el('button', {}, 'Read again')), place, commandLine(line('list', 'log')));
+    el('label', {}, 'level, and above', level), el('label', {}, 'with the text', word), el('button', {}, 'Read again')), place, used);
   draw();
 }
 
 async function settings(view) {
   const rows = await rowsOf(view, 'Settings', 'settings');
   if (!rows) return;
-  const all = el('input', { type: 'checkbox' }), word = el('input', { type: 'search', size: 24 }), place = el('div', { role: 'status' });
+  const all = el('input', { type: 'checkbox' }), word = el('input', { type: 'search', size: 24 }), place = el('div', { role: 'status' }), used = commandLine('');
   const draw = () => {
+    used.textContent = line('list', 'settings', ...containing('name', word.value), ...(all.checked ? [] : ['--filter', 'source!=default']));
     const chosen = rows.filter((row) => (all.checked || row.source !== 'default' || row.after_restart) && row.name.includes(word.value));
     place.replaceChildren(table(`${all.checked ? 'Settings' : 'Settings that differ from their defaults'}: ${number(chosen.length)} of ${number(rows.length)}`, [['setting', (row) => row.name, 'k'], ['value', (row) => (row.value.length > 100 ? `${row.value.slice(0, 100)}…` : row.value)], ['source', (row) => row.source], ['value after a restart', (row) => row.after_restart]], chosen, all.checked || word.value ? 'No setting has this name.' : 'All settings have their defaults.'));
   };
-  view.append(el('h2', {}, 'Settings'), el('form', { class: 'line', oninput: draw, onsubmit: (event) => event.preventDefault() }, el('label', {}, 'with the name', word), el('label', {}, 'defaults, too', all)), place, commandLine(line('list', 'settings')));
+  view.append(el('h2', {}, 'Settings'), el('form', { class: 'line', oninput: draw, onsubmit: (event) => event.preventDefault() }, el('label', {}, 'with the name', word), el('label', {}, 'defaults, too', all)), place, used);
   draw();
 }
 

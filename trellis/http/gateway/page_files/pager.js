@@ -1,7 +1,8 @@
-import { el, number, table } from './dom.js';
+import { commandLine, containing, el, line, number, table } from './dom.js';
 
 // Number of rows above which a list is renewed less often.
 const LONG = 1000;
+const SIZE = 50;
 
 // Calls `renew` again and again, `pause()` milliseconds after each call, but not in a hidden tab. `first` is the promise of the first
 // call. Returns a function that ends the calls.
@@ -17,21 +18,23 @@ export function repeat(renew, pause, first = renew()) {
   return () => { ended = true; };
 }
 
-// Shows a list that the server filters, sorts and pages, and renews it. Returns a function that ends the renewal.
-export function pager(view, noun, sort, load, columns, empty) {
+// Shows a list that the server filters, sorts and pages, with the command that prints the same rows, and renews it. `kind` is the list's
+// name in `trellis list`, and `names` has the columns with another name there. Returns a function that ends the renewal.
+export function pager(view, noun, sort, load, columns, empty, kind, names = {}) {
   const state = { page: 1, field: sort, reverse: sort !== 'name', name: '' };
-  const place = el('div'), where = el('span', { class: 'soft', role: 'status' });
+  const place = el('div'), used = commandLine(''), where = el('span', { class: 'soft', role: 'status' });
   const step = (by) => { state.page += by; draw(); };
-  const before = el('button', { type: 'button', onclick: () => step(-1) }, 'Previous'), after = el('button', { type: 'button', onclick: () => step(1) }, 'Next');
+  const before = el('button', { type: 'button', disabled: true, onclick: () => step(-1) }, 'Previous'), after = el('button', { type: 'button', disabled: true, onclick: () => step(1) }, 'Next');
   const filter = el('input', { type: 'search', placeholder: `Filter by name`, 'aria-label': `Filter ${noun}s by name`, oninput: () => { state.name = filter.value; state.page = 1; draw(); } });
-  view.append(el('div', { class: 'row' }, filter, before, after, where), place);
+  view.append(el('div', { class: 'row' }, filter, before, after, where), place, used);
   const order = { get field() { return state.field; }, get reverse() { return state.reverse; }, by(field) { state.reverse = state.field === field ? !state.reverse : field !== 'name'; state.field = field; state.page = 1; draw(); } };
   let turn = 0, total = 0;
   async function draw() {
-    const mine = turn += 1;
+    const mine = turn += 1, column = (field) => names[field] ?? field;
+    used.textContent = line('list', kind, ...containing(column('name'), state.name), '--sort', column(state.field), ...(state.reverse ? ['--reverse'] : []), '--limit', String(SIZE * state.page));
     let found;
     try {
-      found = await load({ page: state.page, page_size: 50, sort: state.field, sort_reverse: state.reverse, name: state.name });
+      found = await load({ page: state.page, page_size: SIZE, sort: state.field, sort_reverse: state.reverse, name: state.name });
     } catch (error) {
       if (error.status === 400 && state.page > 1) { state.page = 1; return draw(); }
       if (mine === turn) place.replaceChildren(el('p', { class: 'bad' }, error.message));

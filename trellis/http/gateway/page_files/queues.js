@@ -8,13 +8,12 @@ const waits = (row) => (row.head_age_ms === undefined ? '' : age(row.head_age_ms
 export const title = 'Queues';
 export async function show(view) {
   view.append(el('h1', {}, 'Queues'));
-  const list = pager(view, 'queue', 'messages', (query) => get(['queues'], { ...query, sessions: false }), (order) => [
+  const list = pager(view, 'queue', 'messages_ready', (query) => get(['queues'], { ...query, sessions: false }), (order) => [
     ['name', (row) => link(['queue', row.vhost, row.name], row.name), '', 'name'], ['vhost', (row) => row.vhost, '', 'vhost'], ['type', (row) => row.type, '', 'type'],
     ['ready', (row) => number(row.messages_ready), 'n', 'messages_ready'], ['unacknowledged', (row) => number(row.messages_unacknowledged), 'n', 'messages_unacknowledged'],
     ['first waits', (row) => waits(row), 'n', 'head_age_ms'], ['in/s', (row) => rate(row.message_stats?.publish_details?.rate), 'n'], ['out/s', (row) => rate(row.message_stats?.deliver_get_details?.rate), 'n'],
     ['consumers', (row) => number(row.consumers), 'n', 'consumers'], ['policy', (row) => row.policy ?? ''],
-  ], 'There is no queue yet: a client declares one, or `trellis` imports definitions.');
-  view.append(commandLine(line('list', 'queues')));
+  ], 'There is no queue yet: a client declares one, or `trellis` imports definitions.', 'queues', { type: 'kind' });
   return list;
 }
 
@@ -24,7 +23,8 @@ export async function one(view, vhost, name) {
   const cards = el('div', { class: 'cards' }), about = el('div'), rest = el('div'), messages = el('div');
   view.append(cards, el('h2', {}, 'What is wrong?'), about, rest, el('h2', {}, 'Messages'), messages);
   const as = el('select', { id: 'as' }, [['auto', 'as fits'], ['text', 'text'], ['json', 'JSON'], ['hex', 'hex']].map(([value, name]) => el('option', { value }, name)));
-  const pausing = el('button', { type: 'button', onclick: () => pause(at, pausing.textContent === 'Resume', load) }, 'Pause');
+  const used = commandLine(''), say = (action, ...words) => { used.textContent = line(action, name, ...words, ...inVhost(vhost)); };
+  const pausing = el('button', { type: 'button', onclick: () => pause(at, pausing.textContent === 'Resume', load, say) }, 'Pause');
   const load = async () => {
     const queue = await get(at);
     pausing.textContent = queue.paused ? 'Resume' : 'Pause';
@@ -40,35 +40,40 @@ export async function one(view, vhost, name) {
   await load();
   findings(about, get(['why', ...at], { seconds: 1 }));
   messages.append(el('div', { class: 'row' },
-    el('label', { class: 'hidden', for: 'as' }, 'Show messages as'), as, el('button', { type: 'button', onclick: () => peek(shown, at, as) }, 'Look at the first messages'),
-    el('button', { type: 'button', onclick: () => redrive(at, shown, load) }, 'Redrive dead letters…'),
+    el('label', { class: 'hidden', for: 'as' }, 'Show messages as'), as, el('button', { type: 'button', onclick: () => peek(shown, at, as, say) }, 'Look at the first messages'),
+    el('button', { type: 'button', onclick: () => redrive(at, shown, load, say) }, 'Redrive dead letters…'),
     el('label', { class: 'hidden', for: 'to' }, 'Queue to which the messages are moved'), el('input', { id: 'to', placeholder: 'queue', size: 14 }),
-    el('button', { type: 'button', onclick: () => move(at, document.getElementById('to').value, shown, load) }, 'Move…'),
+    el('button', { type: 'button', onclick: () => move(at, document.getElementById('to').value, shown, load, say) }, 'Move…'),
     pausing,
-    el('button', { type: 'button', class: 'danger', onclick: () => purge(at, load) }, 'Purge…')),
-    commandLine(`${line('peek', name, ...inVhost(vhost))}; ${line('redrive', name, ...inVhost(vhost))}; ${line('move', name, '--to', 'QUEUE', ...inVhost(vhost))}; ${line('pause', name, ...inVhost(vhost))}`));
+    el('button', { type: 'button', class: 'danger', onclick: () => purge(at, load, say) }, 'Purge…')),
+    used);
+  say('peek');
   const shown = el('div', { role: 'status' });
   messages.append(shown);
   view.append(commandLine(line('why', 'queue', name, ...inVhost(vhost))));
 }
 
-// Shows the first messages, ten at a time, in the form that the select `as` names.
-async function peek(shown, at, as) {
+// Shows the first messages, ten at a time, in the form that the select `as` names. `say` shows the command line of each action.
+async function peek(shown, at, as, say) {
   const found = [], list = el('ul', { class: 'plain' }), more = el('button', { type: 'button' }, 'Ten more');
   const item = (row) => el('li', {}, el('b', {}, `${row.exchange || '(default)'} → ${row.routing_key}`), ` ${row.redelivered ? `returned ${number(row.returns)} times ` : ''}`, el('pre', {}, text(row, as.value)));
+  const tell = (after) => say('peek', '--count', '10', ...(after === undefined ? [] : ['--after', String(after)]), ...(as.value === 'hex' ? ['--hex'] : as.value === 'json' ? ['--json'] : []));
   const load = async () => {
-    const rows = await get([...at, 'messages'], { count: 10, ...(found.length ? { after: found.at(-1).sequence } : {}) });
+    const after = found.at(-1)?.sequence;
+    tell(after);
+    const rows = await get([...at, 'messages'], { count: 10, ...(found.length ? { after } : {}) });
     found.push(...rows);
     list.append(...rows.map(item));
     more.hidden = rows.length < 10;
   };
-  as.onchange = () => list.replaceChildren(...found.map(item));
+  as.onchange = () => { list.replaceChildren(...found.map(item)); tell(); };
   more.addEventListener('click', load);
   await load();
   shown.replaceChildren(...(found.length ? [list, more] : [el('p', { class: 'soft' }, 'No message waits.')]));
 }
 
-async function pause(at, paused, load) {
+async function pause(at, paused, load, say) {
+  say(paused ? 'resume' : 'pause');
   await ask(paused ? 'DELETE' : 'PUT', `${path(...at)}/pause`);
   await load();
 }
@@ -90,11 +95,20 @@ async function begin(at, action, body, words, shown, load) {
   await load();
 }
 
-const redrive = (at, shown, load) => begin(at, 'redrive', {}, ['redrive', at[2], ...inVhost(at[1])], shown, load);
-const move = (at, to, shown, load) => (to ? begin(at, 'move', { queue: to }, ['move', at[2], '--to', to, ...inVhost(at[1])], shown, load)
-  : shown.replaceChildren(el('p', { class: 'bad' }, 'Name the queue to which the messages are moved.')));
+function redrive(at, shown, load, say) {
+  say('redrive');
+  return begin(at, 'redrive', {}, ['redrive', at[2], ...inVhost(at[1])], shown, load);
+}
 
-async function purge(at, load) {
+function move(at, to, shown, load, say) {
+  say('move', '--to', to || 'QUEUE');
+  if (to) return begin(at, 'move', { queue: to }, ['move', at[2], '--to', to, ...inVhost(at[1])], shown, load);
+  shown.replaceChildren(el('p', { class: 'bad' }, 'Name the queue to which the messages are moved.'));
+  return undefined;
+}
+
+async function purge(at, load, say) {
+  say('purge');
   const [, vhost, name] = at, queue = await get(at);
   if (!await agree(`${number(queue.messages_ready)} messages of queue ${name} are discarded. This cannot be undone.`, 'Purge the queue', line('purge', name, ...inVhost(vhost)))) return;
   await ask('DELETE', `${path(...at)}/contents`);

@@ -18,14 +18,16 @@ export async function show(view) {
   view.append(el('form', { class: 'line', onsubmit: async (event) => {
     event.preventDefault();
     const query = { vhost: vhost.value, limit: LIMIT, ...(topic.value ? { mqtt: topic.value } : { exchange: exchange.value, key: key.value }), ...(user.value ? { user: user.value } : {}) };
-    try { answer.replaceChildren(...explained(await get(['route'], query), query)); } catch (error) { answer.replaceChildren(el('p', { class: 'bad' }, error.message)); }
+    const words = topic.value ? ['--mqtt', topic.value] : [exchange.value || 'amq.default', key.value];
+    const used = commandLine(line('route', ...words, ...(user.value ? ['--user', user.value] : []), ...inVhost(vhost.value)));
+    try { answer.replaceChildren(...explained(await get(['route'], query)), used); } catch (error) { answer.replaceChildren(el('p', { class: 'bad' }, error.message), used); }
   } }, exchangeLabel, keyLabel, topicLabel, userLabel, el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Explain')), answer, el('h2', {}, 'Exchanges and bindings'));
   const graph = el('div');
   const [trial, without, forget] = sandbox(() => vhost.value);
   view.append(graph, trial);
   const draw = async () => {
     const found = await get(['bindings', vhost.value], { default: false, page: 1, page_size: SHOWN });
-    graph.replaceChildren(...map(found.items, found.total_count, without));
+    graph.replaceChildren(...map(found.items, found.total_count, without), commandLine(line('list', 'bindings', '--filter', 'source!=', '--limit', String(SHOWN), ...inVhost(vhost.value))));
   };
   vhost.addEventListener('change', () => { forget(); draw(); });
   await draw();
@@ -35,9 +37,8 @@ function rest(count, noun, tag) {
   return count > 0 ? [el(tag, { class: 'soft' }, `… and ${number(count)} more ${noun}`)] : [];
 }
 
-function explained(found, query) {
+function explained(found) {
   const parts = [];
-  const words = query.mqtt ? ['--mqtt', query.mqtt] : [query.exchange || 'amq.default', query.key];
   if (found.refusal) parts.push(el('p', { class: 'bad' }, `Refused: ${found.refusal}`));
   if (found.publishers_blocked) parts.push(el('p', { class: 'warn' }, 'Publishers are blocked now, because an alarm is on.'));
   if (found.rights.length) parts.push(el('ul', { class: 'plain' }, found.rights.map((row) => el('li', {}, `${row.right} ${row.rule ? `“${row.rule}”` : '(no rule)'} ${row.allows ? 'allows' : 'does not allow'} ${row.on}`))));
@@ -49,7 +50,6 @@ function explained(found, query) {
   parts.push(table('What each queue does with the message', [['queue', (row) => `${row.type} ${row.name}`], ['verdict', (row) => row.verdict.replaceAll('_', ' ')], ['why', (row) => row.text]], found.queues, 'The message reaches no queue and no session.'));
   for (const [verdict, count] of Object.entries(found.verdicts)) parts.push(...rest(count - found.queues.filter((row) => row.verdict === verdict).length, `queues: ${verdict.replaceAll('_', ' ')}`, 'p'));
   if (found.near_misses.length) parts.push(el('h2', {}, 'Near misses'), el('ul', { class: 'plain' }, found.near_misses.map((row) => el('li', {}, el('b', {}, row.binding_key), ` → ${row.destination_type} ${row.destination}: ${row.text}`))));
-  parts.push(commandLine(line('route', ...words, ...(query.user ? ['--user', query.user] : []), ...inVhost(query.vhost))));
   return parts;
 }
 
@@ -79,5 +79,5 @@ function map(shown, total, without) {
   from.forEach((name) => box(0, middle(name), 250, name));
   parts.unshift(...lines);
   return [el('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': 'Graph of bindings' }, svg('svg', { class: 'graph', viewBox: `0 0 ${width} ${height}`, width, height, role: 'group', 'aria-label': `${shown.length} bindings of ${from.length} exchanges` }, ...parts)),
-    el('p', { class: 'soft' }, `${number(shown.length)} of ${number(total)} bindings are shown. Choose one to try what would change without it.`), commandLine(line('list', 'bindings'))];
+    el('p', { class: 'soft' }, `${number(shown.length)} of ${number(total)} bindings are shown. Choose one to try what would change without it.`)];
 }

@@ -26,15 +26,16 @@ export function sandbox(vhost) {
     list.replaceChildren(...changes.map((row, at) => el('li', {}, el('b', {}, row.change === 'add' ? 'with ' : 'without '), named(row), ' ',
       el('button', { type: 'button', onclick: () => { changes.splice(at, 1); draw(); } }, 'Forget'))));
     trying.disabled = !changes.length;
-    answer.replaceChildren();
+    answer.replaceChildren(...(changes.length ? [commandOf(vhost(), changes)] : []));
   };
   const add = (row) => {
     if (!changes.some((one) => JSON.stringify(one) === JSON.stringify(row))) changes.push(row);
     draw();
   };
   const run = async () => {
-    answer.replaceChildren(el('p', { class: 'soft' }, 'Trying…'));
-    try { answer.replaceChildren(...result(await ask('POST', path('route', 'try'), { vhost: vhost(), changes }), vhost(), changes)); } catch (error) { answer.replaceChildren(el('p', { class: 'bad' }, error.message)); }
+    const used = commandOf(vhost(), changes);
+    answer.replaceChildren(el('p', { class: 'soft' }, 'Trying…'), used);
+    try { answer.replaceChildren(...result(await ask('POST', path('route', 'try'), { vhost: vhost(), changes })), used); } catch (error) { answer.replaceChildren(el('p', { class: 'bad' }, error.message), used); }
   };
   draw();
   const view = el('section', { id: 'try' }, el('h2', {}, 'Try it: what would another binding change?'),
@@ -49,7 +50,13 @@ export function sandbox(vhost) {
   }, () => { changes = []; draw(); }];
 }
 
-function result(found, vhost, changes) {
+// Returns the command line that tries these changes.
+function commandOf(vhost, changes) {
+  const flags = changes.flatMap((row) => [row.change === 'add' ? '--add' : '--remove', row.source, row.routing_key, row.destination_type === 'exchange' ? `exchange:${row.destination}` : row.destination, ...words(row.arguments)]);
+  return commandLine(line('route', ...flags, ...inVhost(vhost)));
+}
+
+function result(found) {
   const since = Math.max(0, Date.now() / 1000 - found.since);
   const parts = [el('p', {}, `Tried on ${topics(found.topics)} with ${messages(found.messages)} of the last ${age(since)}.`)];
   const say = (truth, text, kind = 'soft') => { if (truth) parts.push(el('p', { class: kind }, text)); };
@@ -64,7 +71,5 @@ function result(found, vhost, changes) {
   say(found.left_out, `${number(found.left_out)} gains and losses of further queues are not shown.`, 'warn');
   const all = found.queues.reduce((sum, row) => sum + row.topics, 0);
   if (found.topics_changed.length) parts.push(table(`Topics with most messages, by queue: ${number(found.topics_changed.length)} of ${number(all)} are shown`, [['topic', (row) => row.topic || row.routing_key], ['exchange', (row) => row.exchange], ['queue or session', (row) => row.name], ['effect', (row) => el('span', { class: row.effect === 'loses' ? 'bad' : '' }, row.effect)], ['messages', (row) => number(row.messages), 'n']], found.topics_changed, ''));
-  const flags = changes.flatMap((row) => [row.change === 'add' ? '--add' : '--remove', row.source, row.routing_key, row.destination_type === 'exchange' ? `exchange:${row.destination}` : row.destination, ...words(row.arguments)]);
-  parts.push(commandLine(line('route', ...flags, ...inVhost(vhost))));
   return parts;
 }

@@ -32,8 +32,11 @@ export async function one(view, vhost, name) {
   const fetchRows = async (query) => get(['streams', 'rows'], { ...about, count: READ, truncate: 4000, ...query });
   const read = async (query) => {
     stop();
-    used.textContent = line('stream', 'head', name, ...(query.time === undefined && /^\d+$/.test(query.offset) ? ['--from', query.offset] : []), '--count', String(READ), ...inVhost(vhost));
+    const tell = (...words) => { used.textContent = line('stream', 'head', name, ...words, '--count', String(READ), ...inVhost(vhost)); };
+    if (query.time !== undefined) tell('--since', new Date(query.time * 1000).toISOString()); else tell('--from', /^\d+$/.test(query.offset) ? query.offset : String(stream.first));
     shown = await fetchRows(query);
+    // The offset may be a word such as "last": the first row says where it is.
+    if (query.time === undefined && shown.length) tell('--from', String(shown[0].offset));
     next = shown.length ? shown.at(-1).offset + 1 : null;
     said.textContent = shown.length ? `Rows ${number(shown[0].offset)} to ${number(next - 1)}.` : 'No row is there.';
     after.disabled = next === null;
@@ -53,9 +56,9 @@ export async function one(view, vhost, name) {
   };
   const tail = async () => {
     if (timer) { stop(); await load(); return; }
-    used.textContent = line('stream', 'head', name, '--from', String(stream.durable), ...inVhost(vhost));
     const now = await load();
     next = Math.max(now.first, now.durable - 20);
+    used.textContent = line('stream', 'head', name, '--from', String(next), '--follow', ...inVhost(vhost));
     shown = [];
     draw();
     tailing.textContent = 'Stop';
@@ -68,9 +71,11 @@ export async function one(view, vhost, name) {
     read(moment.value ? { time: String(Math.floor(new Date(moment.value).getTime() / 1000)) } : { offset: from.value });
   } }, el('label', {}, 'offset, first, last, or an interval such as 1h', from), el('label', {}, 'or from a time (your time zone)', moment), el('button', { class: 'main' }, 'Read'), after, tailing), said, rows, used);
   replaying(view, vhost, name, stream, load);
-  view.append(el('h2', {}, 'Segments and export'), segments, el('p', { class: 'soft' }, 'A segment is a file of the Arrow IPC stream format. The command writes rows as Parquet, also of a range of times or some topics; it needs pyarrow.'), commandLine(line('stream', 'export', name, `${name}.parquet`, ...inVhost(vhost))));
+  const exported = commandLine(line('stream', 'export', name, `${name}.parquet`, ...inVhost(vhost)));
+  view.append(el('h2', {}, 'Segments and export'), segments, el('p', { class: 'soft' }, 'A segment is a file of the Arrow IPC stream format. The command writes rows as Parquet or Arrow, also of a range of times or some topics; it needs pyarrow.'), exported);
   const parts = await get(['streams', 'segments'], about);
   const save = async (row) => {
+    exported.textContent = line('stream', 'export', name, `${name}-${row.first}.arrows`, '--from', String(row.first), '--to', String(row.end), ...inVhost(vhost));
     const href = `${path('streams', 'segment')}?${new URLSearchParams({ ...about, segment: row.name })}`;
     // An empty range says if the broker can send the file: a refused download tells the user nothing.
     try { await ask('GET', `${href}&start=0&end=0`); } catch (error) { segments.prepend(el('p', { class: 'bad', role: 'alert' }, error.message)); return; }

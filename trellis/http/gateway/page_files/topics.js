@@ -19,10 +19,14 @@ export async function show(view) {
   const draw = async () => {
     used.textContent = line('retained', 'list', filter.value || '#', ...inVhost(vhost.value));
     try { kept = await get(['retained', vhost.value], { filter: filter.value || '#', count: SHOWN, truncate: 200 }); } catch (error) { kept = []; where.textContent = error.message; plant(); return; }
-    where.textContent = kept.length < SHOWN ? `${number(kept.length)} topics have a retained message.` : `The first ${number(SHOWN)} topics are shown; there may be more: give a narrower filter.`;
+    where.textContent = `${number(kept.length)} topics have a retained message.`;
     plant();
+    if (kept.length < SHOWN) return;
+    const all = await get(['retained', vhost.value, 'count'], { filter: filter.value || '#' });
+    if (all.topics > kept.length) where.textContent = `The first ${number(kept.length)} of ${all.more ? 'more than ' : ''}${number(all.topics)} topics with a retained message are shown: give a narrower filter.`;
   };
   const clear = async () => {
+    used.textContent = line('retained', 'clear', filter.value || '#', ...inVhost(vhost.value));
     const found = await ask('DELETE', `${path('retained', vhost.value)}?${new URLSearchParams({ filter: filter.value || '#', dry_run: true })}`);
     if (!found.removed) { where.textContent = 'No retained message matches the filter.'; return; }
     if (!await agree(`${number(found.removed)} retained messages of topics that match ${filter.value || '#'} are removed. This cannot be undone.`, 'Remove them', line('retained', 'clear', filter.value || '#', ...inVhost(vhost.value)))) return;

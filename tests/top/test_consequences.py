@@ -1,0 +1,264 @@
+"""The consequences that commands print before they delete policies, permissions, roles, vhosts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pamqp.commands as spec
+import pytest
+
+from broker.queues.arguments import BY_POLICY
+from tests.clients import mqtt_publish, publication
+from tests.test_completion import commands as declared
+from tests.top.commands import UNASKED, Commands
+from tests.top.conftest import Start
+from tests.top.running import Amqp0, Running
+from tests.top.test_api import api, users
+from trellis.http.management.consequences import EFFECTS, SHOWN
+
+#: Last words of commands that delete, discard or stop something.
+DESTRUCTIVE: Final = ("delete", "clear", "purge", "pause", "close", "move", "redrive", "adopt")
+
+
+@pytest.fixture
+async def broker(start: Start) -> Running:
+    return await start(**users())
+
+
+async def put(broker: Running, path: str, body: Any = None) -> None:
+    assert (await api(broker, "PUT", path, body))[0] in (201, 204), path
+
+
+async def asked(commands: Commands, *words: str) -> list[str]:
+    """Run a command without --yes and without a terminal; return the lines before its error."""
+    code, out, err = await commands.run(*words)
+    assert (code, out) == (2, "") and err.endswith(UNASKED), err
+    return err.removesuffix(UNASKED).splitlines()
+
+
+async def test_a_policy_names_the_queues_that_change_and_how(
+    broker: Running, commands: Commands
+) -> None:
+    definition = {"max-length": 100, "dead-letter-exchange": "lost", "overflow": "reject-publish"}
+    for name, body in (
+        ("p", {"pattern": "^o", "definition": definition, "priority": 2}),
+        ("all", {"pattern": "", "definition": {"max-length": 3}, "apply-to": "queues"}),
+        ("ex", {"pattern": "^shop$", "definition": {"alternate-exchange": "lost"}}),
+    ):
+        await put(broker, f"policies/%2F/{name}", body)
+    await put(broker, "queues/%2F/orders")
+    # The queue's own limit is lower than that of each policy.
+    await put(broker, "queues/%2F/own", {"arguments": {"x-max-length": 2}})
+    await put(broker, "queues/%2F/plain")
+    await put(broker, "exchanges/%2F/shop", {"type": "topic"})
+    client = await broker.amqp()
+    await client.socket.send(publication("", "orders", b"x") * 5)
+    queue = broker.node.broker.vhosts["/"].queues["orders"]
+    await broker.until(lambda: queue.depth == 5)
+    change = (
+        "max-length 100 -> 3, overflow 'reject-publish' -> 'drop-head', dead-letter-exchange "
+        "'lost' -> not set (policy 'all')"
+    )
+    assert await asked(commands, "policies", "clear", "p") == [
+        "policy 'p' in vhost '/' is deleted: 2 queues and 0 exchanges get other arguments",
+        f"queue 'orders': {change}; 5 messages in the queue",
+        f"queue 'own': {change.partition(', ')[2]}",
+        "2 messages are over a limit, and dropped",
+    ]
+    assert queue.depth == 5 and queue.arguments.max_length == 100
+    assert await asked(commands, "policies", "clear", "ex") == [
+        "policy 'ex' in vhost '/' is deleted: 0 queues and 1 exchange get other arguments",
+        "exchange 'shop': alternate-exchange 'lost' -> not set",
+    ]
+    assert await commands.out("policies", "clear", "p", "--yes") == (
+        "deleted policy 'p' in vhost '/'\n"
+    )
+    await broker.until(lambda: queue.depth == 3)
+    assert queue.arguments.max_length == 3
+
+
+async def test_a_policy_of_many_queues_names_those_that_lose_most_messages(
+    broker: Running, commands: Commands
+) -> None:
+    for number in range(10 * SHOWN + 5):
+        broker.node.broker.vhosts["/"].declarations.declare_queue(f"q{number}")
+    for name, length, priority in (("p", 9, 1), ("less", 1, 0)):
+        body = {"pattern": "^q", "definition": {"max-length": length}, "priority": priority}
+        await put(broker, f"policies/%2F/{name}", body)
+    client = await broker.amqp()
+    for name, count in (("q7", 4), ("q204", 3)):
+        await client.socket.send(publication("", name, b"x") * count)
+    vhost = broker.node.broker.vhosts["/"]
+    await broker.until(lambda: vhost.queues["q204"].depth == 3)
+    status, answer = await api(broker, "GET", "consequences/policies/%2F/p")
+    assert status == 200 and (answer["queues"], answer["dropped"]) == (10 * SHOWN + 5, 5)
+    assert len(answer["changes"]) == SHOWN
+    assert [(row["name"], row["dropped"]) for row in answer["changes"][:2]] == [
+        ("q7", 3),
+        ("q204", 2),
+    ]
+    lines = await asked(commands, "policies", "clear", "p")
+    assert lines[-2:] == [
+        f"further queues and exchanges that change: {10 * SHOWN}",
+        "5 messages are over a limit, and dropped",
+    ]
+
+
+def test_every_key_of_a_policy_about_queues_can_change() -> None:
+    assert set(EFFECTS) == set(BY_POLICY)
+
+
+async def user_with_clients(broker: Running, **fields: str) -> Amqp0:
+    """Create the user ann with an AMQP connection, and an MQTT session with a message.
+
+    Return the AMQP connection, which ends with the object.
+    """
+    await put(broker, "users/ann", {"password": "secret", "tags": ""} | fields)
+    if not fields:
+        rights = {"configure": "", "write": "^amq", "read": ".*"}
+        await put(broker, "permissions/%2F/ann", rights)
+        await put(broker, "topic-rules/%2F/ann", {"rules": ["allow all #"]})
+    client = await broker.amqp("ann", "secret")
+    device = await broker.mqtt("device", user="ann/secret", clean=False)
+    await device.subscribe("a", 1)
+    await device.leave()
+    sender = await broker.mqtt("sender", user="known/known")
+    await sender.socket.send(mqtt_publish("a", b"x", 1, 1))
+    await broker.until(lambda: any(one.inbox.depth == 1 for one in broker.node.mqtt.sessions.all()))
+    return client
+
+
+async def test_permissions_name_the_rights_and_clients_that_end(
+    broker: Running, commands: Commands
+) -> None:
+    client = await user_with_clients(broker)
+    assert await asked(commands, "permissions", "clear", "ann") == [
+        (
+            "user 'ann' may not use vhost '/' any more: it loses configure '', write '^amq', "
+            "read '.*', 1 topic rule"
+        ),
+        "1 open connection is closed, and 1 MQTT session ends with 1 message",
+    ]
+    grant = {"configure": "", "write": "", "read": ".*", "rules": []}
+    await put(broker, "roles/devices", {"vhosts": {"/": grant}})
+    await put(broker, "users/ann", {"password": "secret", "tags": "", "role": "devices"})
+    lines = await asked(commands, "permissions", "clear", "ann")
+    assert lines[0].startswith("user 'ann' in vhost '/' loses its own permissions: configure ''")
+    assert lines[1].startswith("the role 'devices' decides then, for ")
+    await commands.out("permissions", "clear", "ann", "--yes")
+    assert "no permissions in vhost" in await commands.fails("permissions", "clear", "ann")
+    problem = await commands.fails("permissions", "clear", "known")
+    assert "are defined in the settings" in problem
+    # The role permits the connection.
+    await client.call(spec.Basic.Qos(prefetch_count=1), spec.Basic.QosOk)
+
+
+async def test_a_role_names_the_users_that_lose_it(broker: Running, commands: Commands) -> None:
+    grant = {"configure": "", "write": ".*", "read": ".*", "rules": ["allow all #"]}
+    await put(broker, "vhosts/v")
+    await put(broker, "roles/devices", {"vhosts": {"/": grant, "v": grant}})
+    client = await user_with_clients(broker, role="devices")
+    await put(broker, "users/bob", {"password": "secret", "tags": "", "role": "devices"})
+    rights = {"configure": "", "write": "", "read": ".*"}
+    await put(broker, "permissions/%2F/bob", rights)
+    assert await asked(commands, "roles", "clear", "devices") == [
+        (
+            "role 'devices' grants nothing in vhost '/' any more: configure '', write '.*', "
+            "read '.*', 1 topic rule"
+        ),
+        (
+            "2 users have the role: 1 user may not use the vhost any more, and 1 has other "
+            "permissions there"
+        ),
+        "1 open connection is closed, and 1 MQTT session ends with 1 message",
+    ]
+    assert "2 users have the role" in await commands.fails("roles", "delete", "devices")
+    await commands.out("roles", "assign", "--none", "ann", "bob")
+    assert await client.socket.read_to_end()
+    lines = await asked(commands, "roles", "delete", "devices")
+    assert lines[0] == "role 'devices', which no user has, is deleted"
+    assert len(lines) == 3 and "grants nothing in vhost 'v' any more" in lines[2]
+    assert (await api(broker, "GET", "roles/devices"))[0] == 200
+    await commands.out("roles", "delete", "devices", "--yes")
+    assert (await api(broker, "GET", "consequences/roles/devices"))[0] == 404
+
+
+async def test_a_virtual_host_names_what_is_deleted_and_what_becomes_unroutable(
+    broker: Running, commands: Commands
+) -> None:
+    await put(broker, "vhosts/v")
+    rights = dict.fromkeys(("configure", "write", "read"), ".*")
+    await put(broker, "permissions/v/admin", rights)
+    await put(broker, "queues/v/rows", {"arguments": {"x-queue-type": "stream"}})
+    for name in ("orders", "empty"):
+        await put(broker, f"queues/v/{name}")
+    await put(broker, "exchanges/v/shop", {"type": "topic"})
+    await put(broker, "policies/v/p", {"pattern": "", "definition": {"max-length": 9}})
+    await put(broker, "users/ann", {"password": "secret", "tags": ""})
+    await put(broker, "permissions/v/ann", rights)
+    message = {"properties": {}, "payload": "x", "payload_encoding": "string"}
+    for exchange, key in (("amq.default", "orders"), ("shop", "nothing"), ("shop", "nothing")):
+        body = message | {"routing_key": key}
+        assert (await api(broker, "POST", f"exchanges/v/{exchange}/publish", body))[0] == 200
+    lines = await asked(commands, "vhosts", "delete", "v")
+    lines = [re.sub(r"^[0-9.,]+ messages/s|in the last .*", "…", line) for line in lines]
+    assert [line for line in lines if " come now" not in line] == [
+        "vhost 'v' is deleted with 2 queues and 1 message; 0 connections are closed",
+        "queues with most messages: 1 in 'orders'",
+        "deleted, too: 1 stream, 1 exchange, 1 policy",
+        "2 users with permissions there can use it no more",
+        "… become unroutable: 3 …",
+    ]
+    out = await commands.json("vhosts", "delete", "v", "--yes")
+    assert (out["queues"], out["messages"], out["changed"]) == (2, 1, True)
+    assert "there is no vhost 'v'" in await commands.fails("vhosts", "delete", "v")
+
+
+async def test_a_delayed_message_is_shown_before_it_is_cancelled(
+    broker: Running, commands: Commands
+) -> None:
+    arguments = {"x-delayed-type": "direct"}
+    await put(broker, "exchanges/%2F/later", {"type": "x-delayed-message", "arguments": arguments})
+    await put(broker, "queues/%2F/q")
+    await api(broker, "POST", "bindings/%2F/e/later/q/q", {"routing_key": "k"})
+    client = await broker.amqp()
+    delay = {"x-delay": 3_600_000}
+    await client.socket.send(publication("later", "k", b"later", headers=delay))
+    delays = broker.node.broker.vhosts["/"].delays
+    await broker.until(lambda: "later" in delays and delays["later"].depth == 1)
+    (row,) = await commands.json("list", "delayed")
+    cancel = ["list", "delayed", "--cancel", f"/:later:{row['id']}"]
+    (line,) = await asked(commands, *cancel)
+    assert line.startswith(
+        f"message {row['id']} of exchange 'later' in vhost '/' is removed: routing key 'k', 5 B, "
+        "due in "
+    )
+    assert delays["later"].depth == 1
+    assert await commands.out(*cancel, "--yes") == "no delayed\n"
+    assert "no message 99 is delayed by exchange 'later'" in await commands.fails(
+        "list", "delayed", "--cancel", "/:later:99"
+    )
+
+
+async def test_consequences_need_the_rights_of_the_deletion(broker: Running) -> None:
+    await put(broker, "users/ann", {"password": "known", "tags": "management"})
+    await put(broker, "roles/devices", {"vhosts": {}})
+    for path in ("policies/%2F/p", "permissions/%2F/ann", "roles/devices", "vhosts/%2F"):
+        assert (await api(broker, "GET", f"consequences/{path}", user="ann"))[0] == 403, path
+
+
+def test_each_destructive_command_asks_and_the_page_lists_all_that_ask() -> None:
+    every = [one for one in declared() if not one.children]
+    asking = {
+        one.path.removeprefix("trellis ")
+        for one in every
+        if any("--yes" in flag.names for flag in one.flags)
+    }
+    destructive = {one.path.removeprefix("trellis ") for one in every if one.name in DESTRUCTIVE}
+    assert destructive <= asking
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    section = page.partition("## The question before a change")[2].partition("\n## ")[0]
+    listed = set(re.findall(r"^\| `trellis ([a-z -]+?)` \|", section, re.MULTILINE))
+    assert listed == {"list delayed --cancel" if name == "list" else name for name in asking}

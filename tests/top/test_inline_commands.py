@@ -1,0 +1,142 @@
+"""The commands in the running text of the guides: each is run against a broker.
+
+The indented examples of these pages have tests of their own.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.clients import publication
+from tests.top.commands import Commands
+from tests.top.conftest import Start
+from tests.top.running import Running
+from tests.top.test_api import api, users
+from trellis import cli
+from trellis.cli.parsing import CommandError
+
+DOCS: Final = Path(__file__).parents[2] / "docs"
+PAGES: Final = [
+    "start",
+    "mqtt-guide",
+    "celery-guide",
+    "troubleshooting",
+    "log-reference",
+    "upgrade",
+]
+#: The words that replace the placeholders of a command.
+PLACEHOLDERS: Final = {
+    "NAME": "known",
+    "USER": "known",
+    "CLIENT_ID": "device",
+    "QUEUE": "orders",
+    "TOPIC": "plant/7/temp",
+    "EXCHANGE": "amq.topic",
+    "KEY": "orders.new",
+}
+#: Commands whose NAME is a queue or a client.
+NAMES: Final[dict[tuple[str, ...], str]] = {("why", "queue"): "orders", ("why", "client"): "device"}
+#: Commands that the test's broker refuses, and words of the reason.
+REFUSED: Final[dict[tuple[str, ...], str]] = {
+    ("permissions", "set"): "are defined in the settings",
+    ("users", "add"): "there is a user known already",
+}
+#: Commands of which the test reads only the help: they run until Ctrl-C, ask for a password, need a
+#: cluster, an archive, Spark, a journal or a file, or work on a data directory that no broker uses.
+#: Other tests run them: tests/cluster, tests/archive, tests/pipeline, tests/store, and in this
+#: directory test_store_command.py, test_trace_command.py and test_route_command.py.
+ONLY_HELP: Final = {
+    tuple(words.split())
+    for words in (
+        *("ask", "bridge", "cluster", "connect", "pipeline", "report", "route --expect", "serve"),
+        *("sessions delete", "store", "stream", "tail", "trace", "users change-password"),
+    )
+}
+
+
+def commands_of(page: str) -> list[list[str]]:
+    """Return the words of each command in the running text of a page, without `trellis`."""
+    text = (DOCS / f"{page}.md").read_text()
+    found = re.findall(r"`(?:\.run/bin/)?trellis ([a-z][^`]*)`", " ".join(text.split("\n")))
+    return [shlex.split(re.sub(r"\s+", " ", words)) for words in sorted(set(found))]
+
+
+def is_complete(words: list[str]) -> bool:
+    """Return True if the text has a whole command, False if the text only names a command."""
+    try:
+        cli.parser().parse_args(words)
+    except CommandError:
+        return False
+    return words not in (["route"], ["why"])
+
+
+def filled_in(words: list[str]) -> list[str]:
+    """Return a command with words of the test in place of its placeholders."""
+    optional = re.sub(r"\[[^]]*\]", "", shlex.join(words).replace("'", ""))
+    named = {**PLACEHOLDERS, "NAME": NAMES.get((words[0], [*words, ""][1]), "known")}
+    return [named.get(word, word) for word in shlex.split(optional)]
+
+
+@pytest.fixture
+async def broker(start: Start) -> AsyncIterator[Running]:
+    """Start a broker with a queue, a dead letter and an MQTT client."""
+    running = await start(**users())
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "failed"}
+    await api(running, "PUT", "queues/%2F/failed", {})
+    await api(running, "PUT", "queues/%2F/orders", {"arguments": dead})
+    await api(running, "POST", "bindings/%2F/e/amq.topic/q/orders", {"routing_key": "orders.new"})
+    queues = running.node.broker.vhosts["/"].queues
+    client = await running.amqp()
+    await client.socket.send(publication("", "orders", b"x"))
+    await running.until(lambda: queues["orders"].depth == 1)
+    rejected = {"count": 1, "ackmode": "reject_requeue_false"}
+    await api(running, "POST", "queues/%2F/orders/get", rejected)
+    await running.until(lambda: queues["failed"].depth == 1)
+    device = await running.mqtt("device", user="known/known")
+    yield running
+    device.socket.close()
+
+
+@pytest.mark.parametrize("page", PAGES)
+async def test_the_commands_in_the_text_of_a_page_work(
+    page: str,
+    broker: Running,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands = Commands(broker, capsys, monkeypatch)
+    found = commands_of(page)
+    assert found
+    monkeypatch.setenv("TRELLIS_URL", f"http://127.0.0.1:{broker.port('http')}")
+    monkeypatch.setenv("TRELLIS_USER", "admin")
+    monkeypatch.setenv("TRELLIS_PASSWORD", "known")
+    for words in found:
+        given = filled_in(words)
+        if any(tuple(words[: len(key)]) == key for key in ONLY_HELP) or not is_complete(given):
+            named = [word for word in words if re.fullmatch(r"[a-z][a-z-]*", word)][:2]
+            assert (await helped(commands, named)).startswith("usage: trellis "), words
+            continue
+        more = ["--yes"] if "--yes" in await helped(commands, given[:2]) else []
+        if words[0] == "health":
+            more = ["--metrics-port", str(broker.port("metrics"))]
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+        code, out, err = await commands.run_alone(*given, *more)
+        found_problem = words[0] == "why" and code == 1 and out != ""
+        reason = REFUSED.get(tuple(words[:2]))
+        assert found_problem or (code == 0 if reason is None else reason in err), (words, err)
+
+
+async def helped(commands: Commands, words: list[str]) -> str:
+    """Return the help of the longest beginning of `words` that is a command."""
+    for count in range(len(words), 0, -1):
+        code, out, _ = await commands.run_alone(*words[:count], "--help")
+        if code == 0:
+            return out
+    return ""

@@ -1,0 +1,3 @@
+"""The types of boot_clock.c."""
+
+def boot_seconds() -> float: ...

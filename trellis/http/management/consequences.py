@@ -1,0 +1,289 @@
+"""Consequences of a deletion that has not happened: of a policy, permissions, a role, or a vhost.
+
+    GET /api/consequences/policies/VHOST/NAME      queues and exchanges that change, and how
+    GET /api/consequences/permissions/VHOST/USER   rights, connections and sessions of a user
+    GET /api/consequences/roles/NAME               users, connections and sessions that lose rights
+    GET /api/consequences/vhosts/NAME              objects and messages that are deleted
+
+Nothing in the broker changes. The work is done in slices, and the lists in the answers are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker.access.users import User
+from broker.queues.arguments import NUMBER_MAX, UNLIMITED, QueueArguments
+from broker.queues.policies import Policies, Policy
+from broker.queues.queue import Queue
+from broker.routing.exchanges import Exchange
+from broker.routing.topic_history import HistorySum
+from broker.stream.queue import StreamQueue
+from broker.vhost.vhost import VirtualHost
+from trellis.http.management.answers import Call, Row
+from trellis.http.management.permissions import user_with_permissions
+from trellis.http.management.policies import known_policy
+from trellis.http.management.roles import known_role
+from trellis.http.management.topology import count_messages
+
+#: Largest number of changed queues and exchanges, and of queues with messages, in an answer.
+SHOWN: Final = 20
+#: Key of a policy about queues -> attribute of QueueArguments, and the value that means "not set".
+EFFECTS: Final[dict[str, tuple[str, object]]] = {
+    "message-ttl": ("ttl", -1),
+    "expires": ("expires", -1),
+    "max-length": ("max_length", int(UNLIMITED)),
+    "max-length-bytes": ("max_bytes", int(UNLIMITED)),
+    "overflow": ("overflow", "drop-head"),
+    "dead-letter-exchange": ("dead_letter_exchange", None),
+    "dead-letter-routing-key": ("dead_letter_key", None),
+    "delivery-limit": ("delivery_limit", -1),
+    "consumer-timeout": ("consumer_timeout", -1),
+    "delayed-retry-type": ("retry_type", "disabled"),
+    "delayed-retry-min": ("retry_min", 0),
+    "delayed-retry-max": ("retry_max", NUMBER_MAX),
+    "max-age": ("max_age", -1),
+    "stream-max-segment-size-bytes": ("segment_bytes", None),
+}
+
+
+# -- policies
+
+
+async def policy(call: Call) -> Row:
+    """Return which queues and exchanges change if the policy that the path names is deleted.
+
+    A changed key of a queue has its value before and after the deletion; null is "not set".
+    `dropped` counts the messages that are more than a length limit of another policy permits.
+    """
+    vhost, found = known_policy(call)
+    left = vhost.policies.without(found.name)
+    counts = {"queues": 0, "exchanges": 0, "dropped": 0}
+    shown: list[Row] = []
+    async with call.slice() as work:
+        for row in _changes(vhost, found, left):
+            if row is not None:
+                counts[f"{row['type']}s"] += 1
+                counts["dropped"] += row["dropped"]
+                shown.append(row)
+                if len(shown) >= 10 * SHOWN:
+                    shown = _largest(shown)
+            if work.over:
+                await work.pause()
+    return {"vhost": vhost.name, "policy": found.name, **counts, "changes": _largest(shown)}
+
+
+def _largest(rows: list[Row]) -> list[Row]:
+    """Return the rows of the queues that drop, or have, the most messages: at most SHOWN."""
+    return sorted(rows, key=lambda row: (-row["dropped"], -row["messages"], row["name"]))[:SHOWN]
+
+
+def _changes(vhost: VirtualHost, policy: Policy, left: Policies) -> Iterator[Row | None]:
+    """Yield a row for each queue and exchange that changes, and None for each other one."""
+    for queue in list(vhost.queues.values()):
+        yield _queue_change(vhost, queue, policy, left)
+    for exchange in list(vhost.exchanges.values()):
+        yield _exchange_change(vhost, exchange, policy, left)
+
+
+def _queue_change(vhost: VirtualHost, queue: Queue, policy: Policy, left: Policies) -> Row | None:
+    given = queue.arguments.arguments
+    kind = given.get("x-queue-type")
+    if vhost.policies.for_queue(queue.name, kind) is not policy:
+        return None
+    after = QueueArguments(queue.name, vhost.name, given, left.arguments(queue.name, given))
+    before = {key: _effect(queue.arguments, key) for key in EFFECTS}
+    changes = {
+        key: [value, _effect(after, key)]
+        for key, value in before.items()
+        if value != _effect(after, key)
+    }
+    if not changes:
+        return None
+    other = left.for_queue(queue.name, kind)
+    trims = not (after.reject_publish or isinstance(queue, StreamQueue))
+    return {
+        "type": "queue",
+        "name": queue.name,
+        "policy": "" if other is None else other.name,
+        "messages": int(queue.depth),
+        "dropped": max(0, int(queue.depth) - int(after.max_length)) if trims else 0,
+        "changes": changes,
+    }
+
+
+def _effect(arguments: QueueArguments, key: str) -> object:
+    """Return the value of a policy's key that is in force for a queue; None if it is not set."""
+    attribute, unset = EFFECTS[key]
+    if attribute == "overflow":
+        refuses = "reject-publish-dlx" if arguments.dead_letter_refused else "reject-publish"
+        return refuses if arguments.reject_publish else "drop-head"
+    value = getattr(arguments, attribute)
+    return None if value == unset else value
+
+
+def _exchange_change(
+    vhost: VirtualHost, exchange: Exchange, policy: Policy, left: Policies
+) -> Row | None:
+    if exchange.options.alternate is not None:
+        return None  # The exchange's own argument decides.
+    before, after = vhost.policies.alternate(exchange.name), left.alternate(exchange.name)
+    if vhost.policies.for_exchange(exchange.name) is not policy or before == after:
+        return None
+    other = left.for_exchange(exchange.name)
+    return {
+        "type": "exchange",
+        "name": exchange.name,
+        "policy": "" if other is None else other.name,
+        "messages": 0,
+        "dropped": 0,
+        "changes": {"alternate-exchange": [before, after]},
+    }
+
+
+# -- permissions and roles
+
+
+async def permission(call: Call) -> Row:
+    """Return what a user loses if its permissions in a virtual host are revoked.
+
+    `configure`, `write`, `read` and `rules` are what the user has there now. `role` names the role
+    that decides afterwards, "" if the user may not use the virtual host then. `connections`,
+    `sessions` and `messages` count the user's open connections, MQTT sessions, and the messages of
+    these sessions.
+    """
+    vhost, user = user_with_permissions(call)
+    role = user.role
+    decides = role is not None and vhost.name in role.grants
+    configure, write, read = user.permissions[vhost.name]
+    return {
+        "user": user.name,
+        "vhost": vhost.name,
+        "configure": configure,
+        "write": write,
+        "read": read,
+        "rules": user.rules.get(vhost.name, []),
+        "role": role.name if role is not None and decides else "",
+        **await _clients(call, vhost, {user.name}),
+    }
+
+
+async def role(call: Call) -> Row:
+    """Return which users lose rights if the role that the path names is deleted.
+
+    With `vhost` in the query, the role only grants nothing in this virtual host any more. For each
+    virtual host, `losing` counts the users without permissions of their own there, who may not use
+    it any more.
+    """
+    found = known_role(call)
+    wanted = call.query.get("vhost")
+    users: list[User] = []
+    async with call.slice() as work:
+        for user in list(call.broker.users.by_name.values()):
+            if user.role is found and user.name not in call.node.accounts.settings_accounts:
+                users.append(user)
+            if work.over:
+                await work.pause()
+    rows = []
+    for name, grant in list(found.grants.items()):
+        vhost = call.broker.vhosts.get(name)
+        if vhost is not None and wanted in (None, name):
+            losing = {user.name for user in users if name not in user.permissions}
+            clients = await _clients(call, vhost, losing)
+            rows.append({"vhost": name, **grant.row, "losing": len(losing), **clients})
+    return {"role": found.name, "users": len(users), "vhosts": rows}
+
+
+async def _clients(call: Call, vhost: VirtualHost, users: set[str]) -> Row:
+    """Count the open connections and the MQTT sessions of some users in a virtual host."""
+    counts = {"connections": 0, "sessions": 0, "messages": 0}
+    async with call.slice() as work:
+        for front in call.node.fronts:
+            for connection in list(front.connections):
+                owner, name = connection.owner
+                counts["connections"] += name == vhost.name and owner in users
+                if work.over:
+                    await work.pause()
+        for session in call.node.mqtt.sessions.all():
+            if session.vhost is vhost and session.user in users:
+                counts["sessions"] += 1
+                counts["messages"] += int(session.inbox.depth) + int(session.in_flight.count)
+            if work.over:
+                await work.pause()
+    return counts
+
+
+# -- virtual hosts
+
+
+async def vhost(call: Call) -> Row:
+    """Return what is deleted with the virtual host that the path names.
+
+    `published` counts the messages that were published there since the time `since` (about an
+    hour): their publishers are disconnected. `deepest` are the queues with the most messages.
+    """
+    found = call.vhost(call.path_parameters[0])
+    ready, unacknowledged = await count_messages(found)
+    counts = {
+        "messages": ready + unacknowledged,
+        "queues": 0,
+        "streams": 0,
+        "rows": 0,
+        "exchanges": sum(not name.startswith("amq.") for name in found.exchanges if name),
+        "policies": len(found.policies.by_name) + len(found.policies.operator_by_name),
+        "retained": len(found.retained),
+        "sessions": 0,
+        "connections": 0,
+        "users": 0,
+        "published": 0,
+    }
+    deepest: list[Row] = []
+    await call.node.topic_collector.collect()
+    history = HistorySum(call.broker.history)
+    async with call.slice() as work:
+        for step in _counting(call, found, counts, deepest, history):
+            assert step is None
+            if work.over:
+                await work.pause()
+    return {
+        "vhost": found.name,
+        **counts,
+        "since": int(history.since),
+        "deepest": _largest(deepest),
+    }
+
+
+def _counting(
+    call: Call, vhost: VirtualHost, counts: dict[str, int], deepest: list[Row], history: HistorySum
+) -> Iterator[None]:
+    """Count the objects of a virtual host; each `next` on the iterator does one step."""
+    for queue in list(vhost.queues.values()):
+        if isinstance(queue, StreamQueue):
+            counts["streams"] += 1
+            counts["rows"] += int(queue.depth)
+        else:
+            counts["queues"] += 1
+            if queue.depth:
+                deepest.append({"name": queue.name, "messages": int(queue.depth), "dropped": 0})
+                if len(deepest) >= 10 * SHOWN:
+                    deepest[:] = _largest(deepest)
+        yield None
+    for session in call.node.mqtt.sessions.all():
+        counts["sessions"] += session.vhost is vhost
+        yield None
+    for front in call.node.fronts:
+        for connection in list(front.connections):
+            counts["connections"] += connection.owner[1] == vhost.name
+            yield None
+    for user in list(call.broker.users.by_name.values()):
+        counts["users"] += vhost.name in user.permissions or user.role_grant(vhost.name) is not None
+        yield None
+    yield from history.steps()
+    for (name, _), keys in history.counts.items():
+        if name == vhost.name:
+            counts["published"] += sum(keys.values())
+        yield None
+    for queue in list(vhost.queues.values()):
+        counts["published"] += history.direct(vhost.name, queue.name)
+        yield None
