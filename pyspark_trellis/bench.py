@@ -62,7 +62,7 @@ class PipelineFigures:
     targets: list[tuple[str, str, float, bool]] = field(default_factory=list)
 
     def aim(self, name: str, bound: str, value: float, met: bool) -> None:
-        """Record a measured value, its target (`bound`), and True if the target was met."""
+        """Record a measured value and its target `bound`; `met` is True if the value meets it."""
         self.targets.append((name, bound, round(value, 3), met))
 
     def lines(self) -> list[str]:
@@ -335,7 +335,7 @@ def _source(
 
 
 def summed(batch: pa.RecordBatch) -> bytes:
-    """Return the record batch with its checksum in its metadata, as the broker writes it."""
+    """Return the bytes of a record batch with its checksum in its metadata, as in a segment."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, batch.schema) as writer:
         writer.write_batch(batch, custom_metadata={"crc32": "0" * 8})

@@ -179,7 +179,7 @@ class KeyCodes:
     """
 
     def __init__(self, table: pa.Table, keys: Sequence[str]) -> None:
-        """Compute the integers. `keys` are names of columns."""
+        """Compute the integer of each row from its values in the columns `keys`."""
         self._keys: Final = keys
         self._values: Final[list[pa.Array]] = []
         #: The integer of each row; None if there are too many combinations.

@@ -25,7 +25,7 @@ class PipelineError(Exception):
 
 
 def lost_rows(text: str) -> PipelineError:
-    """Return an error that says that rows are missing."""
+    """Return a PipelineError about missing rows: its `rows_lost` is True."""
     error = PipelineError(text)
     error.rows_lost = True
     return error

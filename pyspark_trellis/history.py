@@ -161,7 +161,7 @@ class TopologyFeed:
 
 
 def _divided(parts: DataFrame, splits: RowSplits) -> DataFrame:
-    """Return the sums of a rollup with PERIOD, from the minute, and an empty column PUBLISHER."""
+    """Return the sums of a rollup with the column PERIOD, by minute, and an empty PUBLISHER."""
 
     def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in batches:

@@ -69,12 +69,12 @@ class JobBindings:
 
     @property
     def routing(self) -> DefinitionsFile | None:
-        """The bindings of each message's minute if they are known, else the present bindings."""
+        """The bindings with the times of their existence if known, else the present bindings."""
         return self.then or self.current
 
     @property
     def proposed_routing(self) -> DefinitionsFile:
-        """The proposed bindings, with the sessions of each message's minute if these are known."""
+        """The proposed bindings, with the times in which sessions existed if these are known."""
         found = self.then_proposed or self.proposed
         assert found is not None, "read_bindings() requires them"
         return found

@@ -53,7 +53,10 @@ class PushedConditions:
                 yield each
 
     def _taken(self, each: Filter) -> bool:
-        """True if the source applies the condition to every row."""
+        """Store a condition if the source can use it.
+
+        Return True if Spark need not check the condition again.
+        """
         column = each.attribute if hasattr(each, "attribute") else ()
         if isinstance(each, (EqualTo, In)):
             values = each.value if isinstance(each, In) else (each.value,)

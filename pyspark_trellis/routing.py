@@ -101,7 +101,7 @@ class _RowsOfTopics:
         self._starts: Final = np.append(starts, len(rows))
 
     def rows(self, matched: Rows) -> Rows:
-        """Return all rows of topics, which are given as indexes in `codes`."""
+        """Return all rows of the topics in `matched`, which has indexes in `codes`."""
         if len(self.codes) == len(self._rows):
             return self._rows[matched]
         counts = self._starts[matched + 1] - self._starts[matched]
@@ -123,7 +123,7 @@ class _RowsOfPlaces:
         self._rows.setdefault(place, []).append(rows)
 
     def add_pairs(self, pairs: list[tuple[int, int]]) -> None:
-        """Add pairs (row, place)."""
+        """Add pairs of a row and the number of a place to which the row goes."""
         if not pairs:
             return
         rows, places = np.array(pairs, np.int64).T
@@ -311,7 +311,7 @@ class BatchRouters:
         """Iterate over the topics of a batch, grouped by virtual host and exchange.
 
         The batch has the columns vhost, exchange and topic. If it has the columns PERIOD and
-        PUBLISHER, a topic is routed by the bindings of its period.
+        PUBLISHER, each part of a topic's messages is routed by the bindings of the part's period.
         """
         for vhost, exchange, rows in _by_exchange(batch):
             host = self._hosts.get(vhost)
@@ -330,7 +330,7 @@ class BatchRouters:
 
 
 def _by_exchange(batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, str, Rows]]:
-    """Iterate over (vhost, exchange, indexes of its rows)."""
+    """Iterate over the exchanges of a batch: (vhost, exchange, indexes of the exchange's rows)."""
     if not batch.num_rows:
         return
     codes, names = [], []
@@ -357,7 +357,7 @@ def alive(lives: tuple[int, ...], periods: Rows) -> NDArray[np.bool_]:
 
 
 def _receives(bound: BoundQueue, topic: str, publisher: str) -> bool:
-    """True if a session receives a message that matches its subscription."""
+    """True if the scope of a session's subscription includes a message that matches it."""
     scope = bound.scope
     return scope is None or (
         scope.allows(swap(topic)) and (scope.not_of is None or scope.not_of != publisher)

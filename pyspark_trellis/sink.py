@@ -128,7 +128,7 @@ class MessageSink:
                 )
 
     def storage(self, directory: str = "") -> Storage:
-        """Return the sink's directory beside the checkpoint, or the directory with this path in it.
+        """Return the sink's directory beside the checkpoint, or its subdirectory `directory`.
 
         Raises PipelineError.
         """

@@ -35,7 +35,7 @@ class Storage:
         raise NotImplementedError
 
     def fetched(self, name: str, scratch: Path) -> Path:
-        """Return a local file with the content of a file.
+        """Return the path of a local file with the content of the file `name`.
 
         If a copy is needed, it is made in the directory `scratch`. Raises PipelineError.
         """
@@ -164,7 +164,7 @@ class HadoopStorage(Storage):
 
     @property
     def _files(self) -> Any:
-        """The file system, in the Java process."""
+        """The Java object of the Hadoop file system."""
         jvm = _gateway().jvm
         configuration = jvm.org.apache.hadoop.conf.Configuration()
         for name, value in self._settings:
@@ -252,7 +252,7 @@ def _rename(files: Any, draft: Any, target: Any) -> None:
 
 
 class _Failing:
-    """A block in which errors of Java become a PipelineError, which names action and file."""
+    """A context manager that turns errors of Java into a PipelineError with action and file."""
 
     def __init__(self, action: str, place: str) -> None:
         self._action: Final = action

@@ -397,9 +397,7 @@ class VirtualHost(DeadLetterHost):
         message.position = self.store.append_message(
             self.name, message, plan.numbers, annotations, ticket
         )
-        for queue in plan.reliable_queues:
-            queue.put(message)
-        route.count += 1
+        route.deliver(message, plan.reliable_queues)
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         """Replace the retained message of the topic, or remove it if the new payload is empty."""

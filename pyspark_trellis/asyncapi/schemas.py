@@ -117,7 +117,7 @@ class InferredSchema:
 
 
 class _Node:
-    """The values at one place of the schema: their types, and the parts of objects and lists."""
+    """The observed values at one position of the JSON: their types, properties and items."""
 
     def __init__(self) -> None:
         self.types: dict[str, int] = {}

@@ -34,7 +34,7 @@ class InvalidLink(NamedTuple):
 
 
 Link = Shovel | InvalidLink
-#: For each virtual host and name of a shovel: the parameter that was parsed, and the result.
+#: For each virtual host and name of a shovel: the parameter, and the link that it defines.
 Parsed = dict[tuple[str, str], tuple[object, Link]]
 
 
@@ -73,7 +73,7 @@ class LinkFinder:
         return value is not None and self._shovel(shovel.vhost, shovel.name, value) == shovel
 
     async def _links(self, parsed: Parsed) -> AsyncGenerator[Link, None]:
-        """Yield the links; put each shovel parameter and its result into `parsed`."""
+        """Yield the links; store in `parsed` each shovel parameter and the link that it defines."""
         seen = 0
         for vhost in list(self._broker.vhosts.values()):
             upstreams: dict[str, object] = {}

@@ -167,7 +167,11 @@ class Forwarding:
         self._transient = 0
 
     def settled(self, identifier: int, refusal: str) -> None:
-        """Acknowledge the message whose publication the destination has accepted or refused."""
+        """Acknowledge the message whose publication the destination has accepted or refused.
+
+        `identifier` is the packet identifier at the destination; `refusal` is the reason of a
+        refusal, "" if the publication was accepted.
+        """
         entry = self._published.pop(identifier, None)
         if entry is None:
             return

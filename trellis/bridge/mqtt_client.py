@@ -48,7 +48,7 @@ class AsyncioClient:
         client.on_socket_unregister_write = self._in_loop(self._on_unregister_write)
 
     def _in_loop(self, function: Callable[[socket.socket], None]) -> Callable[..., None]:
-        """Return a callback for paho: in the event loop, it passes its socket to `function`."""
+        """Return a callback for paho, which calls `function` with the socket in the event loop."""
 
         def callback(_client: Client, _data: object, sock: Any) -> None:
             self._loop.call_soon_threadsafe(function, sock)

@@ -191,7 +191,10 @@ class ShovelLink:
         return name
 
     def _limit(self, length: int | None) -> None:
-        """Set the number of messages to move; `length` is the queue's length, None if unknown."""
+        """Set the number of messages to accept, and in the first call also the number to move.
+
+        `length` is the number of messages in the queue; None if it is unknown.
+        """
         if self._to_move is None:
             wanted = self._shovel.delete_after
             self._to_move = length if wanted == 0 else wanted

@@ -81,7 +81,7 @@ class Adoption:
         sleep: Callable[[float], None] = time.sleep,
         wall: Callable[[], int] = wall_ms,
     ) -> None:
-        """Prepare to begin the empty replicated log `log` with the state of a data directory.
+        """Prepare to begin the replicated log `log` anew with the state of a data directory.
 
         `name` is the name of the broker, the same on all nodes; `node` is the name of this node.
         """
@@ -158,7 +158,7 @@ class Adoption:
     def carry_out(
         self, survey: DirectorySurvey, directory: AdoptedDirectory, found: LogSurvey
     ) -> int:
-        """Append a claim to the log, then store the claim's state in the open directory.
+        """Append a claim to the log, then store in `directory` the log's state after the claim.
 
         Afterwards the log begins with the content of the directory.
 

@@ -173,9 +173,9 @@ class Following:
         self._clock_differs = differs
 
     def _sleep(self, seconds: float) -> None:
-        """Wait for some seconds, and meanwhile free disk space of dead records.
+        """Wait for some seconds, and meanwhile free the disk space of dead records.
 
-        Raises FollowingStopped.
+        Raises FollowingStopped after `stop`, and ReplicationError if another node has this name.
         """
         self._note_clock()
         until = self._clock() + seconds
@@ -187,7 +187,7 @@ class Following:
             raise FollowingStopped
 
     def _refuse_name(self, reason: str) -> None:
-        """Stop following, because another node has the same name as this node."""
+        """Make `run` raise ReplicationError with a reason: another node has this node's name."""
         self._refusal = reason
         self._stopped.set()
 

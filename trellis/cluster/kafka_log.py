@@ -76,7 +76,7 @@ class KafkaLog:
     def expect(self, identity: str) -> None:
         """Check that the topic of this log has the id `identity`; "" permits any topic.
 
-        Raises ReplicationError if another topic of the same name has replaced it.
+        Raises ReplicationError if the topic has another id.
         """
         if identity and identity != self.topic_id:
             raise self._replaced(self.topic_id, identity)

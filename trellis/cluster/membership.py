@@ -133,7 +133,7 @@ class Membership:
     def active_server(self, listener: str) -> str:
         """Return HOST:PORT at which the active node serves the clients of a listener.
 
-        Return "" if this node knows no active node, or the active node has no such listener.
+        Return "" if this node knows no other active node, or if that node has no such listener.
         """
         if self._following is None:
             return ""

@@ -168,7 +168,7 @@ def wanted_segment(
 
 
 def archived_offset(local: LocalSegments, name: str, query: Mapping[str, str]) -> int:
-    """Return the first offset of a segment that must be read from the archive; else -1.
+    """Return the first offset of the segment `name` if the archive must supply it, else -1.
 
     Retention may have removed a segment from the disk after a client got its name. The archive
     arranges the bytes differently, so no range of them can be read.

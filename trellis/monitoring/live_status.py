@@ -62,7 +62,7 @@ class MessageFlow:
         }
 
     def since(self, earlier: MessageFlow) -> dict[str, float]:
-        """Return the growth of each counter per second since the earlier reading `earlier`."""
+        """Return the growth of each counter per second, from the reading `earlier` to this one."""
         seconds = max(self.at - earlier.at, 0.001)
         return {
             name: round(max(0, count - earlier.counts[name]) / seconds, 1)

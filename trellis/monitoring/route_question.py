@@ -24,8 +24,8 @@ class RouteQuestion(msgspec.Struct):
     """The question where a message would go.
 
     The question names exchange, key, headers and publisher. If `mqtt` is not None, it is the topic
-    of an MQTT client's publication, and `exchange` and `key` are not used. If `user`
-    is None, no rights are checked. `client_id` replaces {client_id} in the user's topic rules.
+    of an MQTT client's publication, and `exchange` and `key` are not used. If `user` is None, no
+    rights are checked. `client_id` replaces {client_id} in the user's topic rules.
     """
 
     exchange: str = ""

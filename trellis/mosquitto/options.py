@@ -49,7 +49,7 @@ class MosquittoOption(NamedTuple):
     def advice(self) -> str:
         """The note of the option.
 
-        If the note begins with `see NAME`, the note of the option NAME.
+        If the note begins with `see NAME`, the result is the note of the option NAME.
         """
         if not self.note.startswith("see `"):
             return self.note

@@ -91,7 +91,7 @@ def general_settings(conf: Configuration, report: Report) -> Tables:
 
 
 def _level(types: set[str]) -> str:
-    """Return the log level that logs all these log types of Mosquitto, and few others."""
+    """Return the log level that includes all these log types of Mosquitto, and few others."""
     if types & {"debug", "all"}:
         return "debug"
     if types <= {"error", "none"}:

@@ -128,7 +128,7 @@ class Certificates:
         self._apply(files)
 
     def use(self, files: CertificateFiles) -> None:
-        """Use the certificates in `files` for new connections; open connections keep the old ones.
+        """Use the certificates in `files` for new connections; open connections keep theirs.
 
         A reload calls this method after it has read the files again.
         """

@@ -90,7 +90,7 @@ class MemoryEstimate:
         self._peak: tuple[int, int] | None = None
 
     def end(self) -> None:
-        """Drop the size of the unaccounted memory, because RSS is below the limit."""
+        """End the estimate, because RSS is below the limit; the next `update` begins another."""
         self._peak = None
 
     @property

@@ -357,7 +357,7 @@ def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveS
 
 
 def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
-    """Return the accounts; if the settings name plugins, an authenticator of plugins and accounts.
+    """Return `accounts`, or an authenticator that asks plugins too if the settings name plugins.
 
     Raises SettingsError.
     """

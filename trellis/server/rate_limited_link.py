@@ -40,7 +40,7 @@ class RateLimitedLink(LayeredLink):
         self._charge(connection, max(0, connection.published - before), 0)
 
     def _charge(self, connection: Connection, messages: int, size: int) -> None:
-        """Charge the messages and bytes of input; throttle or close the connection if needed."""
+        """Count input against the rate limits; throttle or close a connection above a limit."""
         user, vhost = connection.owner
         seconds, limit = self._rates.charge(
             self._buckets, user, vhost, connection.peer.address, messages, size, self._turn.now()

@@ -48,7 +48,7 @@ class RefusalLog:
         #: Number of refusals by event.
         self.counts: dict[str, int] = {}
         #: Number of refusals without a line in the log, because there were more than LINES_MAX
-        #: different ones.
+        #: different refusals within REPEAT_SECONDS.
         self.left_out = 0
         self._loop = loop
         self._write = write

@@ -144,10 +144,10 @@ class LoopTurn:
             self._loop.call_soon(self.run)
 
     def begin_counting(self) -> None:
-        """Count the duration of a scheduled turn from now on. Called when the broker is ready.
+        """Let the duration of a turn that is scheduled already begin now, when the broker is ready.
 
-        The start of the broker schedules a turn, and then keeps the event loop busy without
-        clients.
+        The start of the broker schedules a turn, and then keeps the event loop busy. Without this
+        call, the time of the start would count as a long turn.
         """
         self._scheduled_at = self._cpu_sample_at = time.perf_counter()
         self._cpu_sample = time.thread_time()

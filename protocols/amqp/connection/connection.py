@@ -268,9 +268,7 @@ class AmqpConnection(ConnectionInterface):
             return publisher.publish(address, flags, data[end:stop])
         message = Message(route, data[end:stop], publisher.frames, AT_MOST_ONCE)
         plan = route.plan
-        for queue in plan.queues:
-            queue.put(message)
-        route.count += 1
+        route.deliver(message, plan.queues)
         context.received += 1
         publisher.published += 1
         confirms = publisher.confirms

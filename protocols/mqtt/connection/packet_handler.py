@@ -325,9 +325,7 @@ class PacketHandler(InputHandler):
             vhost.publish_persistent(route, message, ticket)
             replies.give(_PUBACK, packet_id, ticket)
         else:
-            for queue in plan.reliable_queues:
-                queue.put(message)
-            route.count += 1
+            route.deliver(message, plan.reliable_queues)
             if plan.fate == ROUTED:
                 replies.give(_PUBACK, packet_id, None)
             else:

@@ -105,7 +105,7 @@ async def _import(call: Call, vhost: str | None) -> Row:
 def _overruled(call: Call, row: object) -> list[str]:
     """Return a note about an imported user that the settings define; [] for any other row.
 
-    The password and the tags in the settings apply to this user, and the imported ones do not.
+    This user has the password and the tags of the settings. The imported values have no effect.
     """
     if not isinstance(row, dict) or not (row.get("password_hash") or row.get("tags")):
         return []

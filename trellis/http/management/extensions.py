@@ -81,7 +81,10 @@ async def switch(call: Call) -> Row:
 
 
 async def cancel(call: Call) -> list[Row]:
-    """Cancel the delayed message that the path names: the broker does not publish it."""
+    """Cancel the delayed message that the query names; return [] after the cancellation.
+
+    The query has `vhost`, `exchange` and `id`, the number of the message in the exchange.
+    """
     vhost, name, order = (call.query.get(field, "") for field in ("vhost", "exchange", "id"))
     waiting = call.broker.vhosts[vhost].delays.get(name) if vhost in call.broker.vhosts else None
     call.node.turn.schedule()

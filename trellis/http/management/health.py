@@ -24,7 +24,7 @@ def failed(reason: str, **more: object) -> Failure:
 
 
 async def always(call: Call) -> Row:
-    """Report success for a health check about several active nodes; Trellis has one active node."""
+    """Report success for a health check of RabbitMQ that cannot fail in Trellis."""
     return OK
 
 

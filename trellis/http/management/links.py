@@ -36,7 +36,7 @@ def _time(link: KnownLink) -> str:
 
 
 def _links(call: Call, kind: str) -> Iterator[KnownLink]:
-    """Yield the links of a kind in the virtual host of the path, or in all visible ones."""
+    """Yield the links of a kind in the path's virtual host, or in all visible virtual hosts."""
     names = {vhost.name for vhost in call.path_vhosts}
     for link in call.node.bridges:
         if link.state.kind == kind and link.state.vhost in names:

@@ -171,7 +171,7 @@ def _policy_row(vhost: VirtualHost, policy: Policy) -> Row:
 
 
 async def operator_policies(call: Call) -> Listing:
-    """List the operator policies of the virtual host in the path, or of all visible ones."""
+    """List the operator policies of the path's virtual host, or of all visible vhosts."""
     return Listing(
         iterate(
             [

@@ -31,7 +31,10 @@ def _permission(user: str, vhost: str, permission: tuple[str, str, str]) -> Row:
 
 
 def _permission_of(call: Call, name: str, vhost: str) -> tuple[str, str, str] | None:
-    """Return the permission of one user in one virtual host; None if there is none."""
+    """Return a user's permission in a virtual host; None if there is none.
+
+    A permission is the patterns of the names that the user may configure, write and read.
+    """
     account = call.node.accounts.settings_accounts.get(name)
     stored = call.broker.users.by_name.get(name)
     if account is not None:

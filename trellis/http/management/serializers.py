@@ -142,7 +142,7 @@ def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
 
 
 def properties_key(binding: Binding) -> str:
-    """Return the text that identifies a binding among all bindings with its two ends.
+    """Return the text that identifies a binding among those with its source and destination.
 
     The text is part of API paths. The text is made of the routing key and a digest of the
     arguments; it is `~` for a binding without a key and arguments. The routing key is

@@ -80,7 +80,7 @@ class StreamCursor:
         return batch, row
 
     def _page(self, offset: int) -> list[BatchView]:
-        """Read up to 256 KiB of the stream; return the batches read, the first with `offset`.
+        """Read up to 256 KiB of the stream; return its batches, of which the first has `offset`.
 
         Raises ApiRefusal.
         """

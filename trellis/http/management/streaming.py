@@ -123,7 +123,10 @@ async def read_segment(call: Call) -> SegmentRange:
 
 
 async def fetch_rows(call: Call, local: LocalSegments, offset: int, count: int) -> None:
-    """Fetch the rows of a range of offsets that are only in the archive. Raises ApiRefusal."""
+    """Fetch from the archive those of `count` rows from `offset` on that are not on the disk.
+
+    Raises ApiRefusal.
+    """
     archived = local.archived
     end = min(offset + count, int(local.first_offset))
     while archived is not None and offset < end:

@@ -51,7 +51,7 @@ _STILL: Final[Row] = {f"{name}_details": {"rate": 0.0} for name in _GAUGES}
 
 
 def exchange_name(name: str) -> str:
-    """Return the exchange name for a name in a path: "" for the default exchange."""
+    """Return the name of the exchange that a path names: "" for DEFAULT, else `name` itself."""
     return "" if name == DEFAULT else name
 
 
@@ -235,7 +235,7 @@ QUEUE_COLUMNS: Final[Columns[tuple[VirtualHost, Queue]]] = {
 
 
 async def queues(call: Call) -> Listing | Row:
-    """List the queues and inboxes of the virtual host in the path, or of all visible ones.
+    """List the queues and inboxes of the path's virtual host, or of all visible vhosts.
 
     With `sessions=false` in the query, the inboxes of MQTT sessions are left out.
     """
