@@ -28,7 +28,7 @@ MEMORY := $(shell free=$$(df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 { print $$
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long test-spark test-random test-ha test-compiled guard check wheel release-check clean node browser
-.PHONY: conformance openid ldap kfake rabbitmqadmin FORCE
+.PHONY: conformance openid ldap kfake rabbitmq rabbitmqadmin FORCE
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -42,7 +42,7 @@ test: .venv/installed node kfake rabbitmqadmin ## Run the test suite on the sour
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "not long and not alone" $(ARGS)
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
-test-long: .venv/installed node browser conformance openid ldap kfake rabbitmqadmin ## Run the slow tests, then test-spark and test-random
+test-long: .venv/installed node browser conformance openid ldap kfake rabbitmq rabbitmqadmin ## Run the slow tests, then test-spark and test-random
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not alone" -o faulthandler_timeout=900 $(ARGS)
 	@.venv/bin/python -m pytest -m "long and alone" -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
 	@$(MAKE) --no-print-directory test-spark test-random
@@ -127,6 +127,10 @@ dist/built: build/sources | .run/pyvenv.cfg
 # Fetch RabbitMQ's tool for its HTTP API. Without Debian's packages, the tests that need it are skipped with a note.
 rabbitmqadmin: FORCE
 	@tools/get-rabbitmqadmin.sh build/tools/rabbitmqadmin
+
+# Unpack RabbitMQ and Erlang, unless RabbitMQ is installed. Without Debian's packages, the tests that need them are skipped with a note.
+rabbitmq: FORCE
+	@tools/get-rabbitmq.sh build/tools/rabbitmq
 
 # Build kfake, a Kafka in memory. The first build compiles Go's own library and takes a minute or two; the tests build it again, in a second.
 kfake: FORCE

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -61,12 +62,20 @@ def require(name: str) -> str:
     """
     missing = _missing(name)
     if missing:
-        reason = f"foreign client {name}: {missing}"
-        required = re.split(r"[\s,]+", os.environ.get("TRELLIS_REQUIRE", ""))
-        if name in required or "all" in required:
-            pytest.fail(f"{reason} (TRELLIS_REQUIRE)", pytrace=False)
-        pytest.skip(reason, allow_module_level=True)
+        lacks(name, missing)
     return _which(_PROGRAMS.get(name, (name,))[0]) or name
+
+
+def lacks(name: str, missing: str) -> NoReturn:
+    """Skip the test because a part of the runtime `name` is missing; `missing` is a text.
+
+    Fail the test instead if TRELLIS_REQUIRE contains the runtime, see `require`.
+    """
+    reason = f"foreign client {name}: {missing}"
+    required = re.split(r"[\s,]+", os.environ.get("TRELLIS_REQUIRE", ""))
+    if name in required or "all" in required:
+        pytest.fail(f"{reason} (TRELLIS_REQUIRE)", pytrace=False)
+    pytest.skip(reason, allow_module_level=True)
 
 
 def _which(program: str) -> str | None:

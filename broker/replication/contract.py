@@ -65,6 +65,22 @@ class ReplicaDiverged(ReplicationError):
     """
 
 
+class LogReplaced(ReplicaDiverged):
+    """Raised if the log has another record at the offset of the last record that a node has read.
+
+    So the log has lost records, and has got other records since. The data directory of the node may
+    have confirmed messages that the log lacks.
+    """
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(
+            f"at offset {offset} of the log is another record than the one that this node has read "
+            "there: the log lost records, and got other records since; keep the data directories "
+            "of all nodes; either begin a new topic with the one that has the messages to keep "
+            f"(`trellis cluster adopt`), or {REMEDY}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ReceivedBatch:
     """A whole batch, as read from the log."""
@@ -165,5 +181,8 @@ POLL_SECONDS: Final = 0.05
 #: Largest time between two answers of the log, in seconds, for which a standby assumes that the log
 #: could answer all the time between them.
 ANSWER_GAP_MAX: Final = 0.6
+#: Seconds for which a trimmed log may seem to have no record: a new leader of the log may report an
+#: old end for a moment.
+EMPTY_SECONDS: Final = 5.0
 #: Default for the largest payload of a chunk in bytes.
 CHUNK_SIZE: Final = 8 << 20

@@ -2,6 +2,14 @@
 
 The stored state is always the state between two batches. So a follower that was stopped within a
 batch reads the batch again from its first chunk.
+
+The log may lose its last records (an unclean election of Kafka, a topic that was restored from a
+backup), and get other records at their offsets. So a follower compares the last record that counts
+with the log before it reads on: at its start, after each time in which the log did not answer, and
+before it believes a claim of its own. If the comparison fails, the follower stops (LogReplaced).
+If this record was trimmed, the log begins at a mark. This mark must be of the same owner, and name
+the same batch. Then the follower lacks no record before the mark: the owner itself has appended all
+records after its claim, and its offsets show if the log loses one of them.
 """
 
 from __future__ import annotations
@@ -9,6 +17,7 @@ from __future__ import annotations
 from broker.replication.assembly import BatchAssembly
 from broker.replication.contract import (
     Apply,
+    LogReplaced,
     LogSpan,
     LogTrimmed,
     ReceivedBatch,
@@ -33,6 +42,11 @@ class Follower:
         self.formats = formats
         #: The offset of the next record to read.
         self.next = state.last + 1
+        #: True if the last record that counts was compared with the log, or if no record counts.
+        #: No record is judged before that.
+        self.is_verified = state.last < 0
+        #: The last record that counts; None if only the stored state knows the record.
+        self._last_record: bytes | None = None
         #: The writer's wall clock in the last record that counts, in ms of Unix time.
         self.last_wall = 0
         self._assembly = BatchAssembly()
@@ -43,8 +57,13 @@ class Follower:
         Return True if at least one of these records is valid (counts, see `Judge`). Records at the
         offset `until` and after it are skipped. Raises FormatUnread at a claim after which batches
         have a format that this version of Trellis cannot read (formats.py).
+
+        While `is_verified` is False, a span must begin with the last record that counts; a span
+        without records is ignored. Raises LogReplaced if the log has another record there.
         """
         counted = False
+        if not self.is_verified:
+            self._verify(span)
         for offset, data in span.records:
             if offset < self.next or until is not None and offset >= until:
                 continue
@@ -52,6 +71,7 @@ class Follower:
             before = self.judge.state
             if self.judge.judge(offset, record):
                 counted = True
+                self._last_record = data
                 self.last_wall = record.wall
                 batch: ReceivedBatch | None = None
                 if isinstance(record, BatchChunk):
@@ -66,23 +86,44 @@ class Follower:
             self.next = offset + 1
         return counted
 
+    def doubt(self) -> None:
+        """Compare the last record that counts with the log again, before any further record.
+
+        The records after this record are judged again, too: they do not count, and the log may
+        have other records in their places now.
+        """
+        last = self.judge.state.last
+        self.next, self.is_verified = last + 1, last < 0
+
+    def _verify(self, span: LogSpan) -> None:
+        """Compare the first record of a span with the last record that counts."""
+        if not span.records:
+            return
+        offset, data = span.records[0]
+        known = self._last_record
+        assert offset == self.judge.state.last
+        if not (self.judge.is_last(decode(data)) if known is None else data == known):
+            raise LogReplaced(offset)
+        self.is_verified = True
+
     def begin_at_mark(self, trimmed: LogTrimmed, first: tuple[int, bytes]) -> Steps[None]:
         """Continue at `first`, the first record of a trimmed log, which must be a mark.
 
         A mark is a record that contains the state of the log before it, and so names the last batch
-        before it. Raises `trimmed` if this node has not applied that batch.
+        before it. Raises `trimmed` if this node has not applied that batch, or if the mark is of
+        another owner than the one that this node knows.
         """
         offset, data = first
         record, state = decode(data), self.judge.state
-        if not isinstance(record, Mark) or (state.name, state.number, state.batch_offset) != (
-            record.state.name,
-            record.state.number,
-            record.state.batch_offset,
+        if (
+            not isinstance(record, Mark)
+            or not record.state.follows(state)
+            or (record.epoch, record.nonce) != (state.epoch, state.nonce)
         ):
             raise trimmed
         self.judge = Judge.at_mark(offset, record)
         self.formats.check(self.judge.state.format, f"the log from offset {offset} on")
-        self.next = offset + 1
+        self.next, self.is_verified, self._last_record = offset + 1, True, data
         yield from self._apply(Apply(None, self.judge.state))
 
     def _apply(self, step: Apply) -> Steps[None]:

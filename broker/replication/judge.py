@@ -21,6 +21,7 @@ from dataclasses import replace
 from broker.replication.records import (
     CALL,
     REMEDY,
+    BatchChunk,
     Claim,
     ClusterState,
     LogRecord,
@@ -121,6 +122,27 @@ class Judge:
             owner=claim.state.owner,
         )
         return True
+
+    def is_last(self, record: LogRecord) -> bool:
+        """True if `record` is the last record that counts in the state, which was stored.
+
+        The log may have lost this record in the meantime, and may have another record at its
+        offset (`ClusterState.last`). A state is stored only after a batch, a claim or a mark, so
+        the state names the batch that its last record ends or follows. (A record with the epoch and
+        nonce of the state is not enough. A deposed owner may have appended such a record late.)
+        """
+        state = self.state
+        if (record.epoch, record.nonce) != (state.epoch, state.nonce) or record.wall > state.wall:
+            return False
+        if isinstance(record, BatchChunk):
+            is_whole = record.chunk == record.chunks - 1
+            first = state.last - record.chunk
+            begins = (
+                state.batch_offset == first if record.chunk == 0 else state.batch_offset <= first
+            )
+            batch = (record.number, record.position) == (state.number, state.position)
+            return is_whole and begins and batch
+        return isinstance(record, Claim | Mark) and record.state.follows(state)
 
     def completed(self, number: int, position: int, batch_offset: int) -> None:
         """Record the last whole batch: its number, last position, and first chunk's offset."""

@@ -71,6 +71,8 @@ class LogOwner:
         #: Offsets of the acknowledged marks that may still be in the log, in order.
         self.marks: list[int] = []
         self._claim = (judge.state.epoch, judge.state.nonce)
+        #: The last record of this node; None before its first record after the claim.
+        self._last_record: bytes | None = None
         self._clock = clock
         self._wall = wall
         self._fenced = False
@@ -220,9 +222,9 @@ class LogOwner:
         """
         if self._fenced:
             raise Fenced("this node does not own the log any more")
-        sent = self._clock()
+        sent, data = self._clock(), record.encode()
         try:
-            offset: int = yield Append(record.encode())
+            offset: int = yield Append(data)
         except OutcomeUnknown as error:
             self._fence()
             raise Fenced(f"the outcome of an append is unknown ({error}); the node ends") from error
@@ -232,12 +234,38 @@ class LogOwner:
                 f"the record of this node is at offset {offset} of the log, but the log had "
                 f"records up to offset {self.next - 1}: the log lost records, so the node ends"
             )
+        if offset > self.next or self._clock() > sent + self.timing.beat:
+            yield from self._verify()
         yield from self._read_between(offset)
         if not self.judge.judge(offset, record):
             raise AssertionError("the judge ignored a record of this node, whose claim is in force")
-        self.next = offset + 1
+        self.next, self._last_record = offset + 1, data
         self.renew(sent)
         return offset
+
+    def _verify(self) -> Steps[None]:
+        """Compare the last record of this node with the log, after an append that took long.
+
+        While the append was on its way, the log may have lost records, and a successor may have
+        appended so many records that the append got the expected offset. A successor needs longer
+        than a beat interval for that, so nothing is compared after other appends. Raises Fenced.
+        """
+        offset = self.judge.state.last
+        while True:
+            try:
+                span: LogSpan = yield Read(offset)
+            except LogUnreachable:
+                span = LogSpan([], offset)
+            if span.records:
+                break
+            yield Sleep(POLL_SECONDS)
+        found, known = span.records[0][1], self._last_record
+        if not (self.judge.is_last(decode(found)) if known is None else found == known):
+            self._fence()
+            raise Fenced(
+                f"at offset {offset} of the log is another record than the one that this node "
+                "appended there: the log lost records, so the node ends"
+            )
 
     def _read_between(self, offset: int) -> Steps[None]:
         """Judge the records that other nodes appended before an offset. Raises Fenced."""

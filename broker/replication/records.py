@@ -126,6 +126,15 @@ class ClusterState:
             self.owner,
         )
 
+    def follows(self, other: ClusterState) -> bool:
+        """True if both states have the same name, and follow the same batch."""
+        return (self.name, self.number, self.position, self.batch_offset) == (
+            other.name,
+            other.number,
+            other.position,
+            other.batch_offset,
+        )
+
     def encode(self) -> bytes:
         """Return the state as bytes."""
         name, owner = self.name.encode(), self.owner.encode()

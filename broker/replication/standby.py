@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from broker.replication.contract import (
     ANSWER_GAP_MAX,
+    EMPTY_SECONDS,
     POLL_SECONDS,
     Append,
     LogSpan,
@@ -73,6 +74,10 @@ class Standby:
         #: The time of the last answer of the log, if this answer showed that this node had read the
         #: whole log; else None.
         self._answered: float | None = None
+        #: The time of the last answer of the log, and the time since which a trimmed log has had no
+        #: record; None if it has one.
+        self._heard = clock()
+        self._empty_since: float | None = None
         #: The time at which the log acknowledged the call of this silence; None before the
         #: acknowledgement.
         self._call_acknowledged: float | None = None
@@ -127,6 +132,7 @@ class Standby:
         try:
             span = yield from self._read_span()
         except LogUnreachable:
+            self.follower.doubt()
             self._answered = None
             return
         if (yield from self.follower.take(span)):
@@ -134,7 +140,7 @@ class Standby:
             if span.tip == self.follower.next:
                 self._clocks.append(self._wall() - self.follower.last_wall)
         now = self._clock()
-        if span.tip > self.follower.next:
+        if span.tip > self.follower.next or not self.follower.is_verified:
             self._answered = None
             return
         if self._answered is not None and now - self._answered <= ANSWER_GAP_MAX:
@@ -142,14 +148,36 @@ class Standby:
         self._answered = now
 
     def _read_span(self) -> Steps[LogSpan]:
-        """Read the next records; if they were trimmed, the first records of the trimmed log."""
+        """Read the next records; if they were trimmed, the first records of the trimmed log.
+
+        After a time without an answer, the records begin with the last record that counts, which
+        the follower compares. (The first read shows that the log is long enough to have this
+        record.)
+        """
+        follower = self.follower
+        if self._clock() > self._heard + ANSWER_GAP_MAX:
+            follower.doubt()
         try:
-            span: LogSpan = yield Read(self.follower.next)
+            span: LogSpan = yield Read(follower.next)
+            if not follower.is_verified:
+                span = yield Read(self.state.last)
         except LogTrimmed as trimmed:
             span = yield Read(trimmed.low)
             if span.records:
-                yield from self.follower.begin_at_mark(trimmed, span.records[0])
+                yield from follower.begin_at_mark(trimmed, span.records[0])
+            elif self._stays_empty():
+                raise
+        else:
+            self._empty_since = None
+        self._heard = self._clock()
         return span
+
+    def _stays_empty(self) -> bool:
+        """True if a trimmed log has had no record for a time: it does not even have a mark."""
+        now = self._clock()
+        if self._empty_since is None:
+            self._empty_since = now
+        return now > self._empty_since + EMPTY_SECONDS
 
     def _reset(self) -> None:
         """Begin to count the owner's silence anew, because a record of the owner was read."""
@@ -189,10 +217,13 @@ class Standby:
             # The log may still append the claim later. Then the log has an owner that sends no
             # record: after another silence, a node claims the next epoch.
             return None
+        # While the claim was on its way, the log may have lost records.
+        self.follower.doubt()
         while self.follower.next <= offset:
             try:
-                span: LogSpan = yield Read(self.follower.next)
+                span = yield from self._read_span()
             except LogUnreachable:
+                self.follower.doubt()
                 yield Sleep(POLL_SECONDS)
                 continue
             yield from self.follower.take(span, offset + 1)
@@ -218,7 +249,7 @@ class Standby:
         """
         return LogOwner(
             self.follower.judge,
-            self.follower.next,
+            self.state.last + 1,
             sent,
             self._timing,
             self._clock,

@@ -32,6 +32,13 @@ class BatchShipping:
         """Record that the disk of this node now has the batch that was shipped last."""
         raise NotImplementedError
 
+    def wall(self) -> float:
+        """Return the highest wall clock in the replicated log, as Unix time in seconds.
+
+        The clock of the owner must not go behind this time.
+        """
+        return 0.0
+
 
 class DurableBatch(WriteBatch):
     """Records for the log and changes for the catalog, which are made durable together.

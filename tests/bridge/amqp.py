@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
@@ -13,16 +13,17 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tests.bridge.running import PATIENCE, BridgingBroker
 
 #: A message that a client has received: routing key, body, properties.
-Got = tuple[str, bytes, pika.BasicProperties]
+Got = tuple[str, bytes, Any]
 
 
 def channel(
     broker: BridgingBroker, user: str = "guest", password: str = "guest"
 ) -> BlockingChannel:
-    login = pika.PlainCredentials(user, password)
-    return pika.BlockingConnection(
-        pika.ConnectionParameters(*broker.amqp, credentials=login)
-    ).channel()
+    return channel_at(broker.amqp_url_of(user, password))
+
+
+def channel_at(url: str) -> BlockingChannel:
+    return pika.BlockingConnection(pika.URLParameters(url)).channel()
 
 
 def take(client: BlockingChannel, queue: str, count: int) -> list[Got]:
@@ -44,18 +45,29 @@ def messages(client: BlockingChannel, queue: str) -> Iterator[Got]:
         yield method.routing_key, body, properties
 
 
-class AmqpPair:
-    """Two brokers with a client at each; shovels run at the local broker."""
+class Remote(Protocol):
+    """A broker to which the local broker has shovels."""
 
-    def __init__(self, folder: Path) -> None:
-        self.remote = BridgingBroker(folder / "remote")
-        self.local = BridgingBroker(folder / "local")
-        self.near, self.far = channel(self.local), channel(self.remote)
+    @property
+    def amqp_url(self) -> str: ...
+
+    def stop(self) -> None: ...
+
+
+R = TypeVar("R", bound=Remote)
+
+
+class AmqpPair(Generic[R]):
+    """Two brokers with a client at each; shovels run at the local broker, a Trellis."""
+
+    def __init__(self, local: BridgingBroker, remote: R) -> None:
+        self.local, self.remote = local, remote
+        self.near, self.far = channel(local), channel_at(remote.amqp_url)
 
     @property
     def remote_uri(self) -> str:
-        host, port = self.remote.amqp
-        return f"amqp://guest:guest@{host}:{port}"
+        """The URI of the remote broker, without a virtual host."""
+        return self.remote.amqp_url.removesuffix("/%2F")
 
     def put(self, name: str, component: str = "shovel", **value: Any) -> None:
         """Set a parameter at the local broker. The keywords are the keys of its value (`_` for
@@ -76,8 +88,31 @@ class AmqpPair:
             pass
         assert name not in self.local.links()
 
+    def federate(self, exchange: str, kind: str, upstream: str, **value: Any) -> None:
+        """Declare an exchange at both brokers, and federate the local one."""
+        for client in (self.near, self.far):
+            client.exchange_declare(exchange, kind, durable=True)
+        given = {"uri": self.remote_uri, "reconnect_delay": 0.2, **value}
+        self.put(upstream, "federation-upstream", **given)
+        policy = {
+            "pattern": f"^{exchange}$",
+            "definition": {"federation-upstream": upstream},
+            "apply-to": "exchanges",
+        }
+        self.local.request("PUT", f"policies/%2F/{upstream}", policy)
+        self.local.wait_up(f"{upstream} -> {exchange}")
+
     def close(self) -> None:
         for client in (self.near, self.far):
             client.connection.close()
         self.local.stop()
         self.remote.stop()
+
+
+#: Two Trellis brokers.
+TrellisPair = AmqpPair[BridgingBroker]
+
+
+def trellis_pair(folder: Path) -> TrellisPair:
+    """Start two Trellis brokers."""
+    return AmqpPair(BridgingBroker(folder / "local"), BridgingBroker(folder / "remote"))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from paho.mqtt.client import Client, MQTTMessage, MQTTv5
+from paho.mqtt.client import Client, MQTTMessage, MQTTv5, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -35,6 +35,13 @@ def workers(broker: int) -> list[int]:
         for pid in " ".join(task.read_text() for task in tasks).split()
         if b"trellis.bridge" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Return as soon as the condition is true."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
 
 
 class BridgingBroker(BrokerProcess):
@@ -113,30 +120,45 @@ class Received(NamedTuple):
 
 
 class Recorder:
-    """An MQTT 5 client of paho that records the messages of its subscriptions.
+    """A client of paho that records the messages of its subscriptions.
 
-    The client has a persistent session, and connects again after each lost connection.
+    The client has a persistent session, and connects again after each lost connection. It speaks
+    MQTT 5, or MQTT 3.1.1 if `old` is True. A call gives up after `patience` seconds.
     """
 
-    def __init__(self, port: int, name: str, *filters: str) -> None:
+    def __init__(
+        self, port: int, name: str, *filters: str, old: bool = False, patience: float = PATIENCE
+    ) -> None:
         self._filters = filters
         self._ready: queue.Queue[object] = queue.Queue()
         self._published: queue.Queue[int] = queue.Queue()
         self.messages: queue.Queue[MQTTMessage] = queue.Queue()
-        self.client = client = Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTv5)
+        self._old = old
+        self._patience = patience
+        self.client = client = Client(
+            CallbackAPIVersion.VERSION2,
+            name,
+            clean_session=False if old else None,
+            protocol=MQTTv311 if old else MQTTv5,
+        )
         client.reconnect_delay_set(1, 1)
         client.on_message = lambda _client, _data, message: self.messages.put(message)
         client.on_connect = self._on_connect
         client.on_subscribe = lambda *_: self._ready.put(None)
         client.on_publish = lambda _client, _data, identifier, *_: self._published.put(identifier)
-        properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = EXPIRY
-        client.connect_async("127.0.0.1", port, clean_start=False, properties=properties)
+        more: dict[str, Any] = {}
+        if not old:
+            properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            properties.SessionExpiryInterval = EXPIRY
+            more = {"clean_start": False, "properties": properties}
+        client.connect_async("127.0.0.1", port, **more)
         client.loop_start()
-        self._ready.get(timeout=PATIENCE)
+        self._ready.get(timeout=patience)
 
     def _on_connect(self, client: Client, *_: object) -> None:
-        if self._filters:
+        if self._filters and self._old:
+            client.subscribe([(topic_filter, 1) for topic_filter in self._filters])
+        elif self._filters:
             options = SubscribeOptions(qos=2, retainAsPublished=True)
             client.subscribe([(topic_filter, options) for topic_filter in self._filters])
         else:
@@ -149,15 +171,17 @@ class Recorder:
 
         `named` are properties of the message.
         """
-        properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-        for name, value in named.items():
-            setattr(properties, name, value)
+        properties: Any = None
+        if not self._old:
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+            for name, value in named.items():
+                setattr(properties, name, value)
         sent = self.client.publish(topic, payload, qos, retain, properties)
-        while self._published.get(timeout=PATIENCE) != sent.mid:
+        while self._published.get(timeout=self._patience) != sent.mid:
             pass
 
     def next(self) -> MQTTMessage:
-        return self.messages.get(timeout=PATIENCE)
+        return self.messages.get(timeout=self._patience)
 
     def take(self, count: int) -> list[Received]:
         """Wait for the next `count` messages; return them sorted."""

@@ -8,33 +8,18 @@ from typing import Any
 import pika
 import pytest
 
-from tests.bridge.amqp import AmqpPair, channel, take
+from tests.bridge.amqp import TrellisPair, channel, take, trellis_pair
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpPair]:
-    pair = AmqpPair(tmp_path_factory.mktemp("pair"))
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrellisPair]:
+    pair = trellis_pair(tmp_path_factory.mktemp("pair"))
     yield pair
     pair.close()
 
 
-def federate(pair: AmqpPair, exchange: str, kind: str, upstream: str, **value: Any) -> None:
-    """Declare an exchange at both brokers, and federate the local one."""
-    for client in (pair.near, pair.far):
-        client.exchange_declare(exchange, kind, durable=True)
-    given = {"uri": pair.remote_uri, "reconnect_delay": 0.2, **value}
-    pair.put(upstream, "federation-upstream", **given)
-    policy = {
-        "pattern": f"^{exchange}$",
-        "definition": {"federation-upstream": upstream},
-        "apply-to": "exchanges",
-    }
-    pair.local.request("PUT", f"policies/%2F/{upstream}", policy)
-    pair.local.wait_up(f"{upstream} -> {exchange}")
-
-
-def test_messages_of_the_upstream_reach_the_local_bindings(pair: AmqpPair) -> None:
-    federate(pair, "orders", "topic", "west")
+def test_messages_of_the_upstream_reach_the_local_bindings(pair: TrellisPair) -> None:
+    pair.federate("orders", "topic", "west")
     pair.near.queue_declare("eu")
     pair.near.queue_bind("eu", "orders", "eu.#")
     pair.far.basic_publish("orders", "us.1", b"no")
@@ -51,12 +36,12 @@ def test_messages_of_the_upstream_reach_the_local_bindings(pair: AmqpPair) -> No
     assert (link["status"], link["exchange"]) == ("running", "orders")
 
 
-def test_the_user_of_the_upstream_is_not_copied(pair: AmqpPair) -> None:
+def test_the_user_of_the_upstream_is_not_copied(pair: TrellisPair) -> None:
     """Check that the property `user_id` is not copied.
 
     The local broker has no user of this name, so it would refuse the message again and again.
     """
-    federate(pair, "signed", "fanout", "users")
+    pair.federate("signed", "fanout", "users")
     pair.near.queue_declare("signed.to")
     pair.near.queue_bind("signed.to", "signed")
     pair.remote.request("PUT", "users/eve", {"password": "pw", "tags": ""})
@@ -69,8 +54,8 @@ def test_the_user_of_the_upstream_is_not_copied(pair: AmqpPair) -> None:
     eve.connection.close()
 
 
-def test_only_the_listed_binding_keys_are_copied(pair: AmqpPair) -> None:
-    federate(pair, "direct", "direct", "keys", bindings=["a", "b"])
+def test_only_the_listed_binding_keys_are_copied(pair: TrellisPair) -> None:
+    pair.federate("direct", "direct", "keys", bindings=["a", "b"])
     pair.near.queue_declare("direct.to")
     for key in ("a", "b", "c"):
         pair.near.queue_bind("direct.to", "direct", key)
@@ -79,9 +64,9 @@ def test_only_the_listed_binding_keys_are_copied(pair: AmqpPair) -> None:
     assert [body for _, body, _ in take(pair.near, "direct.to", 3)] == [b"a", b"b", b"last"]
 
 
-def test_a_message_passes_no_more_than_max_hops_links(pair: AmqpPair) -> None:
+def test_a_message_passes_no_more_than_max_hops_links(pair: TrellisPair) -> None:
     """Check that a message between two brokers with links in both directions is not sent back."""
-    federate(pair, "both", "fanout", "there")
+    pair.federate("both", "fanout", "there")
     host, port = pair.local.amqp
     value = {"uri": f"amqp://{host}:{port}", "reconnect-delay": 0.2}
     pair.remote.request("PUT", "parameters/federation-upstream/%2F/back", {"value": value})
@@ -97,13 +82,13 @@ def test_a_message_passes_no_more_than_max_hops_links(pair: AmqpPair) -> None:
     expected = sorted(b"%s %d" % (side, n) for side in (b"near", b"far") for n in range(10))
     assert sorted(body for _, body, _ in take(pair.near, "near", 20)) == expected
     assert sorted(body for _, body, _ in take(pair.far, "far", 20)) == expected
-    assert pair.local.wait("there -> both", lambda row: row["looped"] == 10)["sent"] == 10
-    assert pair.remote.wait("back -> both", lambda row: row["looped"] == 10)["sent"] == 10
+    pair.local.wait("there -> both", lambda row: (row["looped"], row["sent"]) == (10, 10))
+    pair.remote.wait("back -> both", lambda row: (row["looped"], row["sent"]) == (10, 10))
     for client, queue in ((pair.near, "near"), (pair.far, "far")):
         assert client.queue_declare(queue, passive=True).method.message_count == 0
 
 
-def test_an_exchange_that_cannot_be_federated_is_listed_with_the_reason(pair: AmqpPair) -> None:
+def test_an_exchange_that_cannot_be_federated_is_listed_with_the_reason(pair: TrellisPair) -> None:
     pair.near.exchange_declare("plain", "direct", durable=True)
     pair.put("plain", "federation-upstream", uri=pair.remote_uri)
     policy = {"pattern": "^plain$", "definition": {"federation-upstream": "plain"}}

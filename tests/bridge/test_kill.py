@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from queue import Empty
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -28,9 +29,10 @@ class Numbers(threading.Thread):
     `confirmed` is the number of confirmed messages.
     """
 
-    def __init__(self, port: int, topic: str) -> None:
+    def __init__(self, port: int, topic: str, **more: Any) -> None:
+        """Prepare the publisher; `more` are arguments of its Recorder."""
         super().__init__(daemon=True)
-        self._recorder = Recorder(port, f"publisher-{topic[0]}")
+        self._recorder = Recorder(port, f"publisher-{topic[0]}", **more)
         self._topic = topic
         self.stop = threading.Event()
         self.reached: dict[int, threading.Event] = {}

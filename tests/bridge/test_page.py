@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from tests.bridge.amqp import AmqpPair, take
+from tests.bridge.amqp import take, trellis_pair
 from tests.bridge.running import BridgingBroker, Received, Recorder
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text()
@@ -45,7 +45,7 @@ def test_the_first_bridge_of_the_page(tmp_path: Path) -> None:
 
 
 def test_the_shovel_and_the_federated_exchange_of_the_page(tmp_path: Path) -> None:
-    pair = AmqpPair(tmp_path)
+    pair = trellis_pair(tmp_path)
     shovel, upstream = (each["value"] for each in bodies_of_curl())
     shovel["dest-uri"] = upstream["uri"] = pair.remote_uri
     pair.near.queue_declare("orders", durable=True)

@@ -49,6 +49,8 @@ def load_text(text: str) -> Settings:
         (TABLE + '[mqtt]\nproxies = "127.0.0.1"\n', "which a bridge lacks; let the proxy connect"),
         (TABLE + '[mqtt]\nhost = "::"\nproxies = "::/64"\n', "connections from ::1 must begin"),
         (TABLE + "window = 0\n", "1..10000"),
+        (TABLE + 'remote_protocol = "4"\n', "3.1.1"),
+        (TABLE + "remote_packet_max = -1\n", "0..268435460"),
     ],
 )
 def test_an_invalid_bridge_is_refused(text: str, reason: str) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 import trellis
 from tests.broker import BrokerProcess
-from tests.clients import connect_packet
+from tests.clients import connect_packet, mqtt_publish
 from tests.foreign import require
 from tests.top.running import KNOWN
 
@@ -267,6 +267,23 @@ def test_topics_are_shown_published_and_removed(page: Page, broker: BrokerProces
     page.do("click", selector="dialog .danger")
     page.do("wait", selector="#content p", text="0 topics have a retained message")
     assert api(broker, "GET", "retained/%2F") == []
+
+
+def test_the_number_of_retained_topics_that_are_not_shown_is_exact(
+    page: Page, broker: BrokerProcess
+) -> None:
+    client = socket.create_connection(("127.0.0.1", broker.mqtt.port), timeout=30)
+    with client:
+        client.sendall(connect_packet("device", user="known/known"))
+        assert client.recv(4)[3] == 0
+        client.sendall(
+            b"".join(mqtt_publish(f"plant/{number}", b"x", flags=1) for number in range(1_234))
+        )
+        client.sendall(b"\xc0\x00")
+        assert client.recv(2) == b"\xd0\x00"  # The messages before the PINGREQ are retained.
+        page.open("#/topics", "#content [role=status]")
+        said = "The first 1,000 of 1,234 topics with a retained message are shown"
+        page.do("wait", selector="#content p", text=said)
 
 
 def test_topics_are_watched_live(page: Page, broker: BrokerProcess) -> None:

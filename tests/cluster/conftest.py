@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cluster.log_server import LogServer
 from tests.cluster.nodes import NodeProcess
 from tests.cluster.programs import KafkaNodes
 from trellis.cluster import topic
 from trellis.cluster.kafka_log import KafkaLog
-from trellis.cluster.topic import KafkaTopic
+from trellis.cluster.topic import IN_SYNC, KafkaTopic
 from trellis.settings.cluster import ClusterSettings
 
 #: The type of a function that opens the replicated log of a cluster for the node with this name.
@@ -93,6 +94,9 @@ def cluster_on(
 
 
 def created(cluster: ClusterSettings, replicas: int = 3) -> ClusterSettings:
-    """Create the Kafka topic of a cluster, and return the cluster's settings."""
+    """Create the Kafka topic of a cluster, and return the cluster's settings.
+
+    With these settings, nodes accept a topic on a single Kafka node.
+    """
     KafkaTopic(cluster).create(replicas)
-    return cluster
+    return replace(cluster, unsafe=replicas < IN_SYNC)

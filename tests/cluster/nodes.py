@@ -146,6 +146,7 @@ def node_on_kafka(
         "cluster-silence": str(cluster.silence),
         "cluster-lease": str(cluster.lease),
         "cluster-beat": str(cluster.beat),
+        "cluster-unsafe": str(cluster.unsafe).lower(),
         **{f"{name}-port": "0" for name in ("amqp", "mqtt", "metrics", "http")},
         **(more or {}),
     }

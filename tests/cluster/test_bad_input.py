@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from broker.replication.contract import Timing
 from broker.replication.directory import ReplicaDirectory
@@ -41,10 +42,18 @@ from trellis.cluster import reporting
 from trellis.cluster.following import CLOCK_MOST
 from trellis.cluster.membership import place_of
 from trellis.cluster.reporting import Reporting
-from trellis.cluster.topic_safety import MESSAGE_LEAST
+from trellis.cluster.topic import TopicFacts
+from trellis.cluster.topic_safety import MESSAGE_LEAST, topic_findings
 from trellis.server.recovery import codecs
 
 HERE = Path(__file__).parent
+#: Settings of a topic that no node refuses.
+SAFE = {
+    "max.message.bytes": "8392704",
+    "min.insync.replicas": "2",
+    "retention.bytes": "-1",
+    "retention.ms": "-1",
+}
 
 
 def test_each_listed_case_has_a_test_that_exists() -> None:
@@ -102,12 +111,68 @@ def test_unsafe_topic_is_named_when_a_node_connects(
     replicas: int,
     texts: list[str],
 ) -> None:
-    cluster = cluster_on(kfake.servers, name)
-    safe = {"retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "8392704"}
-    new_topic(cluster, {**safe, **settings}, replicas=replicas)
+    cluster = replace(cluster_on(kfake.servers, name), unsafe=True)
+    new_topic(cluster, {**SAFE, **settings}, replicas=replicas)
     found = open_log(cluster, "one").unsafe
     assert [text for text in texts if not any(text in line for line in found)] == []
     assert len(found) == len(texts), found
+
+
+@pytest.mark.parametrize(
+    ("settings", "replicas", "text"),
+    [
+        ({}, 1, "its replicas are 1, must be 3"),
+        ({"min.insync.replicas": "1"}, 3, "min.insync.replicas is 1, must be 2"),
+        ({"retention.ms": "604800000"}, 3, "retention.ms is 604800000, must be -1"),
+        ({"retention.bytes": "5"}, 3, "retention.bytes is 5, must be -1"),
+        (
+            {"unclean.leader.election.enable": "true"},
+            3,
+            "unclean.leader.election.enable is true, must be false",
+        ),
+    ],
+)
+def test_topic_that_can_lose_confirmed_messages_is_refused(
+    kfake: Kfake,
+    name: str,
+    open_log: OpenLog,
+    settings: dict[str, str],
+    replicas: int,
+    text: str,
+) -> None:
+    cluster = cluster_on(kfake.servers, name)
+    new_topic(cluster, {**SAFE, **settings}, replicas=replicas)
+    with pytest.raises(ReplicationError) as refused:
+        open_log(cluster, "one")
+    line = str(refused.value)
+    assert line.startswith(f"topic 'trellis-{name}' can lose confirmed messages: {text}")
+    assert line.endswith("; only for a trial, set cluster.unsafe to true on all nodes")
+    assert "\n" not in line
+    assert any(text in found for found in open_log(replace(cluster, unsafe=True), "one").unsafe)
+
+
+def test_settings_that_a_hosted_kafka_does_not_show_are_not_refused() -> None:
+    facts = TopicFacts("id", 1, 3, 3, True)
+    assert topic_findings(facts, {}) == []
+    assert topic_findings(facts, {"cleanup.policy": "delete"}) == []
+
+
+@pytest.mark.long
+def test_node_on_a_topic_with_one_replica_ends_with_one_line(
+    kfake: Kfake, name: str, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    cluster = cluster_on(kfake.servers, name)
+    new_topic(cluster, SAFE, replicas=1)
+    node = node_on_kafka(cluster, tmp_path / "first")
+    nodes.append(node)
+    assert node.process.wait(PATIENCE) == MISCONFIGURED
+    *_, last = node.errors.read_text().splitlines()
+    assert last.startswith(f"trellis: topic 'trellis-{name}' can lose confirmed messages: its")
+    node = node_on_kafka(replace(cluster, unsafe=True), tmp_path / "second")
+    nodes.append(node)
+    node.wait_for("following")
+    node.wait_for("ready")
+    assert "cluster_unsafe_allowed" in node.errors.read_text()
 
 
 @pytest.mark.long

@@ -80,7 +80,7 @@ def test_absent_topic_is_created_on_request_and_is_safe(
             "1",
             (
                 "min.insync.replicas is 1, must be 2: confirmed messages are lost with one Kafka "
-                "node; set it to 2"
+                "node; set it to 2 (nodes refuse this topic)"
             ),
         ),
         (
@@ -96,7 +96,7 @@ def test_absent_topic_is_created_on_request_and_is_safe(
             "compact",
             (
                 "cleanup.policy is compact, must be delete: compaction removes batches of the log; "
-                "set it to delete"
+                "set it to delete (nodes refuse this topic)"
             ),
         ),
         (
@@ -104,7 +104,8 @@ def test_absent_topic_is_created_on_request_and_is_safe(
             "604800000",
             (
                 "retention.ms is 604800000, must be -1: Kafka would remove records that a standby "
-                "still needs; set it to -1, because Trellis trims the log itself"
+                "still needs; set it to -1, because Trellis trims the log itself "
+                "(nodes refuse this topic)"
             ),
         ),
         (
@@ -112,7 +113,8 @@ def test_absent_topic_is_created_on_request_and_is_safe(
             "1000000",
             (
                 "retention.bytes is 1000000, must be -1: Kafka would remove records that a standby "
-                "still needs; set it to -1, because Trellis trims the log itself"
+                "still needs; set it to -1, because Trellis trims the log itself "
+                "(nodes refuse this topic)"
             ),
         ),
         (
@@ -120,7 +122,8 @@ def test_absent_topic_is_created_on_request_and_is_safe(
             "true",
             (
                 "unclean.leader.election.enable is true, must be false: a Kafka node without all "
-                "records may become the leader, and confirmed messages are lost; set it to false"
+                "records may become the leader, and confirmed messages are lost; set it to false "
+                "(nodes refuse this topic)"
             ),
         ),
         (
@@ -158,7 +161,7 @@ def test_one_replica_and_several_partitions_are_unsafe(
             f"TOPIC: has 4 partitions, must have 1: {again}",
             (
                 "TOPIC: its replicas are 1, must be 3: a lost Kafka node loses or stops the log; "
-                f"{again}, or reassign its partition to 3 nodes"
+                f"{again}, or reassign its partition to 3 nodes (nodes refuse this topic)"
             ),
             (
                 "TOPIC: min.insync.replicas is 2 with 1 replicas: each lost Kafka node stops the "
@@ -166,6 +169,14 @@ def test_one_replica_and_several_partitions_are_unsafe(
             ),
         ],
     )
+
+
+def test_topic_that_nodes_accept_for_a_trial_is_unsafe_nevertheless(
+    kfake: Kfake, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new_topic(cluster_on(kfake.servers, name), SAFE | {"min.insync.replicas": "1"})
+    code, [line] = check(kfake, name, capsys, "--cluster-unsafe", "true")
+    assert (code, line.endswith("node; set it to 2")) == (1, True)
 
 
 def test_silence_below_the_session_timeout_of_kafka_is_unsafe(

@@ -6,11 +6,20 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from datetime import UTC
 from pathlib import Path
 
 import pytest
 from pika.exceptions import AMQPError
 
+from broker.replication.records import (
+    BEAT,
+    CLAIM,
+    DIGEST_SIZE,
+    Claim,
+    ClusterState,
+    LogRecord,
+)
 from tests.cluster.log_server import LogServer
 from tests.cluster.nodes import (
     PATIENCE,
@@ -70,6 +79,28 @@ def test_a_standby_takes_over_with_all_confirmed_messages(
 
     first.wait_for("ready")
     assert consume(first.channel(), 120) == list(range(10, 130))
+
+
+@pytest.mark.long
+def test_clock_of_a_new_owner_does_not_go_behind_the_last_record(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    # The former owner's clock is 100 s ahead of the clock of the node that takes over.
+    ahead = int(time.time()) + 100
+    state = ClusterState("broker", salt=1, format=1)
+    server.log.append(Claim(CLAIM, 1, 5, ahead * 1000, -1, state, bytes(DIGEST_SIZE)).encode())
+    server.log.append(LogRecord(BEAT, 1, 5, ahead * 1000 + 500).encode())
+    node = start(nodes, server, tmp_path / "node")
+    node.wait_for("ready")
+    channel = node.channel()
+    channel.queue_declare("dead")
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    channel.queue_declare(QUEUE, arguments={"x-message-ttl": 0, **dead})
+    channel.basic_publish("", QUEUE, b"x")
+    _, properties, _ = next(channel.consume("dead", inactivity_timeout=PATIENCE))
+    assert properties is not None and properties.headers is not None
+    assert properties.headers["x-death"][0]["time"].replace(tzinfo=UTC).timestamp() >= ahead
+    assert "cluster_clock_behind" in node.errors.read_text()
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from msgspec.structs import replace
 
 from broker.replication.contract import CHUNK_SIZE, LogSpan, LogUnreachable, OutcomeUnknown
 from broker.replication.records import ReplicationError
@@ -219,7 +220,7 @@ def test_topic_with_several_partitions_is_refused(kfake: Kfake, name: str) -> No
 def test_chunks_fit_the_messages_that_the_topic_accepts(
     kfake: Kfake, name: str, open_log: OpenLog
 ) -> None:
-    cluster = cluster_on(kfake.servers, name)
+    cluster = replace(cluster_on(kfake.servers, name), unsafe=True)
     new_topic(cluster, {"max.message.bytes": "100000"})
     log = open_log(cluster, "one")
     assert log.chunk_size == 100_000 - 4096

@@ -14,7 +14,7 @@ from tests.interop import clients
 from tests.interop.amqp_client import AmqpClient
 from tests.interop.mqtt_client import Login, MqttClient
 from tests.interop.node import Node
-from tests.interop.rabbitmq import RabbitMq
+from tests.rabbitmq import RabbitMq
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ import pika
 import pytest
 
 from tests.broker import BrokerProcess
-from tests.interop.rabbitmq import RabbitMq
 from tests.interop.recording_client import RecordingClient
+from tests.rabbitmq import RabbitMq
 
 TOPOLOGIES = 25
 WORDS = ["a", "b", "", "c.d"]

@@ -23,7 +23,7 @@ import pytest
 from protocols.amqp.codec.frames import decode
 from tests.broker import BrokerProcess
 from tests.clients import marshal, text
-from tests.interop.rabbitmq import RabbitMq
+from tests.rabbitmq import RabbitMq
 from tests.wire.amqp.speech import BODY, METHOD, body, header, publish, split
 
 Q, X, B = spec.Queue, spec.Exchange, spec.Basic

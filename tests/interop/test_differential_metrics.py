@@ -21,7 +21,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.broker import BrokerProcess
-from tests.interop.rabbitmq import RabbitMq
+from tests.rabbitmq import RabbitMq
 from trellis.monitoring.detailed import FAMILIES
 
 #: Seconds until RabbitMQ must have updated its statistics, which it does every 5 s.

@@ -15,8 +15,8 @@ import pytest
 
 from tests.broker import BrokerProcess
 from tests.interop.client import PATIENCE
-from tests.interop.rabbitmq import RabbitMq
 from tests.interop.recording_client import RecordingClient
+from tests.rabbitmq import RabbitMq
 
 STREAM = {"x-queue-type": "stream"}
 TOPOLOGIES = 10

@@ -139,7 +139,8 @@ def test_bridges_become_tables(tmp_path: Path) -> None:
         'topic a/# both 2 "" r/\ntopic b in\nbridge_cafile ca.pem\nremote_username u\n'
         "remote_password secret\nkeepalive_interval 60\nbridge_receive_maximum 99999\n"
         "cleansession false\nnotifications false\nlocal_username l\n"
-        "connection two\naddress ::1\ntopic #\nclientid c\n",
+        "connection two\naddress ::1\ntopic #\nclientid c\n"
+        "bridge_protocol_version mqttv311\nbridge_max_packet_size 2000\n",
     )
     assert result.bridges == [
         {
@@ -153,7 +154,14 @@ def test_bridges_become_tables(tmp_path: Path) -> None:
             "window": 10_000,
             "keep_alive": 60,
         },
-        {"name": "two", "remote": "mqtt://[::1]:1883", "topics": ["#"], "client_id": "c"},
+        {
+            "name": "two",
+            "remote": "mqtt://[::1]:1883",
+            "topics": ["#"],
+            "client_id": "c",
+            "remote_protocol": "3.1.1",
+            "remote_packet_max": 2_000,
+        },
     ]
     assert not notes(result)
     assert "secret" not in str(result.report.notes)

@@ -55,6 +55,11 @@ Where the rules are ambiguous, this judge reads them as follows:
 12. Gaps between the offsets of records prove nothing. A caller that has a stored state must itself
     check that the log does not begin above the next offset of this state.
 13. A caller passes only records after the last offset of its state, in the order of their offsets.
+14. A reader with a stored state first compares the record at the last offset of this state. It
+    stops if the record cannot be the one after which the state was stored (`may_be_last`). The
+    rules say that a directory stops whose last offset holds another record, and not how to compare.
+    A directory stores its state after a whole batch, a claim or a mark, so only these can be the
+    last record.
 """
 
 from __future__ import annotations
@@ -67,9 +72,11 @@ from broker.replication.records import (
     CALL,
     CLAIM,
     MARK,
+    BatchChunk,
     Claim,
     ClusterState,
     LogRecord,
+    Mark,
 )
 
 COUNTS: Final = "counts"
@@ -112,6 +119,30 @@ def verdict(state: ClusterState, earlier: list[Entry], given: list[str], entry: 
     assert record.kind in (BATCH, BEAT, MARK)
     is_owners = epoch > 0 and (record.epoch, record.nonce) == (epoch, nonce)
     return COUNTS if is_owners else VOID
+
+
+def may_be_last(state: ClusterState, record: LogRecord) -> bool:
+    """True if a directory can have stored `state` when it had read `record` at offset `last`.
+
+    Each of the records that this allows names the last whole batch in its own way. A claim and a
+    mark have the state of their writer; the last chunk of a batch has its number and position.
+    """
+    if record.wall > state.wall:
+        return False
+    if isinstance(record, Claim | Mark):
+        told = record.state
+        first = told.batch_offset
+        named = (told.name, record.epoch, record.nonce, told.number, told.position)
+    elif isinstance(record, BatchChunk) and record.chunk + 1 == record.chunks:
+        # The first chunk lies at the same place, or far enough before it for the chunks between.
+        first = min(state.batch_offset, state.last - record.chunk)
+        if record.chunks == 1:
+            first = state.last
+        named = (state.name, record.epoch, record.nonce, record.number, record.position)
+    else:
+        return False
+    known = (state.name, state.epoch, state.nonce, state.number, state.position)
+    return named == known and first == state.batch_offset
 
 
 def proves_gap(record: LogRecord, epoch: int) -> bool:

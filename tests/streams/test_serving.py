@@ -22,9 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from broker.stream.arrow import SCHEMA_SIZE
 from tests import forks
 from tests.broker import run_command
 from tests.streams.tables import rows_in
+from trellis.cli import parser
+from trellis.cli.stream_source import StreamSource
 
 ARGUMENTS = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 16_384}
 
@@ -276,6 +279,37 @@ def test_the_command_follows_a_stream(served: Served) -> None:
         command.send_signal(signal.SIGINT)
         assert command.wait(20) == 130
     connection.close()
+    ended = served.trellis("stream", "head", "followed", "--follow", "--to", "2")
+    assert [json.loads(row)["offset"] for row in ended.stdout.splitlines()] == [0, 1]
+
+
+def test_rows_that_follow_are_fetched_without_the_earlier_ones(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["stream", "head", "grows", "--url", f"http://127.0.0.1:{served.http}"]
+    arguments = parser("stream").parse(words)
+    connection = served.pika()
+    channel = connection.channel()
+    channel.queue_declare("grows", durable=True, arguments={"x-queue-type": "stream"})
+    channel.confirm_delivery()
+    source = StreamSource(arguments)
+    asked: list[dict[str, object]] = []
+    fetch = source._segment
+
+    def fetched(query: dict[str, object]) -> bytes:
+        asked.append(query)
+        return fetch(query)
+
+    monkeypatch.setattr(source, "_segment", fetched)
+    for number in range(3):
+        channel.basic_publish("", "grows", bytes(10_000))
+        (found,) = source.batches()
+        schema, batch, first, end = found
+        assert (int(batch.base) + first, end - first, len(schema)) == (number, 1, int(SCHEMA_SIZE))
+        arguments.first = number + 1
+    assert [query.get("start", 0) != 0 for query in asked] == [False, True, True]
+    assert list(source.batches()) == []
+    connection.close()
 
 
 @pytest.mark.parametrize(
@@ -364,11 +398,10 @@ def test_error_of_a_replay_is_one_line(
     done = served.trellis(
         *(word.format(here=tmp_path, amqp=f"127.0.0.1:{served.amqp}") for word in arguments)
     )
-    assert (
-        (done.returncode, done.stdout) == (code, "")
-        and text in done.stderr
-        and done.stderr.count("\n") == 1
-    ), done.stderr
+    *progress, error = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (code, "") and text in error, done.stderr
+    # A replay that lasts longer than a second prints its progress.
+    assert all(re.match(r"offset \d+: \d+ published, ", line) for line in progress), done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,11 +20,14 @@ Modules, in reading order:
 In the worker:
 
     topic_map       renames topics between both brokers of a bridge
+    mqtt_level      the version of MQTT that a bridge speaks to the remote broker
     mqtt_client     a client of paho-mqtt that the event loop drives
     mqtt_end        a connection to one MQTT broker
+    echoes          publications that a broker of MQTT 3.1.1 sends back
     forwarding      one direction of a bridge
     mqtt_bridge     a bridge: two connections, two directions
     amqp_end        a connection to one AMQP broker
+    shovel_message  the properties of a shovel's messages
     shovel          a shovel, or a link of a federated exchange
     worker          runs the links, and reports their states
 """

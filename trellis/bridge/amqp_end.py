@@ -84,6 +84,11 @@ class AmqpEnd:
         self.channel: Any = None
         self.lost: asyncio.Future[LinkLost] = self._loop.create_future()
 
+    @property
+    def frame_max(self) -> int:
+        """The largest size of a frame in bytes on the open connection."""
+        return int(self._connection.params.frame_max)
+
     async def open(self, parameters: pika.ConnectionParameters) -> None:
         """Connect, and open a channel. Raises LinkLost."""
         opened: asyncio.Future[Any] = self._loop.create_future()

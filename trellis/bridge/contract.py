@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from trellis.settings.bridge import TopicRule
+from trellis.settings.bridge import MQTT5, TopicRule
 
 #: Kinds of links.
 MQTT, SHOVEL, FEDERATION = "mqtt", "shovel", "federation"
@@ -28,6 +28,8 @@ class MqttLogin(Struct, frozen=True):
     `ca`, `certificate` and `key` are paths of PEM files. If `ca` is "", the authorities of the
     system are trusted. If `certificate` is "", the bridge sends no client certificate. If `key` is
     "", the key is in the file `certificate`.
+    `protocol` is a value of the setting `remote_protocol`. `packet_max` is the largest packet in
+    bytes that the broker accepts, 0 if only the broker knows it.
     """
 
     host: str
@@ -39,6 +41,8 @@ class MqttLogin(Struct, frozen=True):
     ca: str = ""
     certificate: str = ""
     key: str = ""
+    protocol: str = MQTT5
+    packet_max: int = 0
 
     @property
     def url(self) -> str:
@@ -175,6 +179,8 @@ class BridgeState(Struct):
     `vhost` is "" for an MQTT bridge. `remote` is a URL without credentials. `in_flight` is the
     number of messages that the link has received and not acknowledged. `error` is the present
     problem, "" if there is none. `refusal` says why the last refused message was refused.
+    `protocol` is the protocol of the remote broker, with the version. `echoes` is the number of
+    publications that a broker of MQTT 3.1.1 has not sent back to the bridge yet.
     """
 
     kind: str
@@ -186,6 +192,8 @@ class BridgeState(Struct):
     refusal: str
     in_flight: int
     counters: LinkCounters
+    protocol: str = "AMQP 0-9-1"
+    echoes: int = 0
 
 
 class LinkReport(Struct, tag=True):

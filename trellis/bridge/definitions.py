@@ -56,6 +56,8 @@ def mqtt_bridge(
             settings.ca,
             settings.certificate,
             settings.key,
+            settings.remote_protocol,
+            settings.remote_packet_max,
         ),
         topics=tuple(parse_topic(text) for text in settings.topics),
         window=settings.window,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import Any, Final, NamedTuple
 
@@ -9,8 +10,10 @@ from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from trellis.bridge.echoes import Echoes
 from trellis.bridge.mqtt_end import IDENTIFIERS, MqttEnd, Publication
 from trellis.bridge.topic_map import TopicMap
+from trellis.settings.bridge import MQTT311
 
 #: The user property that each bridge adds to a message, with its client identifier as the value.
 HOP: Final = "trellis-bridge"
@@ -48,18 +51,27 @@ class Forwarding:
     A message of QoS 1 is acknowledged at the source when the destination has accepted or refused
     the message. So after a crash of a broker or of the worker, the source sends the message again,
     and the destination may get the message twice. The source sends at most `window` messages that
-    are not acknowledged, so `_held` and `_published` are bounded. `mark` is the value of the user
-    property HOP.
+    are not acknowledged, so `_held` and `_published` are bounded. (A source with MQTT 3.1.1 may
+    send more, until the bridge does not read any more: MqttEnd.limit.) `mark` is the value of the
+    user property HOP. `echoes` has the publications that a remote broker with MQTT 3.1.1 will send
+    back.
     """
 
     def __init__(
-        self, source: MqttEnd, destination: MqttEnd, topics: TopicMap, mark: str, max_hops: int
+        self,
+        source: MqttEnd,
+        destination: MqttEnd,
+        topics: TopicMap,
+        mark: str,
+        max_hops: int,
+        echoes: Echoes,
     ) -> None:
         self._source = source
         self._destination = destination
         self._topics = topics
         self._mark = mark
         self._max_hops = max_hops
+        self._echoes = echoes
         #: Packet identifiers that the source has given to messages not acknowledged yet (_waiting),
         #: and number of the source's session to which these identifiers belong (_session).
         self._waiting: set[int] = set()
@@ -109,6 +121,7 @@ class Forwarding:
         entry = UnderWay(self._session, identifier, publication)
         if identifier:
             self._waiting.add(identifier)
+            self._source.limit(len(self._waiting))
         if publication.qos:
             self._held.append(entry)
             self._publish_held()
@@ -123,6 +136,11 @@ class Forwarding:
         if target is None:
             return None  # The session still has a filter of an earlier configuration.
         topic, qos = target
+        if self._source.version == MQTT311 and self._echoes.is_echo(
+            message.topic, bytes(message.payload), message.retain, time.monotonic()
+        ):
+            self.looped += 1
+            return None
         given = message.properties
         user = list(getattr(given, "UserProperty", ()))
         hops = [value for name, value in user if name == HOP]
@@ -146,17 +164,29 @@ class Forwarding:
 
     # -- events of the destination
 
-    def destination_up(self) -> None:
+    def destination_up(self, present: bool) -> None:
         """Publish the messages that wait for the destination.
 
+        `present` is False if the destination had no session, and so no echoes for this bridge.
         paho sends all unacknowledged publications of the lost connection again at once. If the
         broker does not accept so many, the publications are withdrawn, and wait like new messages.
         """
+        if not present and self._destination.version == MQTT311:
+            self._echoes.on_session_lost()
+            for entry in self._published.values():
+                self._expect_echo(entry.publication)
         if len(self._published) > self._destination.capacity:
             self._destination.take_back()
-            self._held.extendleft(reversed(self._published.values()))
-            self._published.clear()
+            self._hold_published()
         self._publish_held()
+
+    def destination_replaced(self) -> None:
+        """Publish all unsettled messages again on the next connection, which has a new client."""
+        self._hold_published()
+
+    def _hold_published(self) -> None:
+        self._held.extendleft(reversed(self._published.values()))
+        self._published.clear()
 
     def destination_down(self) -> None:
         """Drop the messages of QoS 0 that waited for the lost connection."""
@@ -201,10 +231,17 @@ class Forwarding:
             # The message is too large, or its topic with the prefix is longer than 65,535 bytes.
             self._refuse(entry.session, entry.identifier, str(error))
             return
+        self._expect_echo(entry.publication)
         self._last_identifier = identifier
         self._published[identifier] = entry
         if not entry.publication.qos:
             self._transient += 1
+
+    def _expect_echo(self, publication: Publication) -> None:
+        if self._destination.version == MQTT311:
+            self._echoes.expect(
+                publication.topic, publication.payload, publication.retain, time.monotonic()
+            )
 
     # -- the end of a message
 
@@ -222,3 +259,4 @@ class Forwarding:
         if identifier and session == self._session:
             self._waiting.discard(identifier)
             self._source.acknowledge(identifier)
+            self._source.limit(len(self._waiting))

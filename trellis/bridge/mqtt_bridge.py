@@ -8,6 +8,7 @@ from paho.mqtt.client import MQTTMessage
 
 from trellis.bridge import contract
 from trellis.bridge.contract import BridgeState, LinkCounters, MqttBridge
+from trellis.bridge.echoes import Echoes
 from trellis.bridge.forwarding import Forwarding
 from trellis.bridge.mqtt_end import Handler, MqttEnd
 from trellis.bridge.topic_map import TopicMap
@@ -26,10 +27,13 @@ class EndHandler(Handler):
 
     def on_up(self, present: bool) -> None:
         self._away.source_up(present)
-        self._back.destination_up()
+        self._back.destination_up(present)
 
     def on_down(self) -> None:
         self._back.destination_down()
+
+    def on_replaced(self) -> None:
+        self._back.destination_replaced()
 
     def on_message(self, message: MQTTMessage) -> None:
         self._away.forward(message)
@@ -46,9 +50,10 @@ class MqttLink:
         outward, inward = TopicMap(bridge.topics, True), TopicMap(bridge.topics, False)
         self._local = MqttEnd(bridge, bridge.local, outward.filters)
         self._remote = MqttEnd(bridge, bridge.remote, inward.filters)
-        mark = bridge.remote.client_id
-        self._outward = Forwarding(self._local, self._remote, outward, mark, bridge.max_hops)
-        self._inward = Forwarding(self._remote, self._local, inward, mark, bridge.max_hops)
+        mark, hops = bridge.remote.client_id, bridge.max_hops
+        self._echoes = echoes = Echoes(inward)
+        self._outward = Forwarding(self._local, self._remote, outward, mark, hops, echoes)
+        self._inward = Forwarding(self._remote, self._local, inward, mark, hops, echoes)
         self._local.handler = EndHandler(self._outward, self._inward)
         self._remote.handler = EndHandler(self._inward, self._outward)
         self._tasks: list[asyncio.Task[None]] = []
@@ -86,4 +91,6 @@ class MqttLink:
                 looped=outward.looped + inward.looped,
                 reconnects=local.lost + remote.lost,
             ),
+            f"MQTT {remote.version}",
+            len(self._echoes),
         )

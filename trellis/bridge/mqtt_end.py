@@ -12,7 +12,9 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from trellis.bridge.contract import MqttBridge, MqttLogin
 from trellis.bridge.mqtt_client import AsyncioClient
+from trellis.bridge.mqtt_level import UNSUPPORTED, ProtocolChoice
 from trellis.bridge.topic_map import QOS_MAX
+from trellis.settings.bridge import MQTT5, MQTT311
 
 #: Seconds before the first attempt to connect again.
 RETRY_MIN: Final = 1.0
@@ -27,7 +29,10 @@ RETAINED_ONCE: Final = SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
 
 
 class Publication(NamedTuple):
-    """A message that a bridge publishes; `properties` is an object of paho's class Properties."""
+    """A message that a bridge publishes; `properties` is an object of paho's class Properties.
+
+    The properties are not sent to a broker of MQTT 3.1.1.
+    """
 
     topic: str
     payload: bytes
@@ -44,6 +49,9 @@ class Handler:
 
     def on_down(self) -> None:
         """Handle the loss of the connection."""
+
+    def on_replaced(self) -> None:
+        """Handle the end of all publications under way: the next connection has a new client."""
 
     def on_message(self, message: MQTTMessage) -> None:
         """Handle a message that has arrived; if its QoS is 1, call `acknowledge` later."""
@@ -75,36 +83,61 @@ class MqttEnd:
         self.qos_max = QOS_MAX
         self._retain_available = True
         self._packet_max = PACKET_MAX
-        self._client = AsyncioClient(login, bridge.keep_alive)
-        paho = self._paho = self._client.paho
+        self._choice = ProtocolChoice(login.protocol)
+        #: True if the broker has answered CONNECT on the present connection.
+        self._answered = False
+        #: True if the present client has subscribed, and the filters that the broker refused then.
+        self._subscribed = False
+        self._refused = ""
+        #: True if retained messages on the present connection repeat those of an earlier one.
+        self._ignores_retained = False
+        self._client = self._new_client()
+
+    def _new_client(self) -> AsyncioClient:
+        client = AsyncioClient(self._login, self._bridge.keep_alive, self._choice.version)
+        paho = client.paho
         paho.on_connect = self._on_connect
         paho.on_disconnect = self._on_disconnect
         paho.on_subscribe = self._on_subscribe
-        paho.on_message = lambda _client, _data, message: self.handler.on_message(message)
+        paho.on_message = lambda _client, _data, message: self._on_message(message)
         paho.on_publish = lambda _client, _data, identifier, reason, _: self.handler.on_settled(
             identifier, str(reason) if reason is not None and reason.is_failure else ""
         )
+        return client
+
+    @property
+    def version(self) -> str:
+        """The version of MQTT of the last attempt to connect, MQTT5 or MQTT311."""
+        return self._client.version
 
     async def run(self) -> None:
         """Connect, and connect again after each loss, until the task is cancelled."""
         bridge, delay = self._bridge, RETRY_MIN
         while True:
             lost = self.lost
+            self._answered = False
+            if self.version != self._choice.version:
+                self._client, self._subscribed = self._new_client(), False
+                self.handler.on_replaced()
             try:
                 await self._client.connect(bridge.session_expiry, bridge.window)
             except (OSError, ValueError) as error:
                 place = f"{self._login.host}:{self._login.port}"
                 self.error = f"cannot connect to {place}: {getattr(error, 'strerror', '') or error}"
             else:
-                await self._client.closed()
+                await self._client.closed(lambda: self._answered)
+                if not self._answered:
+                    self._on_unanswered()
             if self.lost > lost:
+                self._choice.on_lost()
+            if self.lost > lost or self.version != self._choice.version:
                 delay = RETRY_MIN
             await asyncio.sleep(delay)
             delay = min(2 * delay, bridge.reconnect_max)
 
     def stop(self) -> None:
         """Send DISCONNECT; the broker keeps the session."""
-        self._paho.disconnect()
+        self._client.paho.disconnect()
 
     def publish(self, message: Publication) -> int:
         """Publish a message on the connection, which must be up; return its packet identifier.
@@ -112,17 +145,18 @@ class MqttEnd:
         Raises ValueError if the broker cannot accept the message.
         """
         size = len(message.topic.encode()) + len(message.payload) + PUBLISH_OVERHEAD
-        size += len(message.properties.pack())
+        properties = message.properties if self.version == MQTT5 else None
+        size += 0 if properties is None else len(properties.pack())
         if size > self._packet_max:
             accepted = f"the broker accepts {self._packet_max} bytes at most"
             raise ValueError(f"the message has {size} bytes, but {accepted}")
         while True:
-            info = self._paho.publish(
+            info = self._client.paho.publish(
                 message.topic,
                 message.payload,
                 message.qos,
                 message.retain and self._retain_available,
-                message.properties,
+                properties,
             )
             if info.rc != MQTTErrorCode.MQTT_ERR_QUEUE_SIZE:
                 return info.mid
@@ -130,12 +164,20 @@ class MqttEnd:
 
     def take_back(self) -> None:
         """Withdraw all unacknowledged publications, so that they are not sent again."""
-        self._paho.drop_out_messages()
+        self._client.paho.drop_out_messages()
 
     def acknowledge(self, identifier: int) -> None:
         """Send PUBACK for a received message of QoS 1, if the connection is up."""
         if self.up:
-            self._paho.ack(identifier, 1)
+            self._client.paho.ack(identifier, 1)
+
+    def limit(self, unacknowledged: int) -> None:
+        """Read no further messages while this number of received messages is too large.
+
+        A broker of MQTT 5 knows the largest number (Receive Maximum); MQTT 3.1.1 has no limit.
+        """
+        if self.version == MQTT311:
+            self._client.pause(unacknowledged >= self._bridge.window)
 
     def _on_connect(
         self,
@@ -145,15 +187,36 @@ class MqttEnd:
         reason: ReasonCode,
         properties: Any,
     ) -> None:
+        self._answered = True
+        if reason.value == UNSUPPORTED:
+            self.error = f"the broker refused MQTT {self.version}; {self._choice.on_refused()}"
+            return
         if reason.is_failure:
             self.error = f"the broker refused the login: {reason}"
             return
+        self._choice.on_accepted()
         self.capacity = min(self._bridge.window, getattr(properties, "ReceiveMaximum", IDENTIFIERS))
         self.qos_max = getattr(properties, "MaximumQoS", QOS_MAX)
         self._retain_available = bool(getattr(properties, "RetainAvailable", 1))
-        self._packet_max = getattr(properties, "MaximumPacketSize", PACKET_MAX)
-        self.up, self.error = True, ""
+        self._packet_max = min(
+            self._login.packet_max or PACKET_MAX,
+            getattr(properties, "MaximumPacketSize", PACKET_MAX),
+        )
+        present = bool(flags.session_present)
+        self.up, self.error = True, self._refused
         if self._filters:
+            self._subscribe(client, present)
+        self.handler.on_up(present)
+
+    def _subscribe(self, client: Client, present: bool) -> None:
+        """Subscribe to the filters; `present` is True if the session has subscriptions.
+
+        MQTT 3.1.1 has no RETAINED_ONCE: each SUBSCRIBE brings the retained messages again, which
+        may be older than those at the other broker. So the client subscribes once in a session; the
+        first client of this process does it in any case, because the filters may be new.
+        """
+        self._ignores_retained = self.version == MQTT311 and present
+        if self.version == MQTT5:
             client.subscribe(
                 [
                     (
@@ -168,7 +231,24 @@ class MqttEnd:
                     for topic_filter, qos in self._filters.items()
                 ]
             )
-        self.handler.on_up(bool(flags.session_present))
+        elif not present or not self._subscribed:
+            self._subscribed = True
+            client.subscribe(list(self._filters.items()))
+
+    def _on_unanswered(self) -> None:
+        """Handle a connection that was closed before the broker accepted CONNECT."""
+        self.error = f"the broker has not accepted a CONNECT packet of MQTT {self.version}"
+        if self._login.protocol == MQTT5:
+            self.error += f'; if it speaks only MQTT 3.1.1, set remote_protocol to "{MQTT311}"'
+        self._choice.on_unanswered()
+
+    def _on_message(self, message: MQTTMessage) -> None:
+        # A message that the broker sends again (DUP) was not acknowledged before.
+        if message.retain and self._ignores_retained and not message.dup:
+            if message.qos:
+                self.acknowledge(message.mid)
+        else:
+            self.handler.on_message(message)
 
     def _on_disconnect(
         self, _client: Client, _data: object, _flags: object, reason: ReasonCode, _properties: Any
@@ -192,5 +272,7 @@ class MqttEnd:
             for topic_filter, reason in zip(self._filters, reasons, strict=False)
             if reason.is_failure
         ]
-        if refused:
-            self.error = f"the broker refused the subscription to {', '.join(refused)}"
+        self._refused = (
+            f"the broker refused the subscription to {', '.join(refused)}" if refused else ""
+        )
+        self.error = self._refused

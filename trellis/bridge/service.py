@@ -220,7 +220,7 @@ def _log_changes(before: BridgeState, state: BridgeState) -> None:
     """Log that a link is up or down, has a new problem, or that messages were refused."""
     names = {"kind": state.kind, "vhost": state.vhost, "name": state.name}
     if before.state != state.state and state.state == contract.UP:
-        logs.info("bridge_up", **names, remote=state.remote)
+        logs.info("bridge_up", **names, remote=state.remote, protocol=state.protocol)
     if state.error and state.error != before.error and state.state == contract.UP:
         logs.warning(
             "bridge_problem", **names, reason=state.error, note="the other topics are copied"

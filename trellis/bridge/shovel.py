@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import struct
 import time
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import msgspec
-import pika
 from pika.exceptions import AMQPError
 
 from trellis.bridge import contract
 from trellis.bridge.amqp_end import AmqpEnd, LinkLost, parameters_of
 from trellis.bridge.contract import BridgeState, LinkCounters, LocalAmqp, Shovel
 from trellis.bridge.shovel_definition import shown_uri
-
-#: Headers of a message, with RabbitMQ's names: HOPS lists the federation links that have copied the
-#: message, SHOVELLED the shovels; TIMESTAMP is the time of the last copy in seconds since 1970.
-HOPS: Final = "x-received-from"
-SHOVELLED: Final = "x-shovelled"
-TIMESTAMP: Final = "x-shovelled-timestamp"
-
-
-class SourceMessage(NamedTuple):
-    """A message of the source that is not acknowledged."""
-
-    tag: int
-    exchange: str
-    key: str
-    properties: pika.BasicProperties
-    body: bytes
+from trellis.bridge.shovel_message import (
+    HEADER_OVERHEAD,
+    MessageEditor,
+    PropertyBytes,
+    SourceMessage,
+)
 
 
 class ShovelLink:
@@ -45,8 +33,7 @@ class ShovelLink:
     def __init__(self, shovel: Shovel, local: LocalAmqp) -> None:
         self._shovel = shovel
         self._local = local
-        #: Properties that replace properties of each message.
-        self._properties = msgspec.json.decode(shovel.target.properties)
+        self._editor = MessageEditor(shovel, local.node)
         self._counters = LinkCounters()
         self._state = contract.CONNECTING
         self._error = "not connected yet"
@@ -205,7 +192,7 @@ class ShovelLink:
     # -- messages
 
     def _on_delivery(
-        self, _channel: object, method: Any, properties: pika.BasicProperties, body: bytes
+        self, _channel: object, method: Any, properties: PropertyBytes, body: bytes
     ) -> None:
         if self._to_take is not None:
             if self._to_take == 0:
@@ -213,7 +200,7 @@ class ShovelLink:
             self._to_take -= 1
         self._held.append(
             SourceMessage(
-                method.delivery_tag, method.exchange, method.routing_key, properties, body
+                method.delivery_tag, method.exchange, method.routing_key, properties.data, body
             )
         )
         self._publish_held()
@@ -235,66 +222,30 @@ class ShovelLink:
         self._publish_held()
 
     def _publish(self, message: SourceMessage) -> None:
-        target, properties = self._shovel.target, message.properties
-        if self._shovel.max_hops and not self._add_hop(properties):
+        target, channel = self._shovel.target, self._target.channel
+        properties = self._editor.edit(message.properties)
+        if properties is None:
             self._counters.looped += 1
             self._settle(message.tag)
             return
-        if self._shovel.kind == contract.FEDERATION:
-            # `user_id` is a user of the upstream. This broker would refuse the message again and
-            # again, because `user_id` must be the user of the connection.
-            properties.user_id = None
-        for name, value in self._properties.items():
-            setattr(properties, name, value)
-        self._add_headers(properties)
+        if len(properties) + HEADER_OVERHEAD > self._target.frame_max:
+            self._refuse(
+                message.tag,
+                f"the properties and headers of the message have {len(properties)} bytes, but the "
+                f"destination accepts frames of {self._target.frame_max} bytes at most",
+            )
+            return
         if target.queue:
             exchange, key = "", target.queue
         else:
             exchange = message.exchange if target.exchange is None else target.exchange
             key = message.key if target.key is None else target.key
         try:
-            self._target.channel.basic_publish(exchange, key, message.body, properties)
-        except (AMQPError, ValueError, TypeError, AssertionError, struct.error) as error:
-            # The channel is closed, or the properties cannot be encoded.
-            if self._target.channel.is_open:
-                self._refuse(message.tag, f"{type(error).__name__}: {error}")
-            return
+            channel.basic_publish(exchange, key, message.body, PropertyBytes(properties))
+        except AMQPError:
+            return  # The channel is closed.
         self._number += 1
         self._published[self._number] = message.tag
-
-    def _add_hop(self, properties: pika.BasicProperties) -> bool:
-        """Add this link to the header HOPS; return False if `max_hops` links are there already."""
-        headers = dict(properties.headers or {})
-        hops = headers.get(HOPS) or []
-        if not isinstance(hops, list) or len(hops) >= self._shovel.max_hops:
-            return False
-        hop = {
-            "uri": shown_uri(self._shovel.source.uris),
-            "exchange": self._shovel.source.exchange,
-            "redelivered": False,
-            "node": self._local.node,
-        }
-        properties.headers = {**headers, HOPS: [hop, *hops]}
-        return True
-
-    def _add_headers(self, properties: pika.BasicProperties) -> None:
-        shovel = self._shovel
-        headers = dict(properties.headers or {})
-        if shovel.target.forward_headers:
-            passed = headers.get(SHOVELLED)
-            entry = {
-                "shovelled-by": self._local.node,
-                "shovel-type": "dynamic",
-                "shovel-name": shovel.name,
-                "shovel-vhost": shovel.vhost,
-                "src-uri": shown_uri(shovel.source.uris),
-                "dest-uri": shown_uri(shovel.target.uris),
-            }
-            headers[SHOVELLED] = [entry, *(passed if isinstance(passed, list) else [])]
-        if shovel.target.timestamp_header:
-            headers[TIMESTAMP] = int(time.time())
-        if shovel.target.forward_headers or shovel.target.timestamp_header:
-            properties.headers = headers
 
     def _on_confirm(self, frame: Any) -> None:
         method = frame.method

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from protocols.amqp.codec.tables import write_table
 from trellis.bridge.amqp_uri import AmqpUri, parse_uri
 from trellis.bridge.contract import FEDERATION, SHOVEL, AmqpSource, AmqpTarget, Shovel
 
@@ -14,6 +15,8 @@ from trellis.bridge.contract import FEDERATION, SHOVEL, AmqpSource, AmqpTarget, 
 PREFETCH: Final = 1000
 RECONNECT_DELAY: Final = 5.0
 PREFETCH_MAX: Final = 10_000
+#: Largest size in bytes of the encoded headers that `dest-publish-properties` may set.
+HEADERS_MAX: Final = 32_768
 #: Largest number of URIs of one end, and of binding keys of a federated exchange.
 LIST_MAX: Final = 100
 #: Keys of a shovel in RabbitMQ before version 3.7, and the present names of these keys.
@@ -216,8 +219,19 @@ def _problem_of(name: str, value: object) -> str:
         right = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
         return "" if right else f"must be a whole number from 0 to {most}"
     if name == "headers":
-        return "" if isinstance(value, dict) else "must be a JSON object"
+        return _problem_of_headers(value)
     return "is unknown"
+
+
+def _problem_of_headers(value: object) -> str:
+    """Return why a message cannot have these headers; "" if the headers are valid."""
+    if not isinstance(value, dict):
+        return "must be a JSON object"
+    try:
+        size = len(write_table(value))
+    except (ValueError, OverflowError) as error:
+        return f"cannot be encoded: {error}"
+    return "" if size <= HEADERS_MAX else f"must have at most {HEADERS_MAX} bytes, not {size}"
 
 
 def _delete_after(given: Value) -> int | None:

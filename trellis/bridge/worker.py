@@ -79,7 +79,9 @@ def _link(definition: MqttBridge | Shovel, local: LocalAmqp) -> RunningLink:
     # A worker without shovels needs no AMQP client, and a worker without bridges no MQTT client.
     if isinstance(definition, Shovel):
         from trellis.bridge.shovel import ShovelLink
+        from trellis.bridge.shovel_message import keep_properties_encoded
 
+        keep_properties_encoded()
         return ShovelLink(definition, local)
     from trellis.bridge.mqtt_bridge import MqttLink
 

@@ -166,6 +166,7 @@ def show_status(arguments: argparse.Namespace) -> int:
             "replicas": found.facts.replicas,
             "replicas_in_sync": found.facts.in_sync,
             "format": found.format,
+            "unsafe": found.unsafe,
             "nodes": found.rows,
         }
         print_json(document)
@@ -175,6 +176,8 @@ def show_status(arguments: argparse.Namespace) -> int:
         f"{found.low} to {found.tip}, and {found.facts.in_sync} of {found.facts.replicas} replicas "
         f"in sync; batches have format {found.format or 'unknown'}"
     )
+    for text in found.unsafe:
+        print(f"unsafe: the topic can lose confirmed messages: {text}")
     columns = (
         *("node", "state", "host", "version", "formats"),
         *("batches_behind", "seconds_behind", "clock_ms", "seen_s", "must_be_seeded"),

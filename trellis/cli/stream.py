@@ -136,7 +136,8 @@ def show_head(arguments: argparse.Namespace) -> int:
                     if left == 0:
                         return 0
             arguments.first = int(batch.base) + end
-        if not arguments.follow:
+        first, end = arguments.first, arguments.end
+        if not arguments.follow or (end is not None and first is not None and first >= end):
             return 0
         time.sleep(_FOLLOW_SECONDS)
 

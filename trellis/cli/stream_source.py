@@ -36,6 +36,18 @@ def add_range(tool: Parser) -> None:
     )
 
 
+class _ReadSegment:
+    """The segment that was read last: its name and schema, the bytes and rows that were read."""
+
+    def __init__(self, name: object, schema: bytes) -> None:
+        self.name = name
+        self.schema = schema
+        #: Size in bytes of the part of the segment whose rows were all read.
+        self.size = len(schema)
+        #: The offset of the first row behind this part.
+        self.end = -1
+
+
 class StreamSource:
     """The stream rows that the arguments of a command choose, fetched over HTTP.
 
@@ -45,6 +57,7 @@ class StreamSource:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         self._client = ApiClient(arguments)
+        self._read: _ReadSegment | None = None
 
     def rows(self, *path: str, query: dict[str, object] | None = None) -> list[Row]:
         """Request `/api/PATH`, and return the answer: a decoded list of JSON objects."""
@@ -63,7 +76,8 @@ class StreamSource:
         """Yield (schema, batch, first row, end row) for each batch of the range, in order.
 
         Rows `first row` to `end row` - 1 of the batch, counted from 0, belong to the range.
-        `schema` is the encoded schema message.
+        `schema` is the encoded schema message. If the range begins where the rows of an earlier
+        call have ended, only the new bytes of the segment are fetched.
         """
         arguments = self._arguments
         if (
@@ -93,21 +107,28 @@ class StreamSource:
             if at >= stop:
                 return
             query = {**stream, "segment": segment["name"]}
-            data = self._segment(query)
-            schema_size = int(SCHEMA_SIZE)
-            place = schema_size
+            read = self._read
+            if read is not None and (read.name, read.end) == (segment["name"], at):
+                skipped = read.size
+                data = self._segment(query | {"start": skipped})
+                place = 0
+            else:
+                data, skipped, place = self._segment(query), 0, int(SCHEMA_SIZE)
+                read = self._read = _ReadSegment(segment["name"], data[:place])
             while at < stop:
                 batch = view_batch(data, place)
                 if batch is None or not batch.is_intact():
                     raise CommandError(
-                        f"segment '{segment['name']}' of stream '{arguments.queue}' is damaged "
-                        f"at byte {place}; `trellis store verify` checks a stopped broker"
+                        f"segment '{segment['name']}' of stream '{arguments.queue}' is damaged at "
+                        f"byte {skipped + place}; `trellis store verify` checks a stopped broker"
                     )
                 base, rows = int(batch.base), int(batch.rows)
                 place = int(batch.end)
                 if base + rows > at:
-                    yield data[:schema_size], batch, at - base, min(stop - base, rows)
+                    yield read.schema, batch, at - base, min(stop - base, rows)
                     at = min(base + rows, stop)
+                if base + rows <= stop:
+                    read.size, read.end = skipped + place, base + rows
 
     def _segment(self, query: dict[str, object]) -> bytes:
         """Return the bytes of a segment, which the broker may have to fetch from its archive."""

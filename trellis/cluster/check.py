@@ -11,7 +11,7 @@ from trellis.cluster.client_errors import TopicAbsent
 from trellis.cluster.client_options import delivery_seconds
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.topic import KafkaTopic
-from trellis.cluster.topic_safety import copy_findings, setting_findings
+from trellis.cluster.topic_safety import topic_findings
 from trellis.settings.cluster import ClusterSettings
 
 #: Number of records that are read at each end of the log.
@@ -25,6 +25,8 @@ EXPIRATION_LEAST: Final = 600_000
 #: The value of SESSION_TIMEOUT, in seconds, that Trellis recommends.
 SHORT_SECONDS: Final = 2
 SHORTER: Final = f"{SESSION_TIMEOUT} to 2000 and broker.heartbeat.interval.ms to 400"
+#: Text after a finding because of which a node ends at its start.
+REFUSED: Final = "nodes refuse this topic"
 #: Seconds by which silence and lease must exceed SESSION_TIMEOUT.
 SILENCE_MARGIN: Final = 1.5
 LEASE_MARGIN: Final = 0.5
@@ -42,9 +44,9 @@ def findings(cluster: ClusterSettings) -> Iterator[str]:
     except TopicAbsent:
         yield f"{where} does not exist: create it with `trellis cluster check --create`"
         return
-    yield from (f"{where}: {text}" for text in copy_findings(facts))
-    settings = topic.settings()
-    yield from (f"{where}: {text}" for text in setting_findings(settings, facts.replicas))
+    for finding in topic_findings(facts, topic.settings()):
+        refused = f" ({REFUSED})" if finding.loses and not cluster.unsafe else ""
+        yield f"{where}: {finding.text}{refused}"
     yield from _of_nodes(topic, cluster)
     if facts.partitions == 1 and facts.has_leader:
         yield from (f"{where}: {text}" for text in _of_records(cluster))

@@ -23,6 +23,13 @@ def membership_from_settings(settings: Settings) -> Membership:
         except BaseException:
             log.close()
             raise
+        if cluster.unsafe:
+            logs.warning(
+                "cluster_unsafe_allowed",
+                topic=cluster.log_topic,
+                note="cluster.unsafe is true: this node accepts a topic that can lose confirmed "
+                "messages; set it to false, unless this is a trial",
+            )
         for finding in log.unsafe:
             logs.warning("cluster_unsafe", topic=cluster.log_topic, finding=finding)
         return log, log.chunk_size

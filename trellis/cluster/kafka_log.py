@@ -15,7 +15,7 @@ from trellis.cluster.client_errors import LogBehind, LogShorter, TopicAbsent, To
 from trellis.cluster.client_options import MESSAGE_OVERHEAD
 from trellis.cluster.reader import KafkaReader
 from trellis.cluster.topic import KafkaTopic, TopicFacts
-from trellis.cluster.topic_safety import copy_findings, refuse_unusable, setting_findings
+from trellis.cluster.topic_safety import refuse_lossy, refuse_unusable, topic_findings
 from trellis.settings.cluster import ClusterSettings
 
 #: A node that reads the log checks the id of the topic at this interval, in seconds.
@@ -53,18 +53,18 @@ class KafkaLog:
 
         `topic_id` is the id of the topic that this node has followed; "" for a new node. Raises
         LogUnreachable, or TopicAbsent if the topic does not exist. Raises ReplicationError if the
-        topic has another id, several partitions, or settings with which the log cannot work. If
-        `usable` is False, the settings are not checked.
+        topic has another id, several partitions, or settings with which the log cannot work or can
+        lose confirmed messages. If `usable` is False, the settings are not checked.
         """
         self.topic_id = topic_id
         facts = self._check_topic()
         settings = self._topic.settings()
+        findings = topic_findings(facts, settings)
         if usable:
             refuse_unusable(self._cluster.log_topic, settings)
-        self.unsafe = [
-            *copy_findings(facts),
-            *setting_findings(settings, facts.replicas),
-        ]
+            if not self._cluster.unsafe:
+                refuse_lossy(self._cluster.log_topic, findings)
+        self.unsafe = [finding.text for finding in findings]
         accepted = int(settings.get("max.message.bytes", CHUNK_SIZE))
         self.chunk_size = max(1, min(CHUNK_SIZE, accepted - MESSAGE_OVERHEAD))
 

@@ -127,6 +127,9 @@ class Ownership(BatchShipping):
     def written(self) -> None:
         self._unwritten = None
 
+    def wall(self) -> float:
+        return self.owner.judge.state.wall / 1000
+
     # -- in any thread but the loop's
 
     def keep(

@@ -1,12 +1,15 @@
 """Checks the properties of the Kafka topic that holds the replicated log.
 
-A finding is a line of text about an unsafe property. `trellis cluster check` prints the findings,
-and a node logs them when it has connected. A node refuses a topic on which the log cannot work.
+A finding is about an unsafe property. `trellis cluster check` prints the findings, and a node logs
+them when it has connected. A node refuses a topic on which the log cannot work. Unless
+`cluster.unsafe` is true, a node also refuses a topic that can lose confirmed messages. Hosted Kafka
+may not show each setting; a setting that is not shown has no finding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from broker.replication.records import ReplicationError
@@ -16,6 +19,25 @@ from trellis.cluster.topic import IN_SYNC, REPLICAS, TopicFacts
 #: The smallest permitted value of max.message.bytes. With a smaller value, a batch of some MB would
 #: be divided into thousands of records.
 MESSAGE_LEAST: Final = (64 << 10) + MESSAGE_OVERHEAD
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFinding:
+    """An unsafe property of the topic, and what to do, as a line of text."""
+
+    text: str
+    #: True if the log can lose confirmed messages because of the property.
+    loses: bool = False
+
+
+def refuse_lossy(name: str, findings: Iterable[TopicFinding]) -> None:
+    """Raise ReplicationError if a topic with these findings can lose confirmed messages."""
+    texts = [finding.text for finding in findings if finding.loses]
+    if texts:
+        raise ReplicationError(
+            f"topic '{name}' can lose confirmed messages: {'; '.join(texts)}; only for a trial, "
+            "set cluster.unsafe to true on all nodes"
+        )
 
 
 def refuse_unusable(name: str, settings: Mapping[str, str]) -> None:
@@ -34,60 +56,70 @@ def refuse_unusable(name: str, settings: Mapping[str, str]) -> None:
         )
 
 
-def copy_findings(facts: TopicFacts) -> Iterator[str]:
-    """Yield a line for each unsafe fact about the topic's partitions and replicas."""
+def topic_findings(facts: TopicFacts, settings: Mapping[str, str]) -> list[TopicFinding]:
+    """Return the findings about a topic with these facts and settings."""
+    return [*_copy_findings(facts), *_setting_findings(settings, facts.replicas)]
+
+
+def _copy_findings(facts: TopicFacts) -> Iterator[TopicFinding]:
+    """Yield a finding for each unsafe fact about the topic's partitions and replicas."""
     again = "create a new topic with `trellis cluster check --create`, and set cluster.topic to it"
     if facts.partitions != 1:
-        yield f"has {facts.partitions} partitions, must have 1: {again}"
+        yield TopicFinding(f"has {facts.partitions} partitions, must have 1: {again}")
     if facts.replicas < REPLICAS:
-        yield (
+        yield TopicFinding(
             f"its replicas are {facts.replicas}, must be {REPLICAS}: a lost Kafka node loses or "
-            f"stops the log; {again}, or reassign its partition to {REPLICAS} nodes"
+            f"stops the log; {again}, or reassign its partition to {REPLICAS} nodes",
+            loses=facts.replicas < IN_SYNC,
         )
     if not facts.has_leader:
-        yield "its partition has no leader: start the Kafka nodes that hold it"
+        yield TopicFinding("its partition has no leader: start the Kafka nodes that hold it")
     elif facts.in_sync < facts.replicas:
-        yield (
+        yield TopicFinding(
             f"{facts.in_sync} of {facts.replicas} replicas are in sync: start the missing Kafka "
             "nodes, and wait until they have caught up"
         )
 
 
-def setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[str]:
-    """Yield a line for each unsafe setting of the topic.
+def _setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[TopicFinding]:
+    """Yield a finding for each unsafe setting of the topic.
 
     `settings` are the topic's settings, `replicas` is its number of replicas.
     """
-    in_sync = int(settings.get("min.insync.replicas", "1"))
+    in_sync = int(settings.get("min.insync.replicas", IN_SYNC))
     if in_sync < IN_SYNC:
-        yield (
+        yield TopicFinding(
             f"min.insync.replicas is {in_sync}, must be {IN_SYNC}: confirmed messages are lost "
-            f"with one Kafka node; set it to {IN_SYNC}"
+            f"with one Kafka node; set it to {IN_SYNC}",
+            loses=True,
         )
     elif in_sync >= replicas:
-        yield (
+        yield TopicFinding(
             f"min.insync.replicas is {in_sync} with {replicas} replicas: each lost Kafka node "
             f"stops the log; set it to {IN_SYNC}, with {REPLICAS} replicas"
         )
     if "compact" in settings.get("cleanup.policy", ""):
-        yield (
+        yield TopicFinding(
             f"cleanup.policy is {settings['cleanup.policy']}, must be delete: compaction removes "
-            "batches of the log; set it to delete"
+            "batches of the log; set it to delete",
+            loses=True,
         )
     for name in ("retention.ms", "retention.bytes"):
         if settings.get(name, "-1") != "-1":
-            yield (
+            yield TopicFinding(
                 f"{name} is {settings[name]}, must be -1: Kafka would remove records that a "
-                "standby still needs; set it to -1, because Trellis trims the log itself"
+                "standby still needs; set it to -1, because Trellis trims the log itself",
+                loses=True,
             )
     if settings.get("unclean.leader.election.enable") == "true":
-        yield (
+        yield TopicFinding(
             "unclean.leader.election.enable is true, must be false: a Kafka node without all "
-            "records may become the leader, and confirmed messages are lost; set it to false"
+            "records may become the leader, and confirmed messages are lost; set it to false",
+            loses=True,
         )
     accepted = int(settings.get("max.message.bytes", MESSAGE_MAX))
     if accepted < MESSAGE_MAX:
-        yield (
+        yield TopicFinding(
             f"max.message.bytes is {accepted}, below the {MESSAGE_MAX} of a whole chunk: large "
             f"batches need more requests; set it to {MESSAGE_MAX}"
         )

@@ -40,6 +40,7 @@ class DemoNode:
             "cluster-lease": f"{cluster.lease:g}",
             "cluster-beat": f"{cluster.beat:g}",
             "cluster-advertised": _HOST,
+            "cluster-unsafe": str(cluster.unsafe).lower(),
             **{f"{listener}-host": _HOST for listener in ("amqp", "metrics")},
             **{f"{listener}-port": "0" for listener in ("amqp", "metrics")},
             **{f"{listener}-enabled": "false" for listener in ("mqtt", "http")},

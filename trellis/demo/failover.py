@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from broker.replication.contract import LogUnreachable
 from trellis.bench.target import BrokerTarget
 from trellis.cluster.kafka_log import group_name
@@ -76,7 +78,7 @@ def run_failover(servers: str, directory: Path, plan: DemoPlan, say: Say) -> Dem
     """
     name = f"demo-{os.urandom(4).hex()}"
     cluster = ClusterSettings(name=name, servers=servers, silence=SILENCE, lease=LEASE, beat=BEAT)
-    with _topic(cluster), ExitStack() as stack:
+    with _topic(cluster) as cluster, ExitStack() as stack:
         nodes = []
         for name, states in (("node-1", ("following", "ready")), ("node-2", ("following",))):
             node = DemoNode(name, directory, cluster)
@@ -174,15 +176,19 @@ class _Failover:
 
 
 @contextmanager
-def _topic(cluster: ClusterSettings) -> Iterator[None]:
-    """Create the topic of the log, with up to three replicas; delete it afterwards."""
+def _topic(cluster: ClusterSettings) -> Iterator[ClusterSettings]:
+    """Create the topic of the log, with up to three replicas; delete it afterwards.
+
+    Yield the settings of the nodes, which accept a topic with fewer replicas.
+    """
     try:
         topic = KafkaTopic(cluster)
-        topic.create(min(REPLICAS, len(topic.nodes())))
+        replicas = min(REPLICAS, len(topic.nodes()))
+        topic.create(replicas)
     except LogUnreachable as error:
         raise DemoError(str(error)) from None
     try:
-        yield
+        yield replace(cluster, unsafe=replicas < REPLICAS)
     finally:
         with suppress(LogUnreachable):
             for group in topic.groups(group_name(cluster, "")):

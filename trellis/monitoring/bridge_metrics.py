@@ -55,6 +55,13 @@ def add_bridges(page: MetricsPage, bridges: BridgeService) -> None:
             state.in_flight,
             labels,
         )
+        page.listed(
+            "trellis_bridge_expected_echoes",
+            "gauge",
+            "Number of publications that a remote broker with MQTT 3.1.1 has not sent back yet.",
+            state.echoes,
+            labels,
+        )
     page.counter(
         "trellis_bridge_workers_lost",
         "Total number of worker processes of the bridges that ended unexpectedly.",

@@ -257,6 +257,7 @@ async def _bridges(node: BrokerNode) -> AsyncIterator[Row]:
             "name": state.name,
             "remote": state.remote,
             "state": state.state,
+            "protocol": state.protocol,
             "since": link.since,
             **msgspec.structs.asdict(link.counters),
             "in_flight": state.in_flight,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from trellis.mosquitto.conf import Configuration, Line, MosquittoListener, beside
 from trellis.mosquitto.report import Report
-from trellis.settings.bridge import check_topic
+from trellis.settings.bridge import MQTT311, check_topic
 from trellis.settings.values import check_name
 
 #: For each key of [[bridge]] that is a text: the options of Mosquitto, the newest name first.
@@ -19,12 +19,15 @@ _TEXTS: Final = {
 }
 #: For each key that is a number: the option of Mosquitto, and the bounds of the key.
 _NUMBERS: Final = {
+    "remote_packet_max": ("bridge_max_packet_size", 0, 268_435_460),
     "window": ("bridge_receive_maximum", 1, 10_000),
     "session_expiry": ("bridge_session_expiry_interval", 1, 4_294_967_295),
     "keep_alive": ("keepalive_interval", 5, 65_535),
 }
 _FILES: Final = {"ca": "bridge_cafile", "certificate": "bridge_certfile", "key": "bridge_keyfile"}
 _PLAIN_PORT: Final = 1883
+#: Values of `bridge_protocol_version` for which a bridge speaks MQTT 3.1.1.
+_OLD_VERSIONS: Final = ("mqttv31", "mqttv311")
 
 
 def bridge_tables(conf: Configuration, report: Report) -> list[dict[str, Any]]:
@@ -66,6 +69,8 @@ def _bridge_table(bridge: MosquittoListener, report: Report) -> dict[str, Any] |
         value = next((value for name in names if (value := bridge.value(name))), "")
         if value:
             table[key] = value
+    if bridge.value("bridge_protocol_version") in _OLD_VERSIONS:
+        table["remote_protocol"] = MQTT311
     for key, (name, least, most) in _NUMBERS.items():
         value = bridge.value(name)
         if value.isdecimal():

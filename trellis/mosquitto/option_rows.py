@@ -165,11 +165,11 @@ bridge_identity | missing | | TLS with certificates | Trellis has no pre-shared 
     bridge a certificate
 bridge_insecure | missing | false | - | the host name of the certificate is always verified
 bridge_keyfile | equal | | `bridge.key` |
-bridge_max_packet_size | missing | 0 | - | the limit of the remote broker applies
+bridge_max_packet_size | equal | 0 | `bridge.remote_packet_max` |
 bridge_max_topic_alias | not needed | | - | the bridge uses no topic aliases
 bridge_mptcp | missing | false | - | the bridge uses plain TCP
 bridge_outgoing_retain | missing | true | - | retained messages stay retained
-bridge_protocol_version | different | mqttv50 | - | the bridge speaks MQTT 5 only
+bridge_protocol_version | different | mqttv50 | `bridge.remote_protocol` | mqttv31 becomes 3.1.1
 bridge_psk | missing | | TLS with certificates | see `bridge_identity`
 bridge_receive_maximum | equal | | `bridge.window` |
 bridge_reload_type | missing | lazy | - | a changed bridge needs a restart of the broker

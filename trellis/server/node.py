@@ -41,6 +41,7 @@ from trellis.server.admission import Admission
 from trellis.server.alarms import AlarmWatch
 from trellis.server.audit_log import AuditLog
 from trellis.server.certificates import Certificates
+from trellis.server.clock_floor import ClockFloor
 from trellis.server.definitions_files import import_file
 from trellis.server.descriptors import DescriptorShares
 from trellis.server.disk_reserve import CATALOG_BYTES, SEGMENTS, DiskReserve
@@ -161,6 +162,8 @@ class BrokerNode:
         #: Aborts the connections of the HTTP API's clients.
         self.abort_http: Callable[[], None] = lambda: None
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
+        if opened is not None and opened.store.shipping is not None:
+            ClockFloor(self.turn, opened.store.shipping.wall())
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
         self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))
         if opened is not None and opened.store.shipping is not None:

@@ -97,6 +97,9 @@ class LoopTurn:
         #: frozen.
         self.frozen = False
         self._thaw: asyncio.TimerHandle | None = None
+        #: Returns the wall clock, as Unix time in seconds. A ClockFloor replaces this function for
+        #: a time after a takeover.
+        self.wall_clock: Callable[[], float] = time.time
         #: All open links.
         self.links: dict[TurnLink, None] = {}
         #: Number of turns so far.
@@ -124,8 +127,7 @@ class LoopTurn:
         broker.agenda.share = INPUT_SECONDS
         broker.store.request_batch = self.request_sync
         store_writer.wake = self.schedule
-        self.update_clock()
-        store_writer.set_clocks(int(self._agenda.now), self._agenda.wall)
+        self.set_clocks()
 
     def schedule(self) -> None:
         """Schedule a turn.
@@ -372,7 +374,12 @@ class LoopTurn:
 
     def update_clock(self) -> None:
         """Set the clocks of the broker's agenda: monotonic time in ms, and UTC in seconds."""
-        self._agenda.advance(int(self._loop.time() * 1000), time.time())
+        self._agenda.advance(int(self._loop.time() * 1000), self.wall_clock())
+
+    def set_clocks(self) -> None:
+        """Set the clocks of the broker's agenda, and those of the store."""
+        self.update_clock()
+        self._store_writer.set_clocks(int(self._agenda.now), self._agenda.wall)
 
     def _set_alarm(self, deadline: int) -> None:
         if self._alarm is not None:
@@ -422,8 +429,7 @@ class LoopTurn:
             await asyncio.sleep(0)
 
     def _advance_links(self, links: list[TurnLink]) -> None:
-        self.update_clock()
-        self._store_writer.set_clocks(self._agenda.now, self._agenda.wall)
+        self.set_clocks()
         now = int(self._agenda.now)
         for link in links:
             link.advance(now)

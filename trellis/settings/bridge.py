@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from matching.grammar import MQTT, InvalidPattern
@@ -16,6 +16,12 @@ BOTH: Final = "both"
 #: Port of each scheme of a remote broker's URL.
 PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 QOS_MAX: Final = 2
+#: The versions of MQTT that a bridge can speak to the remote broker; AUTO is MQTT 5, and MQTT 3.1.1
+#: if the broker refuses MQTT 5.
+MQTT5: Final = "5"
+MQTT311: Final = "3.1.1"
+AUTO: Final = "auto"
+RemoteProtocol = Literal["5", "3.1.1", "auto"]
 #: Largest number of entries in `topics`: each is compared with the topic of each message.
 TOPICS_MAX: Final = 100
 _TOPIC_FORM: Final = (
@@ -98,7 +104,7 @@ def check_remote(url: str) -> None:
 
 
 class BridgeSettings(Section, frozen=True, kw_only=True):
-    """A bridge: copies messages between this broker and a remote MQTT 5 broker."""
+    """A bridge: copies messages between this broker and a remote MQTT broker."""
 
     name: Annotated[str, option("name of the bridge in logs, lists and metrics", check=check_name)]
     remote: Annotated[
@@ -115,6 +121,23 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
             check=check_topic,
         ),
     ]
+    remote_protocol: Annotated[
+        RemoteProtocol,
+        option(
+            "version of MQTT that the bridge speaks to the remote broker; auto: MQTT 5, and MQTT "
+            "3.1.1 after the broker has refused MQTT 5"
+        ),
+    ] = MQTT5
+    remote_packet_max: Annotated[
+        int,
+        option(
+            "largest MQTT packet in bytes that the remote broker accepts; larger messages are "
+            "refused here; 0 means the limit that the broker announces, which only MQTT 5 has",
+            ge=0,
+            le=268_435_460,
+            unit="bytes",
+        ),
+    ] = 0
     remote_user: Annotated[str, option("user name at the remote broker")] = ""
     remote_password: Annotated[str, option("password at the remote broker", secret=True)] = ""
     ca: Annotated[

@@ -175,6 +175,13 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             unit="s",
         ),
     ] = 30.0
+    unsafe: Annotated[
+        bool,
+        option(
+            "use a Kafka topic that can lose confirmed messages: it has less than 2 replicas or "
+            "min.insync.replicas, retention, or unclean leader election; only for trials and tests"
+        ),
+    ] = False
     redirect: Annotated[
         bool,
         option(

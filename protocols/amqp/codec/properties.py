@@ -152,4 +152,7 @@ def _write_value(kind: str, value: object) -> bytes:
         return bytes([value])
     if kind == "time" and isinstance(value, datetime):
         return int(value.timestamp()).to_bytes(8, "big")
+    if kind == "time" and isinstance(value, int):
+        # `read_timestamp` returns an integer if a datetime cannot hold the time.
+        return value.to_bytes(8, "big")
     raise ValueError(f"a property cannot hold a value of type {type(value).__name__}")

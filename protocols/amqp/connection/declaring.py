@@ -33,6 +33,11 @@ WALKED_PER_UNIT: Final = 5
 # -- exchanges
 
 
+#: The exchange type of RabbitMQ's federation plugin at an upstream. If the upstream lacks the type,
+#: the plugin uses a fanout exchange, but only after the error 503.
+FEDERATION_TYPE: Final = "x-federation-upstream"
+
+
 def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
     """Handle exchange.declare: declare an exchange or (passive) check that it exists, and reply."""
     name, vhost = stripped(method.exchange), channel.vhost
@@ -43,6 +48,8 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
         arguments = method.arguments or {}
         if name not in vhost.exchanges and name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+        if method.exchange_type == FEDERATION_TYPE:
+            raise AmqpError(503, f"unknown exchange type '{FEDERATION_TYPE}'")
         known = name in vhost.exchanges
         rights = rights_of(channel)
         try:

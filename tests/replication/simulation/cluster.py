@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from broker.replication.contract import Fenced, Timing
+from broker.replication.contract import Fenced, ReceivedBatch, Timing
+from broker.replication.owner import LogOwner
 from broker.replication.records import ReplicationError
 from tests.replication.simulation.node import Node, needs_seed
 from tests.replication.simulation.world import World
@@ -86,6 +87,9 @@ class Cluster:
     def handed_over(self) -> None:
         """Count a handover: the owner has appended a claim in the name of its successor."""
         self.handovers += 1
+
+    def shipped(self, owner: LogOwner, batch: ReceivedBatch) -> None:
+        """Do nothing: an owner has appended a batch, and will confirm its messages."""
 
     def acted(self, epoch: int) -> None:
         """Record that the owner of this epoch acts now.
@@ -178,7 +182,7 @@ class Cluster:
 
     def _seed(self, node: Node) -> None:
         """Seed a node: copy the directory of another node, the catalog first, the log later."""
-        sources = [other for other in self.nodes if other is not node and other.running]
+        sources = self.sources(node)
         if not sources:
             self.world.after(0.5, lambda: self._seed(node))
             return
@@ -199,6 +203,10 @@ class Cluster:
             self._restart(node)
 
         self.world.after(self.world.random.uniform(0.01, 0.2), finish)
+
+    def sources(self, node: Node) -> list[Node]:
+        """Return the nodes from which an operator may seed a node."""
+        return [other for other in self.nodes if other is not node and other.running]
 
     def _crash(self, node: Node) -> None:
         if not node.running:
@@ -230,7 +238,18 @@ class Cluster:
             "log"
             if self._only_log_faults
             else chance.choice(
-                ("pause", "pause", "pause", "crash", "crash", "log", "full", "checkpoint")
+                (
+                    "pause",
+                    "pause",
+                    "pause",
+                    "crash",
+                    "crash",
+                    "log",
+                    "cut",
+                    "cut",
+                    "full",
+                    "checkpoint",
+                )
             )
         )
         if kind == "pause":
@@ -241,6 +260,9 @@ class Cluster:
         elif kind == "log":
             world.log_down_until = world.now + chance.choice((0.2, 0.6, 1.5, 3.0))
             world.say(f"the log stands still until {world.log_down_until:.3f}")
+        elif kind == "cut":
+            node.cut_until = world.now + chance.choice((0.3, 0.8, 1.5, 3.0, 6.0))
+            world.say(f"{node.name} is cut from the log until {node.cut_until:.3f}")
         elif kind == "full":
             node.full_until = world.now + chance.choice((0.3, 1.0, 2.5))
             world.say(f"the disk of {node.name} is full until {node.full_until:.3f}")

@@ -188,6 +188,7 @@ class Node(Computer):
             elif self.pending:
                 entries, self.pending = self.pending, []
                 batch = yield from self.ship(owner, entries)
+                self.cluster.shipped(owner, batch)
                 yield from self.write_locally(owner, batch)
                 for kind, _, _, identity in entries:
                     if kind == "store":

@@ -36,6 +36,10 @@ KIND_AT = 5
 LATE_CLAIMS = 50
 #: The fraction of fail points at which a computer is paused.
 FAIL_POINTS = 0.002
+#: A record that waits for the end of a cut is sent again after this time, in seconds. At each time,
+#: this fraction of the writers learns that the outcome is unknown; the other writers wait.
+CUT_SECONDS = 0.1
+RESET = 0.1
 
 
 class World:
@@ -135,6 +139,8 @@ class Computer:
         self.paused_until = 0.0
         #: The disk of this computer is full until this time.
         self.full_until = 0.0
+        #: This computer is cut from the log until this time.
+        self.cut_until = 0.0
 
     def local(self, seconds: float, act: Callable[[], None]) -> None:
         """Schedule a step of this computer after some seconds.
@@ -209,7 +215,11 @@ class Computer:
         resume(None)
 
     def _append(self, data: bytes, answer: Callable[..., None]) -> None:
-        """Send a record to the log. The record may arrive although its writer has given it up."""
+        """Send a record to the log. The record may arrive although its writer has given it up.
+
+        While this computer is cut from the log, neither the record nor the log's answer arrives.
+        The writer waits, or gives the record up at once.
+        """
         world, sent = self.world, self.world.now
         answered = [False]
 
@@ -221,20 +231,37 @@ class Computer:
         def land() -> None:
             if world.log_down_until > world.now:
                 world.at(world.log_down_until + world.random.random() * 0.01, land)
-                return
-            offset = world.log.append(data)
-            world.after(world.delay(), lambda: tell(offset))
+            elif self.cut_until > world.now:
+                self._wait(land, tell)
+            else:
+                offset = world.log.append(data)
+                world.after(world.delay(), lambda: arrive(offset))
+
+        def arrive(offset: int) -> None:
+            if self.cut_until > world.now:
+                self._wait(lambda: arrive(offset), tell)
+            else:
+                tell(offset)
 
         # A claim that arrives late is the most dangerous record.
         times = LATE_CLAIMS if _is_claim(data) else 1
         world.after(world.delay(times), land)
         world.at(sent + world.patience, lambda: tell(None, OutcomeUnknown("no answer in time")))
 
+    def _wait(self, go_on: Callable[[], None], tell: Callable[..., None]) -> None:
+        """Let a record, or the answer to it, wait until this computer may be reached again.
+
+        At random, the writer learns meanwhile that the outcome of its append is unknown.
+        """
+        if self.world.random.random() < RESET:
+            tell(None, OutcomeUnknown("the connection was lost"))
+        self.world.after(CUT_SECONDS, go_on)
+
     def _read(self, offset: int, answer: Callable[..., None]) -> None:
         world = self.world
 
         def serve() -> None:
-            if world.log_down_until > world.now:
+            if max(world.log_down_until, self.cut_until) > world.now:
                 world.after(0.3, lambda: answer(0.0, None, LogUnreachable()))
                 return
             tip = world.log.tip
@@ -243,8 +270,8 @@ class Computer:
                 tip = max(world.log.low, tip - world.random.randrange(1, 5))
             try:
                 span = world.log.read(offset, world.choice((1, 5, 500)), tip)
-            except LogTrimmed as trimmed:
-                answer(world.delay(), None, trimmed)
+            except (LogTrimmed, LogUnreachable) as error:
+                answer(world.delay(), None, error)
             else:
                 answer(world.delay(), span)
 

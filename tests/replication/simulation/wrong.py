@@ -19,7 +19,6 @@ from broker.replication.contract import (
     LogSpan,
     LogUnreachable,
     OutcomeUnknown,
-    Read,
     ReceivedBatch,
     ReplicaFull,
     Sleep,
@@ -35,7 +34,7 @@ from tests.replication.simulation.directory import Directory, Entry
 from tests.replication.simulation.node import CHUNK, Node
 
 
-class _Owner(LogOwner):
+class BaseOwner(LogOwner):
     """Base class of owners that are wrong on purpose; `of` makes one from a right owner."""
 
     @classmethod
@@ -50,7 +49,7 @@ class UncomparedOffset(Node):
     """
 
     def own(self, owner: LogOwner) -> None:
-        class Wrong(_Owner):
+        class Wrong(BaseOwner):
             def _read_between(self, offset: int) -> Steps[None]:
                 self.next = offset
                 yield from ()
@@ -65,7 +64,7 @@ class LeaseFromAnswer(Node):
     """
 
     def own(self, owner: LogOwner) -> None:
-        class Wrong(_Owner):
+        class Wrong(BaseOwner):
             def _append(self, record: LogRecord) -> Steps[int]:
                 offset = yield from super()._append(record)
                 self.renew(self._clock())
@@ -156,7 +155,7 @@ class ClaimWithoutReading(Node):
 class _Unanswered(Standby):
     def _read(self) -> Steps[None]:
         try:
-            span: LogSpan = yield Read(self.follower.next)
+            span = yield from self._read_span()
         except LogUnreachable:
             span = LogSpan([], self.follower.next)
         if (yield from self.follower.take(span)):
@@ -192,6 +191,17 @@ def judged_by(wrong: type[Judge]) -> type[Node]:
         follower_type = WrongFollower
 
     return WrongNode
+
+
+class TrustingFollower(Follower):
+    """A wrong follower: it does not compare the last record that it has read with the log."""
+
+    def __init__(self, state: ClusterState, formats: Formats = FORMATS) -> None:
+        super().__init__(state, formats)
+        self.is_verified = True
+
+    def doubt(self) -> None:
+        """Do nothing. A correct follower compares its last record with the log again."""
 
 
 class UnseenJudge(Judge):
@@ -233,7 +243,14 @@ class LowWatermark(Node):
             self.directory.state = ClusterState("broker", last=low - 1)
         super().start()
 
-    follower_type = judged_by(GaplessJudge).follower_type
+    class LowFollower(TrustingFollower):
+        """Reads on at the low watermark, without the record before it."""
+
+        def __init__(self, state: ClusterState, formats: Formats = FORMATS) -> None:
+            super().__init__(state, formats)
+            self.judge = GaplessJudge(state)
+
+    follower_type = LowFollower
 
 
 class _HalfBatches(Follower):

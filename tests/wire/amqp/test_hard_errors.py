@@ -190,6 +190,13 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     ),
     # 503 COMMAND_INVALID
     (
+        marshal(2, spec.Exchange.Declare(exchange="e", exchange_type="x-federation-upstream")),
+        503,
+        "COMMAND_INVALID - unknown exchange type 'x-federation-upstream'",
+        40,
+        10,
+    ),
+    (
         marshal(2, spec.Basic.Deliver("t", 1, False, "", "")),
         503,
         "COMMAND_INVALID - unimplemented method Basic.Deliver",

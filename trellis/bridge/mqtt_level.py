@@ -1,0 +1,68 @@
+"""The version of MQTT that a bridge speaks to a broker, and the change to an older version."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trellis.settings.bridge import AUTO, MQTT5, MQTT311
+
+#: Number of connections without an answer to CONNECT of MQTT 5, before a bridge with the setting
+#: AUTO tries MQTT 3.1.1. There can be other reasons than the version: the broker may have been
+#: stopped at this moment, or be unreachable behind a proxy.
+UNANSWERED_MAX: Final = 3
+#: The reason code of CONNACK for a version that the broker does not support. (Return code 1 of MQTT
+#: 3.1.1, section 3.2.2.3, which paho maps to reason code 132 of MQTT 5, section 3.2.2.2.)
+UNSUPPORTED: Final = 132
+
+
+class ProtocolChoice:
+    """Chooses the version of MQTT for the next attempt to connect to one broker.
+
+    With the setting AUTO, the version is MQTT 5 until the broker refuses it. Then it is MQTT 3.1.1
+    until the broker refuses that, or the process ends. Brokers that do not answer MQTT 5 at all are
+    asked in MQTT 3.1.1, and again in MQTT 5 after each lost connection: they may just have been
+    unreachable.
+    """
+
+    def __init__(self, setting: str) -> None:
+        """Choose according to the setting `remote_protocol`."""
+        self._automatic = setting == AUTO
+        #: The version for the next attempt, MQTT5 or MQTT311.
+        self.version = MQTT5 if self._automatic else setting
+        #: True if the broker has accepted this version.
+        self._accepted = False
+        #: True if the broker has answered that it does not know MQTT 5.
+        self._refused = False
+        self._unanswered = 0
+
+    def on_accepted(self) -> None:
+        """Keep the version: the broker has accepted it."""
+        self._accepted = True
+        self._unanswered = 0
+
+    def on_refused(self) -> str:
+        """Choose after the broker has refused the version; return what to do about it."""
+        refused, self._accepted = self.version, False
+        self._refused = refused == MQTT5
+        if self._automatic:
+            self.version = MQTT311 if refused == MQTT5 else MQTT5
+            return f"the bridge tries MQTT {self.version} next"
+        return f'set remote_protocol to "{AUTO}", or to the version that the broker speaks'
+
+    def on_lost(self) -> None:
+        """Choose after the loss of an accepted connection."""
+        if self._automatic and self.version == MQTT311 and not self._refused:
+            self.version, self._accepted = MQTT5, False
+            self._unanswered = UNANSWERED_MAX - 1
+
+    def on_unanswered(self) -> None:
+        """Choose after a connection was closed before the broker answered CONNECT.
+
+        Some brokers close it, or do not answer, if they do not know the version.
+        """
+        if not self._automatic or self._accepted:
+            return
+        self._unanswered += 1
+        if self.version == MQTT311 or self._unanswered >= UNANSWERED_MAX:
+            self.version = MQTT5 if self.version == MQTT311 else MQTT311
+            self._unanswered = 0
