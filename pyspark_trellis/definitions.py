@@ -91,7 +91,8 @@ class DefinedHost:
     """A virtual host: exchanges with their types, alternate exchanges, queues, and MQTT sessions
     with subscriptions.
 
-    `lives` maps a place that does not always exist to its periods, as in `BoundQueue.lives`.
+    `lives` has an entry for each queue that does not always exist: its name, and the numbers of the
+    periods in which it begins and ceases to exist, as in `BoundQueue.lives`.
     """
 
     types: dict[str, str] = field(default_factory=lambda: dict(PREDECLARED))

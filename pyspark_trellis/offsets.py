@@ -6,8 +6,9 @@ The offset JSON of a streaming query, in its checkpoint and in its progress, is 
     {"orders": {"next": 120, "epoch": 3}, "eu/orders": ...}  a query of several journals
 
 `next` is the offset after the last row that the query has read, and `epoch` the epoch of that row.
-`from` is in a position only if the query skipped rows before it (failOnDataLoss=false): the batch
-that ends at the position begins at this offset.
+`from` is the offset at which the batch that ends at the position begins. It is left out if the
+batch begins at `next` of the position before. It is present, for example, if the query skipped
+rows (failOnDataLoss=false), or if the journal is new in the query.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _KAFKA_WORDS = {-2: EARLIEST, -1: LATEST}
 class Position(NamedTuple):
     """The end of a batch in one journal: the next offset to read, and the last row's epoch.
 
-    `begin` is the offset at which the batch began; None unless rows were skipped before it.
+    `begin` is the offset at which the batch began; None if it began at the end of the batch before.
     """
 
     next: int

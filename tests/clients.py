@@ -299,11 +299,14 @@ def start_ok(user: str, password: str, mechanism: str = "PLAIN", **capabilities:
 
 
 def unmarshal(data: bytes) -> list[Any]:
-    frames = []
-    while data:
-        size, _, frame = pamqp.frame.unmarshal(data)
+    frames, at = [], 0
+    while at < len(data):
+        # pamqp copies all bytes that it gets, so it gets one frame; a protocol header has 8 bytes.
+        is_header = data.startswith(b"AMQP", at)
+        end = at + 8 + (0 if is_header else int.from_bytes(data[at + 3 : at + 7], "big"))
+        size, _, frame = pamqp.frame.unmarshal(data[at:end])
         frames.append(frame)
-        data = data[size:]
+        at += size
     return frames
 
 
@@ -317,41 +320,41 @@ def publication(
     immediate: bool = False,
     **properties: Any,
 ) -> bytes:
-    """Return the frames of a publication. The frames of 256 recent publications are cached."""
-    parts = (exchange, key, body, channel, mandatory, frame_max, immediate)
+    """Return the frames of a publication."""
+    method = _publish_frame(channel, exchange, key, mandatory, immediate)
     try:
-        return _remembered(*parts, **properties)
-    except TypeError:  # A publication with a table of headers cannot be a key of the cache.
-        return _frames_of(*parts, **properties)
-
-
-def _frames_of(
-    exchange: str,
-    key: str,
-    body: bytes,
-    channel: int,
-    mandatory: bool,
-    frame_max: int,
-    immediate: bool,
-    **properties: Any,
-) -> bytes:
-    frames = [
-        spec.Basic.Publish(
-            exchange=exchange, routing_key=key, mandatory=mandatory, immediate=immediate
-        ),
-        pamqp.header.ContentHeader(
-            body_size=len(body), properties=spec.Basic.Properties(**properties)
-        ),
-    ]
-    frames += [
-        pamqp.body.ContentBody(body[at : at + frame_max - 8])
+        header = _remembered_header(channel, len(body), **properties)
+    except TypeError:  # A header with a table cannot be a key of the cache.
+        header = _header_frame(channel, len(body), **properties)
+    bodies = [
+        marshal(channel, pamqp.body.ContentBody(body[at : at + frame_max - 8]))
         for at in range(0, len(body), frame_max - 8)
     ]
-    return b"".join(marshal(channel, frame) for frame in frames)
+    return b"".join([method, header, *bodies])
 
 
-#: The cache compares types too, because 1, True and 1.0 are equal and have different bytes.
-_remembered: Final = functools.lru_cache(maxsize=256, typed=True)(_frames_of)
+#: The caches compare types too, because 1, True and 1.0 are equal and have different bytes.
+_cached: Final = functools.lru_cache(maxsize=256, typed=True)
+
+
+@_cached
+def _publish_frame(
+    channel: int, exchange: str, key: str, mandatory: bool, immediate: bool
+) -> bytes:
+    method = spec.Basic.Publish(
+        exchange=exchange, routing_key=key, mandatory=mandatory, immediate=immediate
+    )
+    return marshal(channel, method)
+
+
+def _header_frame(channel: int, size: int, **properties: Any) -> bytes:
+    header = pamqp.header.ContentHeader(
+        body_size=size, properties=spec.Basic.Properties(**properties)
+    )
+    return marshal(channel, header)
+
+
+_remembered_header: Final = _cached(_header_frame)
 
 
 def text(value: str) -> bytes:

@@ -37,6 +37,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from matching.registry import algorithms
+from tests.password_hashes import CHEAP, COST
+from trellis.auth.passwords import HASHER
+
 ROOT: Final = Path(__file__).parent.parent
 #: Modules that the child loads, with all modules of these packages.
 _LOADED: Final = ("trellis.app", "trellis.http.gateway.__main__")
@@ -173,6 +177,10 @@ def main() -> None:
             importlib.import_module(module.name)
     for name in _LOADED:
         importlib.import_module(name)
+    # The parts of a start that need most of its processor time: hashes of passwords, and a search
+    # for the matchers of installed packages, whose result is cached.
+    setattr(HASHER, COST, getattr(CHEAP, COST))
+    algorithms()
     connection = socket.socket(fileno=int(sys.argv[1]))
     gc.freeze()
     while True:

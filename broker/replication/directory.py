@@ -336,7 +336,9 @@ class ReplicaDirectory:
 
     @property
     def stored_state(self) -> ClusterState:
-        """The state in the catalog, from which this node begins to read after a crash."""
+        """The cluster state in the catalog. After a crash, this node continues to read the
+        replicated log after the record with the offset `last` of this state.
+        """
         stored = self.catalog.replica_state
         return ClusterState.decode(stored) if stored else ClusterState(self.state.name)
 

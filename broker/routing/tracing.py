@@ -277,7 +277,7 @@ class Traces:
         vary: bool,
     ) -> bool:
         """True if a trace may follow messages that this user publishes to this exchange and key, or
-        if the sampler asks about all messages.
+        if the sampler must see every message (`MessageSampler.asks_all`).
 
         `targets` are the destinations of these messages. `vary` is True if the destinations depend
         on the message, so that a message may have other destinations.

@@ -1,4 +1,4 @@
-"""The order of the log's files, by their heads: finds dropped files, and gaps between files."""
+"""Finds dropped files, and gaps between files, by the positions in the heads of the log's files."""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ import uvloop
 from broker.store.disk import Disk
 from tests import forks
 from tests.authority import Authority
+from tests.password_hashes import CHEAP, COST
+from trellis.auth.passwords import HASHER
 from trellis.http import gateway_process
 from trellis.settings import Settings
 
@@ -61,6 +63,12 @@ def fork_gateway(module: str, descriptors: list[int]) -> subprocess.Popen[bytes]
 def fast_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start gateways by a fork of a process that has loaded the program."""
     monkeypatch.setattr(gateway_process, "start_program", fork_gateway)
+
+
+@pytest.fixture(autouse=True)
+def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give new password hashes the smallest cost."""
+    monkeypatch.setattr(HASHER, COST, getattr(CHEAP, COST))
 
 
 @pytest_asyncio.fixture

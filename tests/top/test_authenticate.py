@@ -35,7 +35,7 @@ from trellis.auth.login_throttle import (
     LoginFailures,
     LoginThrottle,
 )
-from trellis.auth.passwords import check_hash, verify
+from trellis.auth.passwords import HASHER, check_hash, decoy_hash, verify
 from trellis.auth.settings_users import GENERATED_USER_FILE, authenticator_from_settings
 from trellis.settings import SettingsError, load
 
@@ -579,3 +579,11 @@ def test_reservations_of_the_settings_and_stored_ones_are_compared(
     accounts.users.set_permission("/", "stored", ".*", ".*", ".*")
     accounts.users.set_rules("/", "stored", [f"reserve client {stored}"])
     assert accounts.reserved_for("/", "dev-a-1") == owners
+
+
+def test_the_decoy_for_unknown_users_costs_as_much_as_a_new_hash_and_has_no_password() -> None:
+    decoy_hash.cache_clear()
+    decoy, made = decoy_hash(), HASHER.hash("a word")
+    assert argon2.extract_parameters(decoy) == argon2.extract_parameters(made)
+    assert len(decoy) == len(made)
+    assert not verify(decoy, b"") and not verify(decoy, b"a word")

@@ -97,7 +97,6 @@ class Accounts(Authenticator):
         self._throttled = 0
         #: Verdicts that are not yet delivered, each with its callback.
         self._verdicts: deque[tuple[VerdictCallback, Verdict]] = deque()
-        decoy_hash()  # Otherwise the first login of an unknown user would take longer.
         self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=lower_priority)
         #: Number of passwords hashed so far.
         self.passwords_hashed = 0

@@ -97,7 +97,7 @@ def _keys(settings: Jwt) -> list[Key]:
     try:
         return KeyFetcher(settings).fetch()
     except FetchError as error:
-        raise CommandError(f"cannot fetch the keys: {error}") from None
+        raise CommandError(f"cannot fetch the keys of the token provider: {error}") from None
 
 
 def _described(identity: TokenIdentity, verifier: TokenVerifier, token: bytes) -> dict[str, Any]:

@@ -95,7 +95,8 @@ def _csv(path: str, text: str) -> list[Row]:
     try:
         for line in reader:
             if "" in line:
-                raise CommandError(f"{path}, line {reader.line_num}: too many fields", 2)
+                problem = "too many fields: each field needs a name in the first line"
+                raise CommandError(f"{path}, line {reader.line_num}: {problem}", 2)
             row: Row = {field: value for field, value in line.items() if value}
             if "tags" in row:
                 row["tags"] = row["tags"].split()

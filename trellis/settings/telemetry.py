@@ -50,7 +50,7 @@ def check_header(text: str) -> None:
 
 
 class TelemetrySettings(Section, frozen=True, kw_only=True):
-    """Spans of messages over OTLP/HTTP, for distributed tracing (install the extra `otel`)."""
+    """Export of spans over OTLP/HTTP, for distributed tracing (install the extra `otel`)."""
 
     enabled: Annotated[
         bool,

@@ -63,7 +63,7 @@ class Step(Struct, array_like=True):
 
 
 class Steps(Struct, tag=True):
-    """Steps in the order in which they happened."""
+    """Steps of sampled messages, sent to the worker in the order in which the steps happened."""
 
     steps: list[Step]
 
