@@ -28,7 +28,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 
 from c_code import shorten_code
-from compiled_modules import WRITTEN_IN_C, fast_modules, modules
+from compiled_modules import WRITTEN_IN_C, modules, small_modules
 
 ROOT = Path(__file__).resolve().parent
 
@@ -45,15 +45,8 @@ struct _object *PyInit_{name}(void)
     return start ? start() : 0;
 }}
 """
-#: Names of C files that are compiled with PLAIN begin with this word.
-PLAIN_FILE = "plain_"
-#: The options for modules that are not in FAST: GCC needs less than half of the time of `-O3`.
-PLAIN = ["-fno-lto", "-Og"]
-#: Defines the attribute of functions that GCC makes small.
-RARE = """#ifndef TRELLIS_RARE
-#define TRELLIS_RARE __attribute__((optimize("Os")))
-#endif
-"""
+#: Names of C files that the compiler makes small instead of fast begin with this word.
+SMALL_FILE = "small_"
 #: Bytes of C code that one file includes: each file costs 0.18 s of CPU time for the headers.
 COMBINED_BYTES = 2_500_000
 
@@ -127,21 +120,18 @@ def debug_options() -> tuple[list[str], list[str]]:
 def combined(sources: list[str]) -> list[str]:
     """Write C files that include the C files of several modules, and return the sources with them.
 
-    The modules that are not in FAST are in files of their own, which are compiled with PLAIN.
+    The modules of SMALL are in files of their own, which are compiled with `-Os`.
     """
-    fast = {f"__native_{path[:-3].replace('/', '___')}.c" for path in fast_modules()}
+    small = {f"__native_{path[:-3].replace('/', '___')}.c" for path in small_modules()}
     made = [source for source in sources if not Path(source).name.startswith("__native_")]
-    for prefix, wanted, begin in (
-        ("fast_", True, ""),
-        (PLAIN_FILE, False, "#define TRELLIS_RARE\n"),
-    ):
+    for prefix, wanted in (("fast_", False), (SMALL_FILE, True)):
         size = 0
         including = ""
         for path in map(Path, sources):
-            if not path.name.startswith("__native_") or (path.name in fast) != wanted:
+            if not path.name.startswith("__native_") or (path.name in small) != wanted:
                 continue
             if size == 0:
-                including = begin
+                including = ""
                 made.append(str(path.with_name(f"{prefix}{len(made)}.c")))
             including += f'#include "{path.name}"\n'
             Path(made[-1]).write_text(including)
@@ -155,22 +145,19 @@ def make_rare_functions_small(directory: Path) -> None:
     """Mark the functions of the generated header that GCC makes small instead of fast.
 
     These are the functions that run once, at the import of a module, and those that convert the
-    arguments of a call by Python. Files that are compiled with PLAIN define TRELLIS_RARE as
-    nothing, because GCC needs more time for a function with options of its own. Other compilers may
-    not know the attribute `optimize`.
+    arguments of a call by Python. Other compilers may not know the attribute `optimize`.
     """
     header = directory / "__native_internal_trellis.h"
     text = header.read_text()
     for declaration, attribute in (
-        (r"char CPyDef_\w+_____top_level__\(void\)", "__attribute__((cold))"),
-        (r"PyObject \*CPyPy_\w+\(.*\)", "TRELLIS_RARE"),
+        (r"char CPyDef_\w+_____top_level__\(void\)", "cold"),
+        (r"PyObject \*CPyPy_\w+\(.*\)", 'optimize("Os")'),
     ):
-        text, count = re.subn(
-            rf"^(extern {declaration});$", rf"\1 {attribute};", text, flags=re.MULTILINE
-        )
+        marked = rf"\1 __attribute__(({attribute}));"
+        text, count = re.subn(rf"^(extern {declaration});$", marked, text, flags=re.MULTILINE)
         if count == 0:
             raise ValueError(f"{header} declares no function that matches {declaration}")
-    header.write_text(RARE + text)
+    header.write_text(text)
 
 
 def write_loader(extension: Extension) -> None:
@@ -205,8 +192,8 @@ class AllOrNothing(build_ext):
         compile_in_turn = self.compiler.compile
 
         def compile_one(source: str, **options: Any) -> list[str]:
-            if Path(source).name.startswith(PLAIN_FILE):
-                options["extra_postargs"] = [*options["extra_postargs"], *PLAIN]
+            if Path(source).name.startswith(SMALL_FILE):
+                options["extra_postargs"] = [*options["extra_postargs"], "-Os"]
             made: list[str] = compile_in_turn([source], **options)
             return made
 

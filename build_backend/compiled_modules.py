@@ -49,45 +49,45 @@ LEFT_OUT = {
 #: Modules written in C, and their paths. Interpreted code replaces them where they are missing.
 WRITTEN_IN_C = {"trellis.cluster.boot_clock": "trellis/cluster/boot_clock.c"}
 
-#: The compiled modules that GCC makes as fast as it can (`-O3`, link-time optimisation), by
-#: package: they run per message or per search. GCC compiles the others with `-Og`, which takes less
-#: than half of the CPU time and gives less machine code: they run at a declaration, a login or a
-#: start, in the background, or for rare kinds of messages.
-FAST = {
-    "broker/messages": "message outlet",
-    "broker/queues": (
-        "consumer delivery_gate delivery_window destination fifo limited paged_tail priority queue"
-        " returned slices statistics waiting"
-    ),
+#: The compiled modules that the compiler makes small instead of fast, by package: they never run
+#: per message, but at a declaration, a login, a change of rights or policies, an import, a start,
+#: a question of an operator, or in the background.
+SMALL = {
+    "broker": "alarms compatibility patterns",
+    "broker/access": "roles",
+    "broker/definitions": "exporting objects rabbitmq restore trial",
+    "broker/queues": "arguments pausing peeking policies recount replacing",
     "broker/routing": (
-        "binding header_samples matching_bindings plan plan_index plan_search planner"
-        " publish_context relay resolved_targets route sampling subscriber topic_history"
+        "authorization binding_chunks binding_trial changed_bindings equivalence match_reasons"
+        " queue_verdicts topology_stream tracing"
     ),
-    "broker/routing/exchanges": "base consistent_hash direct fanout headers topic",
     "broker/store": (
-        "batch_records codecs contract durable durable_batch entries files live_messages liveness"
-        " memory paged_messages record_parts records segments wal"
+        "audit backup catalog checkpoint_schedule dropping file_order findings inspect opening"
+        " recovery renaming"
     ),
-    "broker/stream": "columns queue rows_write",
-    "broker/vhost": "publishing vhost",
-    "matching": (
-        "bucket cache cells numbered shapes subscriber_set topics trie trie_search trie_walk"
-        " word_cache word_sets"
+    "broker/stream": "archived inspect leftover recovery removal replica streams template",
+    "broker/vhost": (
+        "applied_policies background bindings client_declarations declarations exchange_maker"
+        " journals message_move move_destination move_survey options parameters private_queues"
+        " queue_names"
     ),
-    "matching/fields": "criteria matcher rarest search",
-    "protocols": "budget connection incomplete_message layer tally window",
-    "protocols/amqp/channel": "channel confirms consumer publisher receiver settlement",
-    "protocols/amqp/codec": "assembly contents frames journal_codec properties stored tables",
-    "protocols/amqp/connection": "channels connection dispatch",
-    "protocols/mqtt/codec": (
-        "content packets packets5 publish_properties relay_formats remaining_length topics"
+    "protocols": (
+        "credential_expiry deferred_reply end_reasons front listing login_input proxy redirect"
+        " refusal_fields"
     ),
-    "protocols/mqtt/connection": "connection level4 level5 packet_handler publications replies",
-    "protocols/mqtt/session": (
-        "exactly_once inbox_consumer inflight publish_writer session shared_deliveries"
+    "protocols/amqp": "front options",
+    "protocols/amqp/channel": "cancelled exclusive_queues reauthorization",
+    "protocols/amqp/connection": (
+        "binding closing consuming declaring handshake heartbeats method_checks reauthorizing"
+        " states"
     ),
-    "protocols/websocket": "frames",
-    "trellis/server": "link turn",
+    "protocols/mqtt": "front options",
+    "protocols/mqtt/codec": "connect reasons",
+    "protocols/mqtt/connection": (
+        "authentication closing granting identifiers login reauthorization service"
+    ),
+    "protocols/mqtt/session": "restoring sessions sys_topics wills",
+    "protocols/websocket": "upgrade",
 }
 
 
@@ -101,9 +101,9 @@ def modules(root: Path = ROOT) -> list[str]:
     return sorted(path for path in paths if not any(fnmatch(path, pattern) for pattern in LEFT_OUT))
 
 
-def fast_modules() -> set[str]:
-    """Return the paths of the modules that GCC makes as fast as it can, as in `modules`."""
-    return {f"{package}/{name}.py" for package, names in FAST.items() for name in names.split()}
+def small_modules() -> set[str]:
+    """Return the paths of the modules that the compiler makes small, as in `modules`."""
+    return {f"{package}/{name}.py" for package, names in SMALL.items() for name in names.split()}
 
 
 def _file(name: str) -> str:

@@ -94,26 +94,25 @@ def test_names_to_compile_and_to_leave_out_exist(compiled_modules: ModuleType) -
     assert [name for name in compiled_modules.COMPILED if not (ROOT / name).exists()] == []
     for pattern in compiled_modules.LEFT_OUT:
         assert any(fnmatch(path, pattern) for path in _sources()), pattern
-    assert compiled_modules.fast_modules() - set(compiled_modules.modules()) == set()
+    assert compiled_modules.small_modules() - set(compiled_modules.modules()) == set()
 
 
-def test_each_c_file_is_included_once_and_fast_modules_apart(
+def test_each_c_file_is_included_once_and_small_modules_apart(
     setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(setup_py, "COMBINED_BYTES", 25)
+    small = ["broker/alarms.py", "broker/patterns.py"]
+    monkeypatch.setattr(setup_py, "small_modules", lambda: small)
     fast = ["broker/agenda.py", "broker/limits.py", "matching/trie.py"]
-    monkeypatch.setattr(setup_py, "fast_modules", lambda: fast)
-    plain = ["broker/alarms.py", "broker/patterns.py"]
-    names = [f"__native_{path[:-3].replace('/', '___')}.c" for path in (*plain, *fast)]
+    names = [f"__native_{path[:-3].replace('/', '___')}.c" for path in (*small, *fast)]
     for name in names:
         Path(name).write_text("int some_code;\n")
     made = setup_py.combined(["init.c", *names])
     assert made[0] == "init.c"
-    assert [Path(name).name.split("_")[0] for name in made[1:]] == ["fast", "fast", "plain"]
+    assert [Path(name).name.split("_")[0] for name in made[1:]] == ["fast", "fast", "small"]
     found = [re.findall('"(.+)"', Path(name).read_text()) for name in made[1:]]
     assert found == [names[2:4], names[4:], names[:2]]
-    assert ["TRELLIS_RARE" in Path(name).read_text() for name in made[1:]] == [False, False, True]
 
 
 def test_functions_that_run_rarely_are_marked(setup_py: ModuleType, tmp_path: Path) -> None:
@@ -124,9 +123,8 @@ def test_functions_that_run_rarely_are_marked(setup_py: ModuleType, tmp_path: Pa
         "extern char CPyDef_agenda___run(void);\n"
     )
     setup_py.make_rare_functions_small(tmp_path)
-    marks = [line.partition(")")[2] for line in header.read_text().splitlines()[-3:]]
-    assert marks == [" __attribute__((cold));", " TRELLIS_RARE;", ";"]
-    assert setup_py.RARE in header.read_text()
+    marks = [line.partition(" __attribute__")[2] for line in header.read_text().splitlines()]
+    assert marks == ["((cold));", '((optimize("Os")));', ""]
     header.write_text("extern char CPyDef_agenda___run(void);\n")
     with pytest.raises(ValueError, match="declares no function"):
         setup_py.make_rare_functions_small(tmp_path)

@@ -336,9 +336,7 @@ class ReplicaDirectory:
 
     @property
     def stored_state(self) -> ClusterState:
-        """The cluster state in the catalog. After a crash, this node continues to read the
-        replicated log after the record with the offset `last` of this state.
-        """
+        """The stored state: after a crash, this node reads the log after the offset `last`."""
         stored = self.catalog.replica_state
         return ClusterState.decode(stored) if stored else ClusterState(self.state.name)
 

@@ -16,7 +16,7 @@ from broker.replication.adoption import (
     leave_cluster,
     survey_directory,
 )
-from broker.replication.contract import Timing
+from broker.replication.contract import LogReplaced, Timing
 from broker.replication.description import NodeDescription
 from broker.replication.judge import LogGap
 from broker.replication.owner import LogOwner
@@ -160,9 +160,9 @@ def test_node_without_the_adopted_directory_stops_and_asks_to_be_seeded(
     assert takes_over(first, log) == [b"one", b"two"]
     while log.records.tip <= 10:
         log.append(LogRecord(BEAT, EPOCHS_SKIPPED + 3, 1, 0).encode())
-    for path in (other, tmp_path / "empty"):
+    for path, error in ((other, LogReplaced), (tmp_path / "empty", LogGap)):
         end = Standby(path, log, RealDisk()).join()
-        assert isinstance(end, LogGap), end
+        assert isinstance(end, error), end
         assert "`trellis cluster seed`" in str(end)
 
 

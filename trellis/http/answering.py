@@ -29,6 +29,7 @@ from trellis.http.management.answers import (
     Call,
     Empty,
     Failure,
+    HandedOver,
     Listing,
     SectionedRows,
     refusal_of,
@@ -334,6 +335,9 @@ class CallServer(asyncio.Protocol):
                 number, result.status, contract.EMPTY, location=result.location
             )
             self._send_in_lease(answer)
+        elif isinstance(result, HandedOver):
+            value = contract.pack(result.value)
+            self.send(contract.Answer(number, 200, contract.VALUE, value))
         else:
             status = result.status if isinstance(result, Failure) else 200
             value = contract.pack(result.value if isinstance(result, Failure) else result)

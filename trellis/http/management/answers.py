@@ -94,6 +94,13 @@ class Failure:
         self.value = value
 
 
+class HandedOver:
+    """The answer of a node that has handed the log of its cluster over. It needs no lease."""
+
+    def __init__(self, value: Row) -> None:
+        self.value = value
+
+
 class Empty:
     """The answer of a handler without a body: status 201 if an object was created, else 204.
 

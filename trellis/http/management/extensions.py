@@ -11,6 +11,7 @@ from trellis.http.management.answers import (
     ApiRefusal,
     Call,
     Empty,
+    HandedOver,
     Listing,
     Row,
     bad_request,
@@ -63,7 +64,7 @@ async def _rows(call: Call, kind: str) -> Listing:
     return Listing(visible(), contract.PAGED if paged else contract.PLAIN)
 
 
-async def switch(call: Call) -> Row:
+async def switch(call: Call) -> HandedOver:
     """Hand the replicated log over to the standby that the body names in `to`.
 
     Without `to`, the broker chooses the standby. This process ends soon after the answer.
@@ -75,7 +76,7 @@ async def switch(call: Call) -> Row:
         raise bad_request("'to' must be the name of a node")
     call.audit("switch", "cluster", "", wanted)
     try:
-        return {"to": await hand_over(wanted)}
+        return HandedOver({"to": await hand_over(wanted)})
     except ReplicationError as error:
         raise ApiRefusal(409, "not_switched", str(error)) from None
 
