@@ -200,6 +200,22 @@ class Recorder:
         self.client.loop_stop()
 
 
+class RecordedPair:
+    """A broker with a bridge to a remote broker, and a client at each broker."""
+
+    local: BridgingBroker
+    remote: BridgingBroker
+    near: Recorder
+    far: Recorder
+
+    def close(self) -> None:
+        """Close the clients, and stop the brokers."""
+        self.near.close()
+        self.far.close()
+        self.local.stop()
+        self.remote.stop()
+
+
 def bridge(name: str, port: int, topics: Iterable[str], **more: Any) -> str:
     """Return the settings of a bridge, a [[bridge]] table, to the MQTT `port` of 127.0.0.1."""
     lines = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from queue import Empty
 from random import Random
@@ -98,6 +99,24 @@ class KilledPair:
         self.remote.stop()
 
 
+def publish_during_kills(
+    outward: Numbers, inward: Numbers, kills: int, random: Random, kill: Callable[[], None]
+) -> None:
+    """Let two clients publish while `kill` is called some times; wait until they have ended."""
+    for publisher in (outward, inward):
+        publisher.start()
+    for _ in range(kills):
+        outward.wait_for(random.randrange(5, 50))
+        inward.wait_for(random.randrange(5, 50))
+        kill()
+    # Both directions work again.
+    outward.wait_for(20)
+    inward.wait_for(20)
+    for publisher in (outward, inward):
+        publisher.stop.set()
+        publisher.join()
+
+
 def check_complete(recorder: Recorder, confirmed: int) -> None:
     """Wait for all confirmed numbers. Fail if no message comes within PATIENCE seconds."""
     wanted = set(range(confirmed))
@@ -115,15 +134,7 @@ def test_no_confirmed_message_is_lost_when_a_process_is_killed(tmp_path: Path, v
     near = Recorder(pair.local.mqtt.port, "near", "in/#")
     outward = Numbers(pair.local.mqtt.port, "out/n")
     inward = Numbers(pair.remote.mqtt.port, "in/n")
-    for publisher in (outward, inward):
-        publisher.start()
-    for _ in range(3):
-        outward.wait_for(random.randrange(5, 50))
-        inward.wait_for(random.randrange(5, 50))
-        pair.kill(victim)
-    for publisher in (outward, inward):
-        publisher.stop.set()
-        publisher.join()
+    publish_during_kills(outward, inward, 3, random, lambda: pair.kill(victim))
     check_complete(far, outward.confirmed)
     check_complete(near, inward.confirmed)
     for recorder in (far, near):

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.running import BridgingBroker, Received, Recorder, bridge
+from tests.bridge.running import BridgingBroker, Received, RecordedPair, Recorder, bridge
 
 TOPICS = ('s/# out 1 "" plant/', 'c/# in 2 "" plant/', "both/# both 1", "zero/# out 0")
 
 
-class Pair:
+class Pair(RecordedPair):
     """Two brokers with a bridge, and a client at each."""
 
     def __init__(self, folder: Path) -> None:
@@ -23,12 +23,6 @@ class Pair:
         self.local.wait_up("b")
         self.near = Recorder(self.local.mqtt.port, "near", "#")
         self.far = Recorder(self.remote.mqtt.port, "far", "#")
-
-    def close(self) -> None:
-        self.near.close()
-        self.far.close()
-        self.local.stop()
-        self.remote.stop()
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,20 @@ from typing import Any
 import pytest
 
 from tests.addresses import free_port
-from tests.bridge.running import PATIENCE, BridgingBroker, Received, Recorder, bridge
+from tests.bridge.running import (
+    PATIENCE,
+    BridgingBroker,
+    Received,
+    RecordedPair,
+    Recorder,
+    bridge,
+)
 from tests.broker import ROOT, environment
 
 TOPICS = ('s/# out 1 "" plant/', 'c/# in 2 "" plant/', "both/# both 1")
 
 
-class Pair:
+class Pair(RecordedPair):
     """Two brokers with a bridge that speaks MQTT 3.1.1, and a client at each."""
 
     def __init__(self, folder: Path) -> None:
@@ -33,12 +40,6 @@ class Pair:
         self.local.wait_up("b")
         self.near = Recorder(self.local.mqtt.port, "near", "#")
         self.retained = self.near.take(1)
-
-    def close(self) -> None:
-        self.near.close()
-        self.far.close()
-        self.local.stop()
-        self.remote.stop()
 
 
 @pytest.fixture(scope="module")

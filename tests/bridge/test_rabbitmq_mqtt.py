@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from tests.bridge.running import BridgingBroker, Received, Recorder, bridge
-from tests.bridge.test_kill import Numbers, check_complete
+from tests.bridge.test_kill import Numbers, check_complete, publish_during_kills
 from tests.rabbitmq import RabbitMq
 
 pytestmark = pytest.mark.long
@@ -118,18 +118,7 @@ def test_no_confirmed_message_is_lost_when_a_broker_is_killed(
     near = Recorder(pair.local.mqtt.port, "near", "in/#", "both/#")
     outward = Numbers(pair.local.mqtt.port, "out/n")
     inward = Numbers(pair.remote.mqtt, "in/n", old=True, patience=START)
-    for publisher in (outward, inward):
-        publisher.start()
-    for _ in range(2):
-        outward.wait_for(random.randrange(5, 50))
-        inward.wait_for(random.randrange(5, 50))
-        pair.kill(victim)
-    # Both directions work again.
-    outward.wait_for(20)
-    inward.wait_for(20)
-    for publisher in (outward, inward):
-        publisher.stop.set()
-        publisher.join()
+    publish_during_kills(outward, inward, 2, random, lambda: pair.kill(victim))
     check_complete(far, outward.confirmed)
     check_complete(near, inward.confirmed)
     for recorder in (far, near):
