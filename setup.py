@@ -2,9 +2,9 @@
 
 TRELLIS_PURE=1 leaves every module interpreted. TRELLIS_REQUIRE_COMPILED=1 makes a missing compiler,
 missing headers or a failed compilation fatal. Without TRELLIS_REQUIRE_COMPILED, setup.py prints one
-warning line and builds an interpreted wheel, which is slower. TRELLIS_SYMBOLS=1 keeps function
-names and line numbers in the compiled modules, for profilers and debuggers; the modules then take
-more than twice the space.
+warning line and builds an interpreted wheel, which is slower. If mypyc writes C code of an unknown
+form, the build stops in any case. TRELLIS_SYMBOLS=1 keeps function names and line numbers in the
+compiled modules, for profilers and debuggers; the modules then take more than twice the space.
 """
 
 from __future__ import annotations

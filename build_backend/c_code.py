@@ -6,7 +6,8 @@
   a function that go on in the same place share one call.
 
 What the code does stays the same, and so do the line numbers of tracebacks. The version of mypyc is
-pinned (trellis_build.py). If the imports have another form, `shorten_code` raises ValueError.
+pinned (trellis_build.py). If no import has the expected form, `shorten_code` raises ValueError.
+Other code of another form stays as it is.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ def share_entries(function: re.Match[str]) -> str:
 def shorten_code(directory: Path, group: str) -> None:
     """Shorten the C code of a group of modules, which mypyc wrote to a directory.
 
-    Raise ValueError if the code of an import has another form than expected.
+    Raise ValueError if no import has the expected form. Other code stays as it is.
     """
     imports = Imports()
     for path in sorted(directory.glob("__native_*.c")):

@@ -244,11 +244,11 @@ class LogOwner:
         return offset
 
     def _verify(self) -> Steps[None]:
-        """Compare the last record of this node with the log, after an append that took long.
+        """Compare the last record of this node with the log, after an append that may hide a loss.
 
         While the append was on its way, the log may have lost records, and a successor may have
-        appended so many records that the append got the expected offset. A successor needs longer
-        than a beat interval for that, so nothing is compared after other appends. Raises Fenced.
+        appended records before this one. To get exactly the expected offset takes longer than a
+        beat interval, so a fast append at this offset needs no comparison. Raises Fenced.
         """
         offset = self.judge.state.last
         while True:

@@ -32,13 +32,16 @@ def test_standby_applies_the_users_of_a_reload_when_it_becomes_active(
     end = time.monotonic() + PATIENCE
     while "reload_postponed" not in second.errors.read_text():
         assert time.monotonic() < end
+        time.sleep(0.05)
     first.kill()
     second.wait_for("ready")
     host, _, port = second.addresses["amqp"].rpartition(":")
     login = pika.PlainCredentials("ann", "known")
     while True:  # The reload hashes the password in a thread.
         try:
-            pika.BlockingConnection(pika.ConnectionParameters(host, int(port), credentials=login))
+            given = pika.ConnectionParameters(host, int(port), credentials=login)
+            pika.BlockingConnection(given).close()
             break
         except AMQPError:
             assert time.monotonic() < end, second.errors.read_text()
+            time.sleep(0.05)

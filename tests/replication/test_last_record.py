@@ -46,7 +46,7 @@ def stored_states(records: list[Entry]) -> list[tuple[int, ClusterState]]:
             continue
         if isinstance(record, BatchChunk):
             first = offset if record.chunk == 0 else first
-            if record.chunk + 1 == record.chunks:
+            if whole(record):
                 judge.completed(record.number, record.position, first)
         if record.kind != BEAT and (not isinstance(record, BatchChunk) or whole(record)):
             found.append((index, judge.state))

@@ -139,8 +139,8 @@ def test_a_directory_ahead_of_the_log_does_not_own_a_log_of_the_same_length(
 def test_a_directory_whose_last_record_is_in_the_log_owns_it(cluster: Cluster) -> None:
     owner = shipped(cluster)
     assert cluster.own(owner.judge.state, 33).epoch == 2
-    cluster.run(owner_mark := cluster.own(cluster.state(), 44).mark())
-    assert owner_mark is not None
+    cluster.run(cluster.own(cluster.state(), 44).mark())
+    assert cluster.own(cluster.state(), 55).epoch == 4
 
 
 def test_a_node_cut_from_the_log_compares_its_last_record_when_the_log_answers_again(

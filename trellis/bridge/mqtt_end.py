@@ -130,7 +130,6 @@ class MqttEnd:
                     self._on_unanswered()
             if self.lost > lost:
                 self._choice.on_lost()
-            if self.lost > lost or self.version != self._choice.version:
                 delay = RETRY_MIN
             await asyncio.sleep(delay)
             delay = min(2 * delay, bridge.reconnect_max)
@@ -236,9 +235,9 @@ class MqttEnd:
             client.subscribe(list(self._filters.items()))
 
     def _on_unanswered(self) -> None:
-        """Handle a connection that was closed before the broker accepted CONNECT."""
+        """Handle a connection that was closed before the broker answered CONNECT."""
         self.error = f"the broker has not accepted a CONNECT packet of MQTT {self.version}"
-        if self._login.protocol == MQTT5:
+        if self._login is self._bridge.remote and self._login.protocol == MQTT5:
             self.error += f'; if it speaks only MQTT 3.1.1, set remote_protocol to "{MQTT311}"'
         self._choice.on_unanswered()
 

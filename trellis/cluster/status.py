@@ -119,11 +119,15 @@ def _times_of_records(offsets: set[int], cluster: ClusterSettings) -> dict[int, 
         log.connect(usable=False)
         low, tip = log.bounds()
         for offset in offsets:
-            records = log.read(max(low, offset)).records if offset < tip else []
+            if offset >= tip:
+                continue
+            try:
+                records = log.read(max(low, offset)).records
+            except LogTrimmed as trimmed:  # The log was trimmed meanwhile.
+                low = trimmed.low
+                records = log.read(low).records
             if records:
                 times[offset] = decode(records[0][1]).wall
-    except LogTrimmed:
-        return times  # The log was trimmed meanwhile.
     finally:
         log.close()
     return times

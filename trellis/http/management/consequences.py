@@ -55,7 +55,8 @@ async def policy(call: Call) -> Row:
     """Return which queues and exchanges change if the policy that the path names is deleted.
 
     A changed key of a queue has its value before and after the deletion; null is "not set".
-    `dropped` counts the messages that are more than a length limit of another policy permits.
+    `dropped` counts the messages that are more than the `max-length` of another policy permits.
+    Messages over its `max-length-bytes` are not counted.
     """
     vhost, found = known_policy(call)
     left = vhost.policies.without(found.name)

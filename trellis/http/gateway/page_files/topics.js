@@ -22,8 +22,9 @@ export async function show(view) {
     where.textContent = `${number(kept.length)} topics have a retained message.`;
     plant();
     if (kept.length < SHOWN) return;
-    const all = await get(['retained', vhost.value, 'count'], { filter: filter.value || '#' });
-    if (all.topics > kept.length) where.textContent = `The first ${number(kept.length)} of ${all.more ? 'more than ' : ''}${number(all.topics)} topics with a retained message are shown: give a narrower filter.`;
+    const mine = kept;
+    const all = await get(['retained', vhost.value, 'count'], { filter: filter.value || '#' }).catch(() => null);
+    if (all && kept === mine && all.topics > kept.length) where.textContent = `The first ${number(kept.length)} of ${all.more ? 'more than ' : ''}${number(all.topics)} topics with a retained message are shown: give a narrower filter.`;
   };
   const clear = async () => {
     used.textContent = line('retained', 'clear', filter.value || '#', ...inVhost(vhost.value));
