@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "log-reference.md").read_text()
 LEVELS = ("info", "warning", "error")
 #: Methods that log their first argument as an event of level warning.
-REFUSING = ("log_refusal", "_log", "_log_error", "_write")
+REFUSING = ("_log", "_write")
 
 
 def literal(node: ast.expr) -> str:
@@ -53,7 +53,13 @@ def _calls() -> Iterator[tuple[str, str]]:
                     yield literal(call.args[1]), ""
                 elif not call.args or not re.fullmatch("[a-z_]+", literal(call.args[0])):
                     continue
-                elif name in REFUSING or name == "add" and holder.endswith("refusals"):
+                elif (
+                    name in ("log_refusal", "_log_error")
+                    or (name == "add" and holder.endswith("refusals"))
+                    or file.name == "admission.py"
+                ):
+                    yield literal(call.args[0]), "info"
+                elif name in REFUSING:
                     yield literal(call.args[0]), "warning"
 
 

@@ -123,6 +123,24 @@ async def test_refused_requests(start: Start, caplog: pytest.LogCaptureFixture) 
     )
 
 
+@pytest.mark.parametrize(
+    ("header", "note"),
+    [
+        (b"AMQP\x00\x01\x00\x00", "the client speaks AMQP 1.0; this port speaks AMQP 0-9-1"),
+        (b"GET / HTTP/1.1\r\n", "the first bytes of the client are b'GET / HT'; this port speaks"),
+    ],
+)
+async def test_a_client_of_another_protocol_at_the_amqp_port(
+    running: Running, caplog: pytest.LogCaptureFixture, header: bytes, note: str
+) -> None:
+    caplog.set_level("INFO")
+    client = await running.socket("amqp")
+    await client.send(header)
+    assert await client.read() == b"AMQP\x00\x00\x09\x01"
+    line = await refused(running, caplog, "connection_closed")
+    assert line.startswith("connection_closed protocol=amqp091") and note in line
+
+
 async def test_a_session_that_two_devices_use(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -72,8 +72,12 @@ def _head(answer: Answer) -> Iterator[str]:
     elif "user" in answer:
         yield f"user '{answer['user']}' may publish the message"
     for row in answer["rights"]:
-        rule = f"{row['right']} '{row['rule']}'" if row["rule"] else f"{row['right']}: no rule"
-        yield f"  {rule} {'allows' if row['allows'] else 'does not allow'} '{row['on']}'"
+        if row["rule"]:
+            verdict = "allows" if row["allows"] else "does not allow"
+            yield f"  {row['right']} '{row['rule']}' {verdict} '{row['on']}'"
+        else:
+            verdict = "allowed" if row["allows"] else "denied"
+            yield f"  {row['right']}: no rule matches '{row['on']}', so it is {verdict}"
     yield ""
 
 

@@ -27,8 +27,11 @@ from protocols.end_reasons import STANDBY
 from protocols.peer import Peer
 
 GREETING: Final = b"AMQP\x00\x00\x09\x01"
-#: Protocol header of AMQP 0-8, whose clients are offered 0-9-1.
+#: Protocol headers of AMQP 0-8 and 0-9. Their clients are offered 0-9-1, as by RabbitMQ: aioamqp
+#: sends the header of 0-9, and speaks 0-9-1.
 GREETING_8: Final = b"AMQP\x01\x01\x08\x00"
+GREETING_9: Final = b"AMQP\x01\x01\x00\x09"
+GREETINGS: Final = (GREETING, GREETING_8, GREETING_9)
 MECHANISMS: Final = "PLAIN AMQPLAIN"
 #: Product name with which the broker announces RABBITMQ_VERSION instead of its own version.
 RABBITMQ: Final = "RabbitMQ"
@@ -97,9 +100,10 @@ class Handshake:
     def on_header(self, connection: ConnectionInterface, data: bytes) -> i64:
         """Handle the protocol header; return its size, or 0 if it is incomplete or rejected."""
         size: i64 = len(GREETING)
-        if len(data) < size and (GREETING.startswith(data) or GREETING_8.startswith(data)):
+        if len(data) < size and any(greeting.startswith(data) for greeting in GREETINGS):
             return 0
-        if data[:size] not in (GREETING, GREETING_8):
+        if data[:size] not in GREETINGS:
+            connection.front.log_refusal("connection_closed", connection, _header_refusal(data))
             connection.reject("protocol_error")
             return 0
         connection.state = states.START
@@ -364,3 +368,13 @@ def negotiate(wanted: int, offered: int, name: str, least: int) -> i64:
 
 
 FRAME_LEAST: Final = int(FRAME_MIN)
+
+
+def _header_refusal(data: bytes) -> str:
+    """Return why a connection that begins with `data`, which is no known header, is closed."""
+    if data.startswith((b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00")):
+        return "the client speaks AMQP 1.0; this port speaks AMQP 0-9-1: use a client for 0-9-1"
+    return (
+        f"the first bytes of the client are {bytes(data[:8])!r}; this port speaks AMQP 0-9-1: use "
+        "the port of the client's protocol"
+    )

@@ -7,7 +7,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from protocols.amqp.connection.handshake import GREETING, GREETING_8
+from protocols.amqp.connection.handshake import GREETING, GREETINGS
 from protocols.amqp.options import AmqpOptions
 from tests.clients import World, marshal, unmarshal
 from tests.wire.amqp.logins import OPENING, start_ok
@@ -49,8 +49,8 @@ def test_a_foreign_header_is_answered_with_ours_and_a_close_wherever_it_is_cut(
         assert raw.connection.finished and raw.connection.reason == "protocol_error"
 
 
-@pytest.mark.parametrize("greeting", [GREETING, GREETING_8])
-def test_our_header_and_that_of_0_8_are_answered_with_start_wherever_they_are_cut(
+@pytest.mark.parametrize("greeting", GREETINGS)
+def test_our_header_and_those_of_0_8_and_0_9_are_answered_with_start_wherever_they_are_cut(
     greeting: bytes,
 ) -> None:
     for cut in range(len(greeting)):
