@@ -21,6 +21,8 @@ DELIVERY_LEAST: Final = 30.0
 #: The largest amount of data that the library holds for a reader, in KiB.
 READ_AHEAD_KIB: Final = 32 << 10
 
+#: The name of the log event for a line of the library.
+CLIENT_EVENT: Final = "kafka client"
 #: Seconds for which a log line is not repeated, and the number of lines that are remembered for
 #: this.
 REPEAT_SECONDS: Final = 30.0
@@ -56,6 +58,8 @@ class ClientLog:
         """Create the log of one client; `client` is the client's purpose, such as "append"."""
         self._client = client
         self._clock = clock
+        #: The reason in the last line: the line without the name of the library's thread.
+        self.reason = ""
         #: The time at which a line was written, and the number of its repetitions left out since;
         #: the key is the line without its numbers.
         self._written: dict[str, tuple[float, int]] = {}
@@ -63,6 +67,7 @@ class ClientLog:
     def log(self, level: int, text: str, *values: object) -> None:
         """Write a log line; `text` has a placeholder for each value, as in module logging."""
         line = text % values
+        self.reason = line.rpartition("]: ")[2]
         key, now = re.sub(r"\d+", "", line), self._clock()
         written, left_out = self._written.get(key, (-REPEAT_SECONDS, 0))
         if now < written + REPEAT_SECONDS:
@@ -72,7 +77,7 @@ class ClientLog:
             self._written.clear()
         self._written[key] = (now, 0)
         repeated = {"repeated": left_out} if left_out else {}
-        logs.log(level, "kafka client", client=self._client, text=line, **repeated)
+        logs.log(level, CLIENT_EVENT, client=self._client, text=line, **repeated)
 
 
 def delivery_seconds(cluster: ClusterSettings) -> float:
