@@ -85,11 +85,14 @@ def run(
         # millions of messages. The process ends, so nothing need be collected.
         gc.freeze()
     if app.failure:
-        print(
-            f"trellis: stopped: cannot write to the data directory: {app.failure}", file=sys.stderr
-        )
+        _print_failure(app.failure)
         return FAILED
     return DONE
+
+
+def _print_failure(reason: str) -> None:
+    """Print the reason why the store can no longer be written."""
+    print(f"trellis: stopped: cannot write to the data directory: {reason}", file=sys.stderr)
 
 
 def join_cluster(settings: Settings) -> Membership | None:
@@ -329,7 +332,7 @@ class App:
             self._listen(node, http, bound)
             self._announce(node)
             await self._stop.wait()
-            if self._switching is not None and not self.failure:
+            if self._switching is not None:
                 await self._leave_cluster(self._switching)
             await shut_down(
                 node,
@@ -402,15 +405,20 @@ class App:
         the standby serves the clients.
         """
         try:
-            name = await switching.hand_over()
+            if self.failure:
+                name = await switching.leave_stopped_store()
+            else:
+                name = await switching.hand_over()
         except ReplicationError as error:
             logs.info("cluster_left", reason=str(error))
             return
         if self.node is not None and self.node.audit is not None:
             await self.node.audit.finish()
         logs.info("stopped", handed_over=name)
+        if self.failure:
+            _print_failure(self.failure)
         sys.stderr.flush()
-        os._exit(DONE)
+        os._exit(FAILED if self.failure else DONE)
 
 
 def _listed(addresses: dict[str, str]) -> str:

@@ -20,6 +20,7 @@ from tests.cluster.rounds.world import LOOK_SECONDS, RoundNode
 from trellis.app import DONE
 from trellis.demo.kafka_node import free_ports
 
+pytestmark = pytest.mark.long
 TIMES = (1.0, 0.7, 0.15)
 
 

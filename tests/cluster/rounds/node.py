@@ -6,7 +6,8 @@ SETTINGS is JSON: `directory`, `control`, `times` (silence, lease, beat), `clust
 broker), and `server` (the port of a LogServer) or `kafka` (the servers of a cluster on Kafka). With
 `amqp` (a port), the node does not redirect clients (`cluster.redirect`), and has this AMQP port.
 `control` is a directory. Its file `point` names the point at which the process stops itself once
-(SIGSTOP). While its file `full` exists, writes to the disk fail as on a full disk. The points:
+(SIGSTOP). While its file `full` exists, writes to the disk fail with the error number in the file.
+The points:
 
     claim      before the claim of a standby is appended: between the decision and the claim
     flush      between the test of the lease and the flush that follows
@@ -19,7 +20,6 @@ broker), and `server` (the port of a LogServer) or `kafka` (the servers of a clu
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -68,7 +68,12 @@ class Control:
 
     def refuse(self, operation: str, path: str) -> int:
         """Return the error number with which an operation of the disk must fail; 0 for success."""
-        return errno.ENOSPC if operation in WRITES and self._full.exists() else 0
+        if operation not in WRITES:
+            return 0
+        try:
+            return int(self._full.read_text())
+        except FileNotFoundError:
+            return 0
 
 
 class PausingLog:
@@ -121,7 +126,7 @@ def install(control: Control) -> None:
         control.reach("restoring")
         restore(self, *arguments)
 
-    BrokerNode.__init__ = restored  # type: ignore[method-assign]
+    BrokerNode.__init__ = restored  # type: ignore[assignment, method-assign]
     Lease.lasts = tested  # type: ignore[method-assign]
     Catalog.write = written  # type: ignore[assignment, method-assign]
     ReplicaDirectory.take_over = opened  # type: ignore[assignment, method-assign]
