@@ -152,6 +152,7 @@ def show_status(arguments: argparse.Namespace) -> int:
     """Print the topic and the nodes of the cluster."""
     cluster = cluster_settings(arguments)
     from trellis.cluster import status
+    from trellis.cluster.topic_safety import mending_command
 
     try:
         found = status.status(cluster)
@@ -166,7 +167,11 @@ def show_status(arguments: argparse.Namespace) -> int:
             "replicas": found.facts.replicas,
             "replicas_in_sync": found.facts.in_sync,
             "format": found.format,
-            "unsafe": found.unsafe,
+            "unsafe": [finding.text for finding in found.findings if finding.loses],
+            "findings": [
+                {"text": finding.text, "mend": mending_command(cluster, finding)}
+                for finding in found.findings
+            ],
             "nodes": found.rows,
         }
         print_json(document)
@@ -176,8 +181,14 @@ def show_status(arguments: argparse.Namespace) -> int:
         f"{found.low} to {found.tip}, and {found.facts.in_sync} of {found.facts.replicas} replicas "
         f"in sync; batches have format {found.format or 'unknown'}"
     )
-    for text in found.unsafe:
-        print(f"unsafe: the topic can lose confirmed messages: {text}")
+    for finding in found.findings:
+        risk = "the topic can lose confirmed messages: " if finding.loses else "topic: "
+        blocked = " (nodes confirm nothing until it is mended)"
+        is_refused = finding.loses and not cluster.unsafe
+        print(f"unsafe: {risk}{finding.text}{blocked if is_refused else ''}")
+        command = mending_command(cluster, finding)
+        if command:
+            print(f"  mend it: {command}")
     columns = (
         *("node", "state", "host", "version", "formats"),
         *("batches_behind", "seconds_behind", "clock_ms", "seen_s", "must_be_seeded"),

@@ -28,7 +28,7 @@ from broker.replication.engine import ReplicatedLog, carry_out
 from broker.replication.formats import FORMATS, Formats
 from broker.replication.owner import LogOwner
 from broker.replication.report import NodeReport
-from broker.store.durable_batch import BatchShipping, DurableBatch
+from broker.store.durable_batch import BatchShipping, DurableBatch, ShippingRefused
 from trellis import logs
 from trellis.cluster.clock import boot_seconds
 from trellis.cluster.disk_watch import DiskWatch
@@ -108,6 +108,10 @@ class Ownership(BatchShipping):
         return "" if self.retention is None else "\n".join(self.retention.unreported)
 
     # -- in the writer's thread
+
+    def check(self) -> None:
+        if self.log.refusal:
+            raise ShippingRefused(self.log.refusal)
 
     def ship(self, batch: DurableBatch) -> bytes:
         """Append a batch to the log; return the encoded state of the log after the batch.
