@@ -62,9 +62,9 @@ class NodeList:
 
         Return an empty list for any other object.
         """
-        found = value if isinstance(value, dict) else {}
-        listed, struck, mark = found.get("listed"), found.get("struck"), found.get("mark")
-        log, size, begin = found.get("log"), found.get("size"), found.get("begin")
+        document = value if isinstance(value, dict) else {}
+        listed, struck, mark = document.get("listed"), document.get("struck"), document.get("mark")
+        log, size, begin = document.get("log"), document.get("size"), document.get("begin")
         return NodeList(
             frozenset(name for name in listed if isinstance(name, str))
             if isinstance(listed, list)
