@@ -53,8 +53,8 @@ class BatchShipping:
 class DurableBatch(WriteBatch):
     """Records for the log and changes for the catalog, which are made durable together.
 
-    `write` may be repeated after WriteFailed, CatalogUnwritten or ShippingRefused. After any other StoreError the
-    store is stopped.
+    `write` may be repeated after WriteFailed, CatalogUnwritten or ShippingRefused. After any other
+    StoreError the store is stopped.
     """
 
     def __init__(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +20,15 @@ from pika.exceptions import AMQPError
 from broker.replication.contract import LogUnreachable
 from broker.store.durable_batch import ShippingRefused
 from tests.cluster.conftest import cluster_on, created
-from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, node_on_kafka, publish
+from tests.cluster.nodes import (
+    PATIENCE,
+    QUEUE,
+    NodeProcess,
+    consume,
+    node_on_kafka,
+    publish,
+    started,
+)
 from tests.cluster.programs import Kfake
 from tests.cluster.test_commands import command
 from tests.cluster.test_faults import admin_of
@@ -147,18 +154,16 @@ def test_nodes_confirm_nothing_until_the_topic_is_mended(
     kfake: Kfake, name: str, nodes: list[NodeProcess], tmp_path: Path
 ) -> None:
     cluster = created(cluster_on(kfake.servers, name, 1.5, 1.0, 0.2))
-    for node in ("first", "second"):
-        nodes.append(node_on_kafka(cluster, tmp_path / node, program="tests.cluster.watchful_node"))
-        nodes[-1].wait_for("following")
-        if node == "first":
-            nodes[0].wait_for("ready")
+    program = "tests.cluster.watchful_node"
+    for node_name, state in (("first", "active"), ("second", "following")):
+        started(nodes, node_on_kafka(cluster, tmp_path / node_name, program=program), state)
     first, second = nodes
     channel = first.channel()
     channel.queue_declare(QUEUE, durable=True)
     publish(channel, range(20))
     set_topic(cluster, *LOSSY[:2])
-    for each in nodes:
-        wait_for(lambda each=each: "cluster_topic_refused" in each.errors.read_text(), each)
+    for node in nodes:
+        wait_for(node, "cluster_topic_refused")
     confirmed = threading.Event()
 
     def publish_more() -> None:
@@ -167,7 +172,7 @@ def test_nodes_confirm_nothing_until_the_topic_is_mended(
             confirmed.set()
 
     threading.Thread(target=publish_more, daemon=True).start()
-    wait_for(lambda: f"store_blocked reason=\"topic 'trellis-{name}' can" in log(first), first)
+    wait_for(first, f"store_blocked reason=\"topic 'trellis-{name}' can lose")
     code, output, _ = command(cluster, "status")
     assert code == 0 and "nodes confirm nothing until it is mended" in output
     assert f"--entity-name trellis-{name} --add-config min.insync.replicas=2" in output
@@ -176,7 +181,7 @@ def test_nodes_confirm_nothing_until_the_topic_is_mended(
     second.wait_for("ready")
     channel = second.channel()
     threading.Thread(target=publish_more, daemon=True).start()
-    wait_for(lambda: "store_blocked" in log(second), second)
+    wait_for(second, "store_blocked")
     assert not confirmed.is_set()
     set_topic(cluster, LOSSY[0], "2")
     assert confirmed.wait(PATIENCE), log(second)
@@ -188,8 +193,9 @@ def log(node: NodeProcess) -> str:
     return node.errors.read_text()
 
 
-def wait_for(truth: Callable[[], bool], node: NodeProcess) -> None:
+def wait_for(node: NodeProcess, text: str) -> None:
+    """Wait until the log of a node has this text."""
     end = time.monotonic() + PATIENCE
-    while not truth():
+    while text not in log(node):
         assert time.monotonic() < end, log(node)
         threading.Event().wait(0.02)

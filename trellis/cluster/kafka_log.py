@@ -117,6 +117,17 @@ class KafkaLog:
             self._check_topic()  # The topic may have been created again.
             raise
 
+    def read_present(self, offset: int) -> LogSpan:
+        """Return the records from an offset on; if they were trimmed, from the first record on.
+
+        Raises LogUnreachable, ReplicationError.
+        """
+        while True:
+            try:
+                return self.read(offset)
+            except LogTrimmed as trimmed:
+                offset = trimmed.low
+
     def bounds(self) -> tuple[int, int]:
         """Return the offset of the first record of the log, and its tip. Raises LogUnreachable."""
         return self._topic.low(), self._topic.tip()

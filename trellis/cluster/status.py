@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import trellis
-from broker.replication.contract import LogTrimmed, LogUnreachable
+from broker.replication.contract import LogUnreachable
 from broker.replication.records import ClusterState, ReplicationError, decode
 from broker.replication.report import NodeReport
 from broker.store.disk import StoreError
@@ -121,11 +121,7 @@ def _times_of_records(offsets: set[int], cluster: ClusterSettings) -> dict[int, 
         for offset in offsets:
             if offset >= tip:
                 continue
-            try:
-                records = log.read(max(low, offset)).records
-            except LogTrimmed as trimmed:  # The log was trimmed meanwhile.
-                low = trimmed.low
-                records = log.read(low).records
+            records = log.read_present(max(low, offset)).records
             if records:
                 times[offset] = decode(records[0][1]).wall
     finally:

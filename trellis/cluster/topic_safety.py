@@ -1,9 +1,10 @@
 """Checks the properties of the Kafka topic that holds the replicated log.
 
 A finding is about an unsafe property. `trellis cluster check` prints the findings, and a node logs
-them when it has connected, and when they change (topic_watch.py). A node refuses a topic on which the log cannot work. Unless
-`cluster.unsafe` is true, a node also refuses a topic that can lose confirmed messages. Hosted Kafka
-may not show each setting; a setting that is not shown has no finding.
+them when it has connected, and when they change (topic_watch.py). A node refuses a topic on which
+the log cannot work. Unless `cluster.unsafe` is true, a node also refuses a topic that can lose
+confirmed messages. Hosted Kafka may not show each setting; a setting that is not shown has no
+finding.
 """
 
 from __future__ import annotations
