@@ -28,7 +28,7 @@ class ShippingRefused(StoreError):
 class BatchShipping:
     """Appends batches to a replicated log. Only the owner of a cluster's log has such an object."""
 
-    def check(self) -> None:
+    def require_safe_log(self) -> None:
         """Raise ShippingRefused if the log could lose a batch that is appended now."""
 
     def ship(self, batch: DurableBatch) -> bytes:
@@ -96,7 +96,7 @@ class DurableBatch(WriteBatch):
 
     def write(self) -> None:
         if self.shipping is not None and not self.replica_state:
-            self.shipping.check()
+            self.shipping.require_safe_log()
             self.records.complete(self._log.seed)
             self.rows = [rows for share in self.stream_writes for rows in share.prepare()]
             self.replica_state = self.shipping.ship(self)

@@ -110,7 +110,7 @@ class Ownership(BatchShipping):
 
     # -- in the writer's thread
 
-    def check(self) -> None:
+    def require_safe_log(self) -> None:
         if self.log.refusal:
             raise ShippingRefused(self.log.refusal)
 
