@@ -100,10 +100,10 @@ def install(control: Control) -> None:
     lasts, write, take_over = Lease.lasts, Catalog.write, ReplicaDirectory.take_over
 
     def tested(self: Lease) -> bool:
-        found = lasts(self)
-        if found:
+        holds = lasts(self)
+        if holds:
             control.reach("flush")
-        return found
+        return holds
 
     def written(self: Catalog, *arguments: Any) -> None:
         control.reach("catalog")
