@@ -89,13 +89,13 @@ class Worker:
         try:
             found = answer(message, listing)
         except ArchiveAway as error:
-            listing.forget()
+            listing.clear()
             found = contract.RequestFailed(message.number, contract.AWAY, str(error))
         except FileMissing as error:
-            listing.forget()
+            listing.clear()
             found = contract.RequestFailed(message.number, contract.MISSING, str(error))
         except (UnfitRows, DamagedFile) as error:
-            listing.forget()
+            listing.clear()
             found = contract.RequestFailed(message.number, contract.BAD, str(error))
         except Exception as error:  # noqa: BLE001 - the broker logs it, and tries again
             found = contract.RequestFailed(

@@ -225,7 +225,7 @@ def forget_node(arguments: argparse.Namespace) -> int:
     from trellis.cluster import status
 
     try:
-        status.forget(cluster, arguments.node)
+        status.remove_node(cluster, arguments.node)
     except status.FAILURES as error:
         raise CommandError(str(error)) from None
     text = f"node '{arguments.node}' is removed; the active node applies this within seconds"
