@@ -578,13 +578,13 @@ def test_messages_that_do_not_fit_into_the_frames_of_a_client_stay_for_other_cli
     assert names(reader.send(B.Get(queue="q", no_ack=True))) == ["Basic.GetEmpty"]
     assert world.queue("q").depth == 90
     taken = publisher.send(*[B.Get(queue="q", no_ack=True)] * 45)
-    found = deliveries(taken)
-    assert [(one.body, one.redelivered) for one in found] == [
+    messages = deliveries(taken)
+    assert [(one.body, one.redelivered) for one in messages] == [
         (b"%d" % number, False) for number in range(45)
     ]
     publisher.send(B.Consume(queue="q", consumer_tag="t", no_ack=True))
-    found = deliveries(publisher.read())
-    assert not any(one.redelivered for one in found)
+    messages = deliveries(publisher.read())
+    assert not any(one.redelivered for one in messages)
     assert world.copies() == {"auto_acknowledged": 91}
     world.fates()
 
