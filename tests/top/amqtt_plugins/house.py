@@ -13,6 +13,7 @@ import pamqp.frame
 from broker.broker import Broker
 from broker.limits import BrokerLimits
 from broker.messages.fates import MESSAGE_FATES
+from broker.messages.outlet import FunctionSender
 from broker.store.memory import MemoryStore
 from protocols.amqp.connection.handshake import GREETING
 from protocols.amqp.front import AmqpFront
@@ -129,7 +130,7 @@ class Client:
     async def ask(self, data: bytes) -> bytes:
         """Send data, wait until no login waits for its verdict, and return the broker's output."""
         woken = asyncio.Event()
-        self.connection.wake = woken.set
+        self.connection.sender = FunctionSender(woken.set)
         self.connection.receive_data(data)
         while self.connection.stalled:
             await asyncio.wait_for(woken.wait(), 30)
