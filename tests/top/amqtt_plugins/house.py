@@ -139,12 +139,12 @@ class Client:
         return self.connection.data_to_send()
 
     def frames(self, data: bytes) -> list[Any]:
-        found = []
+        frames = []
         while data:
             size, _, frame = pamqp.frame.unmarshal(data)
-            found.append(frame)
+            frames.append(frame)
             data = data[size:]
-        return found
+        return frames
 
     async def send(self, *methods: Any) -> list[Any]:
         """Send AMQP methods on channel 1, and return the broker's replies."""
