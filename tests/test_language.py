@@ -184,7 +184,7 @@ def test_count_prints_a_table(tmp_path: Path) -> None:
     command = [sys.executable, str(TOOLS / "check_language.py"), "--count", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].split() == ["total", "2", *["0"] * 7]
+    assert done.stdout.splitlines()[-1].split() == ["total", "2", *["0"] * 8]
 
 
 @pytest.mark.parametrize(
