@@ -113,9 +113,9 @@ def test_unsafe_topic_is_named_when_a_node_connects(
 ) -> None:
     cluster = replace(cluster_on(kfake.servers, name), unsafe=True)
     new_topic(cluster, {**SAFE, **settings}, replicas=replicas)
-    found = [finding.text for finding in open_log(cluster, "one").findings]
-    assert [text for text in texts if not any(text in line for line in found)] == []
-    assert len(found) == len(texts), found
+    warnings = [finding.text for finding in open_log(cluster, "one").findings]
+    assert [text for text in texts if not any(text in line for line in warnings)] == []
+    assert len(warnings) == len(texts), warnings
 
 
 @pytest.mark.parametrize(
@@ -299,8 +299,8 @@ def test_clocks_that_differ_are_named_and_reported(
             wall = int(time.time() * 1000) - ahead
             tip = log.append(LogRecord(BEAT, owner.claim.epoch, owner.claim.nonce, wall).encode())
             wait_for_offset(standby, tip)
-        found = standby.following.report().clock_ms
-        assert abs(found - ahead) < 750, found
+        difference = standby.following.report().clock_ms
+        assert abs(difference - ahead) < 750, difference
         differs = abs(ahead) > CLOCK_MOST
         if differs:
             wait_for(lambda: "cluster_clock_differs" in caplog.text)

@@ -56,9 +56,9 @@ class Clock:
 def claim(log: ThreadedLog, epoch: int = 1) -> Claim:
     """Append the claim of a node to own the log, and return it; the node has read the whole log."""
     state = ClusterState("broker", salt=SALT, format=1)
-    made = Claim(CLAIM, epoch, 50 + epoch, 0, log.records.tip - 1, state, bytes(32))
-    log.append(made.encode())
-    return made
+    new_claim = Claim(CLAIM, epoch, 50 + epoch, 0, log.records.tip - 1, state, bytes(32))
+    log.append(new_claim.encode())
+    return new_claim
 
 
 class Owner:
@@ -71,9 +71,9 @@ class Owner:
         self.clock, self.log, self.ends = Clock(), ThreadedLog(), list[str]()
         self.disk = SimulatedDisk()
         self.home = Home(path, disk=self.disk)
-        made = claim(self.log)
+        owner_claim = claim(self.log)
         judge = Judge(ClusterState("broker"))
-        assert judge.judge(0, made)
+        assert judge.judge(0, owner_claim)
         self.owner = LogOwner(judge, 1, self.clock(), TIMING, self.clock, lambda: 0)
         self.ownership = Ownership(self.owner, self.log, self.end, chunk_size, self.clock)
         self.store = self.home.opened.store

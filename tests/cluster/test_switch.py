@@ -129,13 +129,13 @@ def test_switch_goes_on_when_the_gateway_ends(
 def gateway_of(node: NodeProcess) -> int:
     """Return the process id of a node's HTTP gateway."""
     threads = Path(f"/proc/{node.process.pid}/task").glob("*/children")
-    (found,) = [
+    (gateway,) = [
         int(child)
         for children in threads
         for child in children.read_text().split()
         if b"gateway" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
-    return found
+    return gateway
 
 
 def test_node_that_stops_hands_the_log_over(

@@ -109,10 +109,10 @@ def install(control: Control) -> None:
     restore = BrokerNode.__init__
 
     def tested(self: Lease) -> bool:
-        found = lasts(self)
-        if found:
+        holds = lasts(self)
+        if holds:
             control.reach("flush")
-        return found
+        return holds
 
     def written(self: Catalog, *arguments: Any) -> None:
         control.reach("catalog")

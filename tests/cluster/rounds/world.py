@@ -196,10 +196,10 @@ class World:
         All LogServers share one log. A fault may stop one of them, to cut its node off the log.
         """
         if name not in self.servers:
-            made = LogServer()
+            server = LogServer()
             for other in self.servers.values():
-                made.log, made.lock = other.log, other.lock
-            self.servers[name] = made
+                server.log, server.lock = other.log, other.lock
+            self.servers[name] = server
         return self.servers[name]
 
     def _ready(self, node: RoundNode) -> None:

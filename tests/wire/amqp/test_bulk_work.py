@@ -20,6 +20,7 @@ from pamqp.commands import Tx as T
 
 from broker.access.identity import Identity
 from broker.limits import BrokerLimits
+from broker.messages.outlet import FunctionSender
 from broker.messages.x_death import COPIES_MAX
 from broker.queues.policies import Policy
 from broker.routing.binding import Binding
@@ -613,7 +614,7 @@ def test_a_returned_message_of_any_size_wakes_the_connection(size: int) -> None:
     world = World()
     client = world.amqp()
     wakes: list[int] = []
-    client.connection.wake = lambda: wakes.append(1)
+    client.connection.sender = FunctionSender(lambda: wakes.append(1))
     client.connection.receive_data(publication("", "nowhere", b"x" * size, mandatory=True))
     assert wakes == [1]
     assert names(client.read())[0] == "Basic.Return"
