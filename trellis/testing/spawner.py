@@ -16,6 +16,7 @@ run that is killed leaves no broker.
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Final
 
@@ -30,10 +31,13 @@ CHEAP: Final = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 def main() -> int:
     """Answer the requests on standard input until its end; then end all brokers."""
+    # Nearly all objects of the imports stay, so a search for garbage would only take time.
+    gc.disable()
     setattr(passwords, "HASHER", CHEAP)  # noqa: B010 - it is a constant elsewhere
     # Imported here, because the modules of the broker import the hasher.
     from trellis.testing.fork_server import ForkServer
 
+    gc.enable()
     server = ForkServer()
     try:
         server.serve()
