@@ -64,8 +64,8 @@ ONLY_HELP: Final = {
 def commands_of(page: str) -> list[list[str]]:
     """Return the words of each command in the running text of a page, without `trellis`."""
     text = (DOCS / f"{page}.md").read_text()
-    found = re.findall(r"`(?:\.run/bin/)?trellis ([a-z][^`]*)`", " ".join(text.split("\n")))
-    return [shlex.split(re.sub(r"\s+", " ", words)) for words in sorted(set(found))]
+    texts = re.findall(r"`(?:\.run/bin/)?trellis ([a-z][^`]*)`", " ".join(text.split("\n")))
+    return [shlex.split(re.sub(r"\s+", " ", words)) for words in sorted(set(texts))]
 
 
 def is_complete(words: list[str]) -> bool:
@@ -112,12 +112,12 @@ async def test_the_commands_in_the_text_of_a_page_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     commands = Commands(broker, capsys, monkeypatch)
-    found = commands_of(page)
-    assert found
+    page_commands = commands_of(page)
+    assert page_commands
     monkeypatch.setenv("TRELLIS_URL", f"http://127.0.0.1:{broker.port('http')}")
     monkeypatch.setenv("TRELLIS_USER", "admin")
     monkeypatch.setenv("TRELLIS_PASSWORD", "known")
-    for words in found:
+    for words in page_commands:
         given = filled_in(words)
         if any(tuple(words[: len(key)]) == key for key in ONLY_HELP) or not is_complete(given):
             named = [word for word in words if re.fullmatch(r"[a-z][a-z-]*", word)][:2]

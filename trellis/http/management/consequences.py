@@ -58,12 +58,12 @@ async def policy(call: Call) -> Row:
     `dropped` counts the messages that are more than the `max-length` of another policy permits.
     Messages over its `max-length-bytes` are not counted.
     """
-    vhost, found = known_policy(call)
-    left = vhost.policies.without(found.name)
+    vhost, candidate = known_policy(call)
+    left = vhost.policies.without(candidate.name)
     counts = {"queues": 0, "exchanges": 0, "dropped": 0}
     shown: list[Row] = []
     async with call.slice() as work:
-        for row in _changes(vhost, found, left):
+        for row in _changes(vhost, candidate, left):
             if row is not None:
                 counts[f"{row['type']}s"] += 1
                 counts["dropped"] += row["dropped"]
@@ -72,7 +72,7 @@ async def policy(call: Call) -> Row:
                     shown = _largest(shown)
             if work.over:
                 await work.pause()
-    return {"vhost": vhost.name, "policy": found.name, **counts, "changes": _largest(shown)}
+    return {"vhost": vhost.name, "policy": candidate.name, **counts, "changes": _largest(shown)}
 
 
 def _largest(rows: list[Row]) -> list[Row]:
@@ -177,23 +177,23 @@ async def role(call: Call) -> Row:
     virtual host, `losing` counts the users without permissions of their own there, who may not use
     it any more.
     """
-    found = known_role(call)
+    candidate = known_role(call)
     wanted = call.query.get("vhost")
     users: list[User] = []
     async with call.slice() as work:
         for user in list(call.broker.users.by_name.values()):
-            if user.role is found and user.name not in call.node.accounts.settings_accounts:
+            if user.role is candidate and user.name not in call.node.accounts.settings_accounts:
                 users.append(user)
             if work.over:
                 await work.pause()
     rows = []
-    for name, grant in list(found.grants.items()):
+    for name, grant in list(candidate.grants.items()):
         vhost = call.broker.vhosts.get(name)
         if vhost is not None and wanted in (None, name):
             losing = {user.name for user in users if name not in user.permissions}
             clients = await _clients(call, vhost, losing)
             rows.append({"vhost": name, **grant.row, "losing": len(losing), **clients})
-    return {"role": found.name, "users": len(users), "vhosts": rows}
+    return {"role": candidate.name, "users": len(users), "vhosts": rows}
 
 
 async def _clients(call: Call, vhost: VirtualHost, users: set[str]) -> Row:
@@ -224,16 +224,16 @@ async def vhost(call: Call) -> Row:
     `published` counts the messages that were published there since the time `since` (about an
     hour): their publishers are disconnected. `deepest` are the queues with the most messages.
     """
-    found = call.vhost(call.path_parameters[0])
-    ready, unacknowledged = await count_messages(found)
+    candidate = call.vhost(call.path_parameters[0])
+    ready, unacknowledged = await count_messages(candidate)
     counts = {
         "messages": ready + unacknowledged,
         "queues": 0,
         "streams": 0,
         "rows": 0,
-        "exchanges": sum(not name.startswith("amq.") for name in found.exchanges if name),
-        "policies": len(found.policies.by_name) + len(found.policies.operator_by_name),
-        "retained": len(found.retained),
+        "exchanges": sum(not name.startswith("amq.") for name in candidate.exchanges if name),
+        "policies": len(candidate.policies.by_name) + len(candidate.policies.operator_by_name),
+        "retained": len(candidate.retained),
         "sessions": 0,
         "connections": 0,
         "users": 0,
@@ -243,12 +243,12 @@ async def vhost(call: Call) -> Row:
     await call.node.topic_collector.collect()
     history = HistorySum(call.broker.history)
     async with call.slice() as work:
-        for step in _counting(call, found, counts, deepest, history):
+        for step in _counting(call, candidate, counts, deepest, history):
             assert step is None
             if work.over:
                 await work.pause()
     return {
-        "vhost": found.name,
+        "vhost": candidate.name,
         **counts,
         "since": int(history.since),
         "deepest": _largest(deepest),
