@@ -28,7 +28,7 @@ EXPOSURE_MAX: Final = 20
 PATIENCE: Final = 60.0
 
 
-def run(*command: str | Path, timeout: float = 600.0) -> str:
+def run(*command: str | Path, timeout: float = 1_500.0) -> str:
     """Run a command, check that it succeeds, and return its output."""
     done = subprocess.run(
         [str(word) for word in command], capture_output=True, text=True, timeout=timeout
