@@ -199,8 +199,10 @@ def serve_under_systemd(system: BootedSystem) -> None:
     system.run("sh", "-c", f"printf '{settings}{data}' > /etc/trellis/plant-a.toml")
     system.run("systemctl", "enable", "--now", "trellis@plant-a")
     assert system.properties("trellis@plant-a", "ActiveState") == ["active"]
-    system.run("systemctl", "stop", "trellis@plant-a")
+    system.run("systemctl", "disable", "--now", "trellis@plant-a")
     assert system.properties("trellis@plant-a", "Result") == ["success"]
+    # The purge of the package leaves the files of further brokers.
+    system.run("rm", "/etc/trellis/plant-a.toml")
 
 
 def restart(system: BootedSystem, fail: Callable[[], None], reason: str = "") -> None:
