@@ -57,11 +57,7 @@ COUNTS: Final = ("dropped", "dead_lettered", "uncounted")
 
 
 class PolicyRemoval:
-    """The examination of a policy's deletion, in steps. The broker does not change.
-
-    `row` is the answer: the numbers of changed queues and exchanges, the counts of COUNTS, and the
-    changes of at most SHOWN of the queues and exchanges.
-    """
+    """The examination of a policy's deletion, in steps. The broker does not change."""
 
     def __init__(self, vhost: VirtualHost, policy: Policy) -> None:
         self._vhost = vhost
@@ -73,6 +69,9 @@ class PolicyRemoval:
 
     @property
     def row(self) -> Row:
+        """The answer: the numbers of changed queues and exchanges, the counts of COUNTS, and the
+        changes of at most SHOWN of the queues and exchanges.
+        """
         names = {"vhost": self._vhost.name, "policy": self._policy.name}
         return {**names, **self._counts, "changes": _most_lost(self._shown)}
 
@@ -152,7 +151,7 @@ class PolicyRemoval:
             self._add(_row("exchange", name, self._left.for_exchange(name), changes))
 
 
-def _row(kind: str, name: str, policy: Policy | None, changes: dict[str, list[object]]) -> Row:
+def _row(kind: str, name: str, policy: Policy | None, changes: Row) -> Row:
     """Return the row of a changed queue or exchange that loses no messages.
 
     `policy` is the policy that applies then.
