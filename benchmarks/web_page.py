@@ -62,13 +62,13 @@ def cpu_seconds(pid: int) -> float:
 def gateway_of(pid: int) -> int:
     """Return the process id of the gateway of a broker process."""
     children = (file.read_text().split() for file in Path(f"/proc/{pid}/task").glob("*/children"))
-    found = [
+    pids = [
         int(child)
         for some in children
         for child in some
         if b"trellis.http.gateway" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
-    return found[0]
+    return pids[0]
 
 
 class PageViewer:
@@ -237,7 +237,7 @@ def paints(port: int, count: int) -> list[float]:
     """
     if not (PAGE_TESTS / "node_modules").is_dir():
         return []
-    found = []
+    times = []
     with (
         tempfile.TemporaryDirectory() as pictures,
         subprocess.Popen(
@@ -252,9 +252,9 @@ def paints(port: int, count: int) -> list[float]:
         for _ in range(count):
             process.stdin.write('{"do": "open", "width": 1280}\n')
             process.stdin.flush()
-            found.append(float(json.loads(process.stdout.readline())["paint"]))
+            times.append(float(json.loads(process.stdout.readline())["paint"]))
         process.stdin.close()
-    return found
+    return times
 
 
 async def measure(chosen: argparse.Namespace, pid: int, report: Connection) -> None:
@@ -268,9 +268,9 @@ async def measure(chosen: argparse.Namespace, pid: int, report: Connection) -> N
         await load.phase("now", ports["http"], chosen.viewers, 0)
         await load.phase("lists", ports["http"], chosen.viewers, len(LISTS))
     print(load.summary())
-    found = await asyncio.to_thread(paints, ports["http"], chosen.paints)
-    if found:
-        print(f"first paint: median {median(found):.0f} ms, best {min(found):.0f} ms")
+    times = await asyncio.to_thread(paints, ports["http"], chosen.paints)
+    if times:
+        print(f"first paint: median {median(times):.0f} ms, best {min(times):.0f} ms")
     report.send(False)
 
 

@@ -47,14 +47,14 @@ def commands() -> Iterator[Command]:
 @functools.cache
 def printed(shell: str) -> str:
     """Return the completion script that the command prints for a shell."""
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "trellis", "completion", shell],
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
     )
-    return made.stdout
+    return process.stdout
 
 
 def script(shell: str, tmp_path: Path) -> Path:
@@ -71,9 +71,9 @@ def run(*words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def check(found: list[str], wanted: set[str], unwanted: set[str]) -> None:
-    assert wanted <= set(found)
-    assert not unwanted & set(found)
+def check(completions: list[str], wanted: set[str], unwanted: set[str]) -> None:
+    assert wanted <= set(completions)
+    assert not unwanted & set(completions)
 
 
 @pytest.mark.parametrize(("words", "wanted", "unwanted"), CASES)
@@ -85,9 +85,9 @@ def test_bash_completes_commands_flags_and_values(
         f"source {script('bash', tmp_path)}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; "
         "_trellis; printf '%s\\n' \"${COMPREPLY[@]}\""
     )
-    found = run("bash", "--norc", "-c", program)
-    check(found, wanted, unwanted)
-    assert all(word.startswith(words[-1]) for word in found)
+    completions = run("bash", "--norc", "-c", program)
+    check(completions, wanted, unwanted)
+    assert all(word.startswith(words[-1]) for word in completions)
 
 
 def test_bash_leaves_values_without_a_list_to_the_completion_of_files(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_fish_completes_commands_flags_and_values(
 ) -> None:
     fish = require("fish")
     program = f"source {script('fish', tmp_path)}; complete -C '{' '.join(words)}'"
-    found = run(fish, "--no-config", "-c", program)
-    check([line.split("\t")[0] for line in found], wanted, unwanted)
+    lines = run(fish, "--no-config", "-c", program)
+    check([line.split("\t")[0] for line in lines], wanted, unwanted)
 
 
 #: Prints the words that a completion offers, in place of zsh's completion system.
@@ -127,8 +127,8 @@ def test_zsh_completes_commands_flags_and_values(
         f"{ZSH}source {script('zsh', tmp_path)}; words=({line}); CURRENT={len(words)}; "
         "PREFIX=${words[-1]}; _trellis"
     )
-    found = [word for word in run(zsh, "-f", "-c", program) if word.startswith(words[-1])]
-    check(found, wanted, unwanted)
+    completions = [word for word in run(zsh, "-f", "-c", program) if word.startswith(words[-1])]
+    check(completions, wanted, unwanted)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -158,7 +158,7 @@ def test_every_command_has_a_help_text() -> None:
 
 
 def manual(**environment: str) -> str:
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "trellis", "man"],
         env=os.environ | environment,
         capture_output=True,
@@ -166,7 +166,7 @@ def manual(**environment: str) -> str:
         check=True,
         timeout=60,
     )
-    return made.stdout
+    return process.stdout
 
 
 @pytest.mark.parametrize("environment", [{}, {"HOME": "/nowhere", "COLUMNS": "40"}])

@@ -36,9 +36,9 @@ def run(*command: str | Path, timeout: float = 600.0) -> str:
 def test_unit_exposes_little_of_the_machine() -> None:
     require("systemd-analyze")
     text = run("systemd-analyze", "security", "--offline=true", "--no-pager", UNIT)
-    found = re.search(r"Overall exposure level for trellis.service: ([\d.]+)", text)
-    assert found is not None
-    assert float(found[1]) * 10 <= EXPOSURE_MAX
+    match = re.search(r"Overall exposure level for trellis.service: ([\d.]+)", text)
+    assert match is not None
+    assert float(match[1]) * 10 <= EXPOSURE_MAX
 
 
 @pytest.mark.parametrize("name", ["trellis.service", "trellis@plant-a.service"])

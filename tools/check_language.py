@@ -282,17 +282,17 @@ def check(root: Path) -> list[Violation]:
     files = read_text_files(root)
     index = PythonIndex(files)
     allowed = AllowList({file.path: file for file in files})
-    found = [*missing_docstrings(index), *exception_openings(index)]
+    violations = [*missing_docstrings(index), *exception_openings(index)]
     for file in files:
         if file.path not in EXEMPT:
-            found += [*banned_words(file), *old_names(file)]
-        found += [*old_modules(file), *long_lines(file)]
+            violations += [*banned_words(file), *old_names(file)]
+        violations += [*old_modules(file), *long_lines(file)]
     for module in index.modules.values():
-        found += docstring_openings(module)
-    found = [violation for violation in found if not allowed.covers(violation)]
-    found += duplicate_classes(index, allowed)
-    found += allowed.violations()
-    return sorted(found)
+        violations += docstring_openings(module)
+    violations = [violation for violation in violations if not allowed.covers(violation)]
+    violations += duplicate_classes(index, allowed)
+    violations += allowed.violations()
+    return sorted(violations)
 
 
 def table(violations: list[Violation]) -> Iterator[str]:

@@ -190,21 +190,21 @@ class RestrictedIdentity(Identity):
     def publish_decisions(
         self, exchange: str, key: str, topic: bytes | None
     ) -> list[RightsDecision]:
-        found = [self._write_decision(exchange)]
+        decisions = [self._write_decision(exchange)]
         if topic is None:
-            return found
+            return decisions
         about = self._topics.get(exchange)
         if about is not None:
             allows = is_found(about[0], key)
-            found.append(RightsDecision("topic permission", about[0].pattern, allows))
+            decisions.append(RightsDecision("topic permission", about[0].pattern, allows))
         if self._rules is not None:
             rule = self._deciding_rule(topic, True)
-            found.append(
+            decisions.append(
                 RightsDecision("topic rule", "", False)
                 if rule is None
                 else RightsDecision("topic rule", rule.text, rule.allow)
             )
-        return found
+        return decisions
 
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         about = self._topics.get(exchange)
@@ -236,14 +236,14 @@ class RestrictedIdentity(Identity):
 
     def rules_about(self, exchange: str, topic_filter: str) -> list[str]:
         about = self._topics.get(exchange)
-        found = [] if about is None else [f"topic permission {about[1].pattern}"]
+        texts = [] if about is None else [f"topic permission {about[1].pattern}"]
         words = topic_filter.split("/")
         for rule in self._rules or ():
             if rule.subscribe and rule.overlaps(words, True):
-                found.append(rule.text)
+                texts.append(rule.text)
                 if rule.covers(words):
                     break
-        return found
+        return texts
 
     def may_publish_everything(self, exchange: str) -> bool:
         about = self._topics.get(exchange)

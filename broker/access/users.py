@@ -61,10 +61,10 @@ class User(Identity):
         if self.role is None:
             return None
         known = self._by_role.get(vhost)
-        found = self.role.permissions_of(self.name, vhost, known)
-        if found is not None and found is not known:
-            self._by_role[vhost] = found
-        return found
+        permissions = self.role.permissions_of(self.name, vhost, known)
+        if permissions is not None and permissions is not known:
+            self._by_role[vhost] = permissions
+        return permissions
 
     @property
     def role_name(self) -> str:

@@ -23,13 +23,13 @@ def has_variable(text: str) -> bool:
     return _WORD.search(text) is not None
 
 
-def check_variables(rule: str, known: tuple[str, ...] = TOPIC_VARIABLES) -> None:
-    """Raise ValueError if a rule has a word in braces that is none of the `known` variables."""
-    for found in _WORD.finditer(rule):
-        word = found[0]
-        if word not in known:
-            nearest = get_close_matches(word, known, 1, 0)[0]
+def check_variables(rule: str, variables: tuple[str, ...] = TOPIC_VARIABLES) -> None:
+    """Raise ValueError if a rule has a word in braces that is none of the `variables`."""
+    for match in _WORD.finditer(rule):
+        word = match[0]
+        if word not in variables:
+            nearest = get_close_matches(word, variables, 1, 0)[0]
             raise ValueError(
                 f"there is no variable {word}; the nearest is {nearest}, and there are "
-                f"{', '.join(known)}"
+                f"{', '.join(variables)}"
             )

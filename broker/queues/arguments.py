@@ -322,8 +322,8 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
 
 def parse_age(age: object) -> i64:
     """Return an age such as `7D` in milliseconds, or -1 if the value is not an age."""
-    found = _AGES.fullmatch(age) if isinstance(age, str) else None
-    return i64(int(found[1]) * _UNITS[found[2]] * 1000) if found is not None else -1
+    match = _AGES.fullmatch(age) if isinstance(age, str) else None
+    return i64(int(match[1]) * _UNITS[match[2]] * 1000) if match is not None else -1
 
 
 def _check_type(thing: str, arguments: Mapping[str, object]) -> None:

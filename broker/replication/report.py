@@ -68,16 +68,16 @@ class NodeReport:
     def decode(offset: int, text: str) -> NodeReport:
         """Return the report from its offset and its text; missing fields have default values."""
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            document = None
+        if not isinstance(document, dict):
             return NodeReport(offset)
         known = NodeReport(offset)
         fields = {
-            name: found[name]
+            name: document[name]
             for name, value in asdict(known).items()
-            if name != "offset" and type(found.get(name)) is type(value)
+            if name != "offset" and type(document.get(name)) is type(value)
         }
         return NodeReport(offset, **fields)
 

@@ -114,10 +114,10 @@ def test_a_deleted_shovel_stops_and_a_changed_one_starts_again(pair: TrellisPair
     pair.near.basic_publish("", "d", b"2")
     # The old shovel may have taken the message before it was stopped.
     while True:
-        found = [pair.far.basic_get(f"change.{number}", auto_ack=True)[2] for number in (1, 2)]
-        if found[1] is not None:
+        bodies = [pair.far.basic_get(f"change.{number}", auto_ack=True)[2] for number in (1, 2)]
+        if bodies[1] is not None:
             break
-        if found[0] is not None:
+        if bodies[0] is not None:
             pair.near.basic_publish("", "d", b"2")
     # The counts include the messages that the old definition has moved.
     pair.local.wait("change", lambda row: row["sent"] >= 2)

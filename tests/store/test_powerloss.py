@@ -338,7 +338,7 @@ def remove_before_the_mark(log: SegmentLog) -> int:
             log.disk.remove(file.path)
             dropped += int(file.size)
         mark_gap(log, run)
-        log.forget(run)
+        log.unlist(run)
     return dropped
 
 

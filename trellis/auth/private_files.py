@@ -40,7 +40,7 @@ def scram_secret(directory: Path | None) -> bytes:
         return fresh
     path = directory / SCRAM_SECRET_FILE
     try:
-        kept = path.read_bytes()
+        secret = path.read_bytes()
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -48,11 +48,11 @@ def scram_secret(directory: Path | None) -> bytes:
             f"{path}: cannot be read ({error.strerror}); make it readable for the broker"
         ) from None
     else:
-        if len(kept) == SCRAM_SECRET_BYTES:
-            return kept
+        if len(secret) == SCRAM_SECRET_BYTES:
+            return secret
         raise SettingsError(
-            f"{path}: has {len(kept)} bytes instead of {SCRAM_SECRET_BYTES}; restore the file from "
-            "a copy, or delete the file to get a new secret"
+            f"{path}: has {len(secret)} bytes instead of {SCRAM_SECRET_BYTES}; restore the file "
+            "from a copy, or delete the file to get a new secret"
         )
     try:
         write_private(path, fresh)

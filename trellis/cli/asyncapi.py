@@ -108,13 +108,13 @@ def _own_servers(settings: Settings, url: str | None) -> list[str]:
     If `url`, the URL of the broker's HTTP API, is given, all URLs have its host. A listener whose
     port is 0, a free port chosen at the start, is left out.
     """
-    found = []
+    urls = []
     for name in _LISTENERS:
         listener = getattr(settings, name)
         if listener.enabled and listener.port:
             host = (urlsplit(url).hostname if url else None) or _host(listener.addresses)
-            found.append(f"{name}://{f'[{host}]' if ':' in host else host}:{listener.port}")
-    return found
+            urls.append(f"{name}://{f'[{host}]' if ':' in host else host}:{listener.port}")
+    return urls
 
 
 def _host(addresses: list[str]) -> str:

@@ -135,9 +135,9 @@ def _adopt(
 
     cluster = settings.cluster
     adoption = Adoption(log, cluster.name, settings.node.name, cluster.timing)
-    found = adoption.examine(survey, arguments.over_records, arguments.behind)
-    confirm(arguments, adoption.consequences(survey, found))
-    epoch = _carry_out(settings, survey, adoption, found)
+    log_survey = adoption.examine(survey, arguments.over_records, arguments.behind)
+    confirm(arguments, adoption.consequences(survey, log_survey))
+    epoch = _carry_out(settings, survey, adoption, log_survey)
     text = (
         f"the log of '{cluster.name}' begins with {survey.path} (epoch {epoch}): start this node "
         "with `trellis serve`, then give each other node a copy of its directory with `trellis "
@@ -188,7 +188,7 @@ def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySu
 
 
 def _carry_out(
-    settings: Settings, survey: DirectorySurvey, adoption: Adoption, found: LogSurvey
+    settings: Settings, survey: DirectorySurvey, adoption: Adoption, log_survey: LogSurvey
 ) -> int:
     """Begin the log with the data directory.
 
@@ -207,6 +207,6 @@ def _carry_out(
         settings.store.segment,
     )
     try:
-        return adoption.carry_out(survey, directory, found)
+        return adoption.carry_out(survey, directory, log_survey)
     finally:
         directory.close()

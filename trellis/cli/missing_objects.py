@@ -69,16 +69,16 @@ def advice_about(error: str, list_rows: ListRows) -> str:
 
     `list_rows` returns [] if the user may not read the list.
     """
-    found = next((match for text in _TEXTS if (match := text.search(error))), None)
-    if found is None or found["kind"] not in _KINDS:
+    match = next(filter(None, (text.search(error) for text in _TEXTS)), None)
+    if match is None or match["kind"] not in _KINDS:
         return ""
-    kind, name, vhost = _KINDS[found["kind"]], found["name"], found["vhost"]
+    kind, name, vhost = _KINDS[match["kind"]], match["name"], match["vhost"]
     path = (*kind.path, vhost) if kind.by_vhost and vhost else kind.path
-    known: list[str] = []
+    names: list[str] = []
     if path:
         query = {"page": 1, "page_size": NAMES_MAX, "columns": kind.field}
-        known = [str(row.get(kind.field, "")) for row in list_rows(path, query)[:NAMES_MAX]]
-    near = get_close_matches(name, known, 1, SIMILARITY_MIN)
+        names = [str(row.get(kind.field, "")) for row in list_rows(path, query)[:NAMES_MAX]]
+    near = get_close_matches(name, names, 1, SIMILARITY_MIN)
     nearest = f"; the nearest is '{near[0]}'" if near and near[0] != name else ""
     words = [name] if kind.by_name else []
     if kind.by_vhost and vhost not in (None, "/"):

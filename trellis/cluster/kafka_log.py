@@ -128,7 +128,7 @@ class KafkaLog:
         """Return the reports of all nodes of the cluster by name. Raises LogUnreachable."""
         return node_reports(self._cluster, self._topic)
 
-    def forget(self, node: str) -> None:
+    def remove_report(self, node: str) -> None:
         """Remove the report of a node that does not run. Raises LogUnreachable."""
         self._topic.delete_group(group_name(self._cluster, node))
 

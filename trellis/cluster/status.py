@@ -193,7 +193,7 @@ def _unreported(reports: Mapping[str, NodeReport]) -> set[str]:
     return {name for report in reports.values() for name in report.unreported.splitlines()}
 
 
-def forget(cluster: ClusterSettings, node: str) -> None:
+def remove_node(cluster: ClusterSettings, node: str) -> None:
     """Remove a node from the cluster, so that the log is no longer kept for this node.
 
     The active node removes the name from the list of nodes. Raises LogUnreachable,

@@ -149,7 +149,7 @@ class GatewayProcess:
             ours.close()
         if self._closed:
             return
-        if server.said_bye:
+        if server.has_announced_end:
             logs.info("http_gateway_ended", reason="idle or reloaded")
         else:
             self._counters.gateways_lost += 1

@@ -315,9 +315,9 @@ async def detailed_metrics(node: BrokerNode, http: HttpCounters, query: str) -> 
     Prometheus may scrape brokers of several versions. The help text of the metric that counts the
     unknown families names them, and the known ones.
     """
-    asked = parse_qsl(query, keep_blank_values=True)
-    families = [value for name, value in asked if name == "family"]
-    vhosts = [value for name, value in asked if name == "vhost"]
+    parameters = parse_qsl(query, keep_blank_values=True)
+    families = [value for name, value in parameters if name == "family"]
+    vhosts = [value for name, value in parameters if name == "vhost"]
     scrape = await begin(node, http, families, vhosts, _DETAILED)
     await fill(scrape, OBJECTS_MAX)
     node_metrics.add_identity(scrape.page, node, node_metrics.DETAILED)

@@ -91,12 +91,12 @@ def entry_of(
     """
     if user is None and variables and "%u" in topic:
         return None, True
-    found = filter_of(topic, user or "", variables)
-    if found is None:
+    converted = filter_of(topic, user or "", variables)
+    if converted is None:
         if allow:
             return None, False
         return Entry(False, publish, subscribe, "$+/#" if topic.startswith("$") else "#"), False
-    topic_filter, exact = found
+    topic_filter, exact = converted
     if allow and not exact:
         return None, False
     return Entry(allow, publish, subscribe, topic_filter), exact

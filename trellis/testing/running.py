@@ -228,11 +228,11 @@ class RunningBroker:
         """
         wanted = {"ackmode": "ack_requeue_false", "count": 1, "encoding": "base64"}
         until = time.monotonic() + timeout
-        while not (found := self.api("POST", f"queues/%2F/{quote(queue, '')}/get", wanted)):
+        while not (messages := self.api("POST", f"queues/%2F/{quote(queue, '')}/get", wanted)):
             if time.monotonic() > until:
                 raise AssertionError(f"no message came to queue '{queue}' within {timeout:g} s")
             time.sleep(POLL_SECONDS)
-        return base64.b64decode(found[0]["payload"])
+        return base64.b64decode(messages[0]["payload"])
 
     def fates(self) -> dict[str, int]:
         """Return how messages and their copies ended: {"routed": 3, "acknowledged": 2, ...}.
@@ -242,7 +242,7 @@ class RunningBroker:
         url = f"http://{self.addresses['metrics']}/metrics"
         with urllib.request.urlopen(url, timeout=30) as answer:
             page = answer.read().decode()
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for _, fate, count in _FATE.findall(page):
-            found[fate] = found.get(fate, 0) + int(float(count))
-        return {fate: count for fate, count in found.items() if count}
+            counts[fate] = counts.get(fate, 0) + int(float(count))
+        return {fate: count for fate, count in counts.items() if count}

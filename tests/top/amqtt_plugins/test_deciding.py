@@ -70,7 +70,7 @@ async def test_a_password_file_of_amqtt_decides_about_clients_of_both_protocols(
     }
     assert isinstance(frames["bobs"][1], spec.Connection.Tune)
     assert frames["wrong"][1].reply_code == 403
-    assert house.authenticator.asked == 6
+    assert house.authenticator.submitted == 6
     assert house.authenticator.waiting == 0
 
 

@@ -74,23 +74,23 @@ async def role(call: Call) -> Row:
     virtual host, `losing` counts the users without permissions of their own there, who may not use
     it any more.
     """
-    found = known_role(call)
+    candidate = known_role(call)
     wanted = call.query.get("vhost")
     users: list[User] = []
     async with call.slice() as work:
         for user in list(call.broker.users.by_name.values()):
-            if user.role is found and user.name not in call.node.accounts.settings_accounts:
+            if user.role is candidate and user.name not in call.node.accounts.settings_accounts:
                 users.append(user)
             if work.over:
                 await work.pause()
     rows = []
-    for name, grant in list(found.grants.items()):
+    for name, grant in list(candidate.grants.items()):
         vhost = call.broker.vhosts.get(name)
         if vhost is not None and wanted in (None, name):
             losing = {user.name for user in users if name not in user.permissions}
             clients = await _clients(call, vhost, losing)
             rows.append({"vhost": name, **grant.row, "losing": len(losing), **clients})
-    return {"role": found.name, "users": len(users), "vhosts": rows}
+    return {"role": candidate.name, "users": len(users), "vhosts": rows}
 
 
 async def _clients(call: Call, vhost: VirtualHost, users: set[str]) -> Row:
@@ -121,16 +121,16 @@ async def vhost(call: Call) -> Row:
     `published` counts the messages that were published there since the time `since` (about an
     hour): their publishers are disconnected. `deepest` are the queues with the most messages.
     """
-    found = call.vhost(call.path_parameters[0])
-    ready, unacknowledged = await count_messages(found)
+    candidate = call.vhost(call.path_parameters[0])
+    ready, unacknowledged = await count_messages(candidate)
     counts = {
         "messages": ready + unacknowledged,
         "queues": 0,
         "streams": 0,
         "rows": 0,
-        "exchanges": sum(not name.startswith("amq.") for name in found.exchanges if name),
-        "policies": len(found.policies.by_name) + len(found.policies.operator_by_name),
-        "retained": len(found.retained),
+        "exchanges": sum(not name.startswith("amq.") for name in candidate.exchanges if name),
+        "policies": len(candidate.policies.by_name) + len(candidate.policies.operator_by_name),
+        "retained": len(candidate.retained),
         "sessions": 0,
         "connections": 0,
         "users": 0,
@@ -140,12 +140,12 @@ async def vhost(call: Call) -> Row:
     await call.node.topic_collector.collect()
     history = HistorySum(call.broker.history)
     async with call.slice() as work:
-        for step in _counting(call, found, counts, deepest, history):
+        for step in _counting(call, candidate, counts, deepest, history):
             assert step is None
             if work.over:
                 await work.pause()
     return {
-        "vhost": found.name,
+        "vhost": candidate.name,
         **counts,
         "since": int(history.since),
         "deepest": _deepest(deepest),

@@ -94,12 +94,12 @@ class PolicyRemoval:
             self._shown = _most_lost(self._shown)
 
     def _examine_queue(self, queue: Queue) -> Iterator[None]:
-        given = queue.arguments.arguments
-        kind = given.get("x-queue-type")
+        declared = queue.arguments.arguments
+        kind = declared.get("x-queue-type")
         if self._vhost.policies.for_queue(queue.name, kind) is not self._policy:
             return
-        policy = self._left.arguments(queue.name, given)
-        after = QueueArguments(queue.name, self._vhost.name, given, policy)
+        policy = self._left.arguments(queue.name, declared)
+        after = QueueArguments(queue.name, self._vhost.name, declared, policy)
         changes = {
             key: [value, _effect(after, key)]
             for key in EFFECTS
@@ -132,13 +132,13 @@ class PolicyRemoval:
         cursor = PeekCursor()
         in_memory = int(queue.depth) - queue.paged
         while len(sizes) < in_memory and self._bodies_left > 0:
-            found = peek(queue, cursor, min(BODIES_STEP, in_memory - len(sizes)))
-            if not found:  # The queue has delivered messages meanwhile.
+            messages = peek(queue, cursor, min(BODIES_STEP, in_memory - len(sizes)))
+            if not messages:  # The queue has delivered messages meanwhile.
                 return
-            for peeked in found:
+            for peeked in messages:
                 message = peeked.message
                 sizes.append(0 if message is None else message.encoding.size(message.content))
-            self._bodies_left -= len(found)
+            self._bodies_left -= len(messages)
             yield None
 
     def _examine_exchange(self, exchange: Exchange) -> None:
