@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -48,10 +49,13 @@ from broker.vhost.vhost import VirtualHost
 from protocols.deferred_reply import DeferredReply, add_reply
 from protocols.incomplete_message import INCOMPLETE_MAX, INCOMPLETE_PATIENCE, IncompleteMessage
 from protocols.login_input import LOGIN_INPUT_MAX
-from protocols.peer import Peer, no_backlog
+from protocols.peer import Peer
 from protocols.redirect import Redirect
 from protocols.refusal_fields import refusal_fields, unlogged
 from protocols.tally import FrontCounters
+
+#: The `_input` of all connections without unconsumed input. It is never changed.
+_NO_INPUT: Final[list[bytes]] = []
 
 
 class ConnectionRegistry:
@@ -145,15 +149,13 @@ class Connection(Outlet):
         self.need: i64 = 0
         self.bytes_in: i64 = 0
         #: Input that is not consumed yet, and its size in bytes.
-        self._input: list[bytes] = []
+        self._input = _NO_INPUT
         self._input_size: i64 = 0
         #: True during a call of `consume`.
         self._feeding = False
         front.enter(self)
         #: Sequence number of this connection among all connections of its protocol, from 1.
         self.number = front.opened
-        #: Returns the size of the output that the transport has not sent yet, in bytes.
-        self.transport_backlog: Callable[[], int] = no_backlog
         #: Time at which the client's credentials expire, in ms of Agenda.now; 0 for never.
         self.expires: i64 = 0
         #: The searches for the destinations of the publication that is being handled. None until a
@@ -187,7 +189,9 @@ class Connection(Outlet):
     @property
     def unsent(self) -> int:
         """Size of the output in this object and in the transport that is not sent yet, in bytes."""
-        return int(len(self.out) + self._parts_size) + self.transport_backlog()
+        return int(len(self.out) + self._parts_size) + (
+            0 if self.finished else self.sender.backlog()
+        )
 
     def memory_bytes(self) -> int:
         """Return the bytes of unsent output and unhandled input. Subclasses add deliveries."""
@@ -200,7 +204,7 @@ class Connection(Outlet):
         self.last_input_at = self.agenda.now
         self.bytes_in += len(data)
         if self._input or self.stalled:
-            self._input.append(data)
+            self._keep(data)
             self._input_size += len(data)
             if self.stalled:
                 self._check_login_input()
@@ -211,7 +215,7 @@ class Connection(Outlet):
                 self.limit_incomplete(self._input_size)
                 return
             data = b"".join(self._input)
-            self._input.clear()
+            self._input = _NO_INPUT
         self._feed(data)
 
     def resume(self) -> None:
@@ -219,7 +223,7 @@ class Connection(Outlet):
         self.behind = False
         if self._input and not self.stalled:
             data = b"".join(self._input)
-            self._input.clear()
+            self._input = _NO_INPUT
             self._feed(data)
 
     def _feed(self, data: bytes) -> None:
@@ -232,13 +236,20 @@ class Connection(Outlet):
             self._feeding = False
         self._input_size = 0 if self.finished else len(data) - used
         if self._input_size > 0:
-            self._input.append(data[used:] if used > 0 else data)
+            self._keep(data[used:] if used > 0 else data)
             if self.stalled:
                 self._check_login_input()
             elif not self.behind:
                 self.limit_incomplete(self._input_size)
         if (len(self.out) > 0 or self._parts_size > 0) and not self.dirty:
             self.touch()
+
+    def _keep(self, data: bytes) -> None:
+        """Append bytes to the input that is not consumed yet."""
+        if self._input is _NO_INPUT:
+            self._input = [data]
+        else:
+            self._input.append(data)
 
     def _check_login_input(self) -> None:
         """Abort the connection if its client sends too much input before the login is complete.
@@ -431,8 +442,7 @@ class Connection(Outlet):
                 self._held_in.held_publishers.pop(self, None)
                 self._held_in = None
             self.reason = self.reason or reason
-            self.transport_backlog = no_backlog
-            self._input.clear()
+            self._input = _NO_INPUT
             self._input_size = 0
             self.front.leave(self)
             self._release()

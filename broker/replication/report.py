@@ -25,7 +25,8 @@ class NodeReport:
     offset: int
     #: Version of Trellis that the node runs.
     version: str = ""
-    #: The state of the node: following, opening, active or stopped; "" if it is not known.
+    #: The state of the node: following, blocked (a standby whose disk is full), opening, active or
+    #: seeding; "" if it is not known.
     state: str = ""
     #: Epoch and last batch that the node knows.
     epoch: int = 0

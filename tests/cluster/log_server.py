@@ -130,8 +130,8 @@ class SocketLog:
         return self.reports().get(self._node)
 
     def reports(self) -> dict[str, NodeReport]:
-        found = self._ask_more({"reports": True})
-        return {name: NodeReport.decode(offset, text) for name, offset, text in found}
+        rows = self._ask_more({"reports": True})
+        return {name: NodeReport.decode(offset, text) for name, offset, text in rows}
 
     def remove_report(self, node: str) -> None:
         self._ask_more({"remove_report": node})

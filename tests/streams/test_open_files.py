@@ -93,8 +93,8 @@ def test_rows_of_streams_whose_files_are_closed_meanwhile_are_all_there(
         assert len(streams.writing) <= most
         if read:
             reader = world.amqp()
-            found = reader.bodies(consume(reader, name=f"s{number}"))
-            assert found == published[number]
+            delivered = reader.bodies(consume(reader, name=f"s{number}"))
+            assert delivered == published[number]
             assert len(streams.reading) <= most
     for number in range(5):
         reader = world.amqp()

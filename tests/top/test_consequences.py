@@ -32,7 +32,7 @@ async def put(broker: Running, path: str, body: Any = None) -> None:
     assert (await api(broker, "PUT", path, body))[0] in (201, 204), path
 
 
-async def asked(commands: Commands, *words: str) -> list[str]:
+async def consequences(commands: Commands, *words: str) -> list[str]:
     """Run a command without --yes and without a terminal; return the lines before its error."""
     code, out, err = await commands.run(*words)
     assert (code, out) == (2, "") and err.endswith(UNASKED), err
@@ -62,14 +62,14 @@ async def test_a_policy_names_the_queues_that_change_and_how(
         "max-length 100 -> 3, overflow 'reject-publish' -> 'drop-head', dead-letter-exchange "
         "'lost' -> not set (policy 'all')"
     )
-    assert await asked(commands, "policies", "clear", "p") == [
+    assert await consequences(commands, "policies", "clear", "p") == [
         "policy 'p' in vhost '/' is deleted: 2 queues and 0 exchanges get other arguments",
         f"queue 'orders': {change}; 5 messages in the queue",
         f"queue 'own': {change.partition(', ')[2]}",
         "2 messages are over a limit, and dropped",
     ]
     assert queue.depth == 5 and queue.arguments.max_length == 100
-    assert await asked(commands, "policies", "clear", "ex") == [
+    assert await consequences(commands, "policies", "clear", "ex") == [
         "policy 'ex' in vhost '/' is deleted: 0 queues and 1 exchange get other arguments",
         "exchange 'shop': alternate-exchange 'lost' -> not set",
     ]
@@ -100,7 +100,7 @@ async def test_a_policy_of_many_queues_names_those_that_lose_most_messages(
         ("q7", 3),
         ("q204", 2),
     ]
-    lines = await asked(commands, "policies", "clear", "p")
+    lines = await consequences(commands, "policies", "clear", "p")
     assert lines[-2:] == [
         f"further queues and exchanges that change: {10 * SHOWN}",
         "5 messages are over a limit, and dropped",
@@ -227,7 +227,7 @@ async def test_permissions_name_the_rights_and_clients_that_end(
     broker: Running, commands: Commands
 ) -> None:
     client = await user_with_clients(broker)
-    assert await asked(commands, "permissions", "clear", "ann") == [
+    assert await consequences(commands, "permissions", "clear", "ann") == [
         (
             "user 'ann' may not use vhost '/' any more: it loses configure '', write '^amq', "
             "read '.*', 1 topic rule"
@@ -237,7 +237,7 @@ async def test_permissions_name_the_rights_and_clients_that_end(
     grant = {"configure": "", "write": "", "read": ".*", "rules": []}
     await put(broker, "roles/devices", {"vhosts": {"/": grant}})
     await put(broker, "users/ann", {"password": "secret", "tags": "", "role": "devices"})
-    lines = await asked(commands, "permissions", "clear", "ann")
+    lines = await consequences(commands, "permissions", "clear", "ann")
     assert lines[0].startswith("user 'ann' in vhost '/' loses its own permissions: configure ''")
     assert lines[1].startswith("the role 'devices' decides then, for ")
     await commands.out("permissions", "clear", "ann", "--yes")
@@ -256,7 +256,7 @@ async def test_a_role_names_the_users_that_lose_it(broker: Running, commands: Co
     await put(broker, "users/bob", {"password": "secret", "tags": "", "role": "devices"})
     rights = {"configure": "", "write": "", "read": ".*"}
     await put(broker, "permissions/%2F/bob", rights)
-    assert await asked(commands, "roles", "clear", "devices") == [
+    assert await consequences(commands, "roles", "clear", "devices") == [
         (
             "role 'devices' grants nothing in vhost '/' any more: configure '', write '.*', "
             "read '.*', 1 topic rule"
@@ -270,7 +270,7 @@ async def test_a_role_names_the_users_that_lose_it(broker: Running, commands: Co
     assert "2 users have the role" in await commands.fails("roles", "delete", "devices")
     await commands.out("roles", "assign", "--none", "ann", "bob")
     assert await client.socket.read_to_end()
-    lines = await asked(commands, "roles", "delete", "devices")
+    lines = await consequences(commands, "roles", "delete", "devices")
     assert lines[0] == "role 'devices', which no user has, is deleted"
     assert len(lines) == 3 and "grants nothing in vhost 'v' any more" in lines[2]
     assert (await api(broker, "GET", "roles/devices"))[0] == 200
@@ -295,7 +295,7 @@ async def test_a_virtual_host_names_what_is_deleted_and_what_becomes_unroutable(
     for exchange, key in (("amq.default", "orders"), ("shop", "nothing"), ("shop", "nothing")):
         body = message | {"routing_key": key}
         assert (await api(broker, "POST", f"exchanges/v/{exchange}/publish", body))[0] == 200
-    lines = await asked(commands, "vhosts", "delete", "v")
+    lines = await consequences(commands, "vhosts", "delete", "v")
     lines = [re.sub(r"^[0-9.,]+ messages/s|in the last .*", "…", line) for line in lines]
     assert [line for line in lines if " come now" not in line] == [
         "vhost 'v' is deleted with 2 queues and 1 message; 0 connections are closed",
@@ -323,7 +323,7 @@ async def test_a_delayed_message_is_shown_before_it_is_cancelled(
     await broker.until(lambda: "later" in delays and delays["later"].depth == 1)
     (row,) = await commands.json("list", "delayed")
     cancel = ["list", "delayed", "--cancel", f"/:later:{row['id']}"]
-    (line,) = await asked(commands, *cancel)
+    (line,) = await consequences(commands, *cancel)
     assert line.startswith(
         f"message {row['id']} of exchange 'later' in vhost '/' is removed: routing key 'k', 5 B, "
         "due in "

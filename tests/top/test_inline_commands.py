@@ -69,14 +69,14 @@ ONLY_HELP: Final = {
 def commands_of(page: Path) -> list[list[str]]:
     """Return the words of each command in the running text of a page, without `trellis`."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    found = re.findall(r"`(?:\.run/bin/)?trellis ([a-z][^`]*)`", " ".join(text.split("\n")))
-    return [shlex.split(re.sub(r"\s+", " ", words)) for words in sorted(set(found))]
+    texts = re.findall(r"`(?:\.run/bin/)?trellis ([a-z][^`]*)`", " ".join(text.split("\n")))
+    return [shlex.split(re.sub(r"\s+", " ", words)) for words in sorted(set(texts))]
 
 
 def actions_of(parser: Parser) -> dict[str, Parser]:
     """Return the parsers of the actions of a command by name; {} if the command has no actions."""
-    found = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
-    return dict(found[0].choices) if found else {}
+    groups = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    return dict(groups[0].choices) if groups else {}
 
 
 def faults_of(words: list[str]) -> list[str]:
@@ -99,17 +99,17 @@ def faults_of(words: list[str]) -> list[str]:
 
 def faults_of_flags(parser: Parser, words: list[str]) -> Iterator[str]:
     """Yield an error text for each flag in `words`, and each value, that a parser refuses."""
-    known: dict[str, argparse.Action] = parser._option_string_actions
+    actions: dict[str, argparse.Action] = parser._option_string_actions
     for word, following in pairwise([*words, ""]):
         if word == "|":  # The next words belong to another program.
             return
         if not word.startswith("-") or word == "-":
             continue
         flag, equals, value = word.partition("=")
-        if flag not in known:
+        if flag not in actions:
             yield f"`{parser.prog}` has no flag {flag}"
             continue
-        action = known[flag]
+        action = actions[flag]
         value = value if equals else following
         if action.nargs != 0 and value and not value.isupper():
             try:
@@ -156,12 +156,12 @@ async def broker(start: Start) -> AsyncIterator[Running]:
 
 def test_every_page_names_only_commands_actions_and_flags_that_exist() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-    found = {
+    faults_by_page = {
         page.name: faults
         for page in pages
         if (faults := [fault for words in commands_of(page) for fault in faults_of(words)])
     }
-    assert found == {}
+    assert faults_by_page == {}
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_every_page_names_only_commands_actions_and_flags_that_exist() -> None:
     ],
 )
 def test_a_misspelt_command_action_or_flag_is_found(text: str, fault: str) -> None:
-    (found,) = faults_of(text.split())
-    assert found.startswith(fault)
+    (first,) = faults_of(text.split())
+    assert first.startswith(fault)
 
 
 @pytest.mark.parametrize(
@@ -197,12 +197,12 @@ async def test_the_commands_in_the_text_of_a_page_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     commands = Commands(broker, capsys, monkeypatch)
-    found = commands_of(DOCS / f"{page}.md")
-    assert found
+    page_commands = commands_of(DOCS / f"{page}.md")
+    assert page_commands
     monkeypatch.setenv("TRELLIS_URL", f"http://127.0.0.1:{broker.port('http')}")
     monkeypatch.setenv("TRELLIS_USER", "admin")
     monkeypatch.setenv("TRELLIS_PASSWORD", "known")
-    for words in found:
+    for words in page_commands:
         given = filled_in(words)
         if any(tuple(words[: len(key)]) == key for key in ONLY_HELP) or not is_complete(given):
             named = [word for word in words if re.fullmatch(r"[a-z][a-z-]*", word)][:2]

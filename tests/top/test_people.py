@@ -124,7 +124,7 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "error"),
     [
         (["users", "add", "known"], 1, "there is a user known"),
         (
@@ -150,11 +150,11 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
     ],
 )
 async def test_refused_command_prints_one_line(
-    broker: Running, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+    broker: Running, capsys: pytest.CaptureFixture[str], words: list[str], code: int, error: str
 ) -> None:
     answered, out, err = await trellis(broker, capsys, *words)
     assert (answered, out, err.count("\n")) == (code, "", 1)
-    assert said in err
+    assert error in err
 
 
 async def test_refused_user_is_named_in_the_error(

@@ -46,8 +46,8 @@ class Scram:
         self.peer = ScramClient([METHOD], user, password)
 
     async def packet(self) -> Any:
-        (found,) = read(await self.socket.read())
-        return found
+        (packet,) = read(await self.socket.read())
+        return packet
 
     async def connect(self, name: str | None = None, first: bytes | None = None) -> Any:
         """Send CONNECT with the first message; return the answer."""
@@ -302,20 +302,27 @@ async def test_another_method_is_not_known(start: Start) -> None:
 @given(st.text(min_size=1, max_size=20))
 def test_a_hash_accepts_its_password(password: str) -> None:
     data = password.encode("utf-8", "surrogatepass")
-    made = scram_hash(data)
-    assert verify(made, data) and not verify(made, data + b"x") and not verify(made, b"")
+    stored_hash = scram_hash(data)
+    assert (
+        verify(stored_hash, data)
+        and not verify(stored_hash, data + b"x")
+        and not verify(stored_hash, b"")
+    )
 
 
 def test_a_hash_is_the_one_that_clients_compute() -> None:
     assert verify(EXAMPLE, b"pencil")
     # SASLprep (RFC 4013): the client normalizes the password.
-    made = scram_hash("I\u00adX\u2168".encode())
+    stored_hash = scram_hash("I\u00adX\u2168".encode())
     mechanism = ScramMechanism(METHOD)
-    iterations, salt = int(made.split("$")[1].split(":")[0]), made.split(":")[1].split("$")[0]
+    iterations, salt = (
+        int(stored_hash.split("$")[1].split(":")[0]),
+        stored_hash.split(":")[1].split("$")[0],
+    )
     salt_bytes = base64.b64decode(salt)
     _, stored_key, server_key, _ = mechanism.make_auth_info("IXIX", iterations, salt_bytes)
     texts = [base64.b64encode(key).decode() for key in (stored_key, server_key)]
-    assert made.endswith("$" + ":".join(texts))
+    assert stored_hash.endswith("$" + ":".join(texts))
 
 
 def test_a_hash_is_imported_and_exported() -> None:

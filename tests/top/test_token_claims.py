@@ -44,9 +44,9 @@ def user_of(claims: dict[str, Any], **settings: Any) -> TokenIdentity:
 
 
 def within(identity: TokenIdentity, vhost: str = "/", client_id: str = "c") -> Identity:
-    found = identity.for_vhost(vhost, client_id)
-    assert found is not None and identity.for_vhost(vhost, client_id) is found
-    return found
+    narrowed = identity.for_vhost(vhost, client_id)
+    assert narrowed is not None and identity.for_vhost(vhost, client_id) is narrowed
+    return narrowed
 
 
 # -- patterns of scopes
@@ -120,8 +120,8 @@ def test_scopes_come_from_several_claims_and_aliases() -> None:
 def test_a_placeholder_is_one_word_taken_literally(
     scope: str, claims: dict[str, Any], expected: str | None
 ) -> None:
-    found = user_of(claims, grants=(scope,)).grants.scopes
-    assert [one.text for one in found] == ([expected] if expected else [])
+    scopes = user_of(claims, grants=(scope,)).grants.scopes
+    assert [one.text for one in scopes] == ([expected] if expected else [])
 
 
 @given(LETTERS)

@@ -9,7 +9,7 @@ from pathlib import Path
 from trellis.cli import cluster_adopt, cluster_demo
 from trellis.cli.actions import add_json, add_result, ask, print_json, print_result, show
 from trellis.cli.api_client import add_login
-from trellis.cli.cluster_log import cluster_settings
+from trellis.cli.cluster_log import cluster_settings, failure
 from trellis.cli.parsing import (
     CommandError,
     Commands,
@@ -136,7 +136,7 @@ def check_cluster(arguments: argparse.Namespace) -> int:
             print(f"created topic '{cluster.log_topic}'")
         findings = list(check.findings(cluster))
     except check.FAILURES as error:
-        raise CommandError(str(error)) from None
+        raise failure(error) from None
     if arguments.json:
         names = {"cluster": cluster.name, "topic": cluster.log_topic, "servers": cluster.servers}
         print_json({**names, "created": created, "findings": findings})
@@ -156,7 +156,7 @@ def show_status(arguments: argparse.Namespace) -> int:
     try:
         cluster_status = status.status(cluster)
     except status.FAILURES as error:
-        raise CommandError(str(error)) from None
+        raise failure(error) from None
     if arguments.json:
         document = {
             "cluster": cluster.name,
@@ -208,7 +208,7 @@ def seed_node(arguments: argparse.Namespace) -> int:
     try:
         status.announce(cluster, arguments.node, directory)
     except status.FAILURES as error:
-        raise CommandError(str(error)) from None
+        raise failure(error) from None
     size = copy_directory(directory, str(arguments.target.expanduser()))
     text = (
         f"{size} bytes copied to {arguments.target}: move it to the data directory of node "
@@ -228,7 +228,7 @@ def forget_node(arguments: argparse.Namespace) -> int:
     try:
         status.remove_node(cluster, arguments.node)
     except status.FAILURES as error:
-        raise CommandError(str(error)) from None
+        raise failure(error) from None
     text = f"node '{arguments.node}' is removed; the active node applies this within seconds"
     print_result(arguments, text, node=arguments.node, changed=True)
     return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trellis.cli.actions import add_result, print_json, print_result
-from trellis.cli.cluster_log import cluster_settings
+from trellis.cli.cluster_log import cluster_settings, failure
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.parsing import CommandError, Commands, Parser, add_settings, load_settings
 from trellis.cli.store import data_directory
@@ -82,7 +82,7 @@ def adopt(arguments: argparse.Namespace) -> int:
             f"{error}; the data directory is unchanged, so repeat this command"
         ) from None
     except (LogUnreachable, ReplicationError, StoreError) as error:
-        raise CommandError(str(error)) from None
+        raise failure(error) from None
 
 
 def _survey(directory: Path) -> DirectorySurvey:
@@ -124,7 +124,7 @@ def _open(arguments: argparse.Namespace, settings: Settings) -> ReplicatedLog:
             log.close()
             raise
     except (LogUnreachable, ReplicationError) as error:
-        raise CommandError(str(error)) from None
+        raise failure(error) from None
     return log
 
 

@@ -79,7 +79,8 @@ class KafkaTopic:
     def __init__(self, cluster: ClusterSettings) -> None:
         self._cluster = cluster
         self._name = cluster.log_topic
-        self._admin = AdminClient(admin_options(cluster), logger=ClientLog("admin"))
+        self._log = ClientLog("admin")
+        self._admin = AdminClient(admin_options(cluster), logger=self._log)
         self._offsets = GroupOffsets(cluster, PARTITION)
 
     def facts(self) -> TopicFacts:
@@ -181,12 +182,12 @@ class KafkaTopic:
 
     def groups(self, prefix: str) -> list[str]:
         """Return the names of all consumer groups that begin with a prefix."""
+        task = "list the consumer groups for topic"
         future = self._admin.list_consumer_groups(request_timeout=REQUEST_SECONDS)
-        found = self._wait("list the consumer groups for topic", future)
+        found = self._wait(task, future)
         for error in found.errors:
-            raise unreachable(
-                "list the consumer groups for topic", self._cluster, error_in(error)
-            ) from error
+            known = error if isinstance(error, KafkaError) else error_in(error)
+            raise unreachable(task, self._cluster, known, self._log.reason)
         return sorted(group.group_id for group in found.valid if group.group_id.startswith(prefix))
 
     def delete_group(self, group: str) -> None:
@@ -237,9 +238,11 @@ class KafkaTopic:
         try:
             return future.result(REQUEST_SECONDS + 1)
         except KafkaException as error:
-            raise unreachable(task, self._cluster, error_in(error)) from error
+            self._admin.poll(0)  # Delivers the log lines of the library.
+            reason = self._log.reason
+            raise unreachable(task, self._cluster, error_in(error), reason) from error
         except TimeoutError as error:
             text = f"cannot {task} '{self._name}' at {self._cluster.servers}: no answer"
             raise LogUnreachable(text) from error
         finally:
-            self._admin.poll(0)  # Delivers the log lines of the library.
+            self._admin.poll(0)

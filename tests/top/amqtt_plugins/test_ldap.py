@@ -109,9 +109,9 @@ def slapd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slapd]:
     if not (FETCHED / "complete").exists():
         pytest.skip("slapd is not there: run `make ldap`")
     monkeypatch.syspath_prepend(str(FETCHED / "python"))
-    made = Slapd(tmp_path)
-    yield made
-    made.stop()
+    server = Slapd(tmp_path)
+    yield server
+    server.stop()
 
 
 async def start_with(start: Start, slapd: Slapd) -> Running:
