@@ -160,7 +160,7 @@ async def test_dead_letters_are_not_counted_as_dropped(broker: Running, commands
         body = {"pattern": "^q", "definition": {"max-length": limit}, "priority": priority}
         await put(broker, f"policies/%2F/{name}", body)
     await publish(broker, "q", [1] * 5)
-    lines = await asked(commands, "policies", "clear", "p")
+    lines = await consequences(commands, "policies", "clear", "p")
     assert lines[-1] == (
         "3 messages are over a limit, and go to the dead letter exchange of the queue"
     )
@@ -194,7 +194,7 @@ async def test_the_number_of_examined_bodies_is_bounded(
         await publish(broker, name, [1, 1, 1])
     _, answer = await api(broker, "GET", "consequences/policies/%2F/p")
     assert (answer["uncounted"], answer["dropped"]) == (1, 3)
-    assert (await asked(commands, "policies", "clear", "p"))[-1] == (
+    assert (await consequences(commands, "policies", "clear", "p"))[-1] == (
         "1 queue may lose further messages, which are over the limit max-length-bytes"
     )
 
