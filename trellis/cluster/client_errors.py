@@ -104,5 +104,5 @@ def unreachable(
 
 def error_in(error: KafkaException) -> KafkaError:
     """Return the error of Kafka's client library in an exception."""
-    found: KafkaError = error.args[0]
-    return found
+    kafka_error: KafkaError = error.args[0]
+    return kafka_error

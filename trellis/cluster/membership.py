@@ -284,8 +284,8 @@ class Membership:
 
 def place_of(directory: Path) -> int:
     """Return a number that identifies this host and a data directory, the same after a restart."""
-    found = directory.stat()
-    text = f"{socket.gethostname()} {directory.resolve()} {found.st_dev} {found.st_ino}"
+    status = directory.stat()
+    text = f"{socket.gethostname()} {directory.resolve()} {status.st_dev} {status.st_ino}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]) | 1
 
 

@@ -91,11 +91,11 @@ class KafkaTopic:
         futures = self._admin.describe_topics(
             TopicCollection([self._name]), request_timeout=REQUEST_SECONDS
         )
-        found = self._wait("describe topic", futures[self._name])
-        first = found.partitions[PARTITION]
+        description = self._wait("describe topic", futures[self._name])
+        first = description.partitions[PARTITION]
         return TopicFacts(
-            str(found.topic_id),
-            len(found.partitions),
+            str(description.topic_id),
+            len(description.partitions),
             len(first.replicas),
             len(first.isr),
             first.leader is not None and first.leader.id >= 0,
@@ -107,11 +107,11 @@ class KafkaTopic:
 
     def nodes(self) -> list[int]:
         """Return the ids of the nodes of the Kafka cluster that are Kafka brokers."""
-        found = self._wait(
+        description = self._wait(
             "list the nodes for topic",
             self._admin.describe_cluster(request_timeout=REQUEST_SECONDS),
         )
-        return sorted(int(node.id) for node in found.nodes)
+        return sorted(int(node.id) for node in description.nodes)
 
     def node_settings(self, node: int) -> dict[str, str]:
         """Return the settings of a Kafka node, by name."""
@@ -184,11 +184,13 @@ class KafkaTopic:
         """Return the names of all consumer groups that begin with a prefix."""
         task = "list the consumer groups for topic"
         future = self._admin.list_consumer_groups(request_timeout=REQUEST_SECONDS)
-        found = self._wait(task, future)
-        for error in found.errors:
+        listing = self._wait(task, future)
+        for error in listing.errors:
             known = error if isinstance(error, KafkaError) else error_in(error)
             raise unreachable(task, self._cluster, known, self._log.reason)
-        return sorted(group.group_id for group in found.valid if group.group_id.startswith(prefix))
+        return sorted(
+            group.group_id for group in listing.valid if group.group_id.startswith(prefix)
+        )
 
     def delete_group(self, group: str) -> None:
         """Delete a consumer group, unless it does not exist."""
@@ -216,10 +218,10 @@ class KafkaTopic:
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=seconds,
         )
-        found = int(self._wait(_ASK, next(iter(futures.values()))).offset)
-        if found < 0:  # With this offset, the library reports a lost connection.
+        offset = int(self._wait(_ASK, next(iter(futures.values()))).offset)
+        if offset < 0:  # With this offset, the library reports a lost connection.
             raise unreachable(_ASK, self._cluster, KafkaError(KafkaError._TRANSPORT))
-        return found
+        return offset
 
     def _learn_leader(self, seconds: float) -> None:
         try:
