@@ -37,7 +37,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Final
 
 from mypy_extensions import i64
 
@@ -53,9 +52,6 @@ from protocols.peer import Peer
 from protocols.redirect import Redirect
 from protocols.refusal_fields import refusal_fields, unlogged
 from protocols.tally import FrontCounters
-
-#: The `_input` of all connections without unconsumed input. It is never changed.
-_NO_INPUT: Final[list[bytes]] = []
 
 
 class ConnectionRegistry:
@@ -149,7 +145,7 @@ class Connection(Outlet):
         self.need: i64 = 0
         self.bytes_in: i64 = 0
         #: Input that is not consumed yet, and its size in bytes.
-        self._input = _NO_INPUT
+        self._input: list[bytes] = []
         self._input_size: i64 = 0
         #: True during a call of `consume`.
         self._feeding = False
@@ -204,7 +200,7 @@ class Connection(Outlet):
         self.last_input_at = self.agenda.now
         self.bytes_in += len(data)
         if self._input or self.stalled:
-            self._keep(data)
+            self._input.append(data)
             self._input_size += len(data)
             if self.stalled:
                 self._check_login_input()
@@ -215,7 +211,7 @@ class Connection(Outlet):
                 self.limit_incomplete(self._input_size)
                 return
             data = b"".join(self._input)
-            self._input = _NO_INPUT
+            self._input.clear()
         self._feed(data)
 
     def resume(self) -> None:
@@ -223,7 +219,7 @@ class Connection(Outlet):
         self.behind = False
         if self._input and not self.stalled:
             data = b"".join(self._input)
-            self._input = _NO_INPUT
+            self._input.clear()
             self._feed(data)
 
     def _feed(self, data: bytes) -> None:
@@ -236,20 +232,13 @@ class Connection(Outlet):
             self._feeding = False
         self._input_size = 0 if self.finished else len(data) - used
         if self._input_size > 0:
-            self._keep(data[used:] if used > 0 else data)
+            self._input.append(data[used:] if used > 0 else data)
             if self.stalled:
                 self._check_login_input()
             elif not self.behind:
                 self.limit_incomplete(self._input_size)
         if (len(self.out) > 0 or self._parts_size > 0) and not self.dirty:
             self.touch()
-
-    def _keep(self, data: bytes) -> None:
-        """Append bytes to the input that is not consumed yet."""
-        if self._input is _NO_INPUT:
-            self._input = [data]
-        else:
-            self._input.append(data)
 
     def _check_login_input(self) -> None:
         """Abort the connection if its client sends too much input before the login is complete.
@@ -442,7 +431,7 @@ class Connection(Outlet):
                 self._held_in.held_publishers.pop(self, None)
                 self._held_in = None
             self.reason = self.reason or reason
-            self._input = _NO_INPUT
+            self._input.clear()
             self._input_size = 0
             self.front.leave(self)
             self._release()

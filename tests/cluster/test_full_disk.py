@@ -94,16 +94,16 @@ class Pair:
         self._stopping.set()
         self._publisher.join(PATIENCE)
         channel = self.channel(node)
-        found = channel.queue_declare(QUEUE, passive=True).method.message_count
-        assert found - len(self.confirmed) in (0, 1)
+        waiting = channel.queue_declare(QUEUE, passive=True).method.message_count
+        assert waiting - len(self.confirmed) in (0, 1)
         assert consume(channel, len(self.confirmed)) == self.confirmed
 
 
 @pytest.fixture
 def pair(server: LogServer, tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(server, tmp_path)
-    yield made
-    for node in made.nodes:
+    pair = Pair(server, tmp_path)
+    yield pair
+    for node in pair.nodes:
         node.kill()
 
 

@@ -53,7 +53,7 @@ def status(cluster: ClusterSettings) -> ClusterStatus:
     """Return the topic and the nodes of a cluster. Raises LogUnreachable, ReplicationError."""
     topic = KafkaTopic(cluster)
     facts, low, tip = topic.facts(), topic.low(), topic.tip()
-    lossy = [found.text for found in topic_findings(facts, topic.settings()) if found.loses]
+    lossy = [finding.text for finding in topic_findings(facts, topic.settings()) if finding.loses]
     reports, now = node_reports(cluster, topic), wall_ms()
     newest = max((report.batch for report in reports.values()), default=0)
     written = _times_of_records({report.offset for report in reports.values()}, cluster)

@@ -208,10 +208,10 @@ class Node(Computer):
         Do nothing if no standby has all batches. The owner knows the standbys by reports, which are
         late: the chosen standby may have restarted, or its disk may be full by now.
         """
-        found = self.cluster.successors(owner)
-        if not found:
+        successors = self.cluster.successors(owner)
+        if not successors:
             return
-        successor = self.world.choice(found)
+        successor = self.world.choice(successors)
         yield Sleep(self.world.choice((0.001, 0.1, 0.3)))
         if self.may_act():
             self.successor = successor
