@@ -24,17 +24,17 @@ def interpreters() -> list[str]:
     """Return the versions of the CPythons for which this machine can build wheels."""
     program = "import sys, release_check; sys.stdout.write(' '.join(release_check.pythons()))"
     tools = ROOT / "tools"
-    found = subprocess.run(
+    listed = subprocess.run(
         [sys.executable, "-c", program], cwd=tools, capture_output=True, text=True, check=True
     )
-    return found.stdout.split()
+    return listed.stdout.split()
 
 
 @pytest.mark.long
 def test_the_command_of_the_page_builds_and_checks_all_files(tmp_path: Path) -> None:
     versions = interpreters()[:2]
     if len(versions) < 2:
-        pytest.skip(f"release-check needs two versions of CPython; found {versions}")
+        pytest.skip(f"release-check needs two versions of CPython, not {versions}")
     tree = tmp_path / "tree"
     copy_sources(tree)
     lists = tree / "build_backend" / "compiled_modules.py"

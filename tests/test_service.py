@@ -165,8 +165,8 @@ def serve_under_systemd(system: BootedSystem) -> None:
         for command in commands_of_page("The service"):
             system.run(*command.split())
         log.wait(" info reloaded ")
-    found = system.run("systemd-analyze", "security", "--no-pager", "trellis")
-    exposure = re.search(r"Overall exposure level for trellis.service: ([\d.]+)", found)
+    report = system.run("systemd-analyze", "security", "--no-pager", "trellis")
+    exposure = re.search(r"Overall exposure level for trellis.service: ([\d.]+)", report)
     assert exposure is not None and float(exposure[1]) * 10 <= EXPOSURE_MAX
 
     # Crashes, more than the five in 10 s after which systemd gives up by default.

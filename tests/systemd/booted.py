@@ -76,8 +76,8 @@ class BootedSystem:
     def properties(self, unit: str, *names: str) -> list[str]:
         """Return properties of a unit, such as ActiveState."""
         rows = self.run("systemctl", "show", unit, *(f"--property={name}" for name in names))
-        found = dict(row.split("=", 1) for row in rows.splitlines())
-        return [found[name] for name in names]
+        values = dict(row.split("=", 1) for row in rows.splitlines())
+        return [values[name] for name in names]
 
     def kill(self, unit: str, number: signal.Signals) -> None:
         """Send a signal to the main process of a unit."""

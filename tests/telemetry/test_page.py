@@ -19,8 +19,8 @@ ENDPOINT: Final = "http://localhost:4318"
 
 def line(beginning: str) -> str:
     """Return the only indented line of the page that begins with this text."""
-    (found,) = re.findall(rf"^    ({re.escape(beginning)}.*)$", PAGE, re.MULTILINE)
-    return str(found)
+    (only_line,) = re.findall(rf"^    ({re.escape(beginning)}.*)$", PAGE, re.MULTILINE)
+    return str(only_line)
 
 
 def test_the_commands_of_the_page(receiver: Receiver) -> None:
@@ -55,9 +55,9 @@ def exemplars(broker: BrokerProcess) -> set[str]:
     page = subprocess.run(
         [require("curl"), *shlex.split(curl)[1:]], capture_output=True, check=True, timeout=PATIENCE
     )
-    found = subprocess.run(
+    rows = subprocess.run(
         shlex.split(grep), input=page.stdout, capture_output=True, check=True
     ).stdout.decode()
     shown, _, _ = line("trellis_sampled_").partition("{")
-    assert all(row.startswith(f"{shown}{{") for row in found.splitlines())
-    return set(re.findall(r'trace_id="([0-9a-f]{32})"', found))
+    assert all(row.startswith(f"{shown}{{") for row in rows.splitlines())
+    return set(re.findall(r'trace_id="([0-9a-f]{32})"', rows))
