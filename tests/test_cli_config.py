@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ from trellis.cli.table import Row, columns_of, table
 from trellis.settings.options import OPTIONS
 from trellis.settings.rendering import default_file
 
-SETTINGS_COMMANDS = ("serve", "check-config", "config", "health", "list queues")
+SETTINGS_COMMANDS = ("serve", "check-config", "config", "cluster check", "store verify")
 NO_PASSWORD = "no password given; type one, or pass one on standard input"
 ROWS: list[Row] = [
     {"name": "sensors", "messages": 12, "durable": True, "policy": None},
@@ -139,10 +140,46 @@ def test_help_exits_with_0_and_has_no_colour(
         assert (f" {option.flag} " in out) != option.in_files_only
 
 
-def test_help_of_a_client_shows_its_own_settings_only(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, "health", "--help")
-    assert "--metrics-port" in out
-    assert "--amqp-port" not in out
+@pytest.mark.parametrize(
+    ("command", "used"),
+    [
+        ("health", ["--metrics-enabled", "--metrics-host", "--metrics-port"]),
+        ("list", ["--http-enabled", "--http-host", "--http-port"]),
+        ("users add", ["--http-enabled", "--http-host", "--http-port"]),
+        (
+            "replay",
+            ["--amqp-host", "--amqp-port", "--http-enabled", "--http-host", "--http-port"],
+        ),
+    ],
+)
+def test_help_of_a_client_shows_only_the_settings_that_it_uses(
+    capsys: pytest.CaptureFixture[str], command: str, used: list[str]
+) -> None:
+    _, out, _ = run(capsys, *command.split(), "--help")
+    own = {"--user", "--password", "--password-file"}
+    shown = re.findall(r"^  (--[a-z-]+) ", out, re.MULTILINE)
+    flags = {option.flag for option in OPTIONS.values()}
+    assert sorted(flag for flag in shown if flag in flags - own) == used
+
+
+@pytest.mark.parametrize(
+    ("line", "used"),
+    [
+        ("health --http-port 15672", "--metrics-enabled, --metrics-host, --metrics-port"),
+        ("health --amqp-port=5672", "--metrics-enabled, --metrics-host, --metrics-port"),
+        ("list queues --metrics-port 1", "--http-enabled, --http-host, --http-port"),
+        ("queues delete q --data-dir x", "--http-enabled, --http-host, --http-port"),
+    ],
+)
+def test_the_flag_of_a_setting_that_a_client_does_not_use_is_refused(
+    capsys: pytest.CaptureFixture[str], line: str, used: str
+) -> None:
+    flag = re.findall(r"--[a-z-]+", line)[0]
+    command = re.split(r" queues --| q --| --", line)[0]
+    assert error_of(capsys, *line.split()) == (
+        f"{flag} has no effect in `trellis {command}`, which uses only these settings: {used} (see "
+        f"`trellis {command} --help`)"
+    )
 
 
 @pytest.mark.parametrize("command", SETTINGS_COMMANDS)
@@ -183,6 +220,29 @@ def test_error_in_arguments_is_one_line(
     capsys: pytest.CaptureFixture[str], line: str, error: str
 ) -> None:
     assert error_of(capsys, *line.split()).startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("definition", "fault"),
+    [
+        ("{max-length: 9}", '"{max-length: 9}" is not JSON at character 2, "max-length: 9}"'),
+        ("{'max-length': 9}", "is not JSON at character 2, "),
+        ('{"max-length": 9,}', "is not JSON at character 1"),
+        ('{"max-length": 9', '"{"max-length": 9" is not JSON at its end'),
+        ("", '"" is not JSON at its end'),
+        ("9", '"9" is JSON, but not an object'),
+        ("[]", '"[]" is JSON, but not an object'),
+        ("[" * 100_000, "too many levels"),
+        ("1" * 10_000, "has a number with too many digits"),
+        ('{"x": \x1b[2J}', "is not JSON at character 7, "),
+    ],
+)
+def test_a_definition_of_a_policy_that_is_no_object_names_policy_fault_and_example(
+    capsys: pytest.CaptureFixture[str], definition: str, fault: str
+) -> None:
+    said = error_of(capsys, "policies", "set", "limits", "^q", definition)
+    assert said.startswith("policy 'limits': the definition ") and fault in said
+    assert said.endswith(""", as in '{"max-length": 1000}'""") and len(said) < 400
 
 
 def test_an_empty_argument_too_many_is_shown_in_quotes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,7 @@ from broker.access.identity import (
     pattern_of,
 )
 from broker.access.reservations import Reservation, is_reservation
+from broker.access.variables import CLIENT_ID_VARIABLES, TOPIC_VARIABLES, check_variables
 from broker.errors import PreconditionFailed
 from broker.eviction import evict_oldest
 from broker.patterns import bounded_pattern, is_found
@@ -56,6 +57,8 @@ _DOLLAR: Final = "$+"
 #: Largest number of rules of one user in one virtual host, and of levels in a rule's filter.
 RULES_MAX: Final = 200
 LEVELS_MAX: Final = 200
+#: The rule of a user that may use no topic.
+DENY_ALL: Final = "deny all #"
 #: Largest number of cached identities of one user, if the rules contain `{client_id}`. A full cache
 #: evicts this number divided by EVICTED_PART.
 CLIENT_IDENTITIES_MAX: Final = 1_000
@@ -293,6 +296,11 @@ def check_rule(text: str, user: str, vhost: str) -> None:
         Reservation(text, user, vhost)
     else:
         Rule(text, user, vhost, "client")
+
+
+def check_rule_variables(text: str) -> None:
+    """Raise ValueError if a new rule has a word in braces that is no variable, such as `{user}`."""
+    check_variables(text, CLIENT_ID_VARIABLES if is_reservation(text) else TOPIC_VARIABLES)
 
 
 class UserPermissions:

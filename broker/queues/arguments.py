@@ -232,6 +232,13 @@ class QueueArguments:
         return self.max_priority > 0
 
     @property
+    def overflow(self) -> str:
+        """The value of `x-overflow` that is in force."""
+        if self.dead_letter_refused:
+            return "reject-publish-dlx"
+        return "reject-publish" if self.reject_publish else "drop-head"
+
+    @property
     def hash_kind(self) -> str:
         """The kind of the queue, as a text that the consistent-hash exchange hashes.
 

@@ -107,6 +107,14 @@ FILES = [
         'user = "a"\npassword = "b"\npassword_file = "c"',
         "password: a password and a password file are given; remove one",
     ),
+    (
+        'mqtt.anonymous_rules = ["allow publish a/{user}/#"]',
+        "mqtt.anonymous_rules: must be a valid rule ('allow publish a/{user}/#': there is no vari",
+    ),
+    (
+        'jwt.topic_rules = ["allow all ${sub}/{clientid}"]',
+        "jwt.topic_rules: must be a valid rule ('allow all ${sub}/{clientid}': there is no variab",
+    ),
     ('password = "hunter2"', "password: is given without user; set user too"),
     ('password_file = "c"', "password_file: is given without user; set user too"),
     ("password = 123456789", "password: must be text"),

@@ -44,7 +44,10 @@ async def test_purge_says_how_many_messages_are_discarded(
     assert await commands.out("purge", "q", "--yes") == "purged queue 'q'\n"
     assert queue_of(broker).depth == 0
     assert await commands.run("purge", "q") == (0, "queue 'q' has no waiting message\n", "")
-    assert await commands.fails("purge", "none") == "trellis: no queue 'none' in vhost '/'\n"
+    assert (
+        await commands.fails("purge", "none")
+        == "trellis: no queue 'none' in vhost '/'; next: trellis list queues\n"
+    )
 
 
 class Terminal(io.StringIO):

@@ -16,7 +16,8 @@ from tests.top.commands import UNASKED, Commands
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running
 from tests.top.test_api import api, users
-from trellis.http.management.consequences import EFFECTS, SHOWN
+from trellis.http.management import policy_removal
+from trellis.http.management.policy_removal import EFFECTS, SHOWN
 
 #: Last words of commands that delete, discard or stop something.
 DESTRUCTIVE: Final = ("delete", "clear", "purge", "pause", "close", "move", "redrive", "adopt")
@@ -104,6 +105,98 @@ async def test_a_policy_of_many_queues_names_those_that_lose_most_messages(
         f"further queues and exchanges that change: {10 * SHOWN}",
         "5 messages are over a limit, and dropped",
     ]
+
+
+async def publish(broker: Running, queue: str, sizes: list[int]) -> None:
+    """Publish messages with bodies of these sizes in bytes; wait until they are in the queue."""
+    client = await broker.amqp()
+    for size in sizes:
+        await client.socket.send(publication("", queue, b"x" * size))
+    known = broker.node.broker.vhosts["/"].queues
+    await broker.until(lambda: known[queue].depth == len(sizes))
+
+
+async def lose(broker: Running, policy: str) -> tuple[Any, dict[str, int]]:
+    """Return the announced consequences of deleting a policy; then delete the policy, and return
+    the number of messages that left each queue.
+    """
+    status, answer = await api(broker, "GET", f"consequences/policies/%2F/{policy}")
+    assert status == 200
+    queues = broker.node.broker.vhosts["/"].queues
+    before = {name: int(queue.depth) for name, queue in queues.items()}
+    expected = {row["name"]: row["dropped"] + row["dead_lettered"] for row in answer["changes"]}
+    assert (await api(broker, "DELETE", f"policies/%2F/{policy}"))[0] == 204
+
+    def lost() -> dict[str, int]:
+        return {name: before[name] - int(queues[name].depth) for name in expected}
+
+    await broker.until(lambda: lost() == expected)
+    return answer, expected
+
+
+@pytest.mark.parametrize("cut", [0, 100, 250, 251, 1000])
+async def test_messages_over_a_limit_in_bytes_are_counted_as_the_broker_drops_them(
+    broker: Running, cut: int
+) -> None:
+    await put(broker, "queues/%2F/q", {"arguments": {"x-max-priority": 3}})
+    await put(broker, "queues/%2F/r")
+    for name, limit, priority in (("p", 900, 1), ("less", cut, 0)):
+        body = {"pattern": "", "definition": {"max-length-bytes": limit}, "priority": priority}
+        await put(broker, f"policies/%2F/{name}", body | {"apply-to": "queues"})
+    sizes = [100, 50, 0, 200, 50]
+    for name in ("q", "r"):
+        await publish(broker, name, sizes)
+    answer, lost = await lose(broker, "p")
+    left = next(at for at in range(6) if sum(sizes[at:]) <= cut)
+    assert lost == {"q": left, "r": left} and answer["dropped"] == 2 * left
+    assert (answer["dead_lettered"], answer["uncounted"]) == (0, 0)
+
+
+async def test_dead_letters_are_not_counted_as_dropped(broker: Running, commands: Commands) -> None:
+    await put(broker, "queues/%2F/dead")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    await put(broker, "queues/%2F/q", {"arguments": arguments})
+    for name, limit, priority in (("p", 9, 1), ("less", 2, 0)):
+        body = {"pattern": "^q", "definition": {"max-length": limit}, "priority": priority}
+        await put(broker, f"policies/%2F/{name}", body)
+    await publish(broker, "q", [1] * 5)
+    lines = await consequences(commands, "policies", "clear", "p")
+    assert lines[-1] == (
+        "3 messages are over a limit, and go to the dead letter exchange of the queue"
+    )
+    answer, lost = await lose(broker, "p")
+    assert (answer["dropped"], answer["dead_lettered"], lost) == (0, 3, {"q": 3})
+    queues = broker.node.broker.vhosts["/"].queues
+    await broker.until(lambda: queues["dead"].depth == 3)
+
+
+async def test_rows_of_a_stream_over_a_limit_are_counted(broker: Running) -> None:
+    stream = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 4096}
+    await put(broker, "queues/%2F/s", {"arguments": stream})
+    for name, limit, priority in (("p", 1 << 20, 1), ("less", 10_000, 0)):
+        body = {"pattern": "^s", "definition": {"max-length-bytes": limit}, "priority": priority}
+        await put(broker, f"policies/%2F/{name}", body)
+    await publish(broker, "s", [1_000] * 40)
+    await broker.until(lambda: broker.durable_rows("s") == 40)
+    answer, lost = await lose(broker, "p")
+    assert 0 < answer["dropped"] < 40 and lost == {"s": answer["dropped"]}
+
+
+async def test_the_number_of_examined_bodies_is_bounded(
+    broker: Running, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_removal, "BODIES_MAX", 2)
+    for name, limit, priority in (("p", 900, 1), ("less", 0, 0)):
+        body = {"pattern": "^q", "definition": {"max-length-bytes": limit}, "priority": priority}
+        await put(broker, f"policies/%2F/{name}", body)
+    for name in ("q1", "q2"):
+        await put(broker, f"queues/%2F/{name}")
+        await publish(broker, name, [1, 1, 1])
+    _, answer = await api(broker, "GET", "consequences/policies/%2F/p")
+    assert (answer["uncounted"], answer["dropped"]) == (1, 3)
+    assert (await consequences(commands, "policies", "clear", "p"))[-1] == (
+        "1 queue may lose further messages, which are over the limit max-length-bytes"
+    )
 
 
 def test_every_key_of_a_policy_about_queues_can_change() -> None:

@@ -144,7 +144,7 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
         (["permissions", "topic", "known"], 2, "give either the rules or --clear"),
         (["permissions", "topic", "known", "allow all #", "--clear"], 2, "give either the rules"),
         (["vhosts", "delete", "/", "--yes"], 1, "cannot be deleted"),
-        (["policies", "set", "p", "^q", "max-length"], 2, "DEFINITION is not JSON"),
+        (["policies", "set", "p", "^q", "max-length"], 2, "is not JSON at character 1"),
         (["policies", "set", "p", "(", '{"max-length": 1}'], 1, "is not a regular expression"),
         (["policies", "set", "p", "q", "{}"], 1, "its definition is empty"),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running, Socket
 from tests.wire.mqtt5.client import read
 from trellis.auth.passwords import check_hash, scram_hash, show_hash, verify
+from trellis.auth.private_files import SCRAM_SECRET_BYTES, SCRAM_SECRET_FILE, scram_secret
 from trellis.auth.scram import MAX_MESSAGE, METHOD
 from trellis.settings import SettingsError, load
 
@@ -115,16 +118,65 @@ async def test_a_refused_client_does_not_learn_why(
     assert len(running.node.accounts.login_throttle.users) == 1
 
 
-async def test_the_challenge_does_not_show_which_users_exist(start: Start) -> None:
-    running = await start(users=USERS)
+async def salts_of(running: Running, *users: str) -> list[str]:
+    """Return the salt in the challenge to each user."""
     salts = []
-    for user in ("nemo", "nemo", "ghost", "bob"):
+    for user in users:
         client = Scram(await running.socket("mqtt"), user)
         challenge = (await client.connect()).authentication_data.decode()
         fields = dict(part.split("=", 1) for part in challenge.split(","))
         assert fields["i"] == "15000" and len(base64.b64decode(fields["s"])) == 16
         salts.append(fields["s"])
+    return salts
+
+
+async def test_the_challenge_does_not_show_which_users_exist(start: Start) -> None:
+    running = await start(users=USERS)
+    salts = await salts_of(running, "nemo", "nemo", "ghost", "bob")
     assert salts[0] == salts[1] and len(set(salts)) == 3
+
+
+async def test_the_challenge_of_an_unknown_user_is_the_same_after_a_restart(
+    start: Start, tmp_path: Path
+) -> None:
+    salts = []
+    for name in ("a", "a", "b"):
+        running = await start(users=USERS, data={"dir": str(tmp_path / name)})
+        salts += await salts_of(running, "nemo")
+        await running.stop()
+    assert salts[0] == salts[1] != salts[2]
+    file = tmp_path / "a" / SCRAM_SECRET_FILE
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert len(file.read_bytes()) == SCRAM_SECRET_BYTES
+    # Without a data directory, each process has a secret of its own.
+    first, second = [await salts_of(await start(users=USERS), "nemo") for _ in range(2)]
+    assert first != second
+
+
+def test_a_damaged_secret_is_reported_and_an_unwritable_one_is_kept_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / SCRAM_SECRET_FILE
+    file.write_bytes(b"short")
+    with pytest.raises(SettingsError, match="has 5 bytes instead of 32; restore the file from a "):
+        scram_secret(tmp_path)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(SettingsError, match=r"cannot be read \(Is a directory\)"):
+        scram_secret(tmp_path)
+    file.rmdir()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        secret = scram_secret(tmp_path)
+    assert len(secret) == SCRAM_SECRET_BYTES and not file.exists()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("scram_secret_unwritten ")
+    # The disk has space again: the next start writes the file.
+    assert scram_secret(tmp_path) == file.read_bytes() != secret
 
 
 async def test_a_user_name_may_begin_with_the_virtual_host(start: Start) -> None:

@@ -123,7 +123,7 @@ async def test_the_deletion_of_a_queue_first_says_what_is_lost(
         "changed": True,
     }
     assert await commands.fails("queues", "delete", "orders", "--yes") == (
-        "trellis: no queue 'orders' in vhost '/'\n"
+        "trellis: no queue 'orders' in vhost '/'; next: trellis list queues\n"
     )
 
 

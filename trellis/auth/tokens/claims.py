@@ -13,29 +13,25 @@ denies the topics of all values.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
 from broker.access.reservations import is_reservation
-from broker.access.rules import RULES_MAX, UserPermissions
+from broker.access.rules import DENY_ALL, RULES_MAX, UserPermissions, check_rule_variables
 from broker.errors import PreconditionFailed
 from broker.names import fault_of
 from trellis.auth.tokens.identity import TOPICS_ONLY, TokenGrants
 from trellis.auth.tokens.refusal import TokenRefused
 from trellis.auth.tokens.scopes import Scope
-from trellis.settings.tokens import Jwt
+from trellis.settings.tokens import PLACEHOLDER, Jwt
 
 #: Largest number of scopes, of tags, of roles and of virtual hosts that are read from a token.
 MAX_SCOPES: Final = 200
 MAX_TAGS: Final = 20
 MAX_ROLES: Final = 20
 MAX_VHOSTS: Final = 16
-#: Rule of a token whose topic rules permit nothing.
-DENY_ALL: Final = "deny all #"
 
-_PLACEHOLDER: Final = re.compile(r"\$\{([^{}]{1,100})\}")
 #: Characters that the value of a claim must not have in the routing key of a scope, and in a rule.
 _NOT_IN_KEYS: Final = frozenset("./+#*\0")
 _NOT_IN_LEVELS: Final = frozenset("/+#\0{}")
@@ -216,8 +212,12 @@ class ClaimMapping:
                 )
             rule = _expanded(text, claims, _NOT_IN_LEVELS)
             if rule is None and text.split()[:1] == ["deny"]:
-                rule = _PLACEHOLDER.sub("+", text)
+                rule = PLACEHOLDER.sub("+", text)
             if rule is not None:
+                try:
+                    check_rule_variables(rule)
+                except ValueError as error:
+                    raise TokenRefused(path, f"topic rule '{rule}': {error}") from None
                 rules.append(rule)
         return rules or [DENY_ALL]
 
@@ -231,7 +231,7 @@ def _expanded(
     values are percent-encoded, so that `*` in a value is no wildcard of a Glob.
     """
     result, end = "", 0
-    for placeholder in _PLACEHOLDER.finditer(text):
+    for placeholder in PLACEHOLDER.finditer(text):
         value = claim(claims, placeholder[1])
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
             value = str(value)

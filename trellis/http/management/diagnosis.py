@@ -81,7 +81,7 @@ async def client(call: Call) -> Row:
     The path names the client by MQTT client identifier, AMQP connection name, address, or user.
     """
     name = call.path_parameters[0]
-    findings = refusal_findings(call.node.refusals.recent, name)
+    findings = refusal_findings(call.node.refusals.recent, name, call.identity.name)
     known = bool(findings)
     sessions, connections, left_out = 0, 0, 0
     after, of_sessions = watch_session(name), list[Problem]()
