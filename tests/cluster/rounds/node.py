@@ -7,7 +7,7 @@ broker), and `server` (the port of a LogServer) or `kafka` (the servers of a clu
 `amqp` (a port), the node does not redirect clients (`cluster.redirect`), and has this AMQP port.
 `control` is a directory. Its file `point` names the point at which the process stops itself once
 (SIGSTOP). While its file `full` exists, writes to the disk fail with the error number in the file.
-The points:
+If the number is 0, writes do not end before the file is removed. The points:
 
     claim      before the claim of a standby is appended: between the decision and the claim
     flush      between the test of the lease and the flush that follows
@@ -24,6 +24,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ from trellis.settings import Settings
 
 #: Size of a chunk in bytes: small, so that most batches have several chunks.
 CHUNK = 300
+#: Seconds between two checks whether a disk that hangs has recovered.
+LOOK_SECONDS = 0.05
 #: Operations of the disk that fail while the disk is full.
 WRITES = ("write", "allocate", "create")
 
@@ -71,9 +74,12 @@ class Control:
         if operation not in WRITES:
             return 0
         try:
-            return int(self._full.read_text())
+            error = int(self._full.read_text())
         except FileNotFoundError:
             return 0
+        while error == 0 and self._full.exists():
+            threading.Event().wait(LOOK_SECONDS)
+        return error
 
 
 class PausingLog:

@@ -125,7 +125,10 @@ class RoundNode:
         (self._control / "point").unlink(missing_ok=True)
 
     def fill_disk(self, error: int = errno.ENOSPC) -> None:
-        """Make each write to the disk of this node fail; by default, the disk is full."""
+        """Make each write to the disk of this node fail; by default, the disk is full.
+
+        With the error 0, writes do not end.
+        """
         written = self._control / "full.new"
         written.write_text(str(error))
         os.replace(written, self._control / "full")
