@@ -27,12 +27,39 @@ EXAMPLES: Final = dict(
 )
 
 
-def run_pytest(directory: Path, text: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Run a test file in a directory of its own, with the plugin alone."""
-    (directory / "test_it.py").write_text(text)
+#: Tests that fail: one because its broker has no message, the other because of its settings.
+FAILING: Final = """
+def test_no_message_comes(trellis):
+    trellis.declare("q")
+    assert not trellis.publish("", "absent", "x")
+    trellis.expect("q", timeout=0)
+
+def test_wrong_settings(trellis_factory):
+    trellis_factory(mqtt_retaned=0)
+"""
+#: A test that runs before all others, because these use brokers.
+IMPORTS: Final = """
+import sys
+
+def test_imports():
+    assert not [name for name in sys.modules if name.startswith(("broker", "protocols"))]
+    assert "trellis.testing.running" not in sys.modules
+"""
+
+#: In one process, because each process makes the run of `run` anew.
+pytestmark = pytest.mark.xdist_group("testing plugin")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """Run the examples and the texts above in one pytest that has the plugin alone."""
+    directory = tmp_path_factory.mktemp("project")
+    texts = [IMPORTS, *EXAMPLES.values(), FAILING]
+    for number, text in enumerate(texts):
+        (directory / f"test_{number}.py").write_text(text)
     (directory / "pytest.ini").write_text("[pytest]\n")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "trellis.testing.plugin", *flags],
+        [sys.executable, "-m", "pytest", "-v", "-p", "trellis.testing.plugin"],
         cwd=directory,
         env=os.environ
         | {
@@ -47,43 +74,34 @@ def run_pytest(directory: Path, text: str, *flags: str) -> subprocess.CompletedP
     )
 
 
+def results(run: subprocess.CompletedProcess[str], number: int) -> set[str]:
+    """Return the results of the tests in a file of `run`, such as PASSED."""
+    found = set(re.findall(rf"^test_{number}\.py::\S+ ([A-Z]+)", run.stdout, re.MULTILINE))
+    assert found, run.stdout + run.stderr
+    return found
+
+
 def test_the_page_has_an_example_for_each_client() -> None:
     assert list(EXAMPLES) == ["pika", "aio-pika", "paho-mqtt", "Celery", "A crash, and settings"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_of_the_page_passes(tmp_path: Path, name: str) -> None:
-    done = run_pytest(tmp_path, EXAMPLES[name])
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_an_example_of_the_page_passes(run: subprocess.CompletedProcess[str], name: str) -> None:
+    assert results(run, 1 + list(EXAMPLES).index(name)) == {"PASSED"}, run.stdout
 
 
-def test_a_failed_test_shows_the_log_of_its_broker(tmp_path: Path) -> None:
-    text = """
-def test_no_message_comes(trellis):
-    trellis.declare("q")
-    assert not trellis.publish("", "absent", "x")
-    trellis.expect("q", timeout=0)
-
-def test_wrong_settings(trellis_factory):
-    trellis_factory(mqtt_retaned=0)
-"""
-    done = run_pytest(tmp_path, text)
-    assert done.returncode == 1
-    assert "no message came to queue 'q' within 0 s" in done.stdout
-    assert "Log of Trellis 1" in done.stdout and " info start version=" in done.stdout
-    assert "unknown argument --mqtt-retaned; the nearest flag is --mqtt-retained" in done.stdout
+def test_a_failed_test_shows_the_log_of_its_broker(run: subprocess.CompletedProcess[str]) -> None:
+    assert run.returncode == 1
+    assert results(run, 1 + len(EXAMPLES)) == {"FAILED"}
+    assert "no message came to queue 'q' within 0 s" in run.stdout
+    assert "Log of Trellis 1" in run.stdout and " info start version=" in run.stdout
+    assert "unknown argument --mqtt-retaned; the nearest flag is --mqtt-retained" in run.stdout
 
 
-def test_the_plugin_imports_nothing_of_the_broker_before_a_test_asks(tmp_path: Path) -> None:
-    text = """
-import sys
-
-def test_imports():
-    assert not [name for name in sys.modules if name.startswith(("broker", "protocols"))]
-    assert "trellis.testing.running" not in sys.modules
-"""
-    done = run_pytest(tmp_path, text)
-    assert done.returncode == 0, done.stdout
+def test_the_plugin_imports_nothing_of_the_broker_before_a_test_asks(
+    run: subprocess.CompletedProcess[str],
+) -> None:
+    assert results(run, 0) == {"PASSED"}, run.stdout
 
 
 @pytest.fixture
