@@ -97,13 +97,13 @@ def late_linking() -> list[str]:
             "#if !defined(__GNUC__) || defined(__clang__)\n#error\n#endif\n"
             "int probe(void) { return 0; }\n"
         )
-        made = Path(directory, "probe.so")
+        library = Path(directory, "probe.so")
         tried = subprocess.run(
-            [*compiler, *options, "-fPIC", "-shared", str(source), "-o", str(made)],
+            [*compiler, *options, "-fPIC", "-shared", str(source), "-o", str(library)],
             capture_output=True,
             check=False,
         )
-        return options if tried.returncode == 0 and made.exists() else []
+        return options if tried.returncode == 0 and library.exists() else []
 
 
 def debug_options() -> tuple[list[str], list[str]]:
@@ -123,7 +123,7 @@ def combined(sources: list[str]) -> list[str]:
     The modules of SMALL are in files of their own, which are compiled with `-Os`.
     """
     small = {f"__native_{path[:-3].replace('/', '___')}.c" for path in small_modules()}
-    made = [source for source in sources if not Path(source).name.startswith("__native_")]
+    files = [source for source in sources if not Path(source).name.startswith("__native_")]
     for prefix, wanted in (("fast_", False), (SMALL_FILE, True)):
         size = 0
         including = ""
@@ -132,13 +132,13 @@ def combined(sources: list[str]) -> list[str]:
                 continue
             if size == 0:
                 including = ""
-                made.append(str(path.with_name(f"{prefix}{len(made)}.c")))
+                files.append(str(path.with_name(f"{prefix}{len(files)}.c")))
             including += f'#include "{path.name}"\n'
-            Path(made[-1]).write_text(including)
+            Path(files[-1]).write_text(including)
             size += path.stat().st_size
             if size > COMBINED_BYTES:
                 size = 0
-    return made
+    return files
 
 
 def make_rare_functions_small(directory: Path) -> None:
@@ -194,14 +194,14 @@ class AllOrNothing(build_ext):
         def compile_one(source: str, **options: Any) -> list[str]:
             if Path(source).name.startswith(SMALL_FILE):
                 options["extra_postargs"] = [*options["extra_postargs"], "-Os"]
-            made: list[str] = compile_in_turn([source], **options)
-            return made
+            objects: list[str] = compile_in_turn([source], **options)
+            return objects
 
         def compile_at_once(sources: list[str], **options: Any) -> list[str]:
             """Compile the files of an extension in parallel, which setuptools does not."""
             with ThreadPoolExecutor(self.parallel) as pool:
-                made = pool.map(lambda source: compile_one(source, **options), sources)
-                return [found for several in made for found in several]
+                results = pool.map(lambda source: compile_one(source, **options), sources)
+                return [file for objects in results for file in objects]
 
         self.compiler.compile = compile_at_once
         try:
@@ -240,7 +240,7 @@ def extensions() -> list[Extension]:
     options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
     try:
         late = late_linking()
-        made: list[Any] = mypycify(
+        extensions: list[Any] = mypycify(
             [*options, *modules()], opt_level="3", group_name="trellis", multi_file=bool(late)
         )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the source runs without mypyc
@@ -250,7 +250,7 @@ def extensions() -> list[Extension]:
     if late:
         make_rare_functions_small(Path("build"))
         shorten_code(Path("build"), "trellis")
-    for extension in made:
+    for extension in extensions:
         # A compiler newer than mypyc may have new warnings.
         extension.extra_compile_args = [
             flag for flag in extension.extra_compile_args if flag != "-Werror"
@@ -275,7 +275,7 @@ def extensions() -> list[Extension]:
             extension.extra_compile_args += ["-Os", "-fno-ident"]
             # The loader has neither constructors nor exceptions.
             extension.extra_link_args += ["-nostartfiles", "-Wl,--no-eh-frame-hdr"]
-    return made + [
+    return extensions + [
         Extension(name, [path], extra_compile_args=to_compile, extra_link_args=to_link)
         for name, path in WRITTEN_IN_C.items()
     ]

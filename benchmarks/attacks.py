@@ -54,6 +54,7 @@ from attack_clients import (
     answered,
 )
 from control import Control, longest
+from loop_clock import TICKS
 from resource_attacks import RESOURCE_ATTACKS
 from scale import run_server
 
@@ -354,7 +355,7 @@ async def replay(
     prepared = await attacker(attack)
     await asyncio.sleep(0.5)
     before = _resident(attack.pid)
-    report.send(True)
+    report.send(TICKS)
     report.recv()
     control = Control()
     waits: list[float] = []
@@ -363,7 +364,7 @@ async def replay(
     await prepared()
     took = time.perf_counter() - begun
     asking.cancel()
-    report.send(True)
+    report.send(TICKS)
     clock: dict[str, Any] = report.recv()
     held, slow = longest(clock["holds"], control.stop())
     await asyncio.sleep(attack.rest)
@@ -401,7 +402,7 @@ def measure(
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 figures = runner.run(replay(attacker, attack, ours))
             begun = time.perf_counter()
-            ours.send(False)
+            ours.send("")
             server.join(PATIENCE)
             if attack.measures_stop:
                 figures["recovery"] = time.perf_counter() - begun

@@ -78,25 +78,25 @@ def measure(
     Return {workload: {"few": [...], "many": [...]}}: the times without ("few") and with ("many")
     the idle connections, one for each round.
     """
-    found: dict[str, dict[str, list[float]]] = {name: {"few": [], "many": []} for name in workloads}
+    times: dict[str, dict[str, list[float]]] = {name: {"few": [], "many": []} for name in workloads}
     with memory.running(trellis) as broker:
         for number in range(rounds):
             for state in ("few", "many"):
                 if state == "many":
                     memory.mqtt_subscribers(broker, 0, idle)
                 for name, us in load(trellis, broker, workloads).items():
-                    found[name][state].append(us)
+                    times[name][state].append(us)
             while broker.clients:
                 broker.clients.pop().close()
             print(
                 f"round {number + 1}: "
                 + ", ".join(
                     f"{name} {kinds['few'][-1]:.3f} -> {kinds['many'][-1]:.3f} us"
-                    for name, kinds in found.items()
+                    for name, kinds in times.items()
                 ),
                 flush=True,
             )
-    return found
+    return times
 
 
 def table(results: dict[str, Any]) -> str:

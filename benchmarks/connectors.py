@@ -58,8 +58,8 @@ async def main(messages: int) -> None:
 
 
 async def _measure(name: str, broker: BrokerProcess, text: str, messages: int) -> None:
-    found = settings.parse(f'[broker]\nurl = "{broker.amqp_url}"\n{text}', "bench")
-    [link] = links_of(found)
+    connector_settings = settings.parse(f'[broker]\nurl = "{broker.amqp_url}"\n{text}', "bench")
+    [link] = links_of(connector_settings)
     began, used = time.perf_counter(), time.process_time()
     task = asyncio.create_task(link.run())
     while link.status.delivered < messages:  # noqa: ASYNC110  (links have no event for it)

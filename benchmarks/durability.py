@@ -73,23 +73,23 @@ def lone_confirms(running: Running, directory: Path) -> dict[str, list[float]]:
     "fdatasync".
     """
     client, packet = client_of(running), publication(0)
-    found: dict[str, list[float]] = {"confirm": [], "fdatasync": []}
+    times: dict[str, list[float]] = {"confirm": [], "fdatasync": []}
     descriptor = os.open(directory / "beside", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         for number in range(LONE):
             began = time.perf_counter()
             client.send(packet)
             client.answer((60, 80))
-            found["confirm"].append(time.perf_counter() - began)
+            times["confirm"].append(time.perf_counter() - began)
             began = time.perf_counter()
             os.pwrite(descriptor, packet, number * len(packet))
             os.fdatasync(descriptor)
-            found["fdatasync"].append(time.perf_counter() - began)
+            times["fdatasync"].append(time.perf_counter() - began)
     finally:
         os.close(descriptor)
     client.ask(amqp.queue_delete(QUEUE), amqp.QUEUE_DELETE_OK)
     client.disconnect()
-    return found
+    return times
 
 
 def fill(running: Running, count: int) -> None:
@@ -181,39 +181,39 @@ def quantile(values: list[float], share: float) -> float:
 
 def table(results: dict[str, Any]) -> str:
     """Return the results as the Markdown tables of the document."""
-    found, facts = (
+    figures, facts = (
         results["figures"],
         "; ".join(f"{name} {value}" for name, value in results["machine"].items()),
     )
-    recovery = found["start_cpu"] - found["start_cpu_empty"]
+    recovery = figures["start_cpu"] - figures["start_cpu_empty"]
     rows = [
         (
             "time of a single confirm, p50 (p99)",
-            f"{found['confirm_us'][0]:,.0f} µs ({found['confirm_us'][1]:,.0f})",
+            f"{figures['confirm_us'][0]:,.0f} µs ({figures['confirm_us'][1]:,.0f})",
             "",
         ),
         (
             "time of a write and fdatasync of as many bytes, p50 (p99)",
-            f"{found['fdatasync_us'][0]:,.0f} µs ({found['fdatasync_us'][1]:,.0f})",
+            f"{figures['fdatasync_us'][0]:,.0f} µs ({figures['fdatasync_us'][1]:,.0f})",
             "",
         ),
-        ("the difference of both times, median", f"{found['difference_us']:,.0f} µs", "1,000 µs"),
+        ("the difference of both times, median", f"{figures['difference_us']:,.0f} µs", "1,000 µs"),
         (
             (
-                f"CPU time of a start with {found['messages']:,} messages of {BODY} bytes after "
+                f"CPU time of a start with {figures['messages']:,} messages of {BODY} bytes after "
                 "kill -9, minus that of a start without messages"
             ),
             f"{recovery:.2f} s",
-            f"{3 * found['messages'] / 1e6:.2f} s",
+            f"{3 * figures['messages'] / 1e6:.2f} s",
         ),
         (
             "memory per message in the queue, after publishing",
-            f"{found['queued_bytes']:.0f} bytes",
+            f"{figures['queued_bytes']:.0f} bytes",
             "50 bytes",
         ),
         (
             "memory per message in the queue, after the start",
-            f"{found['restored_bytes']:.0f} bytes",
+            f"{figures['restored_bytes']:.0f} bytes",
             "50 bytes",
         ),
     ]
@@ -230,7 +230,7 @@ def table(results: dict[str, Any]) -> str:
             *(f"| {what} | {value} | {allowed} |" for what, value, allowed in rows),
             "",
             (
-                f"The log took {found['log_bytes'] / 1e6:,.0f} MB. Every message was recovered "
+                f"The log took {figures['log_bytes'] / 1e6:,.0f} MB. Every message was recovered "
                 "once, "
                 "in order."
             ),

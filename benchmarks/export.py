@@ -118,9 +118,9 @@ def export(trellis: Path, *words: str) -> Figures:
     if done.returncode:
         sys.exit(f"export: {' '.join(words)}: {done.stderr}")
     answer, used = done.stdout.rstrip().rsplit("\n", 1)
-    found: Figures = json.loads(answer)
+    summary: Figures = json.loads(answer)
     seconds, peak = used.split()
-    return found | {"seconds": round(float(seconds), 2), "peak_mib": round(int(peak) / 1024)}
+    return summary | {"seconds": round(float(seconds), 2), "peak_mib": round(int(peak) / 1024)}
 
 
 def batch_by_batch(directory: Path) -> Figures:
@@ -160,27 +160,29 @@ def measure(trellis: Path, rows: int) -> Figures:
             url = f"http://{ready['http']}"
             asyncio.run(publish(port, "slow", SLOW, True))
             asyncio.run(publish(port, "fast", rows, False))
-            found: Figures = {}
+            figures: Figures = {}
             for name in ("slow", "fast"):
                 place = data / "streams" / "%2F" / name
-                found[f"{name} before"] = batch_by_batch(place)
+                figures[f"{name} before"] = batch_by_batch(place)
                 for kind in FORMATS:
                     for source, words in (
                         ("directory", ("--directory", str(data))),
                         ("http", ("--url", url)),
                     ):
                         file = Path(scratch) / f"{name}.{source}.{kind}"
-                        found[f"{name} {kind} {source}"] = export(trellis, name, str(file), *words)
-                found[f"{name} stream"] = {
+                        figures[f"{name} {kind} {source}"] = export(
+                            trellis, name, str(file), *words
+                        )
+                figures[f"{name} stream"] = {
                     "bytes": sum(file.stat().st_size for file in place.glob("*.arrow"))
                 }
             file = Path(scratch) / "columns.parquet"
-            found["fast columns"] = export(
+            figures["fast columns"] = export(
                 trellis,
                 *("fast", str(file), "--directory", str(data)),
                 *("--columns", "topic,published_at,body", "--topic", "site1/#"),
             )
-            return found
+            return figures
         finally:
             broker.terminate()
             broker.wait()
@@ -188,11 +190,11 @@ def measure(trellis: Path, rows: int) -> Figures:
 
 def table(results: Figures) -> str:
     """Return the results as the Markdown tables of the document."""
-    found = results["found"]
+    figures = results["figures"]
     facts = "; ".join(f"{name} {value}" for name, value in results["machine"].items())
 
     def size(name: str) -> str:
-        return f"{found[name]['bytes'] / 1e6:.2f} MB"
+        return f"{figures[name]['bytes'] / 1e6:.2f} MB"
 
     lines = [
         f"Measured on {results['date']} with `{results['command']}`, {results['version']}.",
@@ -205,7 +207,7 @@ def table(results: Figures) -> str:
         ("slow", "each message in a batch of its own"),
         ("fast", "as fast as possible"),
     ):
-        before, now = found[f"{name} before"], found[f"{name} parquet directory"]
+        before, now = figures[f"{name} before"], figures[f"{name} parquet directory"]
         lines.append(
             f"| {now['rows']:,} messages, {title} | {size(f'{name} stream')} "
             f"| {size(f'{name} before')}, {before['groups']:,} row groups "
@@ -213,7 +215,10 @@ def table(results: Figures) -> str:
         )
     lines += [
         "",
-        f"CPU time and peak of memory of an export of {found['fast parquet http']['rows']:,} rows:",
+        (
+            "CPU time and peak of memory of an export of "
+            f"{figures['fast parquet http']['rows']:,} rows:"
+        ),
         "",
         "| format | size | from a directory | over HTTP |",
         "|---|---:|---:|---:|",
@@ -221,10 +226,10 @@ def table(results: Figures) -> str:
     for kind in FORMATS:
         cells = [
             f"{one['seconds']:.1f} s, {one['peak_mib']:,} MiB"
-            for one in (found[f"fast {kind} {source}"] for source in ("directory", "http"))
+            for one in (figures[f"fast {kind} {source}"] for source in ("directory", "http"))
         ]
         lines.append(f"| {kind} | {size(f'fast {kind} http')} | {' | '.join(cells)} |")
-    part = found["fast columns"]
+    part = figures["fast columns"]
     lines.append(
         f"| parquet, 3 columns of {part['rows']:,} rows that match a filter "
         f"| {size('fast columns')} | {part['seconds']:.1f} s, {part['peak_mib']:,} MiB | |"
@@ -250,7 +255,7 @@ def main() -> None:
         f"{'compiled' if version['compiled'] else 'not compiled'}, on Python {version['python']} "
         f"and pyarrow {pa.__version__}",
         "machine": machine(),
-        "found": measure(arguments.trellis, arguments.rows),
+        "figures": measure(arguments.trellis, arguments.rows),
     }
     text = table(results)
     print(text)

@@ -341,11 +341,11 @@ class ClusterBench(DurableBench):
         if not self._writer.idle:
             self.write_rest()
             self.broker.agenda.turn()
-        found: list[bytes] = []
+        chunks: list[bytes] = []
         for connection in connections:
             assert may_act is None or may_act()
-            found.append(connection.data_to_send())
-        return b"".join(found)
+            chunks.append(connection.data_to_send())
+        return b"".join(chunks)
 
 
 def _ignore(*_: object) -> None:

@@ -388,10 +388,10 @@ def main() -> None:
     for _ in range(options.rounds):
         for name in chosen:
             times[name].append(run(FLOWS[name], options.messages) / options.messages * 1e9)
-    for name, found in times.items():
+    for name, round_times in times.items():
         print(
-            f"{name:18} {statistics.median(found):8.0f} ns per publication   "
-            f"(rounds {min(found):.0f} to {max(found):.0f})"
+            f"{name:18} {statistics.median(round_times):8.0f} ns per publication   "
+            f"(rounds {min(round_times):.0f} to {max(round_times):.0f})"
         )
 
 

@@ -187,9 +187,9 @@ async def loaded(name: str, measured: MeasuredProcess, target: MeasuredProcess, 
         "nice", sys.executable, __file__, "--load", str(target.ports["http"]), seconds
     )
     await asyncio.sleep(1.5)
-    found = shown(name, await messages(measured.ports["amqp"], s))
+    latency = shown(name, await messages(measured.ports["amqp"], s))
     await loading.wait()
-    return found
+    return latency
 
 
 async def measure(arguments: argparse.Namespace) -> None:

@@ -102,10 +102,10 @@ def instructions(flow: str, messages: int, *more: str) -> int:
     ]
     environment = os.environ | FIXED
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1_200)
-    found = re.search(r"Collected : (\d+)", done.stderr)
-    if done.returncode or found is None:
+    match = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode or match is None:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    return int(found[1])
+    return int(match[1])
 
 
 def count(flow: str, *more: str) -> int:
@@ -128,9 +128,9 @@ def measure(flows: list[str], recorded: dict[str, int]) -> dict[str, int]:
     compile_modules()
     counts = {}
     for flow in flows:
-        found = counts[flow] = count(flow)
-        change = f", {found / recorded[flow] - 1:+.2%}" if flow in recorded else ""
-        print(f"{flow:18} {found:7,} instructions per publication{change}", flush=True)
+        measured = counts[flow] = count(flow)
+        change = f", {measured / recorded[flow] - 1:+.2%}" if flow in recorded else ""
+        print(f"{flow:18} {measured:7,} instructions per publication{change}", flush=True)
     return counts
 
 
@@ -157,12 +157,12 @@ def compare_option(flows: list[str], option: str, allowed: float, *base: str) ->
 def compare(counts: dict[str, int], recorded: dict[str, int]) -> int:
     """Return 1 if a count is more than TOLERANCE above its record, else 0; print such counts."""
     worse = 0
-    for flow, found in counts.items():
-        if found > recorded[flow] * (1 + TOLERANCE):
+    for flow, measured in counts.items():
+        if measured > recorded[flow] * (1 + TOLERANCE):
             worse = 1
             print(
-                f"guard: {flow} costs {found:,} instructions per publication, "
-                f"{found / recorded[flow] - 1:.1%} more than the recorded {recorded[flow]:,}; "
+                f"guard: {flow} costs {measured:,} instructions per publication, "
+                f"{measured / recorded[flow] - 1:.1%} more than the recorded {recorded[flow]:,}; "
                 f"{TOLERANCE:.0%} more is allowed"
             )
     return worse
@@ -173,9 +173,9 @@ def check_reasons(reasons: dict[str, str]) -> None:
 
     `reasons` maps flows to reasons, which CHANGELOG.md must have word for word.
     """
-    said = " ".join(CHANGELOG.read_text().split())
+    changelog = " ".join(CHANGELOG.read_text().split())
     for flow, why in reasons.items():
-        if not why or " ".join(why.split()) not in said:
+        if not why or " ".join(why.split()) not in changelog:
             sys.exit(
                 f"guard: CHANGELOG.md does not hold the reason for the record of {flow}: {why!r}"
             )

@@ -37,12 +37,14 @@ PACES: Final = ("full", "half", "rate")
 #: The settings of the broker with a journal.
 JOURNAL: Final = '[stream]\njournals = ["/=everything"]\n'
 #: The figures of each round, by workload, pace (of PACES) and journal (of STATES).
-Found = dict[str, dict[str, dict[str, list[Figures]]]]
+FiguresByWorkload = dict[str, dict[str, dict[str, list[Figures]]]]
 
 
-def measure(trellis: Path, workloads: list[str], rounds: int, seconds: float, rate: float) -> Found:
+def measure(
+    trellis: Path, workloads: list[str], rounds: int, seconds: float, rate: float
+) -> FiguresByWorkload:
     """Run all rounds, without and with a journal; return the figures of each."""
-    found: Found = {
+    by_workload: FiguresByWorkload = {
         name: {pace: {state: [] for state in STATES} for pace in PACES} for name in workloads
     }
     halves: dict[str, float] = {}
@@ -63,7 +65,7 @@ def measure(trellis: Path, workloads: list[str], rounds: int, seconds: float, ra
                                 pace
                             ]
                             figures = load(trellis, broker, name, seconds, wanted)
-                            found[name][pace][state].append(figures)
+                            by_workload[name][pace][state].append(figures)
                             halves.setdefault(name, figures["rate"] / 2)
                 finally:
                     broker.stop()
@@ -72,11 +74,11 @@ def measure(trellis: Path, workloads: list[str], rounds: int, seconds: float, ra
             + ", ".join(
                 f"{name} {paces['full']['without'][-1]['us']:.3f} -> "
                 f"{paces['full']['with'][-1]['us']:.3f} us"
-                for name, paces in found.items()
+                for name, paces in by_workload.items()
             ),
             flush=True,
         )
-    return found
+    return by_workload
 
 
 def middle(rounds: list[Figures], name: str) -> float:
@@ -104,7 +106,7 @@ def table(results: dict[str, Any]) -> str:
         "| workload | us without | with | loop without | with | messages/s without | with |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, paces in results["found"].items():
+    for name, paces in results["figures"].items():
         without, recorded = (paces["full"][state] for state in STATES)
         lines.append(
             f"| `{name}` | {middle(without, 'us'):.2f} | {middle(recorded, 'us'):.2f} "
@@ -122,7 +124,7 @@ def table(results: dict[str, Any]) -> str:
         ),
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, paces in results["found"].items():
+    for name, paces in results["figures"].items():
         for pace in ("half", "rate"):
             without, recorded = (paces[pace][state] for state in STATES)
             cells = [f"{middle(rounds, 'us'):.2f}" for rounds in (without, recorded)]
@@ -175,7 +177,9 @@ def main() -> int:
         "seconds": options.seconds,
         "version": TrellisPeer(Tools(trellis=options.trellis)).version(),
         "machine": machine(),
-        "found": measure(options.trellis, workloads, options.rounds, options.seconds, options.rate),
+        "figures": measure(
+            options.trellis, workloads, options.rounds, options.seconds, options.rate
+        ),
     }
     text = table(results)
     print(text)

@@ -76,13 +76,13 @@ def confluent(servers: str, topic: str, size: int) -> dict[str, float]:
     """Measure confluent-kafka, the client that Trellis uses, in the thread that appends."""
     cluster = ClusterSettings(name="bench", servers=servers, topic=topic)
     appender = KafkaAppender(cluster)
-    found = Measurement(size)
-    for _ in range(WARM + found.appends):
+    measurement = Measurement(size)
+    for _ in range(WARM + measurement.appends):
         begin = time.perf_counter()
-        appender.append(found.data)
-        found.add(time.perf_counter() - begin)
+        appender.append(measurement.data)
+        measurement.add(time.perf_counter() - begin)
     appender.close()
-    return found.result()
+    return measurement.result()
 
 
 async def aio(servers: str, topic: str, size: int) -> dict[str, float]:
@@ -98,21 +98,21 @@ async def aio(servers: str, topic: str, size: int) -> dict[str, float]:
     )
     await producer.start()
     send: Callable[..., Awaitable[Any]] = producer.send_and_wait
-    found = Measurement(size)
-    for _ in range(WARM + found.appends):
+    measurement = Measurement(size)
+    for _ in range(WARM + measurement.appends):
         begin = time.perf_counter()
-        await send(topic, found.data, partition=0)
-        found.add(time.perf_counter() - begin)
+        await send(topic, measurement.data, partition=0)
+        measurement.add(time.perf_counter() - begin)
     await producer.stop()
-    return found.result()
+    return measurement.result()
 
 
 def measured(client: str, servers: str, topic: str, size: int) -> dict[str, float]:
     """Run the measurement of a client in a process of its own, and return its figures."""
     command = [sys.executable, __file__, "--client", client, servers, topic, str(size)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
 
 
 def main() -> None:
@@ -142,14 +142,14 @@ def compare(servers: str, nodes: int, rounds: int) -> None:
         f"{'ms/MB':>6} MB/s"
     )
     for size in SIZES:
-        found: dict[str, list[dict[str, float]]] = {client: [] for client in CLIENTS}
+        runs_by_client: dict[str, list[dict[str, float]]] = {client: [] for client in CLIENTS}
         for number in range(rounds):
             for client in CLIENTS:
                 topic = f"bench-{size}-{number}-{client}"
                 cluster = ClusterSettings(name="bench", servers=servers, topic=topic)
                 KafkaTopic(cluster).create(nodes)
-                found[client].append(measured(client, servers, topic, size))
-        for client, runs in found.items():
+                runs_by_client[client].append(measured(client, servers, topic, size))
+        for client, runs in runs_by_client.items():
             row = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
             print(
                 f"{size:>9} {client:16} {row['p50']:7.2f} {row['p99']:7.2f} {row['cpu_us']:7.0f} "

@@ -68,9 +68,9 @@ def main() -> int:
             if not nodes:
                 node.wait_for("ready")
             nodes.append(node)
-        found = _measure(given, nodes, [directory / f"node-{at + 1}" for at in range(NODES)])
-    print(json.dumps(found, indent=1))
-    return 0 if found["most_mb"] <= found["limit_mb"] else 1
+        figures = _measure(given, nodes, [directory / f"node-{at + 1}" for at in range(NODES)])
+    print(json.dumps(figures, indent=1))
+    return 0 if figures["most_mb"] <= figures["limit_mb"] else 1
 
 
 def _measure(

@@ -63,8 +63,8 @@ def load(trellis: Path, broker: Running, workload: str, seconds: float, rate: fl
     after = spent(pid)
     if done.returncode:
         sys.exit(f"trellis bench: {done.stderr}{done.stdout}")
-    [found] = json.loads(done.stdout)["workloads"]
-    middle = found["median"]
+    [entry] = json.loads(done.stdout)["workloads"]
+    middle = entry["median"]
     loop = (after[0] - before[0]) / (after[1] - before[1])
     figures = {
         "rate": middle["rate"],

@@ -14,9 +14,16 @@ from typing import Final
 
 #: Seconds between two ticks of the clock.
 TICK: Final = 0.001
-#: Seconds of CPU time between two ticks above which a hold is described.
+#: The modes of a clock. TICKS: a tick each TICK seconds; the ticks themselves take about 3 % of a
+#: processor, and short turns between two ticks count as one hold. TURNS: a tick in each turn of the
+#: loop, so that a hold is exactly one turn; the loop never sleeps. OFF: no ticks, to measure the
+#: CPU time of the process.
+TICKS: Final = "ticks"
+TURNS: Final = "turns"
+OFF: Final = "off"
+#: Seconds of CPU time between two ticks above which a hold is described (TICKS).
 LONG: Final = 0.01
-#: Seconds of CPU time between two ticks above which a hold is recorded.
+#: Seconds of CPU time between two ticks above which a hold is recorded, and described (TURNS).
 NOTED: Final = 0.002
 #: The most holds that are described in one phase.
 DESCRIBED: Final = 5
@@ -33,12 +40,13 @@ class LoopClock:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._mode = OFF
+        self._timer: asyncio.Handle | None = None
         gc.callbacks.append(self._collection)
         self.begin()
-        self._ring()
 
-    def begin(self) -> None:
-        """Reset the records, to begin a new phase."""
+    def begin(self, mode: str = TICKS) -> None:
+        """Reset the records, to begin a new phase, in which the clock ticks as `mode` says."""
         self.held = self.late = self.collected = 0.0
         self.generation = 0
         self.long: list[str] = []
@@ -47,6 +55,16 @@ class LoopClock:
         self._in_gc = 0.0
         self._usage, self._stolen = resource.getrusage(resource.RUSAGE_THREAD), stolen()
         self._used, self._rang = time.thread_time(), time.perf_counter()
+        self._mode = mode
+        if self._timer is not None:
+            self._timer.cancel()
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._mode == TICKS:
+            self._timer = self._loop.call_later(TICK, self._ring)
+        elif self._mode == TURNS:
+            self._timer = self._loop.call_soon(self._ring)
 
     def _collection(self, phase: str, details: dict[str, int]) -> None:
         if phase == "start":
@@ -64,7 +82,8 @@ class LoopClock:
         if used - self._used > NOTED:
             self.holds.append((self._rang, rang, used - self._used))
         usage, before = resource.getrusage(resource.RUSAGE_THREAD), self._usage
-        if used - self._used > LONG and len(self.long) < DESCRIBED:
+        described = NOTED if self._mode == TURNS else LONG
+        if used - self._used > described and len(self.long) < DESCRIBED:
             self.long.append(
                 f"{(used - self._used) * 1e3:.1f} ms of {(rang - self._rang) * 1e3:.1f}: "
                 f"user {(usage.ru_utime - before.ru_utime) * 1e3:.1f}, "
@@ -76,4 +95,4 @@ class LoopClock:
             )
         self._usage, self._in_gc = usage, 0.0
         self._used, self._rang = used, rang
-        self._loop.call_later(TICK, self._ring)
+        self._schedule()

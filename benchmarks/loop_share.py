@@ -60,10 +60,10 @@ def shares(trellis: Path, name: str, rounds: int, seconds: float) -> tuple[float
             # The first run checks passwords, in threads. At later logins, the result of the check
             # is cached.
             load(trellis, broker, workload, seconds, 0)
-            found = [load(trellis, broker, workload, seconds, 0) for _ in range(rounds)]
+            runs = [load(trellis, broker, workload, seconds, 0) for _ in range(rounds)]
         finally:
             broker.stop()
-    return median(one["us"] for one in found), median(one["loop"] for one in found)
+    return median(one["us"] for one in runs), median(one["loop"] for one in runs)
 
 
 def main() -> int:

@@ -62,11 +62,11 @@ def definitions() -> dict[str, Any]:
 
 def changes(document: dict[str, Any]) -> list[Row]:
     """Return the rows of the stream `$topology`: in each minute, one binding ends."""
-    found = snapshot(document, [], BEGIN - timedelta(hours=1))
+    rows = snapshot(document, [], BEGIN - timedelta(hours=1))
     for minute in range(MINUTES):
         at = BEGIN + timedelta(minutes=minute, seconds=30)
-        found.append(bound(document["bindings"][minute + 1], at, "unbind"))
-    return numbered(found)
+        rows.append(bound(document["bindings"][minute + 1], at, "unbind"))
+    return numbered(rows)
 
 
 def cpu_seconds(arguments: list[str]) -> tuple[float, float]:
@@ -100,9 +100,9 @@ def main() -> None:
         for _ in range(rounds):
             for name, words in commands.items():
                 runs[name].append(cpu_seconds(words))
-    for name, found in runs.items():
-        seconds = [round(each[0], 2) for each in found]
-        memory = median(each[1] for each in found)
+    for name, measurements in runs.items():
+        seconds = [round(each[0], 2) for each in measurements]
+        memory = median(each[1] for each in measurements)
         print(f"{name}: {median(seconds):.2f} CPU seconds {seconds}, {memory:.0f} MB")
 
 

@@ -262,10 +262,10 @@ def main() -> int:
         )
     profiles = []
     for workload in options.workloads or PROFILED:
-        found = measure(workload, options.trellis)
-        shares = ", ".join(f"{name} {share:.0f} %" for name, share in found.places.most_common())
-        print(f"{workload:12} {found.cpu:8.3f} us: {shares}", flush=True)
-        profiles.append(found)
+        profile = measure(workload, options.trellis)
+        shares = ", ".join(f"{name} {share:.0f} %" for name, share in profile.places.most_common())
+        print(f"{workload:12} {profile.cpu:8.3f} us: {shares}", flush=True)
+        profiles.append(profile)
     words = table(
         profiles,
         "python benchmarks/perf_profile.py",

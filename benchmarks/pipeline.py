@@ -49,7 +49,7 @@ def main() -> int:
         ended = subprocess.run(command, check=False).returncode
         if ended:
             return ended
-        found = json.loads(figures.read_text())
+        document = json.loads(figures.read_text())
     versions = {package: version(package) for package in PACKAGES} | {
         "python": platform.python_version(),
         "java": str(java.version_of(java.find() / "bin" / "java")),
@@ -60,7 +60,7 @@ def main() -> int:
         "command": "python benchmarks/pipeline.py",
         "machine": facts,
         "versions": versions,
-    } | found
+    } | document
     output.write_text(json.dumps(kept, indent=1) + "\n")
     return 0
 

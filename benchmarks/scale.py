@@ -39,7 +39,7 @@ import uvloop
 sys.path.append(str(Path(__file__).parent))
 
 from amqp_socket import PATIENCE, AmqpSocket, marshal, publication
-from loop_clock import LoopClock
+from loop_clock import TICKS, LoopClock
 
 import trellis
 from trellis.app import App
@@ -52,9 +52,9 @@ DECLARERS: Final = 50
 async def serve(directory: str, report: Connection, limits: dict[str, Any]) -> None:
     """Run the broker with these limits, and send its measurements over the pipe `report`.
 
-    First, send the ports. Then wait for values from the pipe. After a true value, send the
-    measurements since the previous ones: for how long the event loop was held, and others. After a
-    false value, stop the broker.
+    First, send the ports. Then wait for values from the pipe. After a mode of LoopClock, send the
+    measurements since the previous ones (for how long the event loop was held, and others), and let
+    the clock begin anew in this mode. After an empty text, stop the broker.
     """
     host = "127.0.0.1"
     settings = Settings(
@@ -75,7 +75,7 @@ async def serve(directory: str, report: Connection, limits: dict[str, Any]) -> N
     loop = asyncio.get_running_loop()
     clock = LoopClock(loop)
     report.send({name: int(address.rpartition(":")[2]) for name, address in app.addresses.items()})
-    while await loop.run_in_executor(None, report.recv):
+    while mode := await loop.run_in_executor(None, report.recv):
         report.send(
             {
                 "held_ms": clock.held * 1000,
@@ -88,7 +88,7 @@ async def serve(directory: str, report: Connection, limits: dict[str, Any]) -> N
             }
         )
         node.turn.longest_seconds = 0.0
-        clock.begin()
+        clock.begin(mode)
     app.stop()
     await serving
 
@@ -99,7 +99,7 @@ def run_server(
     limits: dict[str, Any] | None = None,
     descriptors: int = 0,
 ) -> None:
-    """Run the broker in this process until `report` receives a false value (see `serve`).
+    """Run the broker in this process until `report` receives an empty text (see `serve`).
 
     `limits` are the broker's limits, and `descriptors` is its hard limit of file descriptors; 0
     leaves this limit unchanged.
@@ -144,7 +144,7 @@ class Scale:
             print(f"    held {line}", flush=True)
 
     def _ask(self) -> dict[str, Any]:
-        self._report.send(True)
+        self._report.send(TICKS)
         answer: dict[str, Any] = self._report.recv()
         return answer
 
@@ -396,7 +396,7 @@ def measure(chosen: argparse.Namespace) -> dict[str, dict[str, Any]]:
             scale = Scale(chosen, ours.recv(), ours)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(scale.run())
-            ours.send(False)
+            ours.send("")
             server.join(PATIENCE)
         finally:
             server.kill()

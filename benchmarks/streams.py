@@ -241,10 +241,10 @@ def main() -> None:
         note("queue delivery", delivery(options.messages, False))
         note("stream delivery", delivery(options.messages, True))
         note("serving", serving(options.messages))
-    for name, found in times.items():
+    for name, round_times in times.items():
         print(
-            f"{name:18} {statistics.median(found):8.0f}   (rounds {min(found):.0f} to "
-            f"{max(found):.0f})"
+            f"{name:18} {statistics.median(round_times):8.0f}   (rounds {min(round_times):.0f} to "
+            f"{max(round_times):.0f})"
         )
 
 

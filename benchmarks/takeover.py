@@ -216,7 +216,7 @@ def take_over(
                 sys.exit("takeover: the standby does not catch up")
             time.sleep(0.2)
         time.sleep(2.0)  # The standby reports once a second how far it is.
-        found: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "how": how,
             "messages": count,
             "log_mb": round(size_of(directory / "node-2" / "log") / MB),
@@ -232,16 +232,16 @@ def take_over(
             first.process.kill()
         else:
             threading.Thread(target=quietly, args=(first.switch,), daemon=True).start()
-        found["ready_s"] = round(second.wait_for("ready") - moment, 3)
-        found["cpu_s"] = round(second.processes.cpu().since(before).seconds, 3)
+        figures["ready_s"] = round(second.wait_for("ready") - moment, 3)
+        figures["cpu_s"] = round(second.processes.cpu().since(before).seconds, 3)
         time.sleep(PROBED)
         prober.end()
-        found["gap_s"] = round(prober.gap_after(moment), 3)
-        found["load"] = round(os.getloadavg()[0], 1)
+        figures["gap_s"] = round(prober.gap_after(moment), 3)
+        figures["load"] = round(os.getloadavg()[0], 1)
         depth = second.client().depth(QUEUE)
         if depth < count + len(prober.confirms):
             sys.exit(f"takeover: {count + len(prober.confirms) - depth} messages are lost")
-    return found
+    return figures
 
 
 def quietly(call: Any) -> None:
@@ -276,11 +276,11 @@ def main() -> None:
                 servers = arguments.servers if kfake is None else kfake.servers
                 name = f"takeover-{os.getpid()}-{how}-{count}-{run}"
                 try:
-                    found = take_over(arguments.trellis, servers, arguments, how, count, name)
+                    figures = take_over(arguments.trellis, servers, arguments, how, count, name)
                 finally:
                     if kfake is not None:
                         kfake.close()
-                print(json.dumps(found), flush=True)
+                print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

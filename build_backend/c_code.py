@@ -47,7 +47,7 @@ IMPORT: Final = re.compile(
     r"    (?P<key>\w+) = CPyStatics\[(?P<name>\d+)\];[^\n]*\n"
     r"    (?P<known>\w+) = CPyDict_GetItem\((?P=modules), (?P=key)\);\n"
     + _failure("(?P=known)", r"(?P<end>\w+)")
-    + r"    (?P<found>\w+) = (?P=known);\n"
+    + r"    (?P<imported>\w+) = (?P=known);\n"
     r"    goto (?P<both>\w+);\n"
     r"(?P=new): ;\n"
     r"    (?P<create>\w+) = CPyInitOnly_(?P=module);\n"
@@ -63,15 +63,17 @@ IMPORT: Final = re.compile(
     + _failure("(?P=path)")
     + r"    (?P<suffixkey>\w+) = CPyStatics\[(?P<suffix>\d+)\];[^\n]*\n"
     r"    (?P<key2>\w+) = CPyStatics\[(?P=name)\];[^\n]*\n"
-    r"    (?P<made>\w+) = CPyImport_ImportNative\((?P=key2), (?P=create), (?P=run), (?P=static), "
-    r"(?P=cache), (?P=state), (?P=locks), (?P=path), (?P=suffixkey), 0\);\n"
-    r"    CPy_DECREF\((?P=path)\);\n" + _failure("(?P=made)") + r"    (?P=found) = (?P=made);\n"
+    r"    (?P<created>\w+) = CPyImport_ImportNative\((?P=key2), (?P=create), (?P=run), "
+    r"(?P=static), (?P=cache), (?P=state), (?P=locks), (?P=path), (?P=suffixkey), 0\);\n"
+    r"    CPy_DECREF\((?P=path)\);\n"
+    + _failure("(?P=created)")
+    + r"    (?P=imported) = (?P=created);\n"
     r"(?P=both): ;\n"
     r"(?P<names>(?:    \w+ = CPyStatics\[\d+\];[^\n]*\n)+)"
     r"    (?P<place>\w+) = (?P<globals>CPyStatic_\w+);\n"
-    r"    (?P<result>\w+) = CPyImport_GetNativeAttrs\((?P=found), (?P<arguments>\w+, \w+), "
+    r"    (?P<result>\w+) = CPyImport_GetNativeAttrs\((?P=imported), (?P<arguments>\w+, \w+), "
     r"(?P=place)\);\n"
-    r"    CPy_DECREF\((?P=found)\);\n"
+    r"    CPy_DECREF\((?P=imported)\);\n"
 )
 
 #: The import of names from a compiled module as a function, declared and defined.
@@ -110,9 +112,9 @@ PyObject *trellis_import_from(
     }
     if (module == NULL)
         return NULL;
-    PyObject *found = CPyImport_GetNativeAttrs(module, names, as_names, globals);
+    PyObject *attributes = CPyImport_GetNativeAttrs(module, names, as_names, globals);
     CPy_DECREF(module);
-    return found;
+    return attributes;
 }
 """
 
@@ -128,13 +130,13 @@ class Imports:
         self.modules: dict[str, str] = {}
         self.numbers: set[tuple[str, str, str]] = set()
 
-    def replace(self, found: re.Match[str]) -> str:
+    def replace(self, match: re.Match[str]) -> str:
         """Return the call that replaces the code of an import."""
-        self.modules[found["module"]] = found["name"]
-        self.numbers.add((found["library"], found["file"], found["suffix"]))
+        self.modules[match["module"]] = match["name"]
+        self.numbers.add((match["library"], match["file"], match["suffix"]))
         return (
-            f"{found['names']}    {found['result']} = trellis_import_from("
-            f"&trellis_module_{found['module']}, {found['arguments']}, {found['globals']});\n"
+            f"{match['names']}    {match['result']} = trellis_import_from("
+            f"&trellis_module_{match['module']}, {match['arguments']}, {match['globals']});\n"
         )
 
     def declarations(self) -> str:
@@ -162,14 +164,14 @@ def share_entries(function: re.Match[str]) -> str:
     """
     first, body = function.groups()
     ends: dict[tuple[str, str, str], str] = {}
-    counts = Counter((found[2], found[4], found[5]) for found in ENTRY.finditer(body))
+    counts = Counter((match[2], match[4], match[5]) for match in ENTRY.finditer(body))
 
-    def replace(found: re.Match[str]) -> str:
-        end = (found[2], found[4], found[5])
+    def replace(match: re.Match[str]) -> str:
+        end = (match[2], match[4], match[5])
         if counts[end] == 1:
-            return found[0]
+            return match[0]
         label = ends.setdefault(end, f"trellis_failed_{len(ends)}")
-        return f"{found[1]}trellis_line = {found[3]};\n{found[1]}goto {label};\n"
+        return f"{match[1]}trellis_line = {match[3]};\n{match[1]}goto {label};\n"
 
     body = ENTRY.sub(replace, body)
     if not ends:

@@ -93,11 +93,11 @@ SMALL = {
 
 def modules(root: Path = ROOT) -> list[str]:
     """Return the paths of the modules to compile, relative to `root`, in a stable order."""
-    found: list[Path] = []
+    candidates: list[Path] = []
     for name in COMPILED:
         path = root / name
-        found += path.rglob("*.py") if path.is_dir() else [path]
-    paths = (path.relative_to(root).as_posix() for path in found)
+        candidates += path.rglob("*.py") if path.is_dir() else [path]
+    paths = (path.relative_to(root).as_posix() for path in candidates)
     return sorted(path for path in paths if not any(fnmatch(path, pattern) for pattern in LEFT_OUT))
 
 

@@ -98,29 +98,29 @@ class Auto(Shapes[S]):
     def match(self, topic: str) -> list[S]:
         if self._moving and not self._iterated:
             self._move(_BY_LOOKUP)
-        found = super().match(topic) if self._forms else self._fallback.match(topic)
+        subscribers = super().match(topic) if self._forms else self._fallback.match(topic)
         if self._leaving is None:
-            return found
-        found += self._leaving.find(topic, False)
-        return self._tally.distinct(found) if self._tally.shared else found
+            return subscribers
+        subscribers += self._leaving.find(topic, False)
+        return self._tally.distinct(subscribers) if self._tally.shared else subscribers
 
-    def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
-        return [AutoSearch(self, topic, found)]
+    def searches(self, topic: str, subscribers: list[S]) -> list[Search[S]]:
+        return [AutoSearch(self, topic, subscribers)]
 
-    def parts(self, topic: str, found: list[S]) -> list[Search[S]]:
+    def parts(self, topic: str, subscribers: list[S]) -> list[Search[S]]:
         """Return the searches of one lookup: one for each trie, and one for the hash tables.
 
         The caller completes the searches in the order of the list. Each search appends subscribers
-        to `found`. Between two searches, the matcher may move patterns from a trie to the tables or
-        back. The order of the list ensures that no moved pattern is missed. But if the matcher
-        begins to move patterns in the other direction, the lookup may miss patterns. `turns` has
-        then increased, and the caller must start the lookup again.
+        to `subscribers`. Between two searches, the matcher may move patterns from a trie to the
+        tables or back. The order of the list ensures that no moved pattern is missed. But if the
+        matcher begins to move patterns in the other direction, the lookup may miss patterns.
+        `turns` has then increased, and the caller must start the lookup again.
         """
-        leaving, tables = self._leaving, TablesSearch(self, topic, found)
+        leaving, tables = self._leaving, TablesSearch(self, topic, subscribers)
         return [
-            *([] if leaving is None else leaving.searches(topic, found)),
+            *([] if leaving is None else leaving.searches(topic, subscribers)),
             tables,
-            *self._fallback.searches(topic, found),
+            *self._fallback.searches(topic, subscribers),
         ]
 
     def matches_any(self, topic: str) -> bool:
@@ -224,13 +224,13 @@ class TablesSearch(Search[S]):
 
     __slots__ = ("_tables", "_topic")
 
-    def __init__(self, tables: Shapes[S], topic: str, found: list[S]) -> None:
-        super().__init__(found)
+    def __init__(self, tables: Shapes[S], topic: str, subscribers: list[S]) -> None:
+        super().__init__(subscribers)
         self._tables = tables
         self._topic = topic
 
     def advance(self, steps: int) -> int:
-        self._tables.probe_tables(self._topic, self.found)
+        self._tables.probe_tables(self._topic, self.subscribers)
         self.done = True
         return steps - LIMIT
 
@@ -245,15 +245,15 @@ class AutoSearch(Search[S]):
 
     __slots__ = ("_matcher", "_parts", "_topic", "_turns")
 
-    def __init__(self, matcher: Auto[S], topic: str, found: list[S]) -> None:
-        super().__init__(found)
+    def __init__(self, matcher: Auto[S], topic: str, subscribers: list[S]) -> None:
+        super().__init__(subscribers)
         self._matcher = matcher
         self._topic = topic
         self._begin()
 
     def _begin(self) -> None:
         self._turns = self._matcher.turns
-        self._parts = self._matcher.parts(self._topic, self.found)
+        self._parts = self._matcher.parts(self._topic, self.subscribers)
         self._parts.reverse()
 
     def advance(self, steps: int) -> int:

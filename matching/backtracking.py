@@ -54,7 +54,7 @@ class Backtracking(Trie[S]):
                 child = node.children.get(words[at])
                 if child is not None:
                     pending.append((child, at + 1))
-        found: list[S] = []
+        subscribers: list[S] = []
         for node in matched:
-            take(node.bucket, found)
-        return found
+            take(node.bucket, subscribers)
+        return subscribers

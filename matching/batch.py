@@ -88,16 +88,16 @@ class Batch:
         """Return every pair of a topic (its index in `topics`) and a matching pattern (its
         number).
         """
-        found = Pairs(array("q"), array("q"))
+        pairs = Pairs(array("q"), array("q"))
         if self._vectorised:
             for start in range(0, len(topics), _TOGETHER):
-                self._search(topics[start : start + _TOGETHER], start, found)
+                self._search(topics[start : start + _TOGETHER], start, pairs)
         else:
             for at, topic in enumerate(topics):
                 numbers = sorted(self._plain.match(topic))
-                found.topics.extend(repeat(at, len(numbers)))
-                found.patterns.extend(numbers)
-        return found
+                pairs.topics.extend(repeat(at, len(numbers)))
+                pairs.patterns.extend(numbers)
+        return pairs
 
     def _arrange(self, patterns: Iterable[str]) -> None:
         """Give each literal word of the patterns a number, and store the patterns of each shape in
@@ -125,8 +125,8 @@ class Batch:
             else:
                 self._open.append(columns)
 
-    def _search(self, topics: Sequence[str], start: int, found: Pairs) -> None:
-        """Append the matches of these topics to `found`; the first topic has the index `start`."""
+    def _search(self, topics: Sequence[str], start: int, pairs: Pairs) -> None:
+        """Append the matches of these topics to `pairs`; the first topic has the index `start`."""
         grammar = self._grammar
         separator = grammar.separator
         nothing = grammar.split("")
@@ -156,11 +156,11 @@ class Batch:
             ]
             parts.append(numpy.array(fallback, numpy.int64).reshape(-1, 2).T)
         if parts:
-            pairs = numpy.concatenate(parts, axis=1)
+            joined = numpy.concatenate(parts, axis=1)
             count = self._count
-            at, number = numpy.divmod(numpy.sort(pairs[0] * count + pairs[1]), count)
-            found.topics.frombytes((at + start).tobytes())
-            found.patterns.frombytes(number.tobytes())
+            at, number = numpy.divmod(numpy.sort(joined[0] * count + joined[1]), count)
+            pairs.topics.frombytes((at + start).tobytes())
+            pairs.patterns.frombytes(number.tobytes())
 
 
 class _ShapeColumns:
@@ -208,9 +208,9 @@ class _ShapeColumns:
         rows = rows[may]
         mixed = self._mix(columns, len(rows))
         first = numpy.searchsorted(self._mixed, mixed)
-        found = self._mixed[numpy.minimum(first, len(self._mixed) - 1)] == mixed
-        columns = [column[found] for column in columns]
-        rows, mixed, first = rows[found], mixed[found], first[found]
+        present = self._mixed[numpy.minimum(first, len(self._mixed) - 1)] == mixed
+        columns = [column[present] for column in columns]
+        rows, mixed, first = rows[present], mixed[present], first[present]
         counts = numpy.searchsorted(self._mixed, mixed, "right") - first
         which = numpy.repeat(numpy.arange(len(rows)), counts)
         # Candidates of a topic have consecutive indexes from `first` on. For each pair of a topic

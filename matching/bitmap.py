@@ -156,21 +156,21 @@ class Bitmap(Numbered[S]):
         if not words:
             return _either(first.end, first.rest)
         accepted = first.words.get(words[0])
-        found: BitMap | None = None
+        numbers: BitMap | None = None
         if not (grammar.hides and grammar.hidden(topic)):
             accepted = _either(accepted, first.any)
-            found = first.rest
+            numbers = first.rest
         at = 1
         while accepted is not None and at < len(positions):
-            if stop_at_first and found is not None:
-                return found
+            if stop_at_first and numbers is not None:
+                return numbers
             position = positions[at]
-            found = _either(found, _both(accepted, position.rest))
+            numbers = _either(numbers, _both(accepted, position.rest))
             if at == len(words):
-                return _either(found, _both(accepted, position.end))
+                return _either(numbers, _both(accepted, position.end))
             accepted = _both(accepted, _either(position.words.get(words[at]), position.any))
             at += 1
-        return found
+        return numbers
 
 
 def _both(accepted: BitMap, row: BitMap | None) -> BitMap | None:

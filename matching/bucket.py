@@ -66,17 +66,17 @@ def without(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
 
 def members(bucket: Bucket[S]) -> list[S]:
     """Return the subscribers in the bucket."""
-    found: list[S] = []
-    take(bucket, found)
-    return found
+    subscribers: list[S] = []
+    take(bucket, subscribers)
+    return subscribers
 
 
-def take(bucket: Bucket[S], found: list[S]) -> None:
-    """Append the subscribers in the bucket to `found`."""
+def take(bucket: Bucket[S], subscribers: list[S]) -> None:
+    """Append the subscribers in the bucket to `subscribers`."""
     if isinstance(bucket, (list, dict)):
-        found.extend(bucket)
+        subscribers.extend(bucket)
     elif bucket is not None:
-        found.append(bucket)
+        subscribers.append(bucket)
 
 
 def size(bucket: Bucket[S]) -> int:
@@ -134,9 +134,9 @@ class PairCounts(Generic[S]):
             if patterns == 2:
                 self.shared -= 1
 
-    def distinct(self, found: list[S]) -> list[S]:
-        """Return the subscribers in `found` with duplicates removed."""
-        return list(dict.fromkeys(found))
+    def distinct(self, subscribers: list[S]) -> list[S]:
+        """Return `subscribers` without duplicates."""
+        return list(dict.fromkeys(subscribers))
 
     def _part(self, subscriber: S) -> dict[S, int]:
         parts = self._parts

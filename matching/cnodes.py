@@ -124,15 +124,15 @@ def branch_of(main: CNode[S], grammar: Grammar, word: str) -> Branch[S] | None:
 
 def branches(main: CNode[S], grammar: Grammar) -> list[tuple[str, Branch[S]]]:
     """Return all branches of a trie node, each with its word; `main` is the node's content."""
-    found: list[tuple[str, Branch[S]]] = []
+    pairs: list[tuple[str, Branch[S]]] = []
     if main.one is not None:
-        found.append((grammar.one, main.one))
+        pairs.append((grammar.one, main.one))
     if main.many is not None:
-        found.append((grammar.many, main.many))
+        pairs.append((grammar.many, main.many))
     if main.children is not None:
         for leaf in main.children.leaves():
-            found.extend(leaf.items())
-    return found
+            pairs.extend(leaf.items())
+    return pairs
 
 
 def with_branch(

@@ -78,18 +78,18 @@ class Composite(Matcher[S]):
         bucket = self._plain.get(topic)
         if not self._pattern_pairs:
             return members(bucket)
-        found = self._patterns.match(topic)
+        subscribers = self._patterns.match(topic)
         if bucket is None:
-            return found
-        if not isinstance(bucket, (list, dict)) and len(found) <= _FEW:
-            if bucket not in found:
-                found.append(bucket)
-            return found
-        return _merged(found, members(bucket))
+            return subscribers
+        if not isinstance(bucket, (list, dict)) and len(subscribers) <= _FEW:
+            if bucket not in subscribers:
+                subscribers.append(bucket)
+            return subscribers
+        return _merged(subscribers, members(bucket))
 
-    def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
-        take(self._plain.get(topic), found)
-        return self._patterns.searches(topic, found)
+    def searches(self, topic: str, subscribers: list[S]) -> list[Search[S]]:
+        take(self._plain.get(topic), subscribers)
+        return self._patterns.searches(topic, subscribers)
 
     def matches_any(self, topic: str) -> bool:
         return topic in self._plain or self._patterns.matches_any(topic)
@@ -166,16 +166,16 @@ class Bilingual(Matcher[S]):
         return self.native.unsubscribe(pattern, subscriber)
 
     def match(self, topic: str) -> list[S]:
-        found = self.native.match(topic)
+        subscribers = self.native.match(topic)
         foreign = self.foreign
         if foreign is None or not len(foreign):
-            return found
-        return _merged(found, foreign.match(swap(topic)))
+            return subscribers
+        return _merged(subscribers, foreign.match(swap(topic)))
 
-    def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
-        searches = self.native.searches(topic, found)
+    def searches(self, topic: str, subscribers: list[S]) -> list[Search[S]]:
+        searches = self.native.searches(topic, subscribers)
         if self.foreign is not None:
-            searches += self.foreign.searches(swap(topic), found)
+            searches += self.foreign.searches(swap(topic), subscribers)
         return searches
 
     def matches_any(self, topic: str) -> bool:
@@ -213,19 +213,19 @@ class Bilingual(Matcher[S]):
         return pair in self.native
 
 
-def _merged(found: list[S], others: list[S]) -> list[S]:
+def _merged(subscribers: list[S], others: list[S]) -> list[S]:
     """Return the union of both lists without duplicates.
 
-    The result may be one of the two lists; `found` may be extended in place.
+    The result may be one of the two lists; `subscribers` may be extended in place.
     """
-    if not found or not others:
-        return found or others
-    if len(found) + len(others) > _FEW:
-        return list(dict.fromkeys(found + others))
+    if not subscribers or not others:
+        return subscribers or others
+    if len(subscribers) + len(others) > _FEW:
+        return list(dict.fromkeys(subscribers + others))
     for other in others:
-        if other not in found:
-            found.append(other)
-    return found
+        if other not in subscribers:
+            subscribers.append(other)
+    return subscribers
 
 
 def _copy(source: Matcher[S], copy: Matcher[S]) -> None:

@@ -108,7 +108,7 @@ def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
         at += a.gaps[place - 1]
         while reached + 1 < len(starts) and starts[reached + 1] <= at:
             reached += 1
-        at = _found(a.runs[place], b, starts, reached, at, one)
+        at = _find_end(a.runs[place], b, starts, reached, at, one)
         if at < 0:
             return False
     return at + a.gaps[-1] + len(last) <= b.size
@@ -134,7 +134,7 @@ def _starts(b: _Runs) -> list[int]:
     return starts
 
 
-def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, one: str) -> int:
+def _find_end(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, one: str) -> int:
     """Search for the words of `run` in the runs of `b` (the parts between its ``#`` wildcards).
 
     Return the position after the last word of the first occurrence, or -1 if there is none.

@@ -393,7 +393,7 @@ class ConcurrentTrie(Matcher[S]):
             collect: _Collect[S] = _Collect(self, words)
             collect.walk(root, hidden, stop_at_first)
             if self._unchanged(root, collect.inodes, collect.mains):
-                return collect.found
+                return collect.sets
 
     def _unchanged(self, root: INode[S], inodes: list[INode[S]], mains: list[CNode[S]]) -> bool:
         """True if all contents that a lookup has read were present in the trie at the same moment.

@@ -15,18 +15,18 @@ from matching.subscriber_set import SubscriberSet
 
 
 class ConcurrentWalk(Generic[S]):
-    """A search along the words of one topic; `found` holds the subscriber sets of matching
+    """A search along the words of one topic; `sets` holds the subscriber sets of matching
     patterns.
 
     A subclass implements `read`.
     """
 
-    __slots__ = ("found", "grammar", "words")
+    __slots__ = ("grammar", "sets", "words")
 
     def __init__(self, grammar: Grammar, words: list[str]) -> None:
         self.grammar = grammar
         self.words = words
-        self.found: list[SubscriberSet[S]] = []
+        self.sets: list[SubscriberSet[S]] = []
 
     def read(self, inode: INode[S]) -> CNode[S]:
         """Return the content of a trie node. A subclass may also record what it read."""
@@ -40,7 +40,7 @@ class ConcurrentWalk(Generic[S]):
         """
         words = self.words
         end = len(words)
-        found = self.found
+        sets = self.sets
         inode = root
         at = 0
         turns: list[tuple[INode[S], int]] = []
@@ -52,7 +52,7 @@ class ConcurrentWalk(Generic[S]):
                 one = many = None
             if many is not None:
                 if many.subscribers is not None:
-                    found.append(many.subscribers)
+                    sets.append(many.subscribers)
                 if many.inode is not None:
                     self.cross(many, many.inode, at)
             following: INode[S] | None = None
@@ -62,10 +62,10 @@ class ConcurrentWalk(Generic[S]):
                 if one is not None:
                     following = one.inode
                     if at == end and one.subscribers is not None:
-                        found.append(one.subscribers)
+                        sets.append(one.subscribers)
                 if literal is not None:
                     if at == end and literal.subscribers is not None:
-                        found.append(literal.subscribers)
+                        sets.append(literal.subscribers)
                     if literal.inode is not None:
                         if following is not None:
                             turns.append((following, at))
@@ -73,8 +73,8 @@ class ConcurrentWalk(Generic[S]):
             elif end == 0 and main.children is not None:
                 nothing = main.children.get(self.grammar.separator)
                 if nothing is not None:
-                    found.append(nothing.subscribers)
-            if stop_at_first and found:
+                    sets.append(nothing.subscribers)
+            if stop_at_first and sets:
                 return
             if following is not None:
                 inode = following
@@ -92,7 +92,7 @@ class ConcurrentWalk(Generic[S]):
         """
         words = self.words
         end = len(words)
-        found = self.found
+        sets = self.sets
         entered: set[Branch[S]] = {start}
         behind = self.read(inode)
         stays: list[CNode[S]] = [behind]  # the nodes below all `#` entered so far
@@ -117,7 +117,7 @@ class ConcurrentWalk(Generic[S]):
                     led.append(main.one)
             for branch in led:
                 if at == end and branch.subscribers is not None:
-                    found.append(branch.subscribers)
+                    sets.append(branch.subscribers)
                 onward = branch.inode
                 if onward is not None:
                     reached = known.get(onward)
@@ -135,14 +135,14 @@ class ConcurrentWalk(Generic[S]):
     ) -> None:
         """Enter a ``#`` branch and the chain of ``#`` branches directly below it.
 
-        To enter a branch is to append its subscribers to `found`, and the node below it to `stays`
+        To enter a branch is to append its subscribers to `sets`, and the node below it to `stays`
         if that node has branches other than ``#``. The chain ends at a branch that was entered
         before.
         """
         while branch is not None and branch not in entered:
             entered.add(branch)
             if branch.subscribers is not None:
-                self.found.append(branch.subscribers)
+                self.sets.append(branch.subscribers)
             if branch.inode is None:
                 return
             main = self.read(branch.inode)

@@ -319,21 +319,23 @@ class Dfa(Trie[S]):
         The state caches the list if it has at most _LONGEST_ANSWER subscribers and the memory
         budget permits it.
         """
-        found: list[S] = []
+        subscribers: list[S] = []
         for node in state.nodes:
-            take(node.bucket, found)
+            take(node.bucket, subscribers)
         if self._tally.shared:
-            found = self._tally.distinct(found)
-        if len(found) <= _LONGEST_ANSWER and self._afford(_ANSWER_SIZE + 8 * len(found), state):
-            state.answer = found.copy()
-        return found
+            subscribers = self._tally.distinct(subscribers)
+        if len(subscribers) <= _LONGEST_ANSWER and self._afford(
+            _ANSWER_SIZE + 8 * len(subscribers), state
+        ):
+            state.answer = subscribers.copy()
+        return subscribers
 
     def _walk_trie(self, nodes: list[_Stamped[S]], words: list[str], at: int) -> list[S]:
         """Complete a lookup in the trie, without the automaton, and return the subscribers.
 
         `nodes` are the nodes to which the words of the topic before the index `at` have led.
         """
-        found: list[S] = []
+        subscribers: list[S] = []
         stays: list[TrieNode[S]] = []
         moving: list[TrieNode[S]] = []
         entered: set[TrieNode[S]] = set()
@@ -342,11 +344,11 @@ class Dfa(Trie[S]):
                 moving.append(node)
             else:
                 entered.add(node)
-                take(node.bucket, found)
+                take(node.bucket, subscribers)
                 if node.children is not None or node.one is not None:
                     stays.append(node)
-        advance(stays, moving, entered, words, at, found)
-        return self._tally.distinct(found) if self._tally.shared else found
+        advance(stays, moving, entered, words, at, subscribers)
+        return self._tally.distinct(subscribers) if self._tally.shared else subscribers
 
     def _afford(self, size: int, state: _DfaState[S]) -> bool:
         """Charge `size` bytes to the memory of the state and of the automaton, and return True.

@@ -73,15 +73,15 @@ class Hamt(Generic[K, V]):
 
     def leaves(self) -> list[dict[K, V]]:
         """Return all pairs of the map, in dicts that must not be changed."""
-        found: list[dict[K, V]] = []
+        leaves: list[dict[K, V]] = []
         waiting: list[Table[K, V]] = [self.top]
         while waiting:
             table = waiting.pop()
             if isinstance(table, list):
                 waiting.extend(table)
             else:
-                found.append(table)
-        return found
+                leaves.append(table)
+        return leaves
 
 
 def only(key: K, value: V) -> Hamt[K, V]:

@@ -21,14 +21,14 @@ class Search(Generic[S]):
     """A lookup that can pause, so that a long lookup can be spread over several turns of an event
     loop.
 
-    The search appends the subscribers to `found`; a subscriber of several patterns may be appended
-    several times. `done` is True once all subscribers are found.
+    The search appends to `subscribers`; a subscriber of several patterns may be appended several
+    times. `done` is True once all subscribers are found.
     """
 
-    __slots__ = ("done", "found")
+    __slots__ = ("done", "subscribers")
 
-    def __init__(self, found: list[S]) -> None:
-        self.found = found
+    def __init__(self, subscribers: list[S]) -> None:
+        self.subscribers = subscribers
         self.done = False
 
     def advance(self, steps: int) -> int:
@@ -85,14 +85,14 @@ class Matcher(Generic[S]):
         """True if at least one pattern matches the topic. May stop at the first match."""
         return len(self.match(topic)) > 0
 
-    def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
+    def searches(self, topic: str, subscribers: list[S]) -> list[Search[S]]:
         """Begin a lookup that can pause.
 
-        Append the subscribers that can be found quickly to `found`, and return a list of searches
-        for the remaining subscribers. The caller completes the searches in the order of the list.
-        By default, all subscribers are found at once, and the list is empty.
+        Append the subscribers that can be found quickly to `subscribers`, and return a list of
+        searches for the remaining subscribers. The caller completes the searches in the order of
+        the list. By default, all subscribers are found at once, and the list is empty.
         """
-        found += self.match(topic)
+        subscribers += self.match(topic)
         return []
 
     def snapshot(self) -> Matcher[S]:

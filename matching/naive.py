@@ -38,11 +38,11 @@ class Naive(Matcher[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
-        found: dict[S, None] = {}
+        union: dict[S, None] = {}
         for pattern, subscribers in self._patterns.items():
             if self.grammar.matches(pattern, topic):
-                found.update(subscribers)
-        return list(found)
+                union.update(subscribers)
+        return list(union)
 
     def matches_any(self, topic: str) -> bool:
         return any(self.grammar.matches(pattern, topic) for pattern in self._patterns)

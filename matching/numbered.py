@@ -98,16 +98,16 @@ class Numbered(Matcher[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
-        found: list[S] = []
+        subscribers: list[S] = []
         if self._numbers:
             numbers = self.accepting(topic)
             if numbers is not None:
                 buckets = self._buckets
                 for number in numbers:
-                    take(buckets[number], found)
+                    take(buckets[number], subscribers)
         if len(self._fallback):
-            found += self._fallback.find(topic, False)
-        return self._tally.distinct(found) if self._tally.shared else found
+            subscribers += self._fallback.find(topic, False)
+        return self._tally.distinct(subscribers) if self._tally.shared else subscribers
 
     def matches_any(self, topic: str) -> bool:
         if self._numbers and self.accepting(topic) is not None:

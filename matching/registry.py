@@ -219,11 +219,11 @@ def create(name: str, grammar: Grammar) -> Matcher[S]:
 
 def _installed() -> tuple[Algorithm, ...]:
     """Return the algorithms of installed packages, except algorithms that have a built-in name."""
-    return _found_in(tuple(sys.path))
+    return _installed_on(tuple(sys.path))
 
 
 @functools.lru_cache(1)
-def _found_in(path: tuple[str, ...]) -> tuple[Algorithm, ...]:
+def _installed_on(path: tuple[str, ...]) -> tuple[Algorithm, ...]:
     """Return the algorithms of the packages on `path`, which is the module search path.
 
     The answer is cached until the path changes, because reading the metadata of all installed
@@ -232,10 +232,10 @@ def _found_in(path: tuple[str, ...]) -> tuple[Algorithm, ...]:
     # Imported here, because this import would take a fifth of the start time of each command.
     from importlib.metadata import entry_points
 
-    found = [
+    algorithms = [
         _algorithm_of(point) for point in entry_points(group=GROUP) if point.name not in _BUILT_IN
     ]
-    return tuple(sorted(found, key=lambda algorithm: algorithm.name))
+    return tuple(sorted(algorithms, key=lambda algorithm: algorithm.name))
 
 
 def _algorithm_of(point: EntryPoint) -> Algorithm:

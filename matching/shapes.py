@@ -197,15 +197,15 @@ class Shapes(Matcher[S]):
         return self._fallback.unsubscribe(pattern, subscriber)
 
     def match(self, topic: str) -> list[S]:
-        found: list[S] = []
+        subscribers: list[S] = []
         if self._forms:
-            self.probe_tables(topic, found)
+            self.probe_tables(topic, subscribers)
         if len(self._fallback):
-            found += self._fallback.find(topic, False)
-        return self._tally.distinct(found) if self._tally.shared else found
+            subscribers += self._fallback.find(topic, False)
+        return self._tally.distinct(subscribers) if self._tally.shared else subscribers
 
-    def probe_tables(self, topic: str, found: list[S]) -> None:
-        """Append to `found` the subscribers of the patterns in the tables that match the topic.
+    def probe_tables(self, topic: str, subscribers: list[S]) -> None:
+        """Append to `subscribers` those of the patterns in the tables that match the topic.
 
         Patterns in the fallback trie are not searched.
         """
@@ -221,14 +221,14 @@ class Shapes(Matcher[S]):
             bucket = get(pick(words))
             if bucket is not None:
                 if isinstance(bucket, (list, dict)):
-                    found.extend(bucket)
+                    subscribers.extend(bucket)
                 else:
-                    found.append(bucket)
+                    subscribers.append(bucket)
 
-    def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
+    def searches(self, topic: str, subscribers: list[S]) -> list[Search[S]]:
         if self._forms:
-            self.probe_tables(topic, found)
-        return self._fallback.searches(topic, found)
+            self.probe_tables(topic, subscribers)
+        return self._fallback.searches(topic, subscribers)
 
     def matches_any(self, topic: str) -> bool:
         grammar = self.grammar

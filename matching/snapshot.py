@@ -269,7 +269,7 @@ def _walk(
 
     With `stop_at_first`, return only the first set found.
     """
-    found: list[SubscriberSet[S]] = []
+    sets: list[SubscriberSet[S]] = []
     words = grammar.split(topic)
     end = len(words)
     node = root
@@ -277,7 +277,7 @@ def _walk(
     if grammar.hides and grammar.hidden(topic):
         first = _literal(root, words[0])
         if first is None:
-            return found
+            return sets
         node = first
         at = 1
     turns: list[_FrozenNode[S]] = []
@@ -285,12 +285,12 @@ def _walk(
         many = node.many
         if many is not None:
             if many.subscribers is not None:
-                found.append(many.subscribers)
+                sets.append(many.subscribers)
             if many.children is not None or many.one is not None or many.many is not None:
-                _cross(many, words, at, found)
+                _cross(many, words, at, sets)
         if at == end:
             if node.subscribers is not None:
-                found.append(node.subscribers)
+                sets.append(node.subscribers)
         else:
             child = _literal(node, words[at])
             if child is not None:
@@ -303,8 +303,8 @@ def _walk(
                 node = node.one
                 at += 1
                 continue
-        if not turns or (stop_at_first and found):
-            return found
+        if not turns or (stop_at_first and sets):
+            return sets
         node = turns.pop()
         at = node.depth
 
@@ -314,7 +314,7 @@ def _literal(node: _FrozenNode[S], word: str) -> _FrozenNode[S] | None:
     return None if node.children is None else node.children.get(word)
 
 
-def _cross(start: _FrozenNode[S], words: list[str], at: int, found: list[SubscriberSet[S]]) -> None:
+def _cross(start: _FrozenNode[S], words: list[str], at: int, sets: list[SubscriberSet[S]]) -> None:
     """Append the subscriber sets of patterns whose part after a ``#`` matches the words from `at`
     on.
 
@@ -323,7 +323,7 @@ def _cross(start: _FrozenNode[S], words: list[str], at: int, found: list[Subscri
     entered: set[_FrozenNode[S]] = {start}
     stays: list[_FrozenNode[S]] = [start]  # the `#` nodes entered so far
     moving: list[_FrozenNode[S]] = []  # the nodes that the last word led to
-    _enter(start.many, entered, stays, found)
+    _enter(start.many, entered, stays, sets)
     end = len(words)
     while at < end:
         word = words[at]
@@ -343,28 +343,28 @@ def _cross(start: _FrozenNode[S], words: list[str], at: int, found: list[Subscri
         for node in following:
             many = node.many
             if many is not None and many not in entered:
-                _enter(many, entered, stays, found)
+                _enter(many, entered, stays, sets)
         moving = following
     for node in moving:
         if node.subscribers is not None:
-            found.append(node.subscribers)
+            sets.append(node.subscribers)
 
 
 def _enter(
     node: _FrozenNode[S] | None,
     entered: set[_FrozenNode[S]],
     stays: list[_FrozenNode[S]],
-    found: list[SubscriberSet[S]],
+    sets: list[SubscriberSet[S]],
 ) -> None:
     """Enter a ``#`` node and the chain of ``#`` nodes directly below it.
 
-    To enter a node is to append its subscribers to `found`, and the node to `stays` if it has
+    To enter a node is to append its subscribers to `sets`, and the node to `stays` if it has
     children that are not ``#``. The chain ends at a node that was entered before.
     """
     while node is not None and node not in entered:
         entered.add(node)
         if node.subscribers is not None:
-            found.append(node.subscribers)
+            sets.append(node.subscribers)
         if node.children is not None or node.one is not None:
             stays.append(node)
         node = node.many

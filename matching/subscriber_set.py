@@ -64,28 +64,28 @@ def without(subscribers: SubscriberSet[S], subscriber: S) -> SubscriberSet[S]:
 
 def members(subscribers: SubscriberSet[S]) -> list[S]:
     """Return the subscribers in the set."""
-    found: list[S] = []
-    _take(subscribers, found)
-    return found
+    subscriber_list: list[S] = []
+    _take(subscribers, subscriber_list)
+    return subscriber_list
 
 
 def merged(sets: list[SubscriberSet[S]]) -> list[S]:
     """Return the subscribers in any of the sets, each once."""
-    found: list[S] = []
+    union: list[S] = []
     for subscribers in sets:
-        _take(subscribers, found)
-    return found if len(sets) < 2 else list(dict.fromkeys(found))
+        _take(subscribers, union)
+    return union if len(sets) < 2 else list(dict.fromkeys(union))
 
 
-def _take(subscribers: SubscriberSet[S], found: list[S]) -> None:
-    """Append the subscribers in the set to `found`."""
+def _take(subscribers: SubscriberSet[S], subscriber_list: list[S]) -> None:
+    """Append the subscribers in the set to `subscriber_list`."""
     if isinstance(subscribers, Hamt):
         for leaf in subscribers.leaves():
-            found.extend(leaf)
+            subscriber_list.extend(leaf)
     elif isinstance(subscribers, list):
-        found.extend(subscribers)
+        subscriber_list.extend(subscribers)
     elif subscribers is not None:
-        found.append(subscribers)
+        subscriber_list.append(subscribers)
 
 
 def _plain(subscriber: S) -> bool:

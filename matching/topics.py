@@ -163,8 +163,8 @@ class TopicIndex(Generic[V]):
         self.grammar.check(pattern)
         return self._walk(_Positions(pattern, self.grammar), self._hidden_from(pattern))
 
-    def _values(self, found: Iterator[V | Absent]) -> Iterator[V]:
-        for value in found:
+    def _values(self, entries: Iterator[V | Absent]) -> Iterator[V]:
+        for value in entries:
             if not isinstance(value, Absent):
                 yield value
 
@@ -177,10 +177,10 @@ class TopicIndex(Generic[V]):
         self.grammar.check(pattern)
         positions = _Positions(pattern, self.grammar)
         skip_hidden = self._hidden_from(pattern)
-        found: list[V] = []
+        values: list[V] = []
         root = self._root
         if positions.begin & positions.end and not isinstance(root.value, Absent):
-            found.append(root.value)
+            values.append(root.value)
         waiting: list[tuple[_TopicNode[V], int]] = [(root, positions.begin)]
         left = most
         while waiting:
@@ -201,9 +201,9 @@ class TopicIndex(Generic[V]):
                     continue
                 there = positions.follow(here, word)
                 if there & positions.end and not isinstance(child.value, Absent):
-                    found.append(child.value)
+                    values.append(child.value)
                 waiting.append((child, there))
-        return found
+        return values
 
     def __len__(self) -> int:
         return self._topics

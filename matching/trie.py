@@ -78,13 +78,13 @@ class Trie(Matcher[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
-        found = self.find(topic, False)
-        return self._tally.distinct(found) if self._tally.shared else found
+        subscribers = self.find(topic, False)
+        return self._tally.distinct(subscribers) if self._tally.shared else subscribers
 
-    def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
+    def searches(self, topic: str, subscribers: list[S]) -> list[Search[S]]:
         grammar = self.grammar
         words = topic.split(grammar.separator) if topic else grammar.split(topic)
-        return [TrieSearch(self._root, words, grammar.hides and grammar.hidden(topic), found)]
+        return [TrieSearch(self._root, words, grammar.hides and grammar.hidden(topic), subscribers)]
 
     def matches_any(self, topic: str) -> bool:
         return len(self.find(topic, True)) > 0
@@ -211,7 +211,7 @@ class Trie(Matcher[S]):
 
         With `stop_at_first`, return at least one subscriber if any pattern matches.
         """
-        found: list[S] = []
+        subscribers: list[S] = []
         grammar = self.grammar
         words = topic.split(grammar.separator) if topic else grammar.split(topic)
         end = len(words)
@@ -220,7 +220,7 @@ class Trie(Matcher[S]):
         if grammar.hides and grammar.hidden(topic):
             child = None if node.children is None else node.children.get(words[0])
             if child is None:
-                return found
+                return subscribers
             node = child
             at = 1
         # `*` nodes still to visit. The first is in a local variable, so that most lookups allocate
@@ -235,13 +235,13 @@ class Trie(Matcher[S]):
                     if isinstance(bucket, (list, dict)):
                         if stop_at_first:
                             return [next(iter(bucket))]
-                        take(bucket, found)
+                        take(bucket, subscribers)
                     else:
-                        found.append(bucket)
+                        subscribers.append(bucket)
                 if many.children is not None or many.one is not None or many.many is not None:
-                    cross(many, words, at, found)
-                if stop_at_first and found:
-                    return found
+                    cross(many, words, at, subscribers)
+                if stop_at_first and subscribers:
+                    return subscribers
             if at < end:
                 children = node.children
                 one = node.one
@@ -266,18 +266,18 @@ class Trie(Matcher[S]):
                     if isinstance(bucket, (list, dict)):
                         if stop_at_first:
                             return [next(iter(bucket))]
-                        take(bucket, found)
+                        take(bucket, subscribers)
                     else:
-                        found.append(bucket)
+                        subscribers.append(bucket)
                     if stop_at_first:
-                        return found
+                        return subscribers
             if turn is not None:
                 node = turn
                 turn = None
             elif turns:
                 node = turns.pop()
             else:
-                return found
+                return subscribers
             at = node.depth
 
     def _grow(self, words: list[str]) -> TrieNode[S]:

@@ -52,12 +52,14 @@ class TrieSearch(Search[S]):
         "_words",
     )
 
-    def __init__(self, root: TrieNode[S], words: list[str], hidden: bool, found: list[S]) -> None:
+    def __init__(
+        self, root: TrieNode[S], words: list[str], hidden: bool, subscribers: list[S]
+    ) -> None:
         """Create a search for a topic of these words.
 
         `hidden` is True if wildcards at the beginning of a pattern do not match the topic.
         """
-        super().__init__(found)
+        super().__init__(subscribers)
         self._words = words
         #: The number of words that were followed.
         self._at = 0
@@ -124,8 +126,8 @@ class TrieSearch(Search[S]):
         return 0
 
     def _take(self, bucket: Bucket[S]) -> int:
-        """Append the subscribers of a bucket to `found`. Return the number of steps that this
+        """Append the subscribers of a bucket to `subscribers`. Return the number of steps that this
         counts as.
         """
-        take(bucket, self.found)
+        take(bucket, self.subscribers)
         return 1 + size(bucket) // _TAKEN_PER_STEP

@@ -7,16 +7,16 @@ from matching.matcher import S
 from matching.trie_search import TrieNode
 
 
-def cross(start: TrieNode[S], words: list[str], at: int, found: list[S]) -> None:
+def cross(start: TrieNode[S], words: list[str], at: int, subscribers: list[S]) -> None:
     """Append the subscribers of patterns whose part after a ``#`` matches the words from `at` on.
 
     The caller has already appended the subscribers of the ``#`` node itself.
     """
     entered: set[TrieNode[S]] = {start}
     stays: list[TrieNode[S]] = []
-    _enter(start.many, entered, stays, found)
+    _enter(start.many, entered, stays, subscribers)
     stays.append(start)
-    advance(stays, [], entered, words, at, found)
+    advance(stays, [], entered, words, at, subscribers)
 
 
 def advance(
@@ -25,14 +25,14 @@ def advance(
     entered: set[TrieNode[S]],
     words: list[str],
     at: int,
-    found: list[S],
+    subscribers: list[S],
 ) -> None:
     """Walk on from these nodes and append the subscribers of patterns that match the words from
     `at`.
 
-    `entered` are the ``#`` nodes that the search has reached; their own subscribers are in `found`
-    already. `stays` are the entered nodes that have children other than ``#``. `moving` are the
-    nodes that the last word led to.
+    `entered` are the ``#`` nodes that the search has reached; their own subscribers are in
+    `subscribers` already. `stays` are the entered nodes that have children other than ``#``.
+    `moving` are the nodes that the last word led to.
     """
     end = len(words)
     while at < end:
@@ -51,23 +51,26 @@ def advance(
         for node in following:
             many = node.many
             if many is not None and many not in entered:
-                _enter(many, entered, stays, found)
+                _enter(many, entered, stays, subscribers)
         moving = following
     for node in moving:
-        take(node.bucket, found)
+        take(node.bucket, subscribers)
 
 
 def _enter(
-    node: TrieNode[S] | None, entered: set[TrieNode[S]], stays: list[TrieNode[S]], found: list[S]
+    node: TrieNode[S] | None,
+    entered: set[TrieNode[S]],
+    stays: list[TrieNode[S]],
+    subscribers: list[S],
 ) -> None:
     """Enter a ``#`` node and the chain of ``#`` nodes directly below it.
 
-    To enter a node is to append its subscribers to `found`, and the node to `stays` if it has
+    To enter a node is to append its subscribers to `subscribers`, and the node to `stays` if it has
     children that are not ``#``. The chain ends at a node that was entered before.
     """
     while node is not None and node not in entered:
         entered.add(node)
-        take(node.bucket, found)
+        take(node.bucket, subscribers)
         if node.children is not None or node.one is not None:
             stays.append(node)
         node = node.many

@@ -78,15 +78,15 @@ class VisitBound:
         """
         grammar = self.grammar
         one, many = grammar.one, grammar.many
-        found: list[tuple[str, int]] = []
+        prefixes: list[tuple[str, int]] = []
         mask = path = ""
         passed = 0
         for word in grammar.split(pattern):
             mask += word if word in (one, many) else "w"
             path += grammar.separator + word
             if passed == 0:
-                found.append((mask, 1))
+                prefixes.append((mask, 1))
             else:
-                found.append((mask if passed == 1 else path, self._words))
+                prefixes.append((mask if passed == 1 else path, self._words))
             passed += word == many
-        return found
+        return prefixes

@@ -48,7 +48,7 @@ from broker.vhost.vhost import VirtualHost
 from protocols.deferred_reply import DeferredReply, add_reply
 from protocols.incomplete_message import INCOMPLETE_MAX, INCOMPLETE_PATIENCE, IncompleteMessage
 from protocols.login_input import LOGIN_INPUT_MAX
-from protocols.peer import Peer, no_backlog
+from protocols.peer import Peer
 from protocols.redirect import Redirect
 from protocols.refusal_fields import refusal_fields, unlogged
 from protocols.tally import FrontCounters
@@ -152,8 +152,6 @@ class Connection(Outlet):
         front.enter(self)
         #: Sequence number of this connection among all connections of its protocol, from 1.
         self.number = front.opened
-        #: Returns the size of the output that the transport has not sent yet, in bytes.
-        self.transport_backlog: Callable[[], int] = no_backlog
         #: Time at which the client's credentials expire, in ms of Agenda.now; 0 for never.
         self.expires: i64 = 0
         #: The searches for the destinations of the publication that is being handled. None until a
@@ -187,7 +185,9 @@ class Connection(Outlet):
     @property
     def unsent(self) -> int:
         """Size of the output in this object and in the transport that is not sent yet, in bytes."""
-        return int(len(self.out) + self._parts_size) + self.transport_backlog()
+        return int(len(self.out) + self._parts_size) + (
+            0 if self.finished else self.sender.backlog()
+        )
 
     def memory_bytes(self) -> int:
         """Return the bytes of unsent output and unhandled input. Subclasses add deliveries."""
@@ -431,7 +431,6 @@ class Connection(Outlet):
                 self._held_in.held_publishers.pop(self, None)
                 self._held_in = None
             self.reason = self.reason or reason
-            self.transport_backlog = no_backlog
             self._input.clear()
             self._input_size = 0
             self.front.leave(self)

@@ -38,8 +38,3 @@ class Peer:
             if ":" in self.address
             else f"{self.address}:{self.port}"
         )
-
-
-def no_backlog() -> int:
-    """Return 0: the size of the unsent output while a connection has no transport."""
-    return 0

@@ -136,19 +136,19 @@ class Window:
 
         At most `limit` numbers are returned.
         """
-        found: list[i64] = []
+        numbers: list[i64] = []
         for straggler in self._stragglers:
-            if straggler > last or len(found) >= limit:
-                return found
+            if straggler > last or len(numbers) >= limit:
+                return numbers
             if straggler > after:
-                found.append(i64(straggler))
+                numbers.append(i64(straggler))
         at: i64 = max(self.first, after + 1) - self.base
         end: i64 = min(last + 1 - self.base, len(self._items))
-        while at < end and len(found) < limit:
+        while at < end and len(numbers) < limit:
             if self._items[at] is not None:
-                found.append(self.base + at)
+                numbers.append(self.base + at)
             at += 1
-        return found
+        return numbers
 
     def most_up_to(self, number: i64) -> i64:
         """Return an upper limit for the count of outstanding deliveries up to `number`."""
@@ -176,16 +176,16 @@ class Window:
 
     def outstanding(self) -> list[tuple[i64, Delivery]]:
         """Return all outstanding deliveries with their numbers, oldest first."""
-        found: list[tuple[i64, Delivery]] = [
+        deliveries: list[tuple[i64, Delivery]] = [
             (i64(number), item) for number, item in self._stragglers.items()
         ]
-        return found + [
+        return deliveries + [
             (self.base + at, item) for at, item in enumerate(self._items) if item is not None
         ]
 
     def memory_bytes(self) -> i64:
         """Return the estimated memory of the outstanding deliveries, in bytes."""
-        found: list[Message] = [
+        sampled: list[Message] = [
             item.message for item in islice(self._stragglers.values(), int(SAMPLES))
         ]
         items = self._items
@@ -194,9 +194,9 @@ class Window:
         while at < len(items):
             item = items[at]
             if item is not None:
-                found.append(item.message)
+                sampled.append(item.message)
             at += stride
-        return estimate(found, self.count)
+        return estimate(sampled, self.count)
 
     def _take_straggler(self, number: i64) -> Delivery | None:
         delivery = self._stragglers.pop(number, None)

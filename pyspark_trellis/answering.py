@@ -21,14 +21,14 @@ def options_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the options of the data source "trellis" that the arguments set."""
     options = {"path": arguments.journal, "startingOffsets": arguments.starting}
     named = {name: getattr(arguments, name) for name in ("pattern", "stream")}
-    found = {name: value for name, value in named.items() if value is not None}
-    return options | found | credentials_of(arguments)
+    given = {name: value for name, value in named.items() if value is not None}
+    return options | given | credentials_of(arguments)
 
 
 def credentials_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the options `user` and `password` that the arguments set, if any."""
-    found: dict[str, str] = getattr(arguments, "credentials", {})
-    return found
+    credentials: dict[str, str] = getattr(arguments, "credentials", {})
+    return credentials
 
 
 def check(arguments: argparse.Namespace) -> None:

@@ -217,18 +217,18 @@ class RollupFeed:
             names = {path.name for path in log.iterdir()}
             numbers = {int(name.partition(".")[0]) for name in names if name[0].isdecimal()}
             compacted = max((n for n in numbers if f"{n}.compact" in names), default=-1)
-            found: set[Path] = set()
+            files: set[Path] = set()
             for number in sorted(numbers):
                 if number < compacted:
                     continue
                 name = f"{number}.compact" if number == compacted else str(number)
                 for line in (log / name).read_text(encoding="utf-8").splitlines()[1:]:
                     path = unquote(urlsplit(json.loads(line)["path"]).path)
-                    found.add(self._path / Path(path).name)
+                    files.add(self._path / Path(path).name)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise PipelineError(
                 f"{self._path} cannot be read as the output of `trellis pipeline traffic`: its log "
                 f"{log.name} is not readable ({reason})"
             ) from None
-        return frozenset(found)
+        return frozenset(files)

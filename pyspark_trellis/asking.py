@@ -96,37 +96,37 @@ def bindings_of(arguments: argparse.Namespace) -> JobBindings:
 
 
 def _traffic(question: AskedQuestion) -> int:
-    found = traffic_table(question.sums, question.arguments.by)
-    if not question.json(found.document()):
-        lines.head(found.span, ())
-        lines.traffic(found)
+    table = traffic_table(question.sums, question.arguments.by)
+    if not question.json(table.document()):
+        lines.head(table.span, ())
+        lines.traffic(table)
     return 0
 
 
 def _unroutable(question: AskedQuestion) -> int:
-    found = unroutable_topics(question.sums, question.bindings.current)
-    if not question.json(asdict(found)):
-        lines.head(found.span, question.bindings.sources)
-        lines.unroutable(found)
-    return int(question.arguments.check and found.topics > 0)
+    unroutable = unroutable_topics(question.sums, question.bindings.current)
+    if not question.json(asdict(unroutable)):
+        lines.head(unroutable.span, question.bindings.sources)
+        lines.unroutable(unroutable)
+    return int(question.arguments.check and unroutable.topics > 0)
 
 
 def _whatif(question: AskedQuestion) -> int:
     bindings = question.bindings
-    found = what_if(ArrowTopics(question.sums), bindings.routing, bindings.proposed_routing)
-    if not question.json({**asdict(found), "breaks": found.breaks}):
-        lines.head(found.span, bindings.sources)
-        lines.whatif(found, bindings.current is not None)
-    return int(found.breaks)
+    comparison = what_if(ArrowTopics(question.sums), bindings.routing, bindings.proposed_routing)
+    if not question.json({**asdict(comparison), "breaks": comparison.breaks}):
+        lines.head(comparison.span, bindings.sources)
+        lines.whatif(comparison, bindings.current is not None)
+    return int(comparison.breaks)
 
 
 def _audit(question: AskedQuestion) -> int:
     bindings = question.bindings
-    found = audit(ArrowTopics(question.sums), bindings.effective, bindings.then)
-    if not question.json(asdict(found)):
-        lines.head(found.span, question.bindings.sources)
-        lines.audit(found)
-    return int(question.arguments.check and not found.clean)
+    findings = audit(ArrowTopics(question.sums), bindings.effective, bindings.then)
+    if not question.json(asdict(findings)):
+        lines.head(findings.span, question.bindings.sources)
+        lines.audit(findings)
+    return int(question.arguments.check and not findings.clean)
 
 
 def _advise(question: AskedQuestion) -> int:

@@ -176,5 +176,5 @@ def needless(definitions: DefinitionsFile) -> tuple[list[Subsumed], list[Subsume
     return sorted(duplicate, key=_number), sorted(subsumed, key=_number)
 
 
-def _number(found: Subsumed) -> int:
-    return found.binding.number
+def _number(subsumed: Subsumed) -> int:
+    return subsumed.binding.number

@@ -98,13 +98,13 @@ def cpu_seconds() -> float:
     own = _facts(os.getpid())
     family = {os.getpid()}
     facts = {
-        int(entry.name): found
+        int(entry.name): process_facts
         for entry in Path("/proc").iterdir()
-        if entry.name.isdecimal() and (found := _facts(int(entry.name)))
+        if entry.name.isdecimal() and (process_facts := _facts(int(entry.name)))
     }
     grown = True
     while grown:
-        more = {pid for pid, found in facts.items() if found[0] in family} - family
+        more = {pid for pid, process_facts in facts.items() if process_facts[0] in family} - family
         grown = bool(more)
         family |= more
     assert own
@@ -126,13 +126,13 @@ def _facts(pid: int) -> tuple[int, int] | None:
 
 def pool(rng: random.Random, count: int = TOPICS) -> list[str]:
     """Return `count` distinct topics, in the style of sensors of machines in several factories."""
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found[
+    topics: dict[str, None] = {}
+    while len(topics) < count:
+        topics[
             f"site{rng.randrange(60)}.line{rng.randrange(40)}.dev{rng.randrange(400)}."
             f"{rng.choice(('temp', 'hum', 'vib', 'press'))}"
         ] = None
-    return list(found)
+    return list(topics)
 
 
 def patterns_of(topics: list[str], count: int, rng: random.Random) -> list[str]:
@@ -140,8 +140,8 @@ def patterns_of(topics: list[str], count: int, rng: random.Random) -> list[str]:
 
     A third of the patterns are literal; the others have `*` at any position or `#` at the end.
     """
-    found: dict[str, None] = {}
-    while len(found) < count:
+    patterns: dict[str, None] = {}
+    while len(patterns) < count:
         words = rng.choice(topics).split(".")
         draw = rng.random()
         if draw > 0.33:
@@ -149,8 +149,8 @@ def patterns_of(topics: list[str], count: int, rng: random.Random) -> list[str]:
                 words[rng.randrange(len(words))] = "*"
         if draw > 0.85:
             words = [*words[: rng.randrange(1, 4)], "#"]
-        found[".".join(words)] = None
-    return list(found)
+        patterns[".".join(words)] = None
+    return list(patterns)
 
 
 def bench(spark: Any, quick: bool, progress: PipelineProgress) -> PipelineFigures:
@@ -182,11 +182,11 @@ def _took(
     for number in range(times):
         progress.say(f"{name}, {number + 1} of {times}")
         before = cpu_seconds()
-        found = work()
+        result = work()
         runs.append(round(cpu_seconds() - before, 3))
     median = sorted(runs)[times // 2]
     figures.measured.append(Figure(name, rows, median, runs, patterns))
-    return median, found
+    return median, result
 
 
 def _matching(
@@ -211,7 +211,7 @@ def _matching(
         return row[0], row[1]
 
     total(many[:10])  # A first run warms up the Python workers and the JVM; it is not measured.
-    a_few, found = _took(
+    a_few, matches = _took(
         figures, progress, "bulk matching, 1,000 patterns", count, lambda: total(many[:few]), few, 3
     )
     a_lot, _ = _took(
@@ -245,7 +245,7 @@ def _matching(
     )
     ours = match_topics(some, many[:few]).agg(F.sum("messages")).collect()[0][0]
     assert (ours or 0) == number, f"bulk matching found {ours} pairs, crossJoin and rlike {number}"
-    assert found[0] > 0
+    assert matches[0] > 0
     times = rival / part * count / a_few
     figures.aim(
         "bulk matching, 1,000 patterns: times as fast as crossJoin + rlike",
@@ -294,9 +294,9 @@ def _source(
         return _took(figures, progress, name, count, work, 0, times)[0]
 
     took("source, all columns, the first time", lambda: read("trellis"), 1)
-    found = {name: digest(name) for name in ("trellis", "trellis-rows", "trellis-columns")}
-    assert len(set(found.values())) == 1, f"the sources read different rows: {found}"
-    assert found["trellis"][0] == count
+    digests = {name: digest(name) for name in ("trellis", "trellis-rows", "trellis-columns")}
+    assert len(set(digests.values())) == 1, f"the sources read different rows: {digests}"
+    assert digests["trellis"][0] == count
     for _ in range(WARM):
         read("trellis")
     seconds = took("source, all columns", lambda: read("trellis"), 5)

@@ -50,11 +50,11 @@ def by_time(
     other bindings do not come from the histories. If `ended_places` is false, queues and sessions
     that do not exist any more are left out.
     """
-    found = DefinitionsFile(present.name, {}, [])
+    definitions = DefinitionsFile(present.name, {}, [])
     lives: dict[str, dict[_Identity, tuple[int, ...]]] = {}
     known = {history.vhost: history for history in histories}
     for vhost, host in present.hosts.items():
-        found.hosts[vhost] = replace(
+        definitions.hosts[vhost] = replace(
             host,
             types=dict(host.types),
             queues=set(host.queues),
@@ -68,9 +68,9 @@ def by_time(
     for each in present.bindings:
         identity = _identity(each)
         there_now.add((each.vhost, identity))
-        _add(found, each, lives.get(each.vhost, {}).get(identity, ()))
+        _add(definitions, each, lives.get(each.vhost, {}).get(identity, ()))
     for vhost, all_lives in lives.items():
-        host = found.hosts[vhost]
+        host = definitions.hosts[vhost]
         if all_bindings:
             _add_names(host, known[vhost], periods, ended_places)
         for identity, periods_of in all_lives.items():
@@ -82,13 +82,13 @@ def by_time(
             there = {"exchange": host.types, "session": host.sessions}.get(kind, host.queues)
             if periods_of and source in host.types and destination in there:
                 bound = BoundQueue(0, vhost, source, destination, kind, key, grammar, (), scope)
-                _add(found, bound, periods_of)
-    return found
+                _add(definitions, bound, periods_of)
+    return definitions
 
 
-def _add(found: DefinitionsFile, bound: BoundQueue, lives: tuple[int, ...]) -> None:
+def _add(definitions: DefinitionsFile, bound: BoundQueue, lives: tuple[int, ...]) -> None:
     # Period 0 is the first, so a binding that begins to exist in it and never ceases always exists.
-    found.add(
+    definitions.add(
         bound.vhost,
         bound.source,
         bound.destination,

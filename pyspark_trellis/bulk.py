@@ -114,10 +114,10 @@ def pairs(batch: Batch, topics: pa.Array) -> tuple[pa.Array, pa.Array]:
 
     The first column has indexes in `topics`, the second column indexes of patterns in `batch`.
     """
-    found = batch.match(topics.to_pylist())
-    size = len(found.topics)
+    matches = batch.match(topics.to_pylist())
+    size = len(matches.topics)
     return tuple(
-        pa.Array.from_buffers(pa.int64(), size, [None, pa.py_buffer(column)]) for column in found
+        pa.Array.from_buffers(pa.int64(), size, [None, pa.py_buffer(column)]) for column in matches
     )
 
 
@@ -269,11 +269,11 @@ def _read(shape: str) -> tuple[int, bool, bool, list[int]]:
       topics that begin with `$`;
     - the positions of the key's words.
     """
-    found = re.fullmatch(r"(\d+)([=+])([rw])(.*)", shape)
-    assert found is not None
+    match = re.fullmatch(r"(\d+)([=+])([rw])(.*)", shape)
+    assert match is not None
     return (
-        int(found[1]),
-        found[2] == "=",
-        found[3] == "r",
-        [int(mark) for mark in found[4].split(",") if mark],
+        int(match[1]),
+        match[2] == "=",
+        match[3] == "r",
+        [int(mark) for mark in match[4].split(",") if mark],
     )

@@ -103,11 +103,11 @@ def _whatif(arguments: argparse.Namespace) -> int:
     def answer(question: Question) -> int:
         bindings = question.bindings
         with question.watched() as history:
-            found = what_if(SparkTopics(history), bindings.routing, bindings.proposed_routing)
-        if not question.json({**asdict(found), "breaks": found.breaks}):
-            lines.head(found.span, bindings.sources)
-            lines.whatif(found, bindings.current is not None)
-        return int(found.breaks)
+            comparison = what_if(SparkTopics(history), bindings.routing, bindings.proposed_routing)
+        if not question.json({**asdict(comparison), "breaks": comparison.breaks}):
+            lines.head(comparison.span, bindings.sources)
+            lines.whatif(comparison, bindings.current is not None)
+        return int(comparison.breaks)
 
     return answered(arguments, answer)
 
@@ -118,11 +118,11 @@ def _audit(arguments: argparse.Namespace) -> int:
     def answer(question: Question) -> int:
         bindings = question.bindings
         with question.watched() as history:
-            found = audit(SparkTopics(history), bindings.effective, bindings.then)
-        if not question.json(asdict(found)):
-            lines.head(found.span, question.bindings.sources)
-            lines.audit(found)
-        return int(arguments.check and not found.clean)
+            findings = audit(SparkTopics(history), bindings.effective, bindings.then)
+        if not question.json(asdict(findings)):
+            lines.head(findings.span, question.bindings.sources)
+            lines.audit(findings)
+        return int(arguments.check and not findings.clean)
 
     return answered(arguments, answer)
 

@@ -159,7 +159,7 @@ def added(table: pa.Table, *keys: str) -> pa.Table:
         if codes.numbers is not None:
             return codes.sums(table)
         table = decoded(table)
-    found = table.group_by(list(keys)).aggregate(
+    grouped = table.group_by(list(keys)).aggregate(
         [(name, "sum") for name in COUNTS] + [("first_at", "min"), ("last_at", "max")]
     )
     names = [
@@ -168,7 +168,7 @@ def added(table: pa.Table, *keys: str) -> pa.Table:
         ("first_at", "first_at_min"),
         ("last_at", "last_at_max"),
     ]
-    return pa.table({name: found.column(column) for name, column in names})
+    return pa.table({name: grouped.column(column) for name, column in names})
 
 
 class KeyCodes:
@@ -226,15 +226,15 @@ class KeyCodes:
 
     def _columns(self, numbers: NDArray[np.int64]) -> dict[str, pa.Array]:
         """Return the keys for which these integers stand, with dictionary-encoded texts."""
-        found: dict[str, pa.Array] = {}
+        columns: dict[str, pa.Array] = {}
         for name, values in zip(reversed(self._keys), reversed(self._values), strict=True):
             numbers, codes = np.divmod(numbers, max(len(values), 1))
             indices = pa.array(codes.astype(np.int32))
             if pa.types.is_string(values.type):
-                found[name] = pa.DictionaryArray.from_arrays(indices, values)
+                columns[name] = pa.DictionaryArray.from_arrays(indices, values)
             else:
-                found[name] = values.take(indices)
-        return {name: found[name] for name in self._keys}
+                columns[name] = values.take(indices)
+        return {name: columns[name] for name in self._keys}
 
 
 def decoded(table: pa.Table) -> pa.Table:

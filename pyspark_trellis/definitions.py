@@ -212,8 +212,8 @@ def _bind(definitions: DefinitionsFile, row: Mapping[str, Any], where: str) -> N
 
 
 def _near(name: str, names: Any) -> str:
-    found = get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f"; the nearest is '{found[0]}'" if found else ""
+    matches = get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f"; the nearest is '{matches[0]}'" if matches else ""
 
 
 def _rows(document: Mapping[str, Any], section: str, name: str) -> list[dict[str, Any]]:

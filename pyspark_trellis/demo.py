@@ -332,13 +332,13 @@ def _answers(
 
     history = hist.summed(parts).cache()
     topics = SparkTopics(history)
-    found = audit(topics, current)
+    findings = audit(topics, current)
     step(
-        f"audit: of {found.bindings} bindings, {len(found.dead)} are dead and "
-        f"{len(found.subsumed)} are covered by another binding; "
-        f"{len(found.unroutable)} topics reach no queue"
+        f"audit: of {findings.bindings} bindings, {len(findings.dead)} are dead and "
+        f"{len(findings.subsumed)} are covered by another binding; "
+        f"{len(findings.unroutable)} topics reach no queue"
     )
-    for lost in found.unroutable[:1]:
+    for lost in findings.unroutable[:1]:
         print(
             f"         the most frequent of these topics is {lost.topic}, with "
             f"{lost.messages:,} messages; the nearest binding is {lost.nearest}"

@@ -38,8 +38,8 @@ def line_of(error: BaseException) -> str | None:
     """
     if isinstance(error, PipelineError):
         return str(error)
-    found = _WRAPPED.findall(str(error))
-    return found[-1].strip() if found else None
+    lines = _WRAPPED.findall(str(error))
+    return lines[-1].strip() if lines else None
 
 
 def shown(url: str) -> str:

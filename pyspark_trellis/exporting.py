@@ -104,11 +104,11 @@ class RowSelection:
                 f"offset {self._first} of {stream.name} is not written yet: the next offset is "
                 f"{following}"
             )
-        found: list[tuple[JournalSpan, int, int]] = []
+        ranges: list[tuple[JournalSpan, int, int]] = []
         after = 0  # The offset after the previous segment.
         lost: tuple[int, int] | None = None
         for span in spans:
-            if found and lost is None and after < span.low:
+            if ranges and lost is None and after < span.low:
                 lost = (after, span.low)
             after = span.high
             low = max(span.low, self._first or 0)
@@ -128,8 +128,8 @@ class RowSelection:
                     f"segment is damaged: export the rows before them with --until {lost[0]}, and "
                     f"the rows after them with --from {lost[1]}"
                 )
-            found.append((span, low, high))
-        return found
+            ranges.append((span, low, high))
+        return ranges
 
     def _first_at(self, span: JournalSpan) -> int:
         """Return the time in microseconds of the first row of a segment.

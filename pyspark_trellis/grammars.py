@@ -21,10 +21,10 @@ def grammar_of(name: str) -> Grammar:
 
 def checked(patterns: Iterable[str], grammar: Grammar) -> list[str]:
     """Return the patterns as a list. Raises PipelineError if a pattern is invalid."""
-    found = list(patterns)
+    pattern_list = list(patterns)
     try:
-        for pattern in found:
+        for pattern in pattern_list:
             grammar.check(pattern)
     except InvalidPattern as error:
         raise PipelineError(str(error)) from error
-    return found
+    return pattern_list

@@ -120,8 +120,8 @@ class TopologyFeed:
         if self._options is None:
             assert self._traffic is not None
             self._read = self._there()
-            found = read_rollup(self._spark, self._traffic)
-            return found if splits is None else _divided(found, splits)
+            sums = read_rollup(self._spark, self._traffic)
+            return sums if splits is None else _divided(sums, splits)
         if not self._followed:
             return self._journal(self._options["startingOffsets"], self._ending, splits)
         end = self._there()

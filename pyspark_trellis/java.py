@@ -38,8 +38,8 @@ def version_of(java: Path) -> int:
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
-    return int(found[1]) if found is not None and not answer.returncode else 0
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    return int(match[1]) if match is not None and not answer.returncode else 0
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Path:

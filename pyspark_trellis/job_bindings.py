@@ -75,9 +75,9 @@ class JobBindings:
     @property
     def proposed_routing(self) -> DefinitionsFile:
         """The proposed bindings, with the times in which sessions existed if these are known."""
-        found = self.then_proposed or self.proposed
-        assert found is not None, "read_bindings() requires them"
-        return found
+        definitions = self.then_proposed or self.proposed
+        assert definitions is not None, "read_bindings() requires them"
+        return definitions
 
 
 def read_bindings(arguments: argparse.Namespace) -> JobBindings:
@@ -168,12 +168,12 @@ def moment(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise PipelineError(
             f"--as-of {text}: this is not a time like 2026-03-01T12:00:00Z"
         ) from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def _topologies(

@@ -59,12 +59,12 @@ def name_parts(journal: str) -> tuple[str, str]:
 
 def directory_name(name: str) -> str:
     """Return the name of the directory of a vhost or a queue in the broker's data directory."""
-    made = quote(name, safe="", errors="surrogateescape")
-    if made.startswith("."):
-        made = "%2E" + made[1:]
-    if len(made) <= _DIRECTORY_NAME_MAX:
-        return made
-    return f"{made[:_DIRECTORY_NAME_MAX]}~{crc32(name.encode('utf-8', 'surrogateescape')):08x}"
+    quoted = quote(name, safe="", errors="surrogateescape")
+    if quoted.startswith("."):
+        quoted = "%2E" + quoted[1:]
+    if len(quoted) <= _DIRECTORY_NAME_MAX:
+        return quoted
+    return f"{quoted[:_DIRECTORY_NAME_MAX]}~{crc32(name.encode('utf-8', 'surrogateescape')):08x}"
 
 
 @dataclass(frozen=True)
@@ -348,15 +348,15 @@ class Directory(JournalStream):
                 f"<epoch>-<offset>.arrow{hint}"
             )
         self._files = files
-        found: list[SegmentName] = []
+        names: list[SegmentName] = []
         for name in sorted(files, key=lambda name: (name.epoch, name.base)):
             scan = self._scans.setdefault(name, SegmentScan(name.base))
             try:
                 scan_file(self._path / files[name], scan)
             except FileNotFoundError:
                 continue
-            found.append(name)
-        return _counting(found, self._scans)
+            names.append(name)
+        return _counting(names, self._scans)
 
 
 def _counting(names: list[SegmentName], scans: dict[SegmentName, SegmentScan]) -> list[JournalSpan]:

@@ -65,7 +65,7 @@ class QueryJournals:
                 stream = Directory(self._directory)
                 self._streams[stream.journal] = stream
             return dict(self._streams)
-        names = self._found() if self._pattern is not None else self._names
+        names = self._matching_names() if self._pattern is not None else self._names
         if names is None:  # Its error names the missing option.
             return {"": Remote.of(self._path, self._options)}
         for name in names:
@@ -84,7 +84,7 @@ class QueryJournals:
         path = Path(self._directory, directory_name(vhost), directory_name(queue))
         return Directory(str(path), name)
 
-    def _found(self) -> list[str]:
+    def _matching_names(self) -> list[str]:
         """Return the names of the streams that match the pattern, sorted."""
         assert self._pattern is not None
         names = (

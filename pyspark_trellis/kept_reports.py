@@ -156,15 +156,15 @@ def make(arguments: argparse.Namespace, until: datetime) -> KeptReport:
 
 
 def _findings(sums: pa.Table, definitions: DefinitionsFile) -> dict[str, list[str]]:
-    found = audit(ArrowTopics(sums), definitions)
+    findings = audit(ArrowTopics(sums), definitions)
     lost = [
         f"'{each.topic}' to exchange '{each.exchange}' in vhost '{each.vhost}'"
         for each in unroutable_topics(sums, None).rows
     ]
     return {
-        "dead": sorted(map(str, found.dead)),
-        "duplicate": sorted(str(each.binding) for each in found.duplicate),
-        "subsumed": sorted(str(each.binding) for each in found.subsumed),
+        "dead": sorted(map(str, findings.dead)),
+        "duplicate": sorted(str(each.binding) for each in findings.duplicate),
+        "subsumed": sorted(str(each.binding) for each in findings.subsumed),
         "unroutable": sorted(lost),
     }
 
@@ -178,20 +178,20 @@ def changes(before: KeptReport, report: KeptReport) -> ReportChanges:
     return ReportChanges(before, new, gone)
 
 
-def text_of(report: KeptReport, found: ReportChanges | None) -> list[str]:
+def text_of(report: KeptReport, differences: ReportChanges | None) -> list[str]:
     """Return the lines of text about a report and its differences from the previous report."""
     traffic = report.traffic
     since, until = (datetime.fromisoformat(text) for text in (report.since, report.until))
     lines = [f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC: {_totals(report)}"]
     counts = ", ".join(_count(len(report.findings[kind]), kind) for kind in KINDS)
-    if found is None:
+    if differences is None:
         return [*lines, *report.said_by, f"first report: {counts}"]
-    changed = _since(found.before.ends_at, report.ends_at)
-    had = found.before.traffic["messages"]
+    changed = _since(differences.before.ends_at, report.ends_at)
+    had = differences.before.traffic["messages"]
     if had:
         lines[0] += f"; messages {traffic['messages'] / had - 1:+.1%} {changed}"
     lines += [*report.said_by, counts]
-    for sign, texts, some in (("+", found.new, "new "), ("-", found.gone, "former ")):
+    for sign, texts, some in (("+", differences.new, "new "), ("-", differences.gone, "former ")):
         for kind, names in texts.items():
             if not names:
                 continue
@@ -200,9 +200,9 @@ def text_of(report: KeptReport, found: ReportChanges | None) -> list[str]:
             lines += [f"  {sign} {name}" for name in names[:_SHOWN]]
             if len(names) > _SHOWN:
                 lines.append(f"  ... and {len(names) - _SHOWN:,} more")
-    if not any([*found.new.values(), *found.gone.values()]):
+    if not any([*differences.new.values(), *differences.gone.values()]):
         lines.append(f"no finding has changed {changed}")
-    if MOST in (len(one.findings["unroutable"]) for one in (found.before, report)):
+    if MOST in (len(one.findings["unroutable"]) for one in (differences.before, report)):
         lines.append(f"only the {MOST:,} topics with the most unroutable messages are compared")
     return lines
 
@@ -257,20 +257,22 @@ def run(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace, reports: KeptReports, until: datetime) -> int:
     before = reports.before(until)
     report = make(arguments, until)
-    found = None if before is None else changes(before, report)
+    differences = None if before is None else changes(before, report)
     path = reports.add(report)
     if arguments.json is not None:
         document: dict[str, Any] = asdict(report)
-        document["before"] = None if found is None else found.before.until
-        document["new"], document["gone"] = ({}, {}) if found is None else (found.new, found.gone)
+        document["before"] = None if differences is None else differences.before.until
+        document["new"], document["gone"] = (
+            ({}, {}) if differences is None else (differences.new, differences.gone)
+        )
         text = json.dumps(document, ensure_ascii=False)
         if arguments.json == "-":
             print(text, flush=True)
         else:
             write(Path(arguments.json), text + "\n")
     if arguments.json != "-":
-        print("\n".join([*text_of(report, found), f"kept in {path}"]), flush=True)
-    return int(arguments.check and found is not None and any(found.new.values()))
+        print("\n".join([*text_of(report, differences), f"kept in {path}"]), flush=True)
+    return int(arguments.check and differences is not None and any(differences.new.values()))
 
 
 def _now() -> datetime:

@@ -88,18 +88,20 @@ def whatif(answer: WhatIf, compared: bool) -> None:
     )
 
 
-def audit(found: Audit) -> None:
+def audit(findings: Audit) -> None:
     """Print the findings of an audit."""
-    table("dead: no topic matched", [(str(each),) for each in found.dead])
+    table("dead: no topic matched", [(str(each),) for each in findings.dead])
     table(
         "duplicate",
         [
             (str(each.binding), f"as '{each.by.key}', number {each.by.number}")
-            for each in found.duplicate
+            for each in findings.duplicate
         ],
         "",
     )
-    table("subsumed", [(str(each.binding), f"by '{each.by.key}'") for each in found.subsumed], "")
+    table(
+        "subsumed", [(str(each.binding), f"by '{each.by.key}'") for each in findings.subsumed], ""
+    )
     table(
         "overlapping",
         [
@@ -107,7 +109,7 @@ def audit(found: Audit) -> None:
                 f"'{each.one.key}' and '{each.other.key}' to '{shown(each.one.place)}'",
                 f"{each.messages:,}",
             )
-            for each in found.overlapping
+            for each in findings.overlapping
         ],
         "messages",
     )
@@ -119,15 +121,15 @@ def audit(found: Audit) -> None:
                 f"{each.messages:,}",
                 _near(each.nearest, each.words),
             )
-            for each in found.unroutable
+            for each in findings.unroutable
         ],
         "messages",
         "nearest",
     )
     print(
-        f"{found.bindings} bindings: {len(found.dead)} dead, {len(found.duplicate)} duplicate, "
-        f"{len(found.subsumed)} subsumed; "
-        f"{len(found.unroutable)} unroutable topics"
+        f"{findings.bindings} bindings: {len(findings.dead)} dead, "
+        f"{len(findings.duplicate)} duplicate, {len(findings.subsumed)} subsumed; "
+        f"{len(findings.unroutable)} unroutable topics"
     )
 
 
@@ -164,19 +166,19 @@ def profile(path: Path) -> None:
     )
 
 
-def traffic(found: TrafficTable) -> None:
+def traffic(traffic_table: TrafficTable) -> None:
     """Print the numbers of published messages by group.
 
     Groups by time (such as hours) are printed with the latest first, all other groups (such as
     topics) with the largest first.
     """
-    times = found.by in TIMES
-    rows = found.rows[::-1] if times else found.rows
+    times = traffic_table.by in TIMES
+    rows = traffic_table.rows[::-1] if times else traffic_table.rows
     table(
-        found.by,
+        traffic_table.by,
         [
             (
-                _group(found.by, row.name),
+                _group(traffic_table.by, row.name),
                 f"{row.messages:,}",
                 f"{row.size:,}",
                 f"{row.fanout:,}",
@@ -199,7 +201,7 @@ def _group(by: str, name: tuple[Any, ...]) -> str:
     return " ".join(each or "(default exchange)" for each in name)
 
 
-def unroutable(found: UnroutableTopics) -> None:
+def unroutable(unroutable_topics: UnroutableTopics) -> None:
     """Print the topics with messages that reached no queue, each with the nearest binding."""
     table(
         "unroutable",
@@ -213,7 +215,7 @@ def unroutable(found: UnroutableTopics) -> None:
                 ),
                 _near(each.nearest, each.words),
             )
-            for each in found.rows
+            for each in unroutable_topics.rows
         ],
         "messages",
         "of",
@@ -221,8 +223,9 @@ def unroutable(found: UnroutableTopics) -> None:
         "nearest",
     )
     print(
-        f"{found.unroutable:,} messages of {found.topics:,} topics reached no queue"
-        if found.topics
+        f"{unroutable_topics.unroutable:,} messages of {unroutable_topics.topics:,} topics reached "
+        "no queue"
+        if unroutable_topics.topics
         else "every message reached a queue"
     )
 

@@ -87,8 +87,8 @@ class NearestKeys:
                 break  # The distances of all further keys are larger.
             for number in np.nonzero(least == at_least)[0].tolist():
                 key = self._keys[number]
-                found = (distance(words, AMQP.split(key)), key)
-                best = found if best is None else min(best, found)
+                candidate = (distance(words, AMQP.split(key)), key)
+                best = candidate if best is None else min(best, candidate)
         return None if best is None else (best[1], int(best[0]))
 
     def _least(self, words: list[str]) -> NDArray[np.int64]:
@@ -100,10 +100,10 @@ class NearestKeys:
         lacking = np.ones(len(self._vocabulary), bool)
         lacking[[self._vocabulary[word] for word in words if word in self._vocabulary]] = False
         lacks = np.bincount(self._owners[lacking[self._words]], minlength=len(self._keys))
-        found: NDArray[np.int64] = np.maximum(
+        bounds: NDArray[np.int64] = np.maximum(
             lacks, np.abs(self._lengths - len(words)) * self._exact
         )
-        return found
+        return bounds
 
 
 def distance(words: list[str], pattern: list[str]) -> float:

@@ -39,8 +39,8 @@ class Position(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         """Return the position as JSON."""
-        found = {"next": self.next, "epoch": self.epoch}
-        return found if self.begin is None else found | {"from": self.begin}
+        fields = {"next": self.next, "epoch": self.epoch}
+        return fields if self.begin is None else fields | {"from": self.begin}
 
 
 def positions_of(document: Mapping[str, Any], names: Iterable[str]) -> dict[str, Position]:
@@ -113,7 +113,7 @@ def by_journal(text: str, option: str, names: Iterable[str]) -> dict[str, str]:
         raise PipelineError(f"option {option} is not JSON: {error}; it is {text}") from None
     if "next" in document and not isinstance(document["next"], dict):
         document = {document.get("journal", known[0] if len(known) == 1 else ""): document}
-    found = {}
+    texts = {}
     for name, value in document.items():
         if name not in known:
             near = get_close_matches(name, known, n=1, cutoff=0)
@@ -123,14 +123,14 @@ def by_journal(text: str, option: str, names: Iterable[str]) -> dict[str, str]:
             )
         if isinstance(value, dict):
             value = value.get("next")
-        found[name] = str(_KAFKA_WORDS.get(value, value) if isinstance(value, int) else value)
+        texts[name] = str(_KAFKA_WORDS.get(value, value) if isinstance(value, int) else value)
     for name in known:
-        if name not in found:
+        if name not in texts:
             raise PipelineError(
                 f"option {option} has no entry for journal '{name}': it must have one for each of "
                 f"{', '.join(known)}"
             )
-    return found
+    return texts
 
 
 def starting(text: str, bounds: OffsetRange, name: str, whole: bool = True) -> int:
@@ -193,14 +193,14 @@ def micros_of(text: str, option: str) -> int:
     if text.isdecimal():
         return int(text) * 1_000
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise PipelineError(
             f"option {option} is '{text}', and should be a time like 2026-03-01T12:00:00Z, or "
             "milliseconds since 1970"
         ) from None
-    found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
-    since = found - datetime(1970, 1, 1, tzinfo=UTC)
+    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time
+    since = time - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
@@ -209,30 +209,30 @@ def first_offsets(
 ) -> dict[str, int]:
     """Return the offset at which a query begins in each journal. Raises PipelineError."""
     whole = switch(options, "failOnDataLoss", True)
-    found = _by_time(options, "starting", streams)
-    if found is None:
+    offsets = _by_time(options, "starting", streams)
+    if offsets is None:
         texts = by_journal(
             options.get("startingoffsets", EARLIEST), "startingOffsets", list(streams)
         )
-        found = {
+        offsets = {
             name: starting(texts[name], stream.bounds(), stream.name, whole)
             for name, stream in streams.items()
         }
-    return found
+    return offsets
 
 
 def last_offsets(
     options: Mapping[str, str], streams: Mapping[str, JournalStream]
 ) -> dict[str, int]:
     """Return the offset before which a batch query ends in each journal. Raises PipelineError."""
-    found = _by_time(options, "ending", streams)
-    if found is None:
+    offsets = _by_time(options, "ending", streams)
+    if offsets is None:
         texts = by_journal(options.get("endingoffsets", LATEST), "endingOffsets", list(streams))
-        found = {
+        offsets = {
             name: ending(texts[name], stream.bounds(), stream.name)
             for name, stream in streams.items()
         }
-    return found
+    return offsets
 
 
 def _by_time(

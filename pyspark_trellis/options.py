@@ -204,7 +204,7 @@ def known(options: Mapping[str, str], table: Sequence[SparkOption]) -> dict[str,
         for option in table
         for spelling in (option.name, *option.aliases)
     }
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for spelling, value in options.items():
         name = names.get(spelling.lower())
         if name is None:
@@ -214,12 +214,12 @@ def known(options: Mapping[str, str], table: Sequence[SparkOption]) -> dict[str,
                 f"format(\"trellis\") has no option '{spelling}'; the nearest is '{near}' "
                 f"(the options are {others})"
             )
-        if found.setdefault(name.lower(), value) != value:
+        if values.setdefault(name.lower(), value) != value:
             raise PipelineError(
-                f"option {name} has two values, '{found[name.lower()]}' and '{value}': "
+                f"option {name} has two values, '{values[name.lower()]}' and '{value}': "
                 f"set it under one name only ({name}, {', '.join(_aliases(name, table))})"
             )
-    return found
+    return values
 
 
 def _aliases(name: str, table: Sequence[SparkOption]) -> tuple[str, ...]:

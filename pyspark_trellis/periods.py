@@ -48,17 +48,17 @@ class Existence:
 
     def minutes(self) -> list[int]:
         """Return `changes` rounded to minutes: beginnings are rounded down, ends up."""
-        found: list[int] = []
+        minutes: list[int] = []
         for number, at in enumerate(self.changes):
             ends = number % 2
             minute = (
                 at if at == ALWAYS else -(-at // MINUTE) * MINUTE if ends else at // MINUTE * MINUTE
             )
-            if not ends and found and minute <= found[-1]:
-                found.pop()  # the binding ceased and began again within a minute
+            if not ends and minutes and minute <= minutes[-1]:
+                minutes.pop()  # the binding ceased and began again within a minute
             else:
-                found.append(minute)
-        return found
+                minutes.append(minute)
+        return minutes
 
 
 class Periods:
@@ -78,8 +78,8 @@ class Periods:
         micros = pc.cast(times, pa.int64()).to_numpy(zero_copy_only=False)
         begins = np.array(self.begins, np.int64)
         minutes = micros // MINUTE * MINUTE
-        found: NDArray[np.int32] = np.searchsorted(begins, minutes, side="right").astype(np.int32)
-        return found
+        numbers: NDArray[np.int32] = np.searchsorted(begins, minutes, side="right").astype(np.int32)
+        return numbers
 
     def lives(self, existences: Sequence[Existence]) -> tuple[int, ...]:
         """Return the numbers of the periods in which the existence of the bindings changes.
@@ -94,16 +94,16 @@ class Periods:
             for each in existences
             for number, at in enumerate(each.minutes())
         )
-        found: list[int] = []
+        periods: list[int] = []
         count = 0
         for period, step in steps:
             before, count = count, count + step
             if (before > 0) != (count > 0):
-                if found and found[-1] == period:
-                    found.pop()
+                if periods and periods[-1] == period:
+                    periods.pop()
                 else:
-                    found.append(period)
-        return tuple(found)
+                    periods.append(period)
+        return tuple(periods)
 
 
 @dataclass(frozen=True)

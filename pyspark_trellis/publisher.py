@@ -190,13 +190,13 @@ class SinkPublisher:
             and len(self._in_flight) < self._window
             and self._bytes < WINDOW_BYTES
         ):
-            found = self._next()
-            if found is None:
+            entry = self._next()
+            if entry is None:
                 break
-            number, message = found
+            number, message = entry
             # The message is in flight before it is sent: it must not be lost with the connection.
             self._tag += 1
-            self._in_flight[self._tag] = found
+            self._in_flight[self._tag] = entry
             self._bytes += len(message.body)
             try:
                 self._channel.basic_publish(

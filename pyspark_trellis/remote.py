@@ -109,8 +109,8 @@ class RemoteBroker:
         opener = _opener(self.ca_file if self.url.startswith("https:") else None)
         try:
             with opener.open(request, timeout=PATIENCE) as answer:
-                found: bytes = answer.read()
-                return found
+                body: bytes = answer.read()
+                return body
         except urllib.error.HTTPError as error:
             with error:
                 if error.code == http.HTTPStatus.SERVICE_UNAVAILABLE and attempts > 1:

@@ -263,7 +263,7 @@ def _traffic(page: ReportPage, parts: DataFrame, history: DataFrame) -> None:
     )
 
 
-def _audit(page: ReportPage, found: Audit) -> None:
+def _audit(page: ReportPage, findings: Audit) -> None:
     page.add("<h2>Bindings</h2>")
     page.text(
         "The published topics compared with the bindings: bindings that do nothing, and topics "
@@ -271,8 +271,8 @@ def _audit(page: ReportPage, found: Audit) -> None:
         "the fewest words. Often the topic or the key is misspelled."
     )
     page.text(
-        f"Of {found.bindings:,} bindings, {len(found.dead):,} matched no published topic, and "
-        f"{len(found.duplicate) + len(found.subsumed):,} "
+        f"Of {findings.bindings:,} bindings, {len(findings.dead):,} matched no published topic, "
+        f"and {len(findings.duplicate) + len(findings.subsumed):,} "
         "are redundant: another binding to the same destination takes all their topics. Redundant "
         "bindings can be removed without any effect."
     )
@@ -287,14 +287,14 @@ def _audit(page: ReportPage, found: Audit) -> None:
                 f":{each.nearest}" if each.nearest is not None else "none",
                 each.words,
             )
-            for each in found.unroutable
+            for each in findings.unroutable
         ],
         "Every message reached a queue.",
     )
     page.table(
         "Dead: bindings that no published topic matched",
         ("exchange", "key", "goes to"),
-        [(f":{each.source}", f":{each.key}", f":{each.destination}") for each in found.dead],
+        [(f":{each.source}", f":{each.key}", f":{each.destination}") for each in findings.dead],
         "None.",
     )
     page.table(
@@ -307,7 +307,7 @@ def _audit(page: ReportPage, found: Audit) -> None:
                 f":{each.binding.destination}",
                 f":{each.by.key}",
             )
-            for each in [*found.duplicate, *found.subsumed]
+            for each in [*findings.duplicate, *findings.subsumed]
         ],
         "None.",
     )
@@ -316,7 +316,7 @@ def _audit(page: ReportPage, found: Audit) -> None:
         ("key", "key", "both go to", "messages of both"),
         [
             (f":{each.one.key}", f":{each.other.key}", f":{each.one.destination}", each.messages)
-            for each in found.overlapping
+            for each in findings.overlapping
         ],
     )
 

@@ -94,9 +94,9 @@ class _RowsOfTopics:
         """Sort the rows by their topics; `codes` has the topic of every row."""
         own = codes[rows]
         order = np.argsort(own, kind="stable")
-        found, starts = np.unique(own[order], return_index=True)
+        distinct_codes, starts = np.unique(own[order], return_index=True)
         #: The topics of the rows, each once.
-        self.codes: Final[list[int]] = found.tolist()
+        self.codes: Final[list[int]] = distinct_codes.tolist()
         self._rows: Final = rows[order]
         self._starts: Final = np.append(starts, len(rows))
 
@@ -128,8 +128,10 @@ class _RowsOfPlaces:
             return
         rows, places = np.array(pairs, np.int64).T
         order = np.argsort(places, kind="stable")
-        found, begins = np.unique(places[order], return_index=True)
-        for place, part in zip(found.tolist(), np.split(rows[order], begins[1:]), strict=True):
+        distinct_places, begins = np.unique(places[order], return_index=True)
+        for place, part in zip(
+            distinct_places.tolist(), np.split(rows[order], begins[1:]), strict=True
+        ):
             self.add(place, part)
 
     def pairs(self) -> tuple[Rows, Rows]:
@@ -195,7 +197,7 @@ class BatchRouter:
             if not len(rows) or name not in self._host.types:
                 continue
             if name == "":
-                found = [
+                pairs = [
                     (row, number)
                     for row in rows.tolist()
                     if (number := self._numbers.get(topics[codes[row]])) is not None
@@ -206,7 +208,7 @@ class BatchRouter:
                         )[0]
                     )
                 ]
-                places.add_pairs(found)
+                places.add_pairs(pairs)
                 continue
             if self._host.types[name] not in BY_NAME:
                 routed.unknown[rows] = True
@@ -267,12 +269,12 @@ class BatchRouter:
                 if (group := [bound for bound in outgoing if bound.grammar == grammar.name])
             ]
         for group, batch in batches:
-            found = batch.match(
+            matches = batch.match(
                 topics if group[0].grammar == AMQP.name else [swap(topic) for topic in topics]
             )
             rows, numbers = (
-                np.frombuffer(found.topics, np.int64),
-                np.frombuffer(found.patterns, np.int64),
+                np.frombuffer(matches.topics, np.int64),
+                np.frombuffer(matches.patterns, np.int64),
             )
             if not len(rows):
                 continue
@@ -352,8 +354,8 @@ def alive(lives: tuple[int, ...], periods: Rows) -> NDArray[np.bool_]:
     """Return an array with True for each period in which a binding with these `lives` exists."""
     if not lives:
         return np.ones(len(periods), bool)
-    found: NDArray[np.bool_] = np.searchsorted(np.array(lives), periods, side="right") % 2 == 1
-    return found
+    exists: NDArray[np.bool_] = np.searchsorted(np.array(lives), periods, side="right") % 2 == 1
+    return exists
 
 
 def _receives(bound: BoundQueue, topic: str, publisher: str) -> bool:

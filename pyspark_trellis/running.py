@@ -151,7 +151,9 @@ def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -
 
         def once() -> int:
             nonlocal known
-            found, known = known or read_bindings(arguments), None
-            return answer(Question(arguments, spark, progress, found, feed.parts(found.splits)))
+            bindings, known = known or read_bindings(arguments), None
+            return answer(
+                Question(arguments, spark, progress, bindings, feed.parts(bindings.splits))
+            )
 
         return repeated(arguments, progress, feed.extended, once)

@@ -56,8 +56,8 @@ class SegmentName:
 
 def name_of(file: str) -> SegmentName | None:
     """Return the parts of a segment's file name, or None if `file` is not a segment's name."""
-    found = _NAME.fullmatch(file)
-    return None if found is None else SegmentName(int(found[1]), int(found[2]))
+    match = _NAME.fullmatch(file)
+    return None if match is None else SegmentName(int(match[1]), int(match[2]))
 
 
 @dataclass(frozen=True)

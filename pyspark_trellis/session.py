@@ -68,12 +68,12 @@ def logging_file(directory: Path, level: str, pattern: str, more: str = "") -> s
 def check_versions() -> None:
     """Raise PipelineError if the version of a required package is not supported."""
     for package, least, below in _NEEDED:
-        found = version(package)
-        numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
+        installed = version(package)
+        numbers = tuple(int(part) for part in installed.split(".")[:2] if part.isdigit())
         if not least <= numbers < below:
             wanted = f">={'.'.join(map(str, least))},<{'.'.join(map(str, below))}"
             raise PipelineError(
-                f"{package} is {found}, and should be {wanted}: pip install '{package}{wanted}'"
+                f"{package} is {installed}, and should be {wanted}: pip install '{package}{wanted}'"
             )
 
 

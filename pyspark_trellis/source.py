@@ -277,18 +277,18 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         `latestOffset` planned.
         """
         streams = self.journals.streams()
-        found: dict[str, dict[str, Any]] = {}
+        positions: dict[str, dict[str, Any]] = {}
         for name, stream in streams.items():
             end, bounds = self._planned.get(name) or (None, stream.bounds())
-            found[name] = Position(bounds.next, bounds.epoch).document()
+            positions[name] = Position(bounds.next, bounds.epoch).document()
             if end is not None:
-                found[name] |= {
+                positions[name] |= {
                     query_lag.ROWS: bounds.next - end,
                     query_lag.SECONDS: _age(stream, end) if bounds.next > end else 0.0,
                 }
         if not self.journals.single:
-            return found
-        [(name, position)] = found.items()
+            return positions
+        [(name, position)] = positions.items()
         return position | {"journal": name}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -153,13 +153,13 @@ class SparkTopics(PublishedTopics):
 
 
 def _by_place(both: DataFrame, column: str) -> dict[tuple[str, str], int]:
-    found: Any = (
+    rows: Any = (
         both.select("vhost", F.explode(column).alias("place"), "messages")
         .groupBy("vhost", "place")
         .agg(F.sum("messages"))
         .collect()
     )
-    return {(row[0], row[1]): row[2] for row in found}
+    return {(row[0], row[1]): row[2] for row in rows}
 
 
 def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
@@ -179,14 +179,14 @@ def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
         routers = BatchRouters(hosts.value)
         for each in batches:
             for group in routers.groups(each):
-                count, found = len(group.rows), group.routed
+                count, destinations = len(group.rows), group.routed
                 place_names = pa.array(group.names, pa.string())
                 yield pa.RecordBatch.from_arrays(
                     [
                         *each.take(pa.array(group.rows)).columns,
-                        _lists(found.places, count, place_names),
-                        _lists(found.bindings, count),
-                        pa.array(found.unknown),
+                        _lists(destinations.places, count, place_names),
+                        _lists(destinations.bindings, count),
+                        pa.array(destinations.unknown),
                         pa.array([group.missing] * count),
                     ],
                     [*names, "places", "bindings", "unknown", "missing"],

@@ -81,13 +81,13 @@ class TopologyHistory:
         exists = event in ("declare", "bind", "subscribe")
         if event in ("declare", "delete"):
             key: Any = (facts["kind"], facts["name"])
-            found: Any = self.names
+            existences: Any = self.names
         else:
-            key, found = binding_key(facts), self.bindings
+            key, existences = binding_key(facts), self.bindings
         if exists:
-            _begin(found, key, facts, at)
-        elif key in found:
-            found[key].set(False, at)
+            _begin(existences, key, facts, at)
+        elif key in existences:
+            existences[key].set(False, at)
 
 
 def _begin(known: dict[Any, Existence], key: Any, facts: dict[str, Any], at: int) -> None:

@@ -154,8 +154,8 @@ def unroutable_topics(sums: pa.Table, definitions: DefinitionsFile | None) -> Un
 
 def _now(topics: pa.Table, definitions: DefinitionsFile) -> list[str]:
     """Return for each topic where a message would go now: "queue", "nowhere" or "unknown"."""
-    found = np.full(topics.num_rows, "nowhere", object)
+    verdicts = np.full(topics.num_rows, "nowhere", object)
     for group in BatchRouters(definitions.hosts).groups(topics):
-        found[group.rows[group.routed.unknown]] = "unknown"
-        found[group.rows[group.routed.places[0]]] = "queue"
-    return [str(each) for each in found]
+        verdicts[group.rows[group.routed.unknown]] = "unknown"
+        verdicts[group.rows[group.routed.places[0]]] = "queue"
+    return [str(each) for each in verdicts]

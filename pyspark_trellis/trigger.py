@@ -29,13 +29,13 @@ def shares(backlog: Mapping[str, int], most: int) -> dict[str, int]:
     total = sum(backlog.values())
     if total <= most:
         return dict(backlog)
-    found = {name: most * rows // total for name, rows in backlog.items()}
-    left = most - sum(found.values())
+    portions = {name: most * rows // total for name, rows in backlog.items()}
+    left = most - sum(portions.values())
     for name in sorted(backlog, key=lambda name: (backlog[name], name)):
-        if left and found[name] < backlog[name]:
-            found[name] += 1
+        if left and portions[name] < backlog[name]:
+            portions[name] += 1
             left -= 1
-    return found
+    return portions
 
 
 def rows_of_a_task(total: int, rows: int, least: int) -> int:

@@ -93,8 +93,8 @@ def what_if(
     is None. If `current` lacks the exchange of a message, the journal shows if the message reached
     a queue.
     """
-    found = topics.compared(current, proposed)
-    counts = [found.before, found.after]
+    comparison = topics.compared(current, proposed)
+    counts = [comparison.before, comparison.after]
     there = [
         set()
         if file is None
@@ -111,4 +111,6 @@ def what_if(
         changes.append(
             WhatIfChange(place[0], "queue" if name == place[1] else "session", name, before, then)
         )
-    return WhatIf(topics.span(), changes, [LostTopic(*row) for row in found.lost], found.unknown)
+    return WhatIf(
+        topics.span(), changes, [LostTopic(*row) for row in comparison.lost], comparison.unknown
+    )

@@ -35,8 +35,8 @@ class Authority:
         file.
         """
         path = self._directory / (file or f"{common_name or names[0]}.pem")
-        made = self._ca.issue_cert(*names, common_name=common_name, not_after=ends)
-        made.private_key_and_cert_chain_pem.write_to_path(path)
+        issued = self._ca.issue_cert(*names, common_name=common_name, not_after=ends)
+        issued.private_key_and_cert_chain_pem.write_to_path(path)
         return path
 
     def sign_names(self, names: bytes, common_name: str) -> Path:
@@ -45,15 +45,15 @@ class Authority:
         issuer = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
         now = datetime.now(UTC)
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
-        made = x509.CertificateBuilder(issuer.subject, subject, key.public_key())
-        made = made.serial_number(x509.random_serial_number())
-        made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(
+        builder = x509.CertificateBuilder(issuer.subject, subject, key.public_key())
+        builder = builder.serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(
             now + timedelta(days=1)
         )
         extension = x509.UnrecognizedExtension(
             x509.oid.ExtensionOID.SUBJECT_ALTERNATIVE_NAME, names
         )
-        signed = made.add_extension(extension, False).sign(self._key(), hashes.SHA256())
+        signed = builder.add_extension(extension, False).sign(self._key(), hashes.SHA256())
         path = self._directory / f"{common_name}-names.pem"
         path.write_bytes(
             key.private_bytes(
@@ -95,6 +95,6 @@ class Authority:
             entry = entry.revocation_date(now - timedelta(days=2))
             revoked = revoked.add_revoked_certificate(entry.build())
         path = self._directory / "revoked.pem"
-        made = revoked.sign(self._key(), hashes.SHA256())
-        path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        crl = revoked.sign(self._key(), hashes.SHA256())
+        path.write_bytes(crl.public_bytes(serialization.Encoding.PEM))
         return path

@@ -107,8 +107,8 @@ def test_failures_with_the_same_end_share_an_entry(c_code: ModuleType) -> None:
     )
     ends = "CPyL1: ;\n    return 2;\nCPyL2: ;\n    return 3;\n"
     steps = step.format(4, "CPyL1") + step.format(5, "CPyL2") + step.format(6, "CPyL1")
-    found = c_code.FUNCTION.fullmatch(f"char CPyDef_a___f(void) {{\n{steps}{ends}}}\n")
-    short = c_code.share_entries(found)
+    match = c_code.FUNCTION.fullmatch(f"char CPyDef_a___f(void) {{\n{steps}{ends}}}\n")
+    short = c_code.share_entries(match)
     assert short.count("CPy_AddTraceback") == 2
     assert "trellis_line = 4;\n        goto trellis_failed_0;" in short
     assert "trellis_line = 6;\n        goto trellis_failed_0;" in short

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ from trellis.cli.table import Row, columns_of, table
 from trellis.settings.options import OPTIONS
 from trellis.settings.rendering import default_file
 
-SETTINGS_COMMANDS = ("serve", "check-config", "config", "health", "list queues")
+SETTINGS_COMMANDS = ("serve", "check-config", "config", "cluster check", "store verify")
 NO_PASSWORD = "no password given; type one, or pass one on standard input"
 ROWS: list[Row] = [
     {"name": "sensors", "messages": 12, "durable": True, "policy": None},
@@ -96,7 +97,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, out, err
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
     """Return the error of a command: one line on stderr, with nothing on stdout."""
     ended, out, err = run(capsys, *arguments)
     assert (ended, out) == (code, "")
@@ -139,21 +140,59 @@ def test_help_exits_with_0_and_has_no_colour(
         assert (f" {option.flag} " in out) != option.in_files_only
 
 
-def test_help_of_a_client_shows_its_own_settings_only(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, "health", "--help")
-    assert "--metrics-port" in out
-    assert "--amqp-port" not in out
+@pytest.mark.parametrize(
+    ("command", "used"),
+    [
+        ("health", ["--metrics-enabled", "--metrics-host", "--metrics-port"]),
+        ("list", ["--http-enabled", "--http-host", "--http-port"]),
+        ("users add", ["--http-enabled", "--http-host", "--http-port"]),
+        (
+            "replay",
+            ["--amqp-host", "--amqp-port", "--http-enabled", "--http-host", "--http-port"],
+        ),
+    ],
+)
+def test_help_of_a_client_shows_only_the_settings_that_it_uses(
+    capsys: pytest.CaptureFixture[str], command: str, used: list[str]
+) -> None:
+    _, out, _ = run(capsys, *command.split(), "--help")
+    own = {"--user", "--password", "--password-file"}
+    shown = re.findall(r"^  (--[a-z-]+) ", out, re.MULTILINE)
+    flags = {option.flag for option in OPTIONS.values()}
+    assert sorted(flag for flag in shown if flag in flags - own) == used
+
+
+@pytest.mark.parametrize(
+    ("line", "used"),
+    [
+        ("health --http-port 15672", "--metrics-enabled, --metrics-host, --metrics-port"),
+        ("health --amqp-port=5672", "--metrics-enabled, --metrics-host, --metrics-port"),
+        ("list queues --metrics-port 1", "--http-enabled, --http-host, --http-port"),
+        ("queues delete q --data-dir x", "--http-enabled, --http-host, --http-port"),
+    ],
+)
+def test_the_flag_of_a_setting_that_a_client_does_not_use_is_refused(
+    capsys: pytest.CaptureFixture[str], line: str, used: str
+) -> None:
+    flag = re.findall(r"--[a-z-]+", line)[0]
+    command = re.split(r" queues --| q --| --", line)[0]
+    assert error_of(capsys, *line.split()) == (
+        f"{flag} has no effect in `trellis {command}`, which uses only these settings: {used} (see "
+        f"`trellis {command} --help`)"
+    )
 
 
 @pytest.mark.parametrize("command", SETTINGS_COMMANDS)
 def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str], command: str) -> None:
     effective = ["--effective"] if command == "config" else []
-    said = told(capsys, *command.split(), *effective, "--limits-queues=-1", "--log-level", "info")
-    assert said == '--limits-queues: limits.queues: must be a whole number at least 0, got "-1"'
+    error = error_of(
+        capsys, *command.split(), *effective, "--limits-queues=-1", "--log-level", "info"
+    )
+    assert error == '--limits-queues: limits.queues: must be a whole number at least 0, got "-1"'
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "error"),
     [
         ("serv", 'unknown command "serv"; the nearest is serve (see `trellis --help`)'),
         ("users ad", 'unknown action "ad"; the nearest is add (see `trellis users --help`)'),
@@ -178,14 +217,37 @@ def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str], command: st
     ],
 )
 def test_error_in_arguments_is_one_line(
-    capsys: pytest.CaptureFixture[str], line: str, said: str
+    capsys: pytest.CaptureFixture[str], line: str, error: str
 ) -> None:
-    assert told(capsys, *line.split()).startswith(said)
+    assert error_of(capsys, *line.split()).startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("definition", "fault"),
+    [
+        ("{max-length: 9}", '"{max-length: 9}" is not JSON at character 2, "max-length: 9}"'),
+        ("{'max-length': 9}", "is not JSON at character 2, "),
+        ('{"max-length": 9,}', "is not JSON at character 1"),
+        ('{"max-length": 9', '"{"max-length": 9" is not JSON at its end'),
+        ("", '"" is not JSON at its end'),
+        ("9", '"9" is JSON, but not an object'),
+        ("[]", '"[]" is JSON, but not an object'),
+        ("[" * 100_000, "too many levels"),
+        ("1" * 10_000, "has a number with too many digits"),
+        ('{"x": \x1b[2J}', "is not JSON at character 7, "),
+    ],
+)
+def test_a_definition_of_a_policy_that_is_no_object_names_policy_fault_and_example(
+    capsys: pytest.CaptureFixture[str], definition: str, fault: str
+) -> None:
+    said = error_of(capsys, "policies", "set", "limits", "^q", definition)
+    assert said.startswith("policy 'limits': the definition ") and fault in said
+    assert said.endswith(""", as in '{"max-length": 1000}'""") and len(said) < 400
 
 
 def test_an_empty_argument_too_many_is_shown_in_quotes(capsys: pytest.CaptureFixture[str]) -> None:
-    said = told(capsys, "permissions", "clear", "ann", "")
-    assert said.startswith('unknown argument "" (see `trellis permissions clear')
+    error = error_of(capsys, "permissions", "clear", "ann", "")
+    assert error.startswith('unknown argument "" (see `trellis permissions clear')
 
 
 # --- config, check-config, serve ---
@@ -217,11 +279,11 @@ def test_valid_settings_are_reported(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_check_config_reads_the_certificates(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, said = run(
+    code, _, error = run(
         capsys, "check-config", "--mqtts-enabled", "true", "--tls-certificate", "gone.pem"
     )
     assert code == 2
-    assert said.startswith(
+    assert error.startswith(
         "trellis: tls.certificate: gone.pem cannot be read (No such file or directory); "
         "give a PEM file that "
     )
@@ -230,8 +292,8 @@ def test_check_config_reads_the_certificates(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("command", ["serve", "check-config", "health", "list queues"])
 def test_error_in_settings_is_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
     Path("a.toml").write_text("amqp.prot = 1")
-    said = told(capsys, *command.split(), "--config", "a.toml")
-    assert said == "a.toml: amqp.prot: unknown key; the nearest is amqp.port"
+    error = error_of(capsys, *command.split(), "--config", "a.toml")
+    assert error == "a.toml: amqp.prot: unknown key; the nearest is amqp.port"
 
 
 def test_closed_output_causes_no_traceback() -> None:
@@ -293,9 +355,9 @@ def test_prompt_asks_for_the_password_twice(
     _, out, _ = run(capsys, "hash-password")
     assert PasswordHasher().verify(out.strip(), "word")
     type_in(monkeypatch, ["word", "world"])
-    assert told(capsys, "hash-password") == "the two passwords differ"
+    assert error_of(capsys, "hash-password") == "the two passwords differ"
     type_in(monkeypatch, [])
-    assert told(capsys, "hash-password") == NO_PASSWORD
+    assert error_of(capsys, "hash-password") == NO_PASSWORD
 
 
 def test_interrupt_ends_quietly(
@@ -306,14 +368,14 @@ def test_interrupt_ends_quietly(
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "error"),
     [("\n", NO_PASSWORD), ("\udcff\n", "the password must be UTF-8 text")],
 )
 def test_invalid_password_is_an_error(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, typed: str, said: str
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, typed: str, error: str
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-    assert told(capsys, "hash-password") == said
+    assert error_of(capsys, "hash-password") == error
 
 
 # --- version ---
@@ -348,22 +410,22 @@ def test_broker_that_is_not_ready_is_an_error(
     capsys: pytest.CaptureFixture[str], port: int
 ) -> None:
     url = f"http://127.0.0.1:{port}/draining"
-    said = told(capsys, "health", "--url", url, code=1)
-    assert said == f"not ready: {url}/readyz answered 503: draining\\x1b[2J"
+    error = error_of(capsys, "health", "--url", url, code=1)
+    assert error == f"not ready: {url}/readyz answered 503: draining\\x1b[2J"
 
 
 def test_missing_broker_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with HTTPServer(("127.0.0.1", 0), Answers) as server:
         free = server.server_port
     for command in (["health", "--metrics-port"], ["list", "queues", "--http-port"]):
-        said = told(capsys, *command, str(free), code=1)
-        assert said.startswith(
+        error = error_of(capsys, *command, str(free), code=1)
+        assert error.startswith(
             f"no answer from http://127.0.0.1:{free} (Connection refused); start the broker"
         )
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "error"),
     [
         (
             "--metrics-port 0",
@@ -380,18 +442,18 @@ def test_missing_broker_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_unusable_url_is_an_error(
-    capsys: pytest.CaptureFixture[str], flags: str, said: str
+    capsys: pytest.CaptureFixture[str], flags: str, error: str
 ) -> None:
-    assert told(capsys, "health", *flags.split()).startswith(said)
+    assert error_of(capsys, "health", *flags.split()).startswith(error)
 
 
 def test_ipv6_address_is_put_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
-    said = told(capsys, "health", "--metrics-host", "::", "--metrics-port", "1", code=1)
-    assert said.startswith("no answer from http://[::1]:1 (")
+    error = error_of(capsys, "health", "--metrics-host", "::", "--metrics-port", "1", code=1)
+    assert error.startswith("no answer from http://[::1]:1 (")
 
 
 def test_invalid_host_name_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "health", "--url", "http://a..b", code=1).startswith(
+    assert error_of(capsys, "health", "--url", "http://a..b", code=1).startswith(
         "no answer from http://a..b ("
     )
 
@@ -409,13 +471,13 @@ def test_objects_are_listed_as_a_table(capsys: pytest.CaptureFixture[str], port:
 
 
 def test_columns_are_chosen_and_ordered(capsys: pytest.CaptureFixture[str], port: int) -> None:
-    asked = ("list", "queues", "--http-port", str(port))
-    _, out, _ = run(capsys, *asked, "--columns", "messages, name")
+    words = ("list", "queues", "--http-port", str(port))
+    _, out, _ = run(capsys, *words, "--columns", "messages, name")
     assert out.splitlines()[:2] == ["messages  name", "      12  sensors"]
-    _, out, _ = run(capsys, *asked, "--columns", "messages", "--json")
+    _, out, _ = run(capsys, *words, "--columns", "messages", "--json")
     assert json.loads(out) == [{"messages": 12}, {"messages": 3000}]
-    said = told(capsys, *asked, "--columns", "mesages")
-    assert said == "queues have no column mesages; the nearest is messages"
+    error = error_of(capsys, *words, "--columns", "mesages")
+    assert error == "queues have no column mesages; the nearest is messages"
 
 
 def test_json_output_equals_the_answer_of_the_broker(
@@ -428,49 +490,49 @@ def test_json_output_equals_the_answer_of_the_broker(
 def test_the_url_of_the_broker_is_that_of_the_flag_then_of_the_variable(
     capsys: pytest.CaptureFixture[str], port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, asked = f"http://127.0.0.1:{port}", ("list", "queues", "--json")
+    url, words = f"http://127.0.0.1:{port}", ("list", "queues", "--json")
     monkeypatch.setenv("TRELLIS_URL", url)
-    assert json.loads(run(capsys, *asked)[1]) == ROWS
-    assert told(capsys, *asked, "--url", "tcp://a").startswith("--url: must be a URL such as")
+    assert json.loads(run(capsys, *words)[1]) == ROWS
+    assert error_of(capsys, *words, "--url", "tcp://a").startswith("--url: must be a URL such as")
     monkeypatch.setenv("TRELLIS_URL", "tcp://a")
-    assert told(capsys, *asked).startswith("TRELLIS_URL: must be a URL such as")
-    assert json.loads(run(capsys, *asked, "--url", url)[1]) == ROWS
+    assert error_of(capsys, *words).startswith("TRELLIS_URL: must be a URL such as")
+    assert json.loads(run(capsys, *words, "--url", url)[1]) == ROWS
 
 
 def test_empty_list_has_a_text(capsys: pytest.CaptureFixture[str], port: int) -> None:
-    asked = ("list", "sessions", "--http-port", str(port))
-    assert run(capsys, *asked) == (0, "no sessions\n", "")
-    assert json.loads(run(capsys, *asked, "--json")[1]) == []
+    words = ("list", "sessions", "--http-port", str(port))
+    assert run(capsys, *words) == (0, "no sessions\n", "")
+    assert json.loads(run(capsys, *words, "--json")[1]) == []
 
 
 def test_login_of_a_user(
     capsys: pytest.CaptureFixture[str], port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ("list", "sessions", "--http-port", str(port))
+    words = ("list", "sessions", "--http-port", str(port))
     Path("secret").write_text("s3cret é\n", encoding="utf-8")
-    assert run(capsys, *asked, "--user", "ann", "--password", "s3cret é")[0] == 0
-    assert run(capsys, *asked, "--user", "ann", "--password-file", "secret")[0] == 0
-    assert told(capsys, *asked, "--user", "ann").startswith(
+    assert run(capsys, *words, "--user", "ann", "--password", "s3cret é")[0] == 0
+    assert run(capsys, *words, "--user", "ann", "--password-file", "secret")[0] == 0
+    assert error_of(capsys, *words, "--user", "ann").startswith(
         "no password for user ann; give --password"
     )
-    assert told(capsys, *asked, "--user", "ann", "--password-file", "gone").startswith(
+    assert error_of(capsys, *words, "--user", "ann", "--password-file", "gone").startswith(
         "--password-file: gone cannot be"
     )
-    said = told(capsys, *asked, "--user", "ann", "--password", "wrong", code=1)
-    assert said.startswith(
+    error = error_of(capsys, *words, "--user", "ann", "--password", "wrong", code=1)
+    assert error.startswith(
         f"http://127.0.0.1:{port} refused user ann (Unauthorized); give --user and --password"
     )
     monkeypatch.setenv("TRELLIS_USER", "ann")
     monkeypatch.setenv("TRELLIS_PASSWORD_FILE", "secret")
-    assert run(capsys, *asked)[0] == 0
-    assert run(capsys, *asked, "--user", "guest", "--password", "guest")[0] == 0
-    assert told(capsys, *asked, "--password", "wrong", code=1).startswith(
+    assert run(capsys, *words)[0] == 0
+    assert run(capsys, *words, "--user", "guest", "--password", "guest")[0] == 0
+    assert error_of(capsys, *words, "--password", "wrong", code=1).startswith(
         f"http://127.0.0.1:{port} refused user ann"
     )
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "error"),
     [
         (
             "exchanges",
@@ -490,11 +552,11 @@ def test_login_of_a_user(
     ],
 )
 def test_unexpected_answer_is_an_error(
-    capsys: pytest.CaptureFixture[str], port: int, kind: str, said: str
+    capsys: pytest.CaptureFixture[str], port: int, kind: str, error: str
 ) -> None:
     assert (
-        told(capsys, "list", kind, "--http-port", str(port), code=1)
-        == f"http://127.0.0.1:{port}{said}"
+        error_of(capsys, "list", kind, "--http-port", str(port), code=1)
+        == f"http://127.0.0.1:{port}{error}"
     )
 
 

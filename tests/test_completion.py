@@ -50,9 +50,9 @@ def commands() -> Iterator[Command]:
 @functools.cache
 def printed(shell: str) -> str:
     """Return the completion script that the command prints for a shell."""
-    made = run_command("completion", shell)
-    assert (made.returncode, made.stderr) == (0, "")
-    return made.stdout
+    process = run_command("completion", shell)
+    assert (process.returncode, process.stderr) == (0, "")
+    return process.stdout
 
 
 def script(shell: str, tmp_path: Path) -> Path:
@@ -76,7 +76,7 @@ _describe() { [[ $1 == -o ]] && shift; for each in "${(@P)2}"; do print -r -- "$
 _files() { :; }
 compadd() { shift; print -rl -- "$@"; }
 """
-#: For each shell, how it runs a program, and the programs for a script of completion and a line.
+#: The flags with which each shell runs the program in its next argument, without its startup files.
 PROGRAMS: Final = {
     "bash": ("--norc", "-c"),
     "zsh": ("-f", "-c"),
@@ -134,13 +134,13 @@ def test_a_shell_completes_commands_flags_and_values(
     offered: Offered, shell: str, case: tuple[list[str], set[str], set[str]]
 ) -> None:
     words, wanted, unwanted = case
-    found = offered(shell)[CASES.index(case)]
+    completions = offered(shell)[CASES.index(case)]
     if shell == "zsh":  # zsh itself drops words that do not begin with the typed word.
-        found = [word for word in found if word.startswith(words[-1])]
-    assert wanted <= set(found)
-    assert not unwanted & set(found)
+        completions = [word for word in completions if word.startswith(words[-1])]
+    assert wanted <= set(completions)
+    assert not unwanted & set(completions)
     if shell == "bash":
-        assert all(word.startswith(words[-1]) for word in found)
+        assert all(word.startswith(words[-1]) for word in completions)
 
 
 def test_bash_leaves_values_without_a_list_to_the_completion_of_files(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_every_command_has_a_help_text() -> None:
 
 
 def manual(**environment: str) -> str:
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "trellis", "man"],
         env=os.environ | environment,
         capture_output=True,
@@ -186,7 +186,7 @@ def manual(**environment: str) -> str:
         check=True,
         timeout=60,
     )
-    return made.stdout
+    return process.stdout
 
 
 @pytest.mark.parametrize("environment", [{}, {"HOME": "/nowhere", "COLUMNS": "40"}])

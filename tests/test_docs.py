@@ -22,7 +22,7 @@ DOCUMENTS = [
 
 
 def test_page_of_metrics_equals_the_export_of_a_broker() -> None:
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "tools/metrics_page.py"],
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT)},
@@ -31,13 +31,13 @@ def test_page_of_metrics_equals_the_export_of_a_broker() -> None:
         check=True,
         timeout=60,
     )
-    assert made.stdout == (ROOT / "docs" / "metrics.md").read_text(), (
+    assert process.stdout == (ROOT / "docs" / "metrics.md").read_text(), (
         "run: python tools/metrics_page.py > docs/metrics.md"
     )
 
 
 def test_page_about_rabbitmq_equals_the_tables_of_the_import() -> None:
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "tools/moving_page.py"],
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT)},
@@ -46,13 +46,13 @@ def test_page_about_rabbitmq_equals_the_tables_of_the_import() -> None:
         check=True,
         timeout=60,
     )
-    assert made.stdout == (ROOT / "docs" / "moving-from-rabbitmq.md").read_text(), (
+    assert process.stdout == (ROOT / "docs" / "moving-from-rabbitmq.md").read_text(), (
         "run: python tools/moving_page.py > docs/moving-from-rabbitmq.md"
     )
 
 
 def test_page_of_conformance_equals_the_marks_of_the_tests() -> None:
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "tools/conformance_page.py"],
         cwd=ROOT,
         capture_output=True,
@@ -60,13 +60,13 @@ def test_page_of_conformance_equals_the_marks_of_the_tests() -> None:
         check=True,
         timeout=60,
     )
-    assert made.stdout == (ROOT / "docs" / "mqtt-conformance.md").read_text(), (
+    assert process.stdout == (ROOT / "docs" / "mqtt-conformance.md").read_text(), (
         "run: python tools/conformance_page.py > docs/mqtt-conformance.md"
     )
 
 
 def test_page_about_mosquitto_equals_the_table_of_the_import() -> None:
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "tools/mosquitto_page.py"],
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT)},
@@ -75,7 +75,7 @@ def test_page_about_mosquitto_equals_the_table_of_the_import() -> None:
         check=True,
         timeout=60,
     )
-    assert made.stdout == (ROOT / "docs" / "moving-from-mosquitto.md").read_text(), (
+    assert process.stdout == (ROOT / "docs" / "moving-from-mosquitto.md").read_text(), (
         "the tables of options have changed: see tools/mosquitto_page.py"
     )
 

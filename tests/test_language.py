@@ -57,6 +57,9 @@ def places(lines: list[str]) -> list[str]:
         ("a.md", "AMQP 0-9-1\n\nof 8 octets\n", 3, "banned-word"),
         ("tests/a.py", "octets = 1  # RFC 768\n", 1, "banned-word"),
         ("tests/a.py", "x.let_go()\n", 1, "old-name"),
+        ("tests/a.py", "x = 1\nfor found in []:\n    pass\n", 2, "vague-variable"),
+        ("tests/a.py", "asked: int = 1\n", 1, "vague-variable"),
+        ("tests/a.py", "f = lambda said: said\n", 1, "vague-variable"),
         ("tests/a.py", "self._gate: Gate\n", 1, "old-name"),
         ("a.md", "The `Gate` is closed.\n", 1, "old-name"),
         ("a/pen.py", DOCUMENTED, 1, "old-name"),
@@ -181,7 +184,7 @@ def test_count_prints_a_table(tmp_path: Path) -> None:
     command = [sys.executable, str(TOOLS / "check_language.py"), "--count", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].split() == ["total", "2", *["0"] * 7]
+    assert done.stdout.splitlines()[-1].split() == ["total", "2", *["0"] * 8]
 
 
 @pytest.mark.parametrize(

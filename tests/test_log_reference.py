@@ -65,14 +65,14 @@ def _calls() -> Iterator[tuple[str, str]]:
 
 def documented() -> dict[str, set[str]]:
     """Return event -> level, from the tables of docs/log-reference.md."""
-    found: dict[str, set[str]] = {}
+    event_levels: dict[str, set[str]] = {}
     for events, levels in re.findall(r"^\| (`[^|]*`) \| ([a-z, ]+) \|", PAGE, re.MULTILINE):
         names = re.findall(r"`([^`]+)`", events)
         of_each = levels.split(", ")
         for at, name in enumerate(names):
             levels_of = of_each if len(names) == 1 else [of_each[at if len(of_each) > 1 else 0]]
-            found.setdefault(name, set()).update(levels_of)
-    return found
+            event_levels.setdefault(name, set()).update(levels_of)
+    return event_levels
 
 
 def test_the_page_has_every_event_with_its_level() -> None:

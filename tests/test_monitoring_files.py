@@ -73,8 +73,8 @@ def test_promtool_accepts_the_configuration_and_the_rules(name: str, tmp_path: P
     shutil.copy(ROOT / "config" / name / "prometheus.yml", tmp_path)
     shutil.copytree(RULES.parent, tmp_path / "rules")
     check = [promtool, "check", "config", str(tmp_path / "prometheus.yml")]
-    said = subprocess.run(check, capture_output=True, text=True)
-    assert said.returncode == 0, said.stdout + said.stderr
+    process = subprocess.run(check, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_every_alert_has_a_severity_a_summary_and_a_description() -> None:

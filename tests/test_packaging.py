@@ -108,11 +108,11 @@ def test_each_c_file_is_included_once_and_small_modules_apart(
     names = [f"__native_{path[:-3].replace('/', '___')}.c" for path in (*small, *fast)]
     for name in names:
         Path(name).write_text("int some_code;\n")
-    made = setup_py.combined(["init.c", *names])
-    assert made[0] == "init.c"
-    assert [Path(name).name.split("_")[0] for name in made[1:]] == ["fast", "fast", "small"]
-    found = [re.findall('"(.+)"', Path(name).read_text()) for name in made[1:]]
-    assert found == [names[2:4], names[4:], names[:2]]
+    sources = setup_py.combined(["init.c", *names])
+    assert sources[0] == "init.c"
+    assert [Path(name).name.split("_")[0] for name in sources[1:]] == ["fast", "fast", "small"]
+    included = [re.findall('"(.+)"', Path(name).read_text()) for name in sources[1:]]
+    assert included == [names[2:4], names[4:], names[:2]]
 
 
 def test_functions_that_run_rarely_are_marked(setup_py: ModuleType, tmp_path: Path) -> None:
@@ -314,6 +314,8 @@ def test_version_is_the_same_everywhere() -> None:
     assert f"ARG VERSION={PROJECT['version']}\n" in (ROOT / "Dockerfile").read_text()
     image = read_yaml(ROOT / "docker-compose.yml")["services"]["trellis"]["image"]
     assert image == f"{PROJECT['name']}:{PROJECT['version']}"
+    testing = (ROOT / "docs" / "testing.md").read_text()
+    assert f'DockerContainer("{image}")' in testing and f"docker build -t {image} ." in testing
     assert CONNECTOR["version"] == PROJECT["version"]
 
 
@@ -351,9 +353,9 @@ def test_a_missing_python_is_reported(tmp_path: Path) -> None:
         str(ROOT / "tools" / "make-venv.sh"),
         str(tmp_path / "venv"),
     ]
-    made = subprocess.run(script, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
-    assert made.returncode == 1
-    assert "needs Python 3.11 or newer" in made.stderr
+    process = subprocess.run(script, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert process.returncode == 1
+    assert "needs Python 3.11 or newer" in process.stderr
 
 
 # -- the workflow of the forge
@@ -368,8 +370,8 @@ def _jobs() -> dict[str, Any]:
 def test_workflow_fits_its_schema(workflow: Path) -> None:
     schema = ["--builtin-schema", "vendor.github-workflows"]
     check = [sys.executable, "-m", "check_jsonschema", *schema, str(workflow)]
-    said = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)
-    assert said.returncode == 0, said.stdout + said.stderr
+    process = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_workflow_runs_on_every_supported_python() -> None:
@@ -409,9 +411,9 @@ def test_the_release_builds_every_supported_python_and_publishes_tags_only() -> 
 
 def test_hadolint_finds_nothing() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
-    said = subprocess.run([hadolint, "Dockerfile"], cwd=ROOT, capture_output=True, text=True)
-    assert said.stdout + said.stderr == ""
-    assert said.returncode == 0
+    process = subprocess.run([hadolint, "Dockerfile"], cwd=ROOT, capture_output=True, text=True)
+    assert process.stdout + process.stderr == ""
+    assert process.returncode == 0
 
 
 def test_dockerfile_copies_existing_files_that_are_not_ignored() -> None:
@@ -435,8 +437,8 @@ COMPOSE = ("docker-compose.yml", "docker-compose.ha.yml")
 def test_compose_file_fits_its_schema(name: str) -> None:
     schema = ["--builtin-schema", "vendor.compose-spec"]
     check = [sys.executable, "-m", "check_jsonschema", *schema, name]
-    said = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)
-    assert said.returncode == 0, said.stdout + said.stderr
+    process = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @pytest.mark.parametrize("name", COMPOSE)

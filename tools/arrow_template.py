@@ -96,11 +96,11 @@ def module() -> str:
     slots = {"BODY": _field(meta, root, 3), "LENGTH": _field(meta, batch, 0)}
     for name, number, count in (("NODES", 1, len(COLUMNS)), ("BUFFERS", 2, 0)):
         vector = _follow(meta, _field(meta, batch, number))
-        found = struct.unpack_from("<I", meta, vector)[0]
-        assert not count or found == count
+        vector_length = struct.unpack_from("<I", meta, vector)[0]
+        assert not count or vector_length == count
         slots[name] = vector + 4
-        slots[f"{name}_COUNT"] = found
-        meta[vector + 4 : vector + 4 + 16 * found] = bytes(16 * found)
+        slots[f"{name}_COUNT"] = vector_length
+        meta[vector + 4 : vector + 4 + 16 * vector_length] = bytes(16 * vector_length)
     slots["SUM"] = bytes(meta).index(UNSUMMED.encode())
     for name in ("BODY", "LENGTH"):
         struct.pack_into("<q", meta, slots[name], 0)

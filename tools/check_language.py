@@ -25,7 +25,7 @@ from pathlib import Path
 
 from python_index import Module, PythonIndex
 from repository import TextFile, Violation, read_text_files
-from vocabulary import BANNED, OLD_MODULES, OLD_NAMES, OPENINGS, QUOTABLE
+from vocabulary import BANNED, OLD_MODULES, OLD_NAMES, OPENINGS, QUOTABLE, VAGUE_VARIABLES
 
 #: Files that may contain banned words: the vocabulary, the allow-list, the glossary, the test of
 #: this check.
@@ -43,6 +43,7 @@ BLOCK_LINES = 20
 
 BANNED_WORD = "banned-word"
 OLD_NAME = "old-name"
+VAGUE_VARIABLE = "vague-variable"
 DOCSTRING_OPENING = "docstring-opening"
 EXCEPTION_OPENING = "exception-opening"
 MISSING_DOCSTRING = "missing-docstring"
@@ -52,6 +53,7 @@ ALLOW_LIST = "allow-list"
 RULES = (
     BANNED_WORD,
     OLD_NAME,
+    VAGUE_VARIABLE,
     DOCSTRING_OPENING,
     EXCEPTION_OPENING,
     MISSING_DOCSTRING,
@@ -201,6 +203,21 @@ def _identifier_offsets(file: TextFile) -> set[int]:
     return offsets
 
 
+def vague_variables(module: Module) -> Iterator[Violation]:
+    """Find variables and parameters whose names do not say what their values are."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        else:
+            continue
+        if name in VAGUE_VARIABLES:
+            text = f"'{name}'; name what the variable holds, for example 'queue' or 'answer'"
+            offset = module.file.offset(node.lineno, node.col_offset + 1)
+            yield module.file.violation(offset, VAGUE_VARIABLE, text)
+
+
 def docstring_openings(module: Module) -> Iterator[Violation]:
     """Find docstrings, and comments that document attributes, whose opening names no subject."""
     for node in module.documented:
@@ -282,17 +299,17 @@ def check(root: Path) -> list[Violation]:
     files = read_text_files(root)
     index = PythonIndex(files)
     allowed = AllowList({file.path: file for file in files})
-    found = [*missing_docstrings(index), *exception_openings(index)]
+    violations = [*missing_docstrings(index), *exception_openings(index)]
     for file in files:
         if file.path not in EXEMPT:
-            found += [*banned_words(file), *old_names(file)]
-        found += [*old_modules(file), *long_lines(file)]
+            violations += [*banned_words(file), *old_names(file)]
+        violations += [*old_modules(file), *long_lines(file)]
     for module in index.modules.values():
-        found += docstring_openings(module)
-    found = [violation for violation in found if not allowed.covers(violation)]
-    found += duplicate_classes(index, allowed)
-    found += allowed.violations()
-    return sorted(found)
+        violations += [*docstring_openings(module), *vague_variables(module)]
+    violations = [violation for violation in violations if not allowed.covers(violation)]
+    violations += duplicate_classes(index, allowed)
+    violations += allowed.violations()
+    return sorted(violations)
 
 
 def table(violations: list[Violation]) -> Iterator[str]:

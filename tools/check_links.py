@@ -210,12 +210,12 @@ def _unknown_word(parser: argparse.ArgumentParser, words: list[str]) -> str:
 def check(root: Path) -> list[Violation]:
     """Return the links, paths and commands in documents below `root` that do not exist, sorted."""
     repository = Repository(root)
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for file in repository.documents.values():
         document = Document(file)
         for find in (links, paths, make_targets, subcommands):
-            found += find(document, repository)
-    return sorted(found)
+            violations += find(document, repository)
+    return sorted(violations)
 
 
 def main() -> int:

@@ -109,11 +109,11 @@ _STATEMENT = re.compile(rf"\[MQTT-{_NUMBER}\]")
 
 def statements(text: str, form: re.Pattern[str] = _STATEMENT) -> list[Statement]:
     """Return the statements named in a text, as sections and numbers."""
-    found = []
+    pairs = []
     for section, first, last in form.findall(text):
         key = tuple(int(part) for part in section.split("."))
-        found += [(key, number) for number in range(int(first), int(last or first) + 1)]
-    return found
+        pairs += [(key, number) for number in range(int(first), int(last or first) + 1)]
+    return pairs
 
 
 def listed(numbers: str) -> list[Statement]:
@@ -123,7 +123,7 @@ def listed(numbers: str) -> list[Statement]:
 
 def tests(folder: Path) -> list[tuple[Path, str, str]]:
     """Return file, name and text of every test in a folder; the text includes the decorators."""
-    found = []
+    cases = []
     for file in sorted(folder.glob("test_*.py")):
         text = file.read_text()
         starts = list(_TEST.finditer(text))
@@ -131,8 +131,8 @@ def tests(folder: Path) -> list[tuple[Path, str, str]]:
             before = text.rfind("\n\n", 0, start.start())
             end = starts[at + 1].start() if at + 1 < len(starts) else len(text)
             following = text.rfind("\n\n\n", start.start(), end)
-            found.append((file, start[1], text[before : end if following < 0 else following]))
-    return found
+            cases.append((file, start[1], text[before : end if following < 0 else following]))
+    return cases
 
 
 def table(version: Version) -> str:

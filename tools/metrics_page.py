@@ -64,9 +64,9 @@ channel; a parameter `vhost` restricts the page to the virtual hosts that it nam
   `trellis_tls_failures_total`.
 - The families have RabbitMQ's names. Families that Trellis does not count by object, such as
   `ra_metrics`, are empty. Unknown families are ignored, as in RabbitMQ, and
-  `trellis_detailed_families_unknown` on the page is the number of unknown families. The families of
-  deliveries and publications list only queues, channels and exchanges that had deliveries or
-  publications.
+  `trellis_detailed_families_unknown` on the page is the number of unknown families; its help text
+  names them and the known ones. The families of deliveries and publications list only queues,
+  channels and exchanges that had deliveries or publications.
 - Trellis does not speak RabbitMQ's stream protocol: all metrics with `protocol="stream"` are 0, so
   that the sums of RabbitMQ's dashboard for streams work.
 - The label of a connection is its protocol and number. No page shows addresses or user names.

@@ -86,9 +86,9 @@ class PythonIndex:
         ends with Error or Exception.
         """
         for base in map(_dotted, node.bases):
-            found = self._resolve(module, base)
-            if found is not None:
-                if depth < 20 and self.is_exception(*found, depth + 1):
+            resolved = self._resolve(module, base)
+            if resolved is not None:
+                if depth < 20 and self.is_exception(*resolved, depth + 1):
                     return True
             elif base.endswith(("Error", "Exception")) or base in _BUILT_IN_EXCEPTIONS:
                 return True
@@ -100,12 +100,12 @@ class PythonIndex:
         """True if a base class of the project defines the method."""
         seen.add(node)
         for base in node.bases:
-            found = self._resolve(module, _dotted(base))
-            if found is None or found[1] in seen:
+            resolved = self._resolve(module, _dotted(base))
+            if resolved is None or resolved[1] in seen:
                 continue
-            if any(inner.name == method for inner in definitions(found[1])):
+            if any(inner.name == method for inner in definitions(resolved[1])):
                 return True
-            if self._inherits(*found, method, seen):
+            if self._inherits(*resolved, method, seen):
                 return True
         return False
 
@@ -125,8 +125,8 @@ class PythonIndex:
         owner, _, last = target.rpartition(".")
         beside = f"{module.name.rpartition('.')[0]}.{owner}"
         # A script imports its neighbours by their bare names.
-        found = self.modules.get(owner) or self.modules.get(beside)
-        return self._resolve(found, last, depth + 1) if found else None
+        owner_module = self.modules.get(owner) or self.modules.get(beside)
+        return self._resolve(owner_module, last, depth + 1) if owner_module else None
 
 
 def definitions(parent: ast.Module | ast.ClassDef) -> Iterator[ast.ClassDef | Function]:

@@ -64,14 +64,14 @@ def pythons() -> dict[str, str]:
     """
     wanted = os.environ.get("RELEASE_PYTHONS", "").split()
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
-    found = {}
+    interpreters = {}
     for version in (f"3.{minor}" for minor in MINORS):
         paths = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"))]
         for path in paths:
             if path and (not wanted or version in wanted) and _has_headers(str(path)):
-                found[version] = str(path)
+                interpreters[version] = str(path)
                 break
-    return found
+    return interpreters
 
 
 def _has_headers(python: str) -> bool:
@@ -84,8 +84,8 @@ def _has_headers(python: str) -> bool:
 
 def c_code(source: Path, seed: str) -> str:
     """Return a checksum of the C code that mypyc makes of the modules, with this hash seed."""
-    made = source / "build"
-    shutil.rmtree(made, ignore_errors=True)
+    build = source / "build"
+    shutil.rmtree(build, ignore_errors=True)
     run(
         sys.executable,
         "-c",
@@ -98,9 +98,9 @@ def c_code(source: Path, seed: str) -> str:
         },
     )
     checksum = hashlib.sha256()
-    for path in sorted(made.glob("__native*.[ch]")):
+    for path in sorted(build.glob("__native*.[ch]")):
         checksum.update(path.name.encode() + path.read_bytes())
-    shutil.rmtree(made)
+    shutil.rmtree(build)
     return checksum.hexdigest()
 
 

@@ -82,6 +82,9 @@ OLD_NAMES: Final = {
     "unsayable": "unrepresentable",
 }
 
+#: Names that no variable or parameter may have, because they do not say what the value is.
+VAGUE_VARIABLES: Final = frozenset(("asked", "found", "made", "said", "told"))
+
 #: Old names of modules and packages, and the present ones. Tests may use them.
 OLD_MODULES: Final = {
     "carbon": "cc_headers",

@@ -35,11 +35,11 @@ def __getattr__(name: str) -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        found = version("trellis-broker")
+        version_text = version("trellis-broker")
     except PackageNotFoundError:  # a checkout that is not installed
-        found = "0+source"
-    globals()["__version__"] = found
-    return found
+        version_text = "0+source"
+    globals()["__version__"] = version_text
+    return version_text
 
 
 def compiled() -> bool:

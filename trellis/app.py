@@ -85,11 +85,14 @@ def run(
         # millions of messages. The process ends, so nothing need be collected.
         gc.freeze()
     if app.failure:
-        print(
-            f"trellis: stopped: cannot write to the data directory: {app.failure}", file=sys.stderr
-        )
+        _print_failure(app.failure)
         return FAILED
     return DONE
+
+
+def _print_failure(reason: str) -> None:
+    """Print the reason why the store can no longer be written."""
+    print(f"trellis: stopped: cannot write to the data directory: {reason}", file=sys.stderr)
 
 
 def join_cluster(settings: Settings) -> Membership | None:
@@ -165,8 +168,9 @@ class App:
         self._disk = disk
         self._manager = ServiceManager()
         self._stop = asyncio.Event()
+        self._signals = SignalHandlers(self.stop, self.reload)
         self._skip_grace = False
-        #: True if SIGHUP came while this node was a standby.
+        #: True if SIGHUP came before this node was active.
         self._reload_due = False
         #: Addresses (HOST:PORT) of the open listeners by name.
         self.addresses: dict[str, str] = {}
@@ -190,10 +194,13 @@ class App:
         self._skip_grace = True
         self._stop.set()
 
-    def _reload_later(self) -> None:
-        """Handle SIGHUP on a standby: read the settings again when this node becomes active."""
+    def reload(self) -> None:
+        """Read the settings again; a node of a cluster does this when it becomes active."""
+        if self.reloading is not None:
+            self.reloading.request()
+            return
         self._reload_due = True
-        logs.info("reload_postponed", note="a standby applies its settings when it becomes active")
+        logs.info("reload_postponed", note="this node applies its settings when it becomes active")
 
     async def serve(self) -> None:
         """Start, print the ready line, serve until `stop`, and stop cleanly.
@@ -217,9 +224,8 @@ class App:
                     opened = await self._take_over(self._membership, accounts, directory, bound)
                     if opened is None:
                         return
-                for name, listener in settings.listeners.items():
-                    if name not in bound:
-                        bound[name] = bind(name, listener)
+                if self._membership is None:
+                    self._bind(bound)
                 node = self.node = BrokerNode(
                     settings, accounts, directory, self.fail, self._disk, opened
                 )
@@ -242,6 +248,7 @@ class App:
                 if self._membership is not None and self._membership.ownership is not None:
                     await asyncio.to_thread(self._membership.ownership.stop)
         finally:
+            self._signals.remove()
             watch.cancel()
             self._manager.close()
             if lock is not None:
@@ -285,18 +292,18 @@ class App:
         disk = self._disk = self._disk or RealDisk(shares.spares, pause_writer)
         standby = StandbyServer(settings, accounts, membership)
         try:
-            with SignalHandlers(self.stop, self._reload_later):
-                standby.open(bound)
-                self.addresses = {name: ports.address for name, ports in bound.items()}
-                membership.description = describe_node(settings, self.addresses)
-                print(f"following {_listed(self.addresses)}", flush=True)
-                self._manager.notify("READY=1", f"STATUS=following {_listed(self.addresses)}")
-                followed = await membership.follow(
-                    disk, directory, settings.store.segment, codecs(), report, self._stop
-                )
-                if followed is None:
-                    return None
-                ownership, opened = followed
+            self._signals.install()
+            standby.open(bound)
+            self.addresses = {name: ports.address for name, ports in bound.items()}
+            membership.description = describe_node(settings, self.addresses)
+            print(f"following {_listed(self.addresses)}", flush=True)
+            self._manager.notify("READY=1", f"STATUS=following {_listed(self.addresses)}")
+            followed = await membership.follow(
+                disk, directory, settings.store.segment, codecs(), report, self._stop
+            )
+            if followed is None:
+                return None
+            ownership, opened = followed
         finally:
             await standby.close()
         opened.store.window = settings.store.window
@@ -319,30 +326,40 @@ class App:
         node.settings_in_force = SettingsInForce(self._loaded)
         reloading = self.reloading = SettingsReload(node, self._read, http.reload)
         try:
-            with SignalHandlers(self.stop, reloading.request):
-                if self._reload_due:
-                    reloading.request()
-                self._listen(node, http, bound)
-                self._announce(node)
-                await self._stop.wait()
-                if self._switching is not None and not self.failure:
-                    await self._leave_cluster(self._switching)
-                await shut_down(
-                    node,
-                    [ports for name, ports in bound.items() if name not in HTTP_LISTENERS],
-                    self.settings.shutdown.grace,
-                    lambda: self._skip_grace,
-                )
+            self._signals.install()
+            if self._reload_due:
+                reloading.request()
+            self._listen(node, http, bound)
+            self._announce(node)
+            await self._stop.wait()
+            if self._switching is not None:
+                await self._leave_cluster(self._switching)
+            await shut_down(
+                node,
+                [ports for name, ports in bound.items() if name not in HTTP_LISTENERS],
+                self.settings.shutdown.grace,
+                lambda: self._skip_grace,
+            )
             for task in tasks:
                 if task.done():
                     task.result()
         finally:
+            self._signals.remove()
             for task in tasks:
                 task.cancel()
             await reloading.close()
             await http.stop()
 
+    def _bind(self, bound: dict[str, BoundListener]) -> None:
+        """Open the ports that are not in `bound`, and add them. Raises ListenError."""
+        for name, listener in self.settings.listeners.items():
+            if name not in bound:
+                bound[name] = bind(name, listener)
+
     def _listen(self, node: BrokerNode, http: HttpService, bound: dict[str, BoundListener]) -> None:
+        # Ports on which a standby does not answer were closed until now: their clients would have
+        # waited in the kernel while the store was opened.
+        self._bind(bound)
         node.gc_policy.settle()
         for name, ports in bound.items():
             if name in HTTP_LISTENERS:
@@ -388,15 +405,20 @@ class App:
         the standby serves the clients.
         """
         try:
-            name = await switching.hand_over()
+            if self.failure:
+                name = await switching.leave_stopped_store()
+            else:
+                name = await switching.hand_over()
         except ReplicationError as error:
             logs.info("cluster_left", reason=str(error))
             return
         if self.node is not None and self.node.audit is not None:
             await self.node.audit.finish()
         logs.info("stopped", handed_over=name)
+        if self.failure:
+            _print_failure(self.failure)
         sys.stderr.flush()
-        os._exit(DONE)
+        os._exit(FAILED if self.failure else DONE)
 
 
 def _listed(addresses: dict[str, str]) -> str:

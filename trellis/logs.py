@@ -73,9 +73,14 @@ class LogLine(logging.Formatter):
         return line
 
 
-def set_up(level: str) -> None:
-    """Write log lines of a level and above (debug, info, warning or error) to stderr."""
+def set_up(level: str, without: str = "") -> None:
+    """Write log lines of a level and above (debug, info, warning or error) to stderr.
+
+    Events whose name is `without` are not written.
+    """
     handler = logging.StreamHandler(sys.stderr)
+    if without:
+        handler.addFilter(lambda record: not record.getMessage().startswith(f"{without} "))
     handler.setFormatter(LogLine())
     logging.basicConfig(level=level.upper(), handlers=[handler, RecentEvents()], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

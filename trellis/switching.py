@@ -1,4 +1,4 @@
-"""A planned switch: this active node hands the replicated log over to a standby.
+"""A switch: this active node hands the replicated log over to a standby.
 
     freeze     the event loop reads, delivers and answers nothing
     drain      the store's batches are shipped and written, and the confirms for them are sent
@@ -6,12 +6,18 @@
     end        all connections are aborted, and the process ends
 
 If the store cannot drain in time, the node stays active.
+
+A node that cannot write its disk hands the log over without a drain, to a standby that has all
+batches of the log. The batch that is in the log and not on the disk is not confirmed: its
+publishers must publish again. Later changes are not in the log, and were not confirmed either.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from broker.replication.records import ReplicationError
 from broker.store.opening import OpenedStore
@@ -23,22 +29,35 @@ from trellis.server.store_writer import DurableStoreWriter
 if TYPE_CHECKING:
     from trellis.cluster.membership import Membership
 
+Result = TypeVar("Result")
+
 #: Longest time in seconds for the store to write all batches, and seconds between two checks.
 DRAIN_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.001
 #: Seconds between the answer to the operator and the end of the process.
 END_SECONDS: Final = 0.2
+#: Seconds between two attempts to hand the log over from a node whose store is stopped.
+RETRY_SECONDS: Final = 0.2
 
 
 class Switching:
     """Hands the replicated log of this active node over to a standby, one switch at a time."""
 
     def __init__(self, node: BrokerNode, membership: Membership) -> None:
+        ownership = membership.ownership
+        assert ownership is not None
         self._node = node
         self._membership = membership
+        self._ownership = ownership
+        self._loop = asyncio.get_running_loop()
         self._begun = False
+        #: True once the store is stopped, so that this node cannot stay active.
+        self._is_stopped = False
         #: The switches that have not ended; the event loop keeps no strong references to tasks.
-        self._tasks: set[asyncio.Task[str]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        #: The reason why the log could not be handed over although the disk cannot be written; ""
+        #: if the disk can be written.
+        self._refusal = ""
 
     async def switch(self, wanted: str) -> str:
         """Hand the log over to the standby `wanted`, and end this process soon after.
@@ -49,10 +68,13 @@ class Switching:
         The switch goes on if the caller is cancelled, for example because the HTTP gateway has
         ended. Otherwise the node would stay frozen.
         """
-        task = asyncio.get_running_loop().create_task(self._hand_over_and_end(wanted))
+        return await asyncio.shield(self._start(self._hand_over_and_end(wanted)))
+
+    def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        return task
 
     async def _hand_over_and_end(self, wanted: str) -> str:
         name = await self.hand_over(wanted)
@@ -67,29 +89,84 @@ class Switching:
         store must not be written any more. Raises ReplicationError if the log could not be handed
         over; this node then stays active.
         """
+        return await self._alone(wanted, self._ownership.disk.is_stuck)
+
+    async def leave_stopped_store(self) -> str:
+        """Hand the log over, because the store was stopped by an error of the disk.
+
+        The broker is frozen. If no standby has all batches, wait for one for the silence. Return
+        the name of the standby. Raises ReplicationError if the log could not be handed over.
+        """
+        self._is_stopped = True
+        self._node.turn.may_act = _never
+        end = self._loop.time() + self._ownership.owner.timing.silence
+        while True:
+            try:
+                return await self._alone("", True)
+            except ReplicationError:
+                if self._loop.time() > end:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def request_for_disk(self) -> None:
+        """Try to hand the log over soon, because the disk cannot be written. Any thread may call.
+
+        If no standby has all batches, log the reason once, and stay active.
+        """
+        with suppress(RuntimeError):  # The loop is closed, because the broker stops.
+            self._loop.call_soon_threadsafe(self._leave_full_disk)
+
+    def _leave_full_disk(self) -> None:
+        self._ownership.disk.answer()
+        if not self._begun and not self._is_stopped:
+            self._start(self._hand_over_for_disk())
+
+    async def _hand_over_for_disk(self) -> None:
+        disk = self._ownership.disk
+        try:
+            name = await self._alone("", True)
+        except ReplicationError as error:
+            refusal = str(error) if disk.is_stuck else ""
+            if refusal and not self._refusal:
+                logs.error(
+                    "cluster_disk_blocked",
+                    problem=disk.problem,
+                    reason=refusal,
+                    note="this node stays active, and publishers wait until the disk has space or "
+                    "a standby can take over",
+                )
+            self._refusal = refusal
+            return
+        self._membership.end(f"{disk.problem}: the log was handed over to node '{name}'")
+
+    async def _alone(self, wanted: str, unwritten: bool) -> str:
+        """Hand the log over, unless another switch is under way. See `_hand_over`."""
         if self._begun:
             raise ReplicationError("a switch is under way already")
         self._begun = True
         try:
-            return await self._hand_over(wanted)
+            return await self._hand_over(wanted, unwritten)
         finally:
             self._begun = False
 
-    async def _hand_over(self, wanted: str) -> str:
-        membership, turn = self._membership, self._node.turn
-        ownership = membership.ownership
-        assert ownership is not None
-        name, report = await asyncio.to_thread(membership.successor, wanted)
+    async def _hand_over(self, wanted: str, unwritten: bool) -> str:
+        """Hand the log over to a standby; return its name. Raises ReplicationError.
+
+        If `unwritten` is True, the disk cannot be written: the store is not drained, and the
+        standby must have all batches of the log.
+        """
+        membership, turn, ownership = self._membership, self._node.turn, self._ownership
+        name, report = await asyncio.to_thread(membership.successor, wanted, unwritten)
         lease, turn.may_act = turn.may_act, _never
         try:
-            await self._drain()
+            if not unwritten:
+                await self._drain()
+            if not ownership.may_act():
+                raise ReplicationError("this node has lost its lease: nothing was handed over")
         except ReplicationError:
             turn.may_act = lease
             turn.schedule()
             raise
-        if not ownership.may_act():
-            turn.may_act = lease
-            raise ReplicationError("this node has lost its lease: nothing was handed over")
         turn.flush()
         await asyncio.to_thread(ownership.hand_over, report)
         logs.info("cluster_handed_over", node=name, epoch=report.epoch + 1)
@@ -137,6 +214,7 @@ def lease_to(node: BrokerNode, membership: Membership, opened: OpenedStore) -> S
     node.turn.may_act = ownership.owner.lease.lasts
     node.cluster_figures = membership.figures
     switching = Switching(node, membership)
+    ownership.disk.request = switching.request_for_disk
     node.switch = switching.switch
     return switching
 

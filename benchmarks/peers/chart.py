@@ -65,17 +65,19 @@ def cpu(results: Results, family: str) -> list[Panel]:
     return [
         panel
         for name in names
-        for panel in _panel_of(results, name, title_of(results, name), lambda found: found.cpu)
+        for panel in _panel_of(results, name, title_of(results, name), lambda figures: figures.cpu)
     ]
 
 
 def latency(results: Results) -> list[Panel]:
     """Return a panel for each workload whose latency is measured, with the 99th percentile."""
-    found = []
+    panels = []
     for name, about in results.workloads.items():
         before = "" if about["family"] == "crossing" else f"{FAMILIES[about['family']]} "
-        found += _panel_of(results, name, before + title_of(results, name), lambda found: found.p99)
-    return found
+        panels += _panel_of(
+            results, name, before + title_of(results, name), lambda figures: figures.p99
+        )
+    return panels
 
 
 def _panel_of(

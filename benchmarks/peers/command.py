@@ -194,8 +194,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    found = tools(arguments.trellis)
-    wanted, cases = chosen(arguments.peers, found), workloads.chosen(arguments.workloads)
+    installed = tools(arguments.trellis)
+    wanted, cases = chosen(arguments.peers, installed), workloads.chosen(arguments.workloads)
     peers = [peer for peer in wanted if not _skipped(peer)]
     if arguments.require and len(peers) < len(wanted):
         raise Failed("--require: not all chosen peers are installed, see the lines above")
@@ -209,7 +209,7 @@ def _run(arguments: argparse.Namespace) -> int:
         _tell(_estimate(plan, seconds, arguments.messages))
         if arguments.dry_run:
             return 0
-        if found.trellis is None:
+        if installed.trellis is None:
             raise Failed(
                 "the load tool is part of Trellis: `make run` installs it into .run; or give "
                 "--trellis COMMAND"
@@ -219,7 +219,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.rounds < FEWEST:
             _tell(f"WARNING: fewer than {FEWEST} rounds give no reliable median")
         about = {peer.name: _about(peer) for peer in wanted}
-        _measure(plan, about, BenchLoad(found.trellis, seconds, arguments.messages), arguments)
+        _measure(plan, about, BenchLoad(installed.trellis, seconds, arguments.messages), arguments)
     return 0
 
 

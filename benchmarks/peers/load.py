@@ -87,18 +87,18 @@ class BenchLoad:
 
     def _read(self, done: subprocess.CompletedProcess[str]) -> Figures:
         try:
-            found = json.loads(done.stdout)
+            document = json.loads(done.stdout)
         except ValueError:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise Failed(
                 f"the load tool gave no result: {lines[-1].removeprefix('trellis: ')}"
             ) from None
-        if found["format"] != FORMAT:
+        if document["format"] != FORMAT:
             raise Failed(
-                f"the load tool writes format {found['format']}, and format {FORMAT} is expected"
+                f"the load tool writes format {document['format']}, and format {FORMAT} is expected"
             )
-        self.environment = found["environment"]
-        return figures(found["workloads"][0])
+        self.environment = document["environment"]
+        return figures(document["workloads"][0])
 
 
 def figures(result: dict[str, Any]) -> Figures:

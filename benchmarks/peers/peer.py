@@ -35,8 +35,8 @@ class Tools:
         ours = self.installed / "bin" / name
         if ours.is_file():
             return ours
-        found = shutil.which(name) or shutil.which(name, path=":".join(SYSTEM))
-        return Path(found) if found else None
+        path = shutil.which(name) or shutil.which(name, path=":".join(SYSTEM))
+        return Path(path) if path else None
 
 
 @dataclass
@@ -147,7 +147,7 @@ class PeerBroker:
         """
         raise NotImplementedError
 
-    def found(self, program: str) -> Path:
+    def program_path(self, program: str) -> Path:
         """Return the path of a program. Raises Failed if the program is not installed.
 
         Subclasses call this method only after `missing` has returned "".

@@ -53,13 +53,13 @@ def free_ports(count: int) -> list[int]:
 
 def _parents() -> dict[int, int]:
     """Return the identifier of the parent of every process, by the identifier of the process."""
-    found = {}
+    parents = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             status = _stat(int(entry))
             if status is not None:
-                found[int(entry)] = int(status[1])
-    return found
+                parents[int(entry)] = int(status[1])
+    return parents
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -78,10 +78,10 @@ def tree(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, parent in _parents().items():
         children.setdefault(parent, []).append(pid)
-    found = [root]
-    for pid in found:  # `found` grows during the iteration.
-        found += children.get(pid, ())
-    return found
+    pids = [root]
+    for pid in pids:  # The list grows during the iteration.
+        pids += children.get(pid, ())
+    return pids
 
 
 def first_words(

@@ -48,9 +48,9 @@ class PeerCell:
     @property
     def spread(self) -> float:
         """Return the spread of the CPU time over the rounds: (highest - lowest) / median."""
-        found = [each.cpu for each in self.rounds]
-        middle = statistics.median(found) if found else 0
-        return (max(found) - min(found)) / middle if middle else 0.0
+        times = [each.cpu for each in self.rounds]
+        middle = statistics.median(times) if times else 0
+        return (max(times) - min(times)) / middle if middle else 0.0
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,14 @@ class Results:
 
 def read(path: Path) -> Results:
     """Read results from a file. Raises ValueError if the file has another format."""
-    found = json.loads(path.read_text())
-    if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
+    document = json.loads(path.read_text())
+    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise ValueError(f"{path} has no results of format {FORMAT}")
-    found["peers"] = {
+    document["peers"] = {
         name: About(**{**about, "settings": tuple(about["settings"])})
-        for name, about in found["peers"].items()
+        for name, about in document["peers"].items()
     }
-    found["cells"] = {
+    document["cells"] = {
         peer: {
             workload: PeerCell(
                 [_figures(each) for each in cell["rounds"]],
@@ -117,9 +117,9 @@ def read(path: Path) -> Results:
             )
             for workload, cell in of.items()
         }
-        for peer, of in found["cells"].items()
+        for peer, of in document["cells"].items()
     }
-    return Results(**found)
+    return Results(**document)
 
 
 def _plain(results: Results) -> dict[str, Any]:
@@ -127,14 +127,14 @@ def _plain(results: Results) -> dict[str, Any]:
     plain = asdict(results)
     for peer, of in results.cells.items():
         for workload, cell in of.items():
-            found = cell.medians
-            if found is not None:
-                plain["cells"][peer][workload]["medians"] = asdict(found)
+            medians = cell.medians
+            if medians is not None:
+                plain["cells"][peer][workload]["medians"] = asdict(medians)
     return plain
 
 
-def _figures(found: Mapping[str, Any]) -> Figures:
-    return Figures(**{each.name: found[each.name] for each in fields(Figures)})
+def _figures(document: Mapping[str, Any]) -> Figures:
+    return Figures(**{each.name: document[each.name] for each in fields(Figures)})
 
 
 def medians(rounds: Sequence[Figures]) -> Figures:

@@ -131,7 +131,7 @@ def _noise(results: Results) -> str:
 
 def _measured(results: Results, workloads: Sequence[str]) -> list[str]:
     """Return the peers that can run one of these workloads, brokers before lower bounds."""
-    found = [
+    names = [
         name
         for name in results.peers
         if any(
@@ -139,7 +139,7 @@ def _measured(results: Results, workloads: Sequence[str]) -> list[str]:
             for each in workloads
         )
     ]
-    return sorted(found, key=lambda name: results.peers[name].floor)
+    return sorted(names, key=lambda name: results.peers[name].floor)
 
 
 def _titles(results: Results, peers: Sequence[str]) -> list[str]:
@@ -161,7 +161,9 @@ def _grid(
         lines.append(
             [title_of(results, workload)]
             + [
-                _absent(cell) if (found := cell.medians) is None else show(peer, workload, found)
+                _absent(cell)
+                if (medians := cell.medians) is None
+                else show(peer, workload, medians)
                 for peer, cell in zip(peers, cells, strict=True)
             ]
         )
@@ -198,14 +200,14 @@ def _absent(cell: PeerCell) -> str:
 
 
 def _cpu(results: Results, workloads: Sequence[str], peers: Sequence[str]) -> str:
-    def show(peer: str, workload: str, found: Figures) -> str:
+    def show(peer: str, workload: str, medians: Figures) -> str:
         ours = results.median(OURS, workload)
-        factor = ratio(found.cpu, ours.cpu if ours else None)
+        factor = ratio(medians.cpu, ours.cpu if ours else None)
         if peer == OURS or factor is None:
-            return figure(found.cpu)
+            return figure(medians.cpu)
         # The ratio to a lower bound is never bold: Trellis is always slower than a lower bound.
         return (
-            f"{figure(found.cpu)} · "
+            f"{figure(medians.cpu)} · "
             f"{f'{factor:.2f} ×' if results.peers[peer].floor else times(factor)}"
         )
 
@@ -213,13 +215,13 @@ def _cpu(results: Results, workloads: Sequence[str], peers: Sequence[str]) -> st
 
 
 def _rates(results: Results, workloads: Sequence[str], peers: Sequence[str]) -> str:
-    def show(peer: str, workload: str, found: Figures) -> str:
+    def show(peer: str, workload: str, medians: Figures) -> str:
         ours = (
             None
             if results.workloads[workload]["rate"] or results.peers[peer].floor
             else results.median(OURS, workload)
         )
-        return _better(found.rate / 1000, ours.rate / 1000 if ours else None, -1)
+        return _better(medians.rate / 1000, ours.rate / 1000 if ours else None, -1)
 
     return _grid(results, workloads, peers, show)
 
@@ -228,16 +230,18 @@ def _latency(results: Results, workloads: Sequence[str], peers: Sequence[str]) -
     timed = [
         name
         for name in workloads
-        if any((found := results.median(peer, name)) and found.p50 is not None for peer in peers)
+        if any(
+            (medians := results.median(peer, name)) and medians.p50 is not None for peer in peers
+        )
     ]
 
-    def show(peer: str, workload: str, found: Figures) -> str:
+    def show(peer: str, workload: str, medians: Figures) -> str:
         ours = None if results.peers[peer].floor else results.median(OURS, workload)
         names = ("p50", "p99", "p999")
         shown = " / ".join(
-            _better(getattr(found, name), getattr(ours, name) if ours else None) for name in names
+            _better(getattr(medians, name), getattr(ours, name) if ours else None) for name in names
         )
-        share = ratio(found.rate, results.workloads[workload]["rate"])
+        share = ratio(medians.rate, results.workloads[workload]["rate"])
         return shown if share is None or share > KEPT_UP else f"{shown}, {share:.0%}"
 
     return _grid(results, timed, peers, show) if timed else ""
@@ -246,13 +250,13 @@ def _latency(results: Results, workloads: Sequence[str], peers: Sequence[str]) -
 def _memory(results: Results) -> str:
     lines = []
     for name in _measured(results, list(results.workloads)):
-        found = {
+        medians = {
             each: median for each in results.workloads if (median := results.median(name, each))
         }
-        if found:
-            peak = max(found, key=lambda each: found[each].peak)
+        if medians:
+            peak = max(medians, key=lambda each: medians[each].peak)
             least, most = (
-                choose(each.resident for each in found.values()) / 1e6 for choose in (min, max)
+                choose(each.resident for each in medians.values()) / 1e6 for choose in (min, max)
             )
             about = results.workloads[peak]
             where = (
@@ -265,7 +269,7 @@ def _memory(results: Results) -> str:
                     results.peers[name].title,
                     figure(least),
                     figure(most),
-                    figure(found[peak].peak / 1e6),
+                    figure(medians[peak].peak / 1e6),
                     where,
                 ]
             )

@@ -147,12 +147,12 @@ def _requested(body: bytes, level: int) -> list[int]:
     """Return the QoS of every filter in a SUBSCRIBE."""
     # The length of the properties is one byte, because no load tool sends 128 bytes of properties.
     at = 3 + body[2] if level == 5 else 2
-    found = []
+    qos_levels = []
     while at < len(body):
         at += 2 + int.from_bytes(body[at : at + 2])
-        found.append(body[at] & 3)
+        qos_levels.append(body[at] & 3)
         at += 1
-    return found
+    return qos_levels
 
 
 async def serve(port: int, kind: type[RelayConnection]) -> None:

@@ -141,10 +141,10 @@ class Identity:
         `exchange` is the name with which the user's write permission is compared. `topic` is the
         MQTT form of the routing key, or None if the exchange is not a topic exchange.
         """
-        found = [self._write_decision(exchange)]
+        decisions = [self._write_decision(exchange)]
         if topic is not None and not self.may_route(exchange, key, topic):
-            found.append(RightsDecision("topic permissions", "", False))
-        return found
+            decisions.append(RightsDecision("topic permissions", "", False))
+        return decisions
 
     def _write_decision(self, exchange: str) -> RightsDecision:
         allows = self.allows("write", "exchange", exchange, "")

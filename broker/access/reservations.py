@@ -78,8 +78,8 @@ class Reservations:
                 del self._users[key]
             if key[2]:
                 self._count(vhost, len(key[1]), -1)
-        found = [Reservation(text, user, vhost) for text in rules if is_reservation(text)]
-        keys = list(dict.fromkeys((vhost, one.name, one.prefix) for one in found))
+        reservations = [Reservation(text, user, vhost) for text in rules if is_reservation(text)]
+        keys = list(dict.fromkeys((vhost, one.name, one.prefix) for one in reservations))
         for key in keys:
             self._users.setdefault(key, []).append(user)
             if key[2]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from broker.access.reservations import is_reservation
-from broker.access.rules import UserPermissions
+from broker.access.rules import UserPermissions, check_rule_variables
 from broker.errors import PreconditionFailed
 from broker.names import checked_name
 from broker.store.contract import Store, Ticket
@@ -144,10 +144,16 @@ def _check(name: str, vhost: str, grant: RoleGrant) -> None:
                 f"role '{name}': '{text}' reserves a client identifier: move this rule to the "
                 "rules of a user"
             )
+        try:
+            check_rule_variables(text)
+        except ValueError as error:
+            raise PreconditionFailed(
+                f"role '{name}': rule in vhost '{vhost}': '{text}': {error}"
+            ) from None
     try:
         UserPermissions("user", vhost, grant.permission, grant.rules)
-    except PreconditionFailed as error:
-        text = str(error).replace(f"of user 'user' in vhost '{vhost}'", f"in vhost '{vhost}'")
+    except PreconditionFailed as refusal:
+        text = str(refusal).replace(f"of user 'user' in vhost '{vhost}'", f"in vhost '{vhost}'")
         raise PreconditionFailed(f"role '{name}': {text}") from None
 
 

@@ -41,6 +41,7 @@ from broker.access.identity import (
     pattern_of,
 )
 from broker.access.reservations import Reservation, is_reservation
+from broker.access.variables import CLIENT_ID_VARIABLES, TOPIC_VARIABLES, check_variables
 from broker.errors import PreconditionFailed
 from broker.eviction import evict_oldest
 from broker.patterns import bounded_pattern, is_found
@@ -56,6 +57,8 @@ _DOLLAR: Final = "$+"
 #: Largest number of rules of one user in one virtual host, and of levels in a rule's filter.
 RULES_MAX: Final = 200
 LEVELS_MAX: Final = 200
+#: The rule of a user that may use no topic.
+DENY_ALL: Final = "deny all #"
 #: Largest number of cached identities of one user, if the rules contain `{client_id}`. A full cache
 #: evicts this number divided by EVICTED_PART.
 CLIENT_IDENTITIES_MAX: Final = 1_000
@@ -187,21 +190,21 @@ class RestrictedIdentity(Identity):
     def publish_decisions(
         self, exchange: str, key: str, topic: bytes | None
     ) -> list[RightsDecision]:
-        found = [self._write_decision(exchange)]
+        decisions = [self._write_decision(exchange)]
         if topic is None:
-            return found
+            return decisions
         about = self._topics.get(exchange)
         if about is not None:
             allows = is_found(about[0], key)
-            found.append(RightsDecision("topic permission", about[0].pattern, allows))
+            decisions.append(RightsDecision("topic permission", about[0].pattern, allows))
         if self._rules is not None:
             rule = self._deciding_rule(topic, True)
-            found.append(
+            decisions.append(
                 RightsDecision("topic rule", "", False)
                 if rule is None
                 else RightsDecision("topic rule", rule.text, rule.allow)
             )
-        return found
+        return decisions
 
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         about = self._topics.get(exchange)
@@ -233,14 +236,14 @@ class RestrictedIdentity(Identity):
 
     def rules_about(self, exchange: str, topic_filter: str) -> list[str]:
         about = self._topics.get(exchange)
-        found = [] if about is None else [f"topic permission {about[1].pattern}"]
+        texts = [] if about is None else [f"topic permission {about[1].pattern}"]
         words = topic_filter.split("/")
         for rule in self._rules or ():
             if rule.subscribe and rule.overlaps(words, True):
-                found.append(rule.text)
+                texts.append(rule.text)
                 if rule.covers(words):
                     break
-        return found
+        return texts
 
     def may_publish_everything(self, exchange: str) -> bool:
         about = self._topics.get(exchange)
@@ -293,6 +296,11 @@ def check_rule(text: str, user: str, vhost: str) -> None:
         Reservation(text, user, vhost)
     else:
         Rule(text, user, vhost, "client")
+
+
+def check_rule_variables(text: str) -> None:
+    """Raise ValueError if a new rule has a word in braces that is no variable, such as `{user}`."""
+    check_variables(text, CLIENT_ID_VARIABLES if is_reservation(text) else TOPIC_VARIABLES)
 
 
 class UserPermissions:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from broker.access.identity import Identity
 from broker.access.reservations import Reservations
 from broker.access.roles import USERS_VHOST, Role, RoleGrant, Roles
-from broker.access.rules import TopicPermissions, UserPermissions
+from broker.access.rules import TopicPermissions, UserPermissions, check_rule_variables
 from broker.errors import PreconditionFailed
 from broker.names import checked_name
 from broker.store.contract import Store, Ticket
@@ -61,10 +61,10 @@ class User(Identity):
         if self.role is None:
             return None
         known = self._by_role.get(vhost)
-        found = self.role.permissions_of(self.name, vhost, known)
-        if found is not None and found is not known:
-            self._by_role[vhost] = found
-        return found
+        permissions = self.role.permissions_of(self.name, vhost, known)
+        if permissions is not None and permissions is not known:
+            self._by_role[vhost] = permissions
+        return permissions
 
     @property
     def role_name(self) -> str:
@@ -257,6 +257,13 @@ class Users:
         Raises PreconditionFailed if there is no such user or a rule is invalid.
         """
         user = self._user(vhost, name)
+        for text in rules:
+            try:
+                check_rule_variables(text)
+            except ValueError as error:
+                raise PreconditionFailed(
+                    f"rule of user '{name}' in vhost '{vhost}': '{text}': {error}"
+                ) from None
         self._grant(
             user, vhost, user.permissions.get(vhost), rules, user.topics.get(vhost, {}), ticket
         )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.access.roles import grants_of
+from broker.access.rules import DENY_ALL
 from broker.broker import Broker
 from broker.compatibility import (
     COMPONENTS,
@@ -75,6 +76,8 @@ class ObjectImport:
         self._broker = broker
         self._check_hash = check_hash
         self._ticket = ticket
+        #: (virtual host, user) of the users that could not enter the virtual host before.
+        self._fresh: set[tuple[str, str]] = set()
 
     def add(self, section: str, row: Row) -> None:
         """Import one object of a section. Raises BrokerError or ValueError if it is refused."""
@@ -190,14 +193,16 @@ class ObjectImport:
 
     def _add_permission(self, row: Row) -> None:
         self._vhost(row)
-        self._broker.users.set_permission(
-            _text(row, "vhost"),
-            _text(row, "user"),
+        vhost, user = _text(row, "vhost"), _text(row, "user")
+        if self._broker.users.set_permission(
+            vhost,
+            user,
             _text(row, "configure"),
             _text(row, "write"),
             _text(row, "read"),
             self._ticket,
-        )
+        ):
+            self._fresh.add((vhost, user))
 
     def _add_topic_permission(self, row: Row) -> None:
         self._vhost(row)
@@ -211,14 +216,22 @@ class ObjectImport:
 
     def _add_topic_rules(self, row: Row) -> None:
         self._vhost(row)
+        vhost, user = _text(row, "vhost"), _text(row, "user")
         rules = row.get("rules")
-        if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
+        try:
+            if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
+                raise PreconditionFailed(
+                    f"the definition's field 'rules' is {rules!r}, not a list of strings"
+                )
+            self._broker.users.set_rules(vhost, user, [str(rule) for rule in rules], self._ticket)
+        except PreconditionFailed as error:
+            if (vhost, user) not in self._fresh:
+                raise
+            # Without rules, the new user could use every topic.
+            self._broker.users.set_rules(vhost, user, [DENY_ALL], self._ticket)
             raise PreconditionFailed(
-                f"the definition's field 'rules' is {rules!r}, not a list of strings"
-            )
-        self._broker.users.set_rules(
-            _text(row, "vhost"), _text(row, "user"), [str(rule) for rule in rules], self._ticket
-        )
+                f"{error}; until you set its rules, the user may use no topic"
+            ) from None
 
     # -- parameters and policies
 

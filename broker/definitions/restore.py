@@ -172,7 +172,7 @@ class DefinitionsRestore:
         held = survivors.copies.by_queue()
         counts = survivors.counts_by_queue()
         for vhost in self._broker.vhosts.values():
-            found = 0
+            copies = 0
             for queue in [
                 *vhost.queues.values(),
                 *vhost.delays.values(),
@@ -182,9 +182,9 @@ class DefinitionsRestore:
                 if isinstance(queue, StreamQueue):
                     # Count the rows of the stream, and the rows that retention removed when the
                     # stream was opened.
-                    found += int(queue.depth) + sum(queue.fates())
+                    copies += int(queue.depth) + sum(queue.fates())
                 elif positions is not None:
-                    found += len(positions)
+                    copies += len(positions)
                     queue.restore_deliveries(
                         RestoredDeliveries(
                             survivors.marks_of(queue.number), counts.get(queue.number, {})
@@ -194,7 +194,7 @@ class DefinitionsRestore:
             for session in vhost.subscribers:
                 inbox = session.inbox
                 positions = held.pop(inbox.number, _NO_POSITIONS)
-                found += len(positions)
+                copies += len(positions)
                 self._sessions.restore_inbox(
                     session, store, positions, pubrec_received.get(inbox.number, set())
                 )
@@ -202,8 +202,8 @@ class DefinitionsRestore:
                     self._sessions.restore_received(
                         session, list(survivors.held_packet_ids[inbox.number])
                     )
-            vhost.internal.count_copies(found, 0)
-            report.copies += found
+            vhost.internal.count_copies(copies, 0)
+            report.copies += copies
         report.orphaned = sum(len(positions) for positions in held.values())
         queues = [
             (entry.vhost, entry.name) for _, entry in opened.definitions if entry.kind == "queue"

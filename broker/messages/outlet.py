@@ -19,27 +19,55 @@ TURN_BYTES: Final[i64] = 1 << 18
 LARGE_BODY: Final[i64] = 1 << 14
 
 
-def _ignore() -> None:
-    """Do nothing: the `wake` of an outlet without a server, as in tests."""
+#: The `_parts` of all outlets without such parts. It is never changed.
+_NO_PARTS: Final[list[bytes]] = []
+
+
+class Sender:
+    """Sends the output of an outlet, for example over a socket. This base class sends nothing.
+
+    This is a base class and not a Protocol, because compiled code calls methods of a base class
+    faster. An outlet refers to one object and not to its bound methods, because each bound method
+    takes 64 bytes for each connection.
+    """
+
+    def output_ready(self) -> None:
+        """Send the output soon: the outlet has got its first output of this turn."""
+
+    def backlog(self) -> int:
+        """Return the size in bytes of the output that left the outlet and is not sent yet."""
+        return 0
+
+
+class FunctionSender(Sender):
+    """Calls a function when an outlet without a socket gets output."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._function = function
+
+    def output_ready(self) -> None:
+        self._function()
+
+
+#: The sender of all outlets that are not connected yet.
+_NO_SENDER: Final = Sender()
 
 
 class Outlet:
     """The output buffer of one connection.
 
-    `wake` is called when the first bytes of each turn are written.
-
-    `out` is the buffer of this turn. `_parts` are finished buffers and large bodies, which are sent
-    before `out` and without being copied.
+    `sender` sends the output. `out` is the buffer of this turn. `_parts` are finished buffers and
+    large bodies, which are sent before `out` and without being copied.
     """
 
     def __init__(self) -> None:
         self.out = BytesWriter()
-        self.wake: Callable[[], None] = _ignore
+        self.sender = _NO_SENDER
         self.dirty = False
         self.paused = False
         self.deliveries_paused = False
         self.bytes_out: i64 = 0
-        self._parts: list[bytes] = []
+        self._parts = _NO_PARTS
         self._parts_size: i64 = 0
 
     def open(self) -> bool:
@@ -58,37 +86,43 @@ class Outlet:
         return ()
 
     def touch(self) -> None:
-        """Call `wake`, at most once per turn, so that the server sends the bytes written."""
+        """Tell the sender, at most once per turn, that there is output to send."""
         if not self.dirty:
             self.dirty = True
-            self.wake()
+            self.sender.output_ready()
 
     def attach(self, data: bytes) -> None:
         """Append bytes, such as a large body, to the output without copying them."""
         out = self.out
         if len(out) > 0:
             self._close_buffer()
-        self._parts.append(data)
-        self._parts_size += len(data)
-        self.bytes_out += len(data)
+        self._add_part(data)
 
     def _close_buffer(self) -> None:
         """Append the contents of the buffer `out` to `_parts`, and empty the buffer."""
         data = self.out.getvalue()
         self.out.truncate(0)
-        self._parts.append(data)
+        self._add_part(data)
+
+    def _add_part(self, data: bytes) -> None:
+        """Append bytes to `_parts`."""
+        if self._parts is _NO_PARTS:
+            self._parts = [data]
+        else:
+            self._parts.append(data)
         self._parts_size += len(data)
         self.bytes_out += len(data)
 
     def parts_to_send(self) -> list[bytes]:
-        """Return the bytes that were collected, in order, and empty the outlet.
+        """Return the bytes that were collected, in order, and empty the outlet. The caller must not
+        change the list.
 
         If queues stopped delivering because the buffer was full, schedule their drains again.
         """
         self.dirty = False
         if len(self.out) > 0:
             self._close_buffer()
-        parts, self._parts = self._parts, []
+        parts, self._parts = self._parts, _NO_PARTS
         self._parts_size = 0
         if self.deliveries_paused and not self.paused:
             self.deliveries_paused = False

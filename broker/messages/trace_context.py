@@ -59,10 +59,10 @@ def parse_trace_context(parent: str, state: str) -> TraceContext | None:
     Return None if `parent` is invalid (W3C Trace Context section 3.2.2). An invalid `state` is
     replaced by "".
     """
-    found = _FORM.fullmatch(parent)
-    if found is None:
+    match = _FORM.fullmatch(parent)
+    if match is None:
         return None
-    version, trace_id, span_id, flags, further = found.groups()
+    version, trace_id, span_id, flags, further = match.groups()
     if version == "ff" or (version == "00" and further is not None):
         return None
     if not trace_id.strip("0") or not span_id.strip("0"):

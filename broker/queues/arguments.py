@@ -232,6 +232,13 @@ class QueueArguments:
         return self.max_priority > 0
 
     @property
+    def overflow(self) -> str:
+        """The value of `x-overflow` that is in force."""
+        if self.dead_letter_refused:
+            return "reject-publish-dlx"
+        return "reject-publish" if self.reject_publish else "drop-head"
+
+    @property
     def hash_kind(self) -> str:
         """The kind of the queue, as a text that the consistent-hash exchange hashes.
 
@@ -315,8 +322,8 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
 
 def parse_age(age: object) -> i64:
     """Return an age such as `7D` in milliseconds, or -1 if the value is not an age."""
-    found = _AGES.fullmatch(age) if isinstance(age, str) else None
-    return i64(int(found[1]) * _UNITS[found[2]] * 1000) if found is not None else -1
+    match = _AGES.fullmatch(age) if isinstance(age, str) else None
+    return i64(int(match[1]) * _UNITS[match[2]] * 1000) if match is not None else -1
 
 
 def _check_type(thing: str, arguments: Mapping[str, object]) -> None:

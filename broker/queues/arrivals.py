@@ -64,9 +64,9 @@ class Arrivals:
         The result is the time of the last mark whose number is not above `sequence`. If the numbers
         of all marks are above `sequence`, the result is the time of the first mark.
         """
-        found: i64 = self._times[0]
+        mark_time: i64 = self._times[0]
         for at, marked in enumerate(self._sequences):
             if marked > sequence:
                 break
-            found = self._times[at]
-        return found
+            mark_time = self._times[at]
+        return mark_time

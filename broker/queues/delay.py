@@ -72,10 +72,10 @@ class DelayQueue(HeapQueue):
                 yield heapq.heappop(heap)[2]
                 continue
             first = [heapq.heappop(paged) for _ in range(min(int(CHUNK_MESSAGES), len(paged)))]
-            found = read_entries(self.store, self.number, first)
-            for entry in first[len(found) :]:
+            pairs = read_entries(self.store, self.number, first)
+            for entry in first[len(pairs) :]:
                 heapq.heappush(paged, entry)
-            for entry, message in found:
+            for entry, message in pairs:
                 if message is not None:
                     loaded = ReturnedMessage(message, sequence_of(entry), 0)
                     heapq.heappush(heap, (rank_of(entry), int(loaded.sequence), loaded))

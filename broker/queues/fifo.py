@@ -60,15 +60,15 @@ class Fifo(Generic[T]):
     def sample(self, most: i64) -> list[T]:
         """Return about `most` items, evenly spaced, or all items if there are fewer."""
         items = self._items
-        found: list[T] = []
+        sampled: list[T] = []
         stride: i64 = max(1, (len(items) - self._head) // most)
         at: i64 = self._head
         while at < len(items):
             item = items[at]
             if item is not None:
-                found.append(item)
+                sampled.append(item)
             at += stride
-        return found
+        return sampled
 
     def part(self, start: i64, most: i64) -> list[T]:
         """Return up to `most` items from the item with the index `start` on."""

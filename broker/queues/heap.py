@@ -148,12 +148,12 @@ class HeapQueue(LimitedQueue):
                 self._waiting.paged = self.depth
                 return
             try:
-                found = paged.read(self.store, self.number)
+                pairs = paged.read(self.store, self.number)
             except OutOfDescriptors:
                 paged.waits = True
                 self.agenda.at(self.agenda.now + TAIL_RETRY_MS, TailRetry(self))
                 continue
-            for entry, message in found:
+            for entry, message in pairs:
                 if message is None:
                     self.depth -= 1
                     self.count(UNREADABLE)

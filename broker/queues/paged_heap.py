@@ -93,12 +93,12 @@ class PagedHeap:
         first = [heapq.heappop(heap) for _ in range(min(int(CHUNK_MESSAGES), len(heap)))]
         done = 0
         try:
-            found = read_entries(store, queue, first)
-            done = len(found)
+            pairs = read_entries(store, queue, first)
+            done = len(pairs)
         finally:
             for entry in first[done:]:
                 heapq.heappush(heap, entry)
-        return found
+        return pairs
 
     def memory_bytes(self) -> i64:
         """Return the estimated memory of the entries in bytes."""
@@ -112,10 +112,10 @@ def read_entries(store: Store, queue: i64, entries: list[int]) -> list[tuple[int
     if the store cannot read it.
     """
     read = store.fetch(queue, [position_of(entry) for entry in entries])
-    found: list[tuple[int, Message | None]] = []
+    pairs: list[tuple[int, Message | None]] = []
     for entry, message in zip(entries, read, strict=False):
         if message is not None:
             expires = entry >> _FLAG_BITS & _NEVER
             message = for_queue(message, expires, entry & (1 << _FLAG_BITS) - 1)
-        found.append((entry, message))
-    return found
+        pairs.append((entry, message))
+    return pairs

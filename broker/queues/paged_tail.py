@@ -129,17 +129,17 @@ class PagedTail:
         fewer messages, return the position of the last message. Return 0 if the tail holds only
         transient messages.
         """
-        found: i64 = 0
+        position: i64 = 0
         for message in self._read_ahead:
             if message is not None:
-                found = max(found, message.position)
+                position = max(position, message.position)
         chunks: i64 = count // CHUNK_MESSAGES + 1
         for chunk in self._chunks.part(0, chunks):
             count -= len(chunk.positions)
-            if count < 0 and found > 0:
+            if count < 0 and position > 0:
                 break
-            found = max(found, chunk.positions[-1])
-        return found
+            position = max(position, chunk.positions[-1])
+        return position
 
     def pop_positions(self) -> array[int]:
         """Remove the next chunk and return its positions, without reading the messages."""
@@ -205,7 +205,7 @@ class PagedTail:
         """
         positions = chunk.positions[start : start + count]
         wanted = [position for position in positions if position > 0]
-        found = self._store.fetch(self._queue, wanted, self._expiring) if wanted else []
+        stored = self._store.fetch(self._queue, wanted, self._expiring) if wanted else []
         messages: list[Message | None] = []
         fetched: i64 = 0
         held: i64 = chunk.positions[:start].count(0) if start > 0 else 0
@@ -214,9 +214,9 @@ class PagedTail:
                 messages.append(chunk.transient[held])
                 held += 1
                 continue
-            if fetched == len(found):
+            if fetched == len(stored):
                 break
-            message = found[fetched]
+            message = stored[fetched]
             fetched += 1
             if message is not None:
                 message = for_queue(message, chunk.expires[start + at], chunk.flags[start + at])
@@ -253,9 +253,9 @@ def read_stored(
     """
     at: i64 = 0
     while at < len(positions):
-        found = store.fetch(queue, list(positions[at : at + CHUNK_MESSAGES]), expiring)
-        at += len(found)
-        yield from found
+        messages = store.fetch(queue, list(positions[at : at + CHUNK_MESSAGES]), expiring)
+        at += len(messages)
+        yield from messages
 
 
 def flags_of(message: Message) -> int:

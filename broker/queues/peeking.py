@@ -62,12 +62,12 @@ def peek(queue: Queue, cursor: PeekCursor, most: i64) -> list[PeekedMessage]:
     while queue.replacement is not None:
         queue = queue.replacement
     if isinstance(queue, HeapQueue):
-        found = _peek_heap(queue, cursor, min(most, CHUNK_MESSAGES))
+        peeked = _peek_heap(queue, cursor, min(most, CHUNK_MESSAGES))
     else:
-        found = _peek_plain(queue, cursor.sequence, min(most, CHUNK_MESSAGES))
-    if found:
-        cursor.rank, cursor.sequence = found[-1].rank, found[-1].sequence
-    return found
+        peeked = _peek_plain(queue, cursor.sequence, min(most, CHUNK_MESSAGES))
+    if peeked:
+        cursor.rank, cursor.sequence = peeked[-1].rank, peeked[-1].sequence
+    return peeked
 
 
 def head_of(queue: Queue) -> Message | None:
@@ -107,24 +107,24 @@ def _peek_plain(queue: Queue, after: i64, most: i64) -> list[PeekedMessage]:
 
     The result is in the order of delivery: returned messages, messages in memory, messages on disk.
     """
-    found: list[PeekedMessage] = []
+    peeked: list[PeekedMessage] = []
     waiting = queue._waiting
     for returned in waiting.returned.in_order():
         if returned.sequence > after:
-            found.append(_of_returned(returned, 0))
-            if len(found) == most:
-                return found
+            peeked.append(_of_returned(returned, 0))
+            if len(peeked) == most:
+                return peeked
     first: i64 = waiting.sequence + 1
     skipped: i64 = max(0, after + 1 - first)
-    for at, message in enumerate(waiting.memory.part(skipped, most - len(found))):
-        found.append(PeekedMessage(message, 0, first + skipped + at, 0))
+    for at, message in enumerate(waiting.memory.part(skipped, most - len(peeked))):
+        peeked.append(PeekedMessage(message, 0, first + skipped + at, 0))
     first += waiting.memory.size
-    if len(found) < most:
+    if len(peeked) < most:
         skipped = max(0, after + 1 - first)
-        for at, read in enumerate(waiting.peek_tail(skipped, most - len(found))):
+        for at, read in enumerate(waiting.peek_tail(skipped, most - len(peeked))):
             attempts = waiting.peek_attempts(read)
-            found.append(PeekedMessage(read, 0, first + skipped + at, attempts))
-    return found
+            peeked.append(PeekedMessage(read, 0, first + skipped + at, attempts))
+    return peeked
 
 
 def _of_returned(returned: ReturnedMessage, rank: i64) -> PeekedMessage:
@@ -161,17 +161,17 @@ def _merged(
     If the store has not read all messages of `packed` in this call, the result ends before the
     first message that is missing.
     """
-    found = [(entry[0], entry[1], _of_returned(entry[2], entry[0])) for entry in memory]
+    ranked = [(entry[0], entry[1], _of_returned(entry[2], entry[0])) for entry in memory]
     read = read_entries(queue.store, queue.number, packed) if packed else []
     for number, message in read:
         rank, sequence = key_of(number)
-        found.append((rank, sequence, PeekedMessage(message, rank, sequence, 0)))
-    found.sort(key=_place)
+        ranked.append((rank, sequence, PeekedMessage(message, rank, sequence, 0)))
+    ranked.sort(key=_place)
     if len(read) < len(packed):
         # The next call must return the unread message before the messages behind it.
         end = key_of(packed[len(read)])
-        found = [one for one in found if (one[0], one[1]) < end]
-    return [one[2] for one in found]
+        ranked = [one for one in ranked if (one[0], one[1]) < end]
+    return [one[2] for one in ranked]
 
 
 def _place(one: tuple[int, int, PeekedMessage]) -> tuple[int, int]:

@@ -116,10 +116,10 @@ class WaitingMessages:
             return 0
         if count >= waiting and self._tail is not None:
             return self._tail.position_ahead(count - waiting)
-        found: i64 = 0
+        position: i64 = 0
         for message in self.memory.part(0, count + 1):
-            found = max(found, message.position)
-        return found
+            position = max(position, message.position)
+        return position
 
     def memory_bytes(self) -> i64:
         """Return the estimated memory of the messages in bytes.

@@ -71,9 +71,9 @@ def survey_directory(disk: Disk, path: str) -> DirectorySurvey:
         if with_log:
             recoverer = Recoverer(disk, log, 0, EntryCheck(), changes_files=False)
             recoverer.run()
-            found = list(recoverer.report.findings)
+            findings = list(recoverer.report.findings)
             missing = missing_end(recoverer.report, catalog.log_position)
-            _refuse_damage(path, found if missing is None else [*found, missing])
+            _refuse_damage(path, findings if missing is None else [*findings, missing])
             position = max(position, int(recoverer.report.next) - 1)
     finally:
         catalog.close()
@@ -125,8 +125,8 @@ class AdoptedDirectory:
                 if entry.kind == "queue" and number in ends:
                     place = f"{directory_name(entry.vhost)}/{directory_name(entry.name)}"
                     root = f"{path}/{STREAMS}/{place}"
-                    found = StreamRecovery(disk, root, number, ends[number])
-                    _refuse_damage(path, found.findings)
+                    stream_recovery = StreamRecovery(disk, root, number, ends[number])
+                    _refuse_damage(path, stream_recovery.findings)
         except BaseException:
             self._store.close()
             raise

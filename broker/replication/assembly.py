@@ -27,12 +27,12 @@ class BatchAssembly:
         """
         if chunk.chunk == 0:
             expected = (state.number + 1, state.position, state.batch_offset)
-            found = (chunk.number, chunk.position_before, chunk.offset_before)
-            if found != expected:
+            received = (chunk.number, chunk.position_before, chunk.offset_before)
+            if received != expected:
                 raise ReplicaDiverged(
-                    f"batch {chunk.number} at offset {offset} follows position {found[1]} and the "
-                    f"batch at offset {found[2]}, but this node has batch {state.number} with "
-                    f"position {state.position} at offset {state.batch_offset}; {REMEDY}"
+                    f"batch {chunk.number} at offset {offset} follows position {received[1]} and "
+                    f"the batch at offset {received[2]}, but this node has batch {state.number} "
+                    f"with position {state.position} at offset {state.batch_offset}; {REMEDY}"
                 )
             self._chunks, self._offset = [], offset
         first = self._chunks[0] if self._chunks else chunk

@@ -37,19 +37,19 @@ class NodeDescription:
         another form.
         """
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            document = None
+        if not isinstance(document, dict):
             return NodeDescription()
-        ports = found.get("ports")
+        ports = document.get("ports")
         known = ports.items() if isinstance(ports, dict) else ()
         return NodeDescription(
-            _text(found.get("node")),
-            _text(found.get("host")),
+            _text(document.get("node")),
+            _text(document.get("host")),
             {name: port for name, port in known if isinstance(port, int)},
-            _text(found.get("settings")),
-            _text(found.get("log")),
+            _text(document.get("settings")),
+            _text(document.get("log")),
         )
 
 

@@ -274,7 +274,7 @@ class ReplicaDirectory:
             if isinstance(entry, Undefined) and int(entry.number) in self._stream_ends:
                 number = int(entry.number)
                 batch.garbage.append(SegmentRemoval(entry.vhost, entry.name, number, [], True))
-                self._streams.forget(number)
+                self._streams.release(number)
 
     def _check_positions(
         self, batch: ReceivedBatch, records: Records, changes: list[tuple[int, StoreEntry]]

@@ -76,7 +76,7 @@ class ReplicatedLog(Protocol):
     def reports(self) -> dict[str, NodeReport]:
         """Return the reports of all nodes of the cluster by name. Raises LogUnreachable."""
 
-    def forget(self, node: str) -> None:
+    def remove_report(self, node: str) -> None:
         """Remove the report of a node that does not run. Raises LogUnreachable."""
 
     def close(self) -> None:

@@ -82,13 +82,13 @@ class Formats:
         Raises ForeignRecord if the format is unknown or a newer version of Trellis wrote the
         payload, ReplicaDiverged if the payload is malformed.
         """
-        found = self._formats.get(data[0]) if data else None
-        if found is None:
+        payload_format = self._formats.get(data[0]) if data else None
+        if payload_format is None:
             raise ForeignRecord(
                 f"a batch has format {data[:1].hex() or 'none'}, and this version of Trellis reads "
                 f"{self}: install the version that the active node runs"
             )
-        return found.decode(data)
+        return payload_format.decode(data)
 
     def check(self, number: int, source: str) -> None:
         """Raise FormatUnread unless this version reads batches of the format `number`.

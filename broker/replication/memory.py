@@ -85,7 +85,7 @@ class MemoryNodeLog:
         """Return the reports of all nodes."""
         return dict(self._log.reports)
 
-    def forget(self, node: str) -> None:
+    def remove_report(self, node: str) -> None:
         """Remove the report of a node."""
         self._log.reports.pop(node, None)
 

@@ -209,11 +209,11 @@ class LogOwner:
             if offset is None:
                 return None
             least = offset if least is None else min(least, offset)
-        found: int | None = None
+        trim_offset: int | None = None
         for mark in self.marks:
             if least is None or mark <= least:
-                found = mark
-        return found
+                trim_offset = mark
+        return trim_offset
 
     def _append(self, record: LogRecord) -> Steps[int]:
         """Append a record; return its offset once the log has it and this node still owns the log.
@@ -259,8 +259,8 @@ class LogOwner:
             if span.records:
                 break
             yield Sleep(POLL_SECONDS)
-        found, known = span.records[0][1], self._last_record
-        if not (self.judge.is_last(decode(found)) if known is None else found == known):
+        record, known = span.records[0][1], self._last_record
+        if not (self.judge.is_last(decode(record)) if known is None else record == known):
             self._fence()
             raise Fenced(
                 f"at offset {offset} of the log is another record than the one that this node "
@@ -275,17 +275,17 @@ class LogOwner:
             except LogUnreachable:
                 yield Sleep(POLL_SECONDS)
                 continue
-            for found, data in span.records:
-                if not self.next <= found < offset:
+            for record_offset, data in span.records:
+                if not self.next <= record_offset < offset:
                     continue
-                self.judge.judge(found, decode(data))
-                self.next = found + 1
+                self.judge.judge(record_offset, decode(data))
+                self.next = record_offset + 1
                 state = self.judge.state
                 if (state.epoch, state.nonce) != self._claim:
                     self._fence()
                     raise Fenced(
-                        f"another node owns the log since offset {found}, with epoch {state.epoch};"
-                        f" this node had epoch {self.epoch}"
+                        f"another node owns the log since offset {record_offset}, with epoch "
+                        f"{state.epoch}; this node had epoch {self.epoch}"
                     )
             if not span.records:
                 yield Sleep(POLL_SECONDS)

@@ -68,18 +68,18 @@ def encode(
     `parts` are the bytes of its records, `rows` its rows of streams, and `garbage` the segments of
     streams to remove.
     """
-    found: list[bytes | bytearray] = [_FORMAT.pack(FORMAT)]
+    sections: list[bytes | bytearray] = [_FORMAT.pack(FORMAT)]
     if changes:
         text = json.dumps([_row(position, entry) for position, entry in changes]).encode()
-        found += [_SECTION.pack(DEFINITIONS, len(text)), text]
+        sections += [_SECTION.pack(DEFINITIONS, len(text)), text]
     if parts:
-        found += [_SECTION.pack(RECORDS, sum(map(len, parts))), *parts]
+        sections += [_SECTION.pack(RECORDS, sum(map(len, parts))), *parts]
     if rows or garbage:
         header = json.dumps([list(map(_rows_row, rows)), list(map(_garbage_row, garbage))]).encode()
         size = _HEADER_SIZE.size + len(header) + sum(len(share.data) for share in rows)
-        found += [_SECTION.pack(STREAMS, size), _HEADER_SIZE.pack(len(header)), header]
-        found += [share.data for share in rows]
-    return b"".join(found)
+        sections += [_SECTION.pack(STREAMS, size), _HEADER_SIZE.pack(len(header)), header]
+        sections += [share.data for share in rows]
+    return b"".join(sections)
 
 
 def decode(data: bytes) -> Payload:
@@ -112,15 +112,15 @@ def _sections(data: bytes) -> dict[int, bytes]:
 
     Raises ValueError if the payload is malformed.
     """
-    found: dict[int, bytes] = {}
+    sections: dict[int, bytes] = {}
     at = _FORMAT.size
     while at < len(data):
         kind, size = _SECTION.unpack_from(data, at)
         at += _SECTION.size + size
-        if at > len(data) or kind in found:
+        if at > len(data) or kind in sections:
             raise ValueError(f"its section of kind {kind} is cut off or repeated")
-        found[kind] = data[at - size : at]
-    return found
+        sections[kind] = data[at - size : at]
+    return sections
 
 
 def _rows_row(rows: ShippedRows) -> list[object]:
@@ -168,16 +168,16 @@ def _removal(row: list[object]) -> SegmentRemoval:
     ):
         raise TypeError(f"the entry that removes segments of stream {name!r} has a wrong type")
     [number] = _numbers([stream], 1)
-    found = [(epoch, base) for epoch, base in (_numbers(pair, 2) for pair in segments)]
-    return SegmentRemoval(vhost, name, number, found, deleted)
+    segment_keys = [(epoch, base) for epoch, base in (_numbers(pair, 2) for pair in segments)]
+    return SegmentRemoval(vhost, name, number, segment_keys, deleted)
 
 
 def _numbers(values: list[object], count: int) -> list[int]:
     """Return `values`. Raises ValueError unless they are `count` numbers from 0 to 2**63 - 1."""
-    found = [value for value in values if isinstance(value, int) and 0 <= value < 1 << 63]
-    if len(values) != count or len(found) != count:
+    numbers = [value for value in values if isinstance(value, int) and 0 <= value < 1 << 63]
+    if len(values) != count or len(numbers) != count:
         raise ValueError(f"{values!r} must be {count} numbers from 0 to 2**63 - 1")
-    return found
+    return numbers
 
 
 def _row(position: int, entry: StoreEntry) -> list[object]:

@@ -25,7 +25,8 @@ class NodeReport:
     offset: int
     #: Version of Trellis that the node runs.
     version: str = ""
-    #: The state of the node: following, opening, active or stopped; "" if it is not known.
+    #: The state of the node: following, blocked (a standby whose disk is full), opening, active or
+    #: seeding; "" if it is not known.
     state: str = ""
     #: Epoch and last batch that the node knows.
     epoch: int = 0
@@ -68,16 +69,16 @@ class NodeReport:
     def decode(offset: int, text: str) -> NodeReport:
         """Return the report from its offset and its text; missing fields have default values."""
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            document = None
+        if not isinstance(document, dict):
             return NodeReport(offset)
         known = NodeReport(offset)
         fields = {
-            name: found[name]
+            name: document[name]
             for name, value in asdict(known).items()
-            if name != "offset" and type(found.get(name)) is type(value)
+            if name != "offset" and type(document.get(name)) is type(value)
         }
         return NodeReport(offset, **fields)
 

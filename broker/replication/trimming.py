@@ -56,9 +56,9 @@ class NodeList:
 
         Return an empty list for any other object.
         """
-        found = value if isinstance(value, dict) else {}
-        listed, struck, mark = found.get("listed"), found.get("struck"), found.get("mark")
-        log = found.get("log")
+        document = value if isinstance(value, dict) else {}
+        listed, struck, mark = document.get("listed"), document.get("struck"), document.get("mark")
+        log = document.get("log")
         return NodeList(
             frozenset(name for name in listed if isinstance(name, str))
             if isinstance(listed, list)

@@ -33,23 +33,23 @@ class BindingChunk:
 
     def keys(self) -> list[str]:
         """Return the binding keys."""
-        found: list[str] = []
+        keys: list[str] = []
         for owner in self._owners:
-            found += owner
-        if ARGUMENTS_MARK in "".join(found):
+            keys += owner
+        if ARGUMENTS_MARK in "".join(keys):
             return [binding.key for binding in self.bindings()]
-        return found
+        return keys
 
     def bindings(self) -> list[Binding]:
         """Return the bindings, in the order of `keys`."""
-        found: list[Binding] = []
+        bindings: list[Binding] = []
         for owner in self._owners:
-            found += owner.values()
-        return found
+            bindings += owner.values()
+        return bindings
 
     def selected(self, indices: list[int]) -> list[Binding]:
         """Return the bindings at these indices, which must be in ascending order."""
-        found: list[Binding] = []
+        bindings: list[Binding] = []
         first = 0
         at = 0
         some: list[Binding] = []
@@ -63,8 +63,8 @@ class BindingChunk:
                 else:
                     some = list(self._owners[at].values())
                 at += 1
-            found.append(some[index - first])
-        return found
+            bindings.append(some[index - first])
+        return bindings
 
 
 def chunks_of(exchange: Exchange, reached: set[Destination]) -> Iterator[BindingChunk]:

@@ -278,11 +278,13 @@ class BindingTrial:
             source = ahead.pop()
             walk.by_headers = walk.by_headers or needs_message(source)
             walk.changes = walk.changes or self._bindings.concerns(source)
-            found: list[Binding] = []
-            yield from self._bindings.find(source, walk.key, walk.properties, walk.changed, found)
-            self._followed += 1 + len(found)
+            bindings: list[Binding] = []
+            yield from self._bindings.find(
+                source, walk.key, walk.properties, walk.changed, bindings
+            )
+            self._followed += 1 + len(bindings)
             matched = False
-            for number, binding in enumerate(found):
+            for number, binding in enumerate(bindings):
                 if number % STEPS == STEPS - 1:
                     yield None
                 target = self._target_of(walk, binding)

@@ -152,28 +152,28 @@ class ChangedBindings:
         key: str,
         properties: Properties,
         changed: bool,
-        found: list[Binding],
+        bindings: list[Binding],
     ) -> Iterator[None]:
-        """Append to `found` the bindings of an exchange that match a message.
+        """Append to `bindings` the bindings of an exchange that match a message.
 
-        If `changed` is True, `found` has the added bindings, too. `found` may have bindings that
-        the trial removes, which the caller skips; only the changed copies of hash exchanges lack
-        them. Each `next` does one bounded step of the work.
+        If `changed` is True, `bindings` has the added bindings, too. `bindings` may have bindings
+        that the trial removes, which the caller skips; only the changed copies of hash exchanges
+        lack them. Each `next` does one bounded step of the work.
         """
         rules = _rules_of(source)
         copy = self._copies.get(source.name) if changed else None
-        yield from self._match(rules if copy is None else copy, key, properties, found)
+        yield from self._match(rules if copy is None else copy, key, properties, bindings)
         more = self._additions.get(source.name) if changed else None
         if more is not None:
-            yield from self._match(more, key, properties, found)
+            yield from self._match(more, key, properties, bindings)
 
     def _match(
-        self, rules: Exchange, key: str, properties: Properties, found: list[Binding]
+        self, rules: Exchange, key: str, properties: Properties, bindings: list[Binding]
     ) -> Iterator[None]:
         if isinstance(rules, _WHOLE):
-            found += rules.all_bindings()
+            bindings += rules.all_bindings()
             return
-        for _ in matching_bindings(self._scope, rules, key, properties, found):
+        for _ in matching_bindings(self._scope, rules, key, properties, bindings):
             if rules.by_headers:
                 self.steps += STEPS
             yield None

@@ -118,9 +118,9 @@ class RouteExplanation:
             return
         keys = self._keys if exchange.uses_keys else self._keys[:1]
         for key in keys:
-            found: list[Binding] = []
-            yield from matching_bindings(self._scope, exchange, key, self._properties, found)
-            for number, binding in enumerate(found):
+            bindings: list[Binding] = []
+            yield from matching_bindings(self._scope, exchange, key, self._properties, bindings)
+            for number, binding in enumerate(bindings):
                 if not binding.destination.dead:
                     walked.matched.append(MatchedBinding(binding, key))
                 if number % STEPS == STEPS - 1:

@@ -191,12 +191,12 @@ def _sample_of(properties: Properties) -> Properties | None:
 
     Return None if these properties are larger than SAMPLE_BYTES, or if a header is a list or table.
     """
-    found: Properties = {}
+    sample: Properties = {}
     size: i64 = 0
     for name in _PROPERTIES:
         value = properties.get(name)
         if value is not None:
-            found[name] = value
+            sample[name] = value
             size += _size_of(value)
     headers = properties.get("headers")
     if isinstance(headers, dict):
@@ -204,8 +204,8 @@ def _sample_of(properties: Properties) -> Properties | None:
             size += _VALUE_BYTES + len(name) + _size_of(value)
             if size > SAMPLE_BYTES:
                 return None
-        found["headers"] = dict(headers)
-    return found if size <= SAMPLE_BYTES else None
+        sample["headers"] = dict(headers)
+    return sample if size <= SAMPLE_BYTES else None
 
 
 def _size_of(value: object) -> i64:

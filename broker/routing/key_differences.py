@@ -84,9 +84,9 @@ class KeyComparison:
                 # miss.
                 return None
         words = binding_key.split(self._separator)
-        found = self._other_separator(binding_key, words) if is_mixed else None
-        if found is not None:
-            return found
+        difference = self._other_separator(binding_key, words) if is_mixed else None
+        if difference is not None:
+            return difference
         if has_many and self._many in words:
             return self._open_difference(words)
         gap: i64 = len(words) - len(self._words)
@@ -219,11 +219,11 @@ class KeyComparison:
         if missing > 1:
             return None
         whole = head + words[at : len(words) - len(tail)] + tail
-        found = self._plain_difference(whole)
-        if found is None and self._matches_shifted(head, words, tail):
+        difference = self._plain_difference(whole)
+        if difference is None and self._matches_shifted(head, words, tail):
             front = self._agreeing(head, words)
-            found = self._of_less(words[front])
-        return found
+            difference = self._of_less(words[front])
+        return difference
 
     def _matches_shifted(self, head: list[str], words: list[str], tail: list[str]) -> bool:
         """True if the pattern `head`, `#`, `tail` matches `words` after one word is removed.
@@ -294,7 +294,7 @@ class HeaderComparison:
         to keep the binding from matching.
         """
         given, special = self._headers, self._special
-        found: list[int] = []
+        indices: list[int] = []
         for number, arguments in enumerate(many):
             wanted: dict[str, object] = (
                 arguments if isinstance(arguments, dict) else dict(arguments)
@@ -313,8 +313,8 @@ class HeaderComparison:
                 if different > 1:
                     break
             else:
-                found.append(number)
-        return found
+                indices.append(number)
+        return indices
 
     def difference(self, arguments: Fields) -> NearDifference | None:
         """Return the one header that keeps a binding of a headers exchange from matching.
@@ -336,9 +336,10 @@ class HeaderComparison:
             return None
         value = arguments[failing]
         if failing not in headers:
-            asked = "" if value is None else f" to {value!r}"
+            value_text = "" if value is None else f" to {value!r}"
             return NearDifference(
-                HEADER, f"the binding would match if the missing header '{failing}' were set{asked}"
+                HEADER,
+                f"the binding would match if the missing header '{failing}' were set{value_text}",
             )
         return NearDifference(
             HEADER,

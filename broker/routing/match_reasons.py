@@ -85,7 +85,7 @@ def matched_words(
     possible; the last such wildcard matches all remaining words.
     """
     many = grammar.many
-    found: list[tuple[str, list[str]]] = []
+    pairs: list[tuple[str, list[str]]] = []
     at = 0
     place = 0
     while place < len(pattern):
@@ -93,7 +93,7 @@ def matched_words(
         place += 1
         if wanted != many:
             if wanted == grammar.one:
-                found.append((wanted, words[at : at + 1]))
+                pairs.append((wanted, words[at : at + 1]))
             at += 1
             continue
         end = place
@@ -103,9 +103,9 @@ def matched_words(
         start = len(words) - len(piece) if end == len(pattern) else at
         while end < len(pattern) and not _fits(grammar, piece, words, start):
             start += 1
-        found.append((many, words[at:start]))
+        pairs.append((many, words[at:start]))
         at = start
-    return found
+    return pairs
 
 
 def _fits(grammar: Grammar, piece: list[str], words: list[str], start: int) -> bool:

@@ -15,9 +15,13 @@ STEPS: Final = 256
 
 
 def matching_bindings(
-    scope: SearchScope, exchange: Exchange, key: str, properties: Properties, found: list[Binding]
+    scope: SearchScope,
+    exchange: Exchange,
+    key: str,
+    properties: Properties,
+    bindings: list[Binding],
 ) -> Iterator[None]:
-    """Append to `found` the bindings of an exchange that match a routing key and the properties.
+    """Append to `bindings` the bindings of an exchange that match a routing key and the properties.
 
     Each `next` on the iterator does one bounded step of the search. For the default exchange, also
     append a binding to the queue that the key names.
@@ -25,19 +29,19 @@ def matching_bindings(
     if isinstance(exchange, FanoutExchange):
         ahead = STEPS
         for mine in list(exchange.bindings.values()):
-            found += mine.values()
-            if len(found) >= ahead:
-                ahead = len(found) + STEPS
+            bindings += mine.values()
+            if len(bindings) >= ahead:
+                ahead = len(bindings) + STEPS
                 yield None
         yield None
     elif exchange.needs_search:
-        for lookup in exchange.searches(key, properties, found):
+        for lookup in exchange.searches(key, properties, bindings):
             while not lookup.done:
                 lookup.advance(STEPS)
                 yield None
     else:
-        found += exchange.match(key, properties)
+        bindings += exchange.match(key, properties)
     if exchange.name == "":
         queue = scope.default_target(key)
         if queue is not None:
-            found.append(Binding(key, queue))
+            bindings.append(Binding(key, queue))

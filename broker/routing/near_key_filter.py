@@ -87,7 +87,7 @@ class NearKeyFilter:
                 same = [_uniform(key) for key in keys]
         known = self._known
         size: i64 = len(self._words)
-        found: list[int] = []
+        indices: list[int] = []
         plain = not self._wildcards
         starts, end = self._halves_start, self._halves_end
         for number, key in enumerate(same):
@@ -119,8 +119,8 @@ class NearKeyFilter:
                             continue
                     elif not self._resembles(words, unknown):
                         continue
-                found.append(number)
-        return found
+                indices.append(number)
+        return indices
 
     def _resembles(self, words: list[str], unknown: str) -> bool:
         """True if one change may turn the word `unknown` of a binding key into the word at the

@@ -116,16 +116,16 @@ class NearMissSearch:
         #: False if some bindings were not examined: there are more than CANDIDATES_MAX, or they
         #: could add no near miss to the result.
         self.complete = True
-        self._found: dict[str, list[NearMiss]] = {}
+        self._by_kind: dict[str, list[NearMiss]] = {}
         self._amqp = KeyComparison(AMQP, key, noun)
         self._mqtt = KeyComparison(MQTT, key, noun)
 
     def best(self) -> list[NearMiss]:
         """Return up to NEAR_MISSES_MAX near misses, the most probable mistakes first."""
-        found: list[NearMiss] = []
+        near_misses: list[NearMiss] = []
         for kind in _ORDER:
-            found += sorted(self._found.get(kind, []), key=_order)
-        return found[:NEAR_MISSES_MAX]
+            near_misses += sorted(self._by_kind.get(kind, []), key=_order)
+        return near_misses[:NEAR_MISSES_MAX]
 
     def steps(self) -> Iterator[None]:
         """Search for near misses; each `next` on the iterator does one bounded step of the work."""
@@ -151,7 +151,7 @@ class NearMissSearch:
                     self._add_binding(exchange, binding, difference)
                 if compared % KEY_COMPARISONS_PER_STEP == 0:
                     yield None
-            key_filter.only_fewer_words = len(self._found.get(MORE, [])) >= NEAR_MISSES_MAX
+            key_filter.only_fewer_words = len(self._by_kind.get(MORE, [])) >= NEAR_MISSES_MAX
             yield None
 
     def _examine_headers(self, exchange: Exchange, rules: HeadersExchange) -> Iterator[None]:
@@ -171,7 +171,7 @@ class NearMissSearch:
             self.examined += len(some)
             near = [row for row in some if may_fail_once(row.signature, given)]
             for number in comparison.similar([row.arguments for row in near]):
-                if len(self._found.get(HEADER, [])) >= NEAR_MISSES_MAX:
+                if len(self._by_kind.get(HEADER, [])) >= NEAR_MISSES_MAX:
                     self.complete = False
                     return
                 difference = comparison.difference(near[number].arguments)
@@ -190,7 +190,7 @@ class NearMissSearch:
             target = binding.destination
             if target not in self._reached and not target.dead:
                 self._add_binding(exchange, binding, difference)
-                if len(self._found[HEADER]) >= NEAR_MISSES_MAX:
+                if len(self._by_kind[HEADER]) >= NEAR_MISSES_MAX:
                     return
             if number % CHUNK_MAX == 0:
                 yield None
@@ -227,7 +227,7 @@ class NearMissSearch:
 
     def _ask_others(self) -> Iterator[None]:
         """Find, in steps, bindings that match the message in exchanges that it does not reach."""
-        asked = 0
+        examined = 0
         for exchange in list(self._scope.exchanges.values()):
             if exchange in self._walked or exchange.dead:
                 continue
@@ -235,19 +235,19 @@ class NearMissSearch:
                 self._ask_default()
             if not isinstance(exchange, (TopicExchange, DirectExchange)):
                 continue
-            asked += 1
-            if asked > EXCHANGES_MAX:
+            examined += 1
+            if examined > EXCHANGES_MAX:
                 self.complete = False
                 return
-            found: list[Binding] = []
+            bindings: list[Binding] = []
             if exchange.needs_search:
-                for lookup in exchange.searches(self._key, self._properties, found):
+                for lookup in exchange.searches(self._key, self._properties, bindings):
                     while not lookup.done:
                         lookup.advance(STEPS)
                         yield None
             else:
-                found = exchange.match(self._key, self._properties)
-            for binding in found[:CHUNK_MAX]:
+                bindings = exchange.match(self._key, self._properties)
+            for binding in bindings[:CHUNK_MAX]:
                 target = binding.destination
                 if target not in self._reached and not target.dead:
                     text = (
@@ -273,7 +273,7 @@ class NearMissSearch:
         self._add(NearMiss(exchange.name, binding.key, binding.destination, difference, binding))
 
     def _add(self, miss: NearMiss) -> None:
-        known = self._found.setdefault(miss.difference.kind, [])
+        known = self._by_kind.setdefault(miss.difference.kind, [])
         if len(known) < NEAR_MISSES_MAX:
             known.append(miss)
 

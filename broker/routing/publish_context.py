@@ -406,10 +406,10 @@ class PublishContexts:
         Each cached route counts its own publications. The result has them only up to the last
         `collect_steps`.
         """
-        found = {front: counters.copy() for front, counters in self._counters.items()}
+        totals = {front: counters.copy() for front, counters in self._counters.items()}
         for context in self:
-            found[context.front].received += int(context.received)
-        return found
+            totals[context.front].received += int(context.received)
+        return totals
 
 
 class ContextRemoval(BulkTask):

@@ -63,9 +63,9 @@ class ResolvedTargets:
 
     def destinations(self) -> list[Destination]:
         """Return the destinations, followed by the journals that record the message."""
-        found: list[Destination] = [target for target, _ in self._targets]
-        found += self._journals
-        return found
+        destinations: list[Destination] = [target for target, _ in self._targets]
+        destinations += self._journals
+        return destinations
 
 
 class TargetPlans:

@@ -29,6 +29,6 @@ class TopicGroups:
     def count(self, key: str, messages: i64) -> None:
         """Count unroutable messages with this routing key in the groups whose filter matches."""
         topic = swap(key)
-        found = [one for one in self._filters if MQTT.matches(one, topic)] or [OTHER]
-        for one in found:
+        filters = [one for one in self._filters if MQTT.matches(one, topic)] or [OTHER]
+        for one in filters:
             self.unroutable[one] += int(messages)

@@ -179,15 +179,15 @@ class HistorySum:
 
     def samples(self, vhost: str, exchange: str, key: str) -> WeightedSamples:
         """Return the sampled headers of the messages of a topic; there may be none."""
-        found = WeightedSamples()
+        samples = WeightedSamples()
         for slot in self._slots:
             first = slot.first_samples.find(vhost, exchange, key)
             later = slot.later_samples.find(vhost, exchange, key)
             if first is not None:
-                found.add(first)
+                samples.add(first)
             if later is not None:
-                found.add(later, int(OFFERED_SHARE))
-        return found
+                samples.add(later, int(OFFERED_SHARE))
+        return samples
 
     def direct(self, vhost: str, queue: str) -> int:
         """Return the number of messages that were published to a queue by its name."""

@@ -330,17 +330,17 @@ class Traces:
         """Report the publication of a message, and return its MessageTrace; None if no trace
         follows it and the sampler does not choose it.
         """
-        found: MessageTrace | None = None
+        trace: MessageTrace | None = None
         if self.running and (route.plan.traced or isinstance(route, MessageRoute)):
-            found = self._begin_following(context.identity.name, route, plan, message, publisher)
+            trace = self._begin_following(context.identity.name, route, plan, message, publisher)
         if self.sampler is not None:
             exchange = route.exchange
             sampled = self.sampler.sample(self._vhost, context, exchange, message, publisher)
             if sampled is not None:
-                found = sampled if found is None else TwoTraces(found, sampled)
-        if found is not None:
-            found.report("published", _exchange_of(route), _origin(context, message, publisher))
-        return found
+                trace = sampled if trace is None else TwoTraces(trace, sampled)
+        if trace is not None:
+            trace.report("published", _exchange_of(route), _origin(context, message, publisher))
+        return trace
 
     def _begin_following(
         self,

@@ -76,8 +76,8 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
             for file in files.values():
                 os.close(file.descriptor)
         size += _copy_streams(f"{directory}/{STREAMS}", f"{part}/{STREAMS}")
-        for made in (f"{part}/{LOG}", part):
-            _sync_directory(made)
+        for path in (f"{part}/{LOG}", part):
+            _sync_directory(path)
         os.rename(part, target)
         _sync_directory(os.path.dirname(os.path.abspath(target)))
     except FileExistsError as existing:
@@ -171,10 +171,10 @@ def _copy_streams(source: str, target: str) -> int:
     """
     done = 0
     for directory, _, _ in os.walk(source):
-        made = target + directory[len(source) :]
-        os.mkdir(made, 0o700)
+        target_directory = target + directory[len(source) :]
+        os.mkdir(target_directory, 0o700)
         for _ in range(_TRIES):
-            size = _copy_files(directory, made)
+            size = _copy_files(directory, target_directory)
             if size >= 0:
                 break
         else:
@@ -183,7 +183,7 @@ def _copy_streams(source: str, target: str) -> int:
                 " copy the segment; start the backup again"
             )
         done += size
-        _sync_directory(made)
+        _sync_directory(target_directory)
     return done
 
 

@@ -163,9 +163,9 @@ class Catalog:
                 " log have no queues: restore it, for example from a backup, or move the log"
                 " directory away, which discards all messages"
             )
-        [found] = db.execute("PRAGMA integrity_check(1)").fetchone()
-        if found != "ok":
-            raise self._damage_error(str(found))
+        [verdict] = db.execute("PRAGMA integrity_check(1)").fetchone()
+        if verdict != "ok":
+            raise self._damage_error(str(verdict))
         [mode] = db.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise CatalogError(

@@ -62,15 +62,15 @@ def bounded(messages: Iterator[Message | None]) -> list[Message | None]:
 
     Return all messages if their contents are smaller.
     """
-    found: list[Message | None] = []
+    fetched: list[Message | None] = []
     size: i64 = 0
     for message in messages:
-        found.append(message)
+        fetched.append(message)
         if message is not None:
             size += len(message.content)
             if size >= FETCH_BYTES:
-                return found
-    return found
+                return fetched
+    return fetched
 
 
 class Waiter:

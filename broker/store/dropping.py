@@ -62,7 +62,7 @@ def drop_dead_files(log: SegmentLog) -> int:
     failure: StoreError | None = None
     for run in dead_files(log):
         mark_gap(log, run)
-        log.forget(run)
+        log.unlist(run)
         for file in run:
             try:
                 size += log.remove(file)

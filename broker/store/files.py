@@ -273,13 +273,13 @@ class LogFile:
 
     def readable_ranges(self) -> list[tuple[int, int]]:
         """Return the (start, end) offsets of the undamaged parts of the file."""
-        found: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         start = int(DATA_START)
         for offset, size in self.holes:
-            found.append((start, offset))
+            ranges.append((start, offset))
             start = offset + size
-        found.append((start, int(self.size)))
-        return [(begin, end) for begin, end in found if end > begin]
+        ranges.append((start, int(self.size)))
+        return [(begin, end) for begin, end in ranges if end > begin]
 
 
 def file_holding(files: list[LogFile], position: i64) -> LogFile | None:

@@ -167,8 +167,8 @@ def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
                 continue
             scan = FileScan(file, DATA_START, size, seed_of(head.salt), 0)
             reader = scan.reader
-            found = True
-            while found:
+            has_next = True
+            while has_next:
                 while scan.advance():
                     if reader.kind == CLOSED:
                         yield f"{reader.position} closed"
@@ -183,8 +183,8 @@ def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
                 if reader.stop == END:
                     break
                 offset, reason = scan.offset, reader.reason
-                found = scan.find_next_record() == FOUND
-                skipped = (scan.offset if found else size) - offset
+                has_next = scan.find_next_record() == FOUND
+                skipped = (scan.offset if has_next else size) - offset
                 yield f"-- at {offset}: {reason}; {skipped} bytes skipped"
         except OSError as error:
             raise StoreError(os_error_text(path, "read", error)) from error

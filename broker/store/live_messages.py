@@ -170,14 +170,14 @@ class ScannedMessages(LiveMessages):
         return self._shared[int(self._positions[at])] if holder < 0 else []
 
     def by_queue(self) -> dict[int, array[int]]:
-        found: dict[int, array[int]] = {}
-        self.add_to(found)
-        return found
+        positions: dict[int, array[int]] = {}
+        self.add_to(positions)
+        return positions
 
-    def add_to(self, found: dict[int, array[int]]) -> None:
+    def add_to(self, positions: dict[int, array[int]]) -> None:
         """Append the position of each message to the array of each queue that holds the message.
 
-        `found` maps the numbers of queues to these arrays.
+        `positions` maps the numbers of queues to these arrays.
         """
         last: i64 = 0
         same: array[int] = array("q")
@@ -185,12 +185,12 @@ class ScannedMessages(LiveMessages):
             holder: i64 = self._queues[at]
             if holder > 0:
                 if holder != last:
-                    same = found.setdefault(holder, array("q"))
+                    same = positions.setdefault(holder, array("q"))
                     last = holder
                 same.append(position)
             elif holder < 0:
                 for queue in self._shared[position]:
-                    found.setdefault(queue, array("q")).append(position)
+                    positions.setdefault(queue, array("q")).append(position)
 
     # -- a block
 
@@ -227,18 +227,18 @@ class ScannedMessages(LiveMessages):
         `holder_numbers` are the numbers of all existing queues. A message in several such queues
         appears once for each.
         """
-        found: list[tuple[int, int]] = []
+        messages: list[tuple[int, int]] = []
         for at, position in enumerate(self._positions):
             holder: i64 = self._queues[at]
             if holder > 0 and holder not in holder_numbers:
-                found.append((int(holder), position))
+                messages.append((int(holder), position))
             elif holder < 0:
-                found += [
+                messages += [
                     (queue, position)
                     for queue in self._shared[position]
                     if queue not in holder_numbers
                 ]
-        return found
+        return messages
 
 
 class FollowedMessages(LiveMessages):
@@ -328,10 +328,10 @@ class FollowedMessages(LiveMessages):
             at_file = block.count_from(files, at_file)
 
     def by_queue(self) -> dict[int, array[int]]:
-        found: dict[int, array[int]] = {}
+        positions: dict[int, array[int]] = {}
         for block in self._blocks:
-            block.add_to(found)
-        return found
+            block.add_to(positions)
+        return positions
 
     def release(self, at: int, holder_numbers: set[int]) -> list[tuple[int, int]]:
         """Settle the messages of the block `at` in all queues that do not exist any more.

@@ -80,7 +80,7 @@ class Liveness:
         """
         file.live += records.copies
         file.balance = (file.balance + records.balance) & SUM_MASK
-        found: LogFile | None = None
+        covering: LogFile | None = None
         needed: i64 = 0
         data = records.settled.getvalue()
         at: i64 = 0
@@ -88,16 +88,16 @@ class Liveness:
             queue: i64 = read_i64_be(data, at)
             position: i64 = read_i64_be(data, at + 8)
             at += 16
-            if found is None or position < found.first or position > found.last:
-                _need(file, found, needed)
+            if covering is None or position < covering.first or position > covering.last:
+                _need(file, covering, needed)
                 needed = 0
-                found = _covering(files, position)
-            if found is not None:
+                covering = _covering(files, position)
+            if covering is not None:
                 needed += 1
-                found.settled += 1
-                found.live -= 1
-                found.balance = (found.balance - entry_hash(queue, position)) & SUM_MASK
-        _need(file, found, needed)
+                covering.settled += 1
+                covering.live -= 1
+                covering.balance = (covering.balance - entry_hash(queue, position)) & SUM_MASK
+        _need(file, covering, needed)
         data = records.noted.getvalue()
         at = 8
         while at < len(data):

@@ -225,7 +225,7 @@ def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[Grou
     The first entry has the position `position`. Raises DamagedStore if the group has no entry, an
     entry has an impossible kind, or the entries do not fill the payload exactly.
     """
-    found: list[GroupMember] = []
+    members: list[GroupMember] = []
     left: i64 = group_size(data, start) if end - start >= COUNT_SIZE else 0
     if left == 0:
         raise DamagedStore(f"the group record at position {position} holds no entry")
@@ -240,7 +240,7 @@ def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[Grou
                 f"the group record at position {position} holds a record of kind {kind},"
                 " which cannot be in a group"
             )
-        found.append(GroupMember(kind, position, start + MEMBER_HEADER_SIZE, stop))
+        members.append(GroupMember(kind, position, start + MEMBER_HEADER_SIZE, stop))
         start = stop
         position += 1
         left -= 1
@@ -249,7 +249,7 @@ def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[Grou
             f"a group record and its members differ in size: the member at position {position} is"
             " missing, cut off or unexpected"
         )
-    return found
+    return members
 
 
 class Decoder:

@@ -336,13 +336,13 @@ class Recoverer:
             if reader.stop == END:
                 return
             bad, reason = scan.offset, reader.reason
-            found = scan.find_next_record()
-            end: i64 = scan.offset if found == FOUND else scan.size
-            if may_cut and found != GAVE_UP:
+            outcome = scan.find_next_record()
+            end: i64 = scan.offset if outcome == FOUND else scan.size
+            if may_cut and outcome != GAVE_UP:
                 if durable_before < 0:
                     durable_before = (
                         self._find_durable_before(file, end, scan.size, reader.last)
-                        if found == FOUND
+                        if outcome == FOUND
                         else 0
                     )
                 if durable_before < end:
@@ -350,7 +350,7 @@ class Recoverer:
                     return
             self._quarantine(file, bad, end, reason)
             file.size = end
-            if found != FOUND:
+            if outcome != FOUND:
                 return
             behind_damage = True
 

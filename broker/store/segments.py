@@ -359,7 +359,7 @@ class SegmentLog(PoisonableWriter):
         assert self.files[:count] == replaced
         self.files[:count] = [checkpoint]
 
-    def forget(self, dropped: list[LogFile]) -> None:
+    def unlist(self, dropped: list[LogFile]) -> None:
         """Remove dropped files from `files`, atomically for threads that read."""
         at = self.files.index(dropped[0])
         assert self.files[at : at + len(dropped)] == dropped

@@ -267,10 +267,10 @@ class Survivors(Replay):
 
     def counts_by_queue(self) -> dict[int, dict[int, int]]:
         """Return the delivery counts of messages by queue number, then by position."""
-        found: dict[int, dict[int, int]] = {}
+        counts: dict[int, dict[int, int]] = {}
         for (queue, position), (count, _) in self.counts.items():
-            found.setdefault(queue, {})[position] = count
-        return found
+            counts.setdefault(queue, {})[position] = count
+        return counts
 
     def known_number(self) -> int:
         """Return the highest number up to which the catalog is known to have all definitions.
@@ -291,10 +291,10 @@ class Survivors(Replay):
 
     def pubrec_received_by_queue(self) -> dict[int, set[int]]:
         """Return the positions of the messages with a PUBREC, by inbox number."""
-        found: dict[int, set[int]] = {}
+        positions: dict[int, set[int]] = {}
         for queue, position in self.pubrec_received:
-            found.setdefault(queue, set()).add(position)
-        return found
+            positions.setdefault(queue, set()).add(position)
+        return positions
 
 
 def retained_key(data: bytes, start: i64) -> tuple[str, str]:

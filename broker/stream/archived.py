@@ -141,14 +141,14 @@ class ArchivedRows:
         """
         if segments:
             self.local_first = segments[0].base
-        found: list[Segment] = []
+        unqueued: list[Segment] = []
         for segment in reversed(segments):
             if not segment.full:
                 continue
             if segment.archived or segment.waits or segment.end <= self._until:
                 break
-            found.append(segment)
-        for segment in reversed(found):
+            unqueued.append(segment)
+        for segment in reversed(unqueued):
             segment.waits = True
             self.waiting.append(segment)
             self.backend.add_waiting(self, segment)
@@ -227,13 +227,13 @@ class ArchivedRows:
         Return -1 if the archive has no row of this time or later. Raises RowsPending if the offset
         is not known yet.
         """
-        found = self._starts.get(int(moment), -2)
-        if found == -2:
+        offset = self._starts.get(int(moment), -2)
+        if offset == -2:
             self.backend.find_time(self, moment)
             raise RowsPending
-        if found == -1:
+        if offset == -1:
             del self._starts[int(moment)]  # The next upload may bring such a row.
-        return found
+        return offset
 
     def unavailable_error(self, subject: str, offset: i64, local: i64) -> RowsUnavailable:
         """Return the error for an offset that neither the disk nor the archive has.
@@ -274,13 +274,13 @@ class ArchivedRows:
         if segment in self.restored:
             self.restored.remove(segment)
         segment.close()
-        self._reading.forget(segment)
+        self._reading.remove(segment)
 
     def close_files(self) -> None:
         """Close the files of the fetched segments: the stream has no reader any more."""
         for segment in self.restored:
             segment.close()
-            self._reading.forget(segment)
+            self._reading.remove(segment)
 
     def on_deleted(self) -> None:
         """Drop the waiting uploads and close the fetched files: the stream is deleted."""

@@ -59,13 +59,13 @@ _WIDTHS: Final = {
 
 
 def _first_buffers() -> dict[str, int]:
-    found: dict[str, int] = {}
+    indices: dict[str, int] = {}
     at = 0
     for name in COLUMNS:
-        found[name] = at
+        indices[name] = at
         at += 2 if name in _WIDTHS else 3
     assert at == int(BUFFERS_COUNT)
-    return found
+    return indices
 
 
 #: Column -> number of its first buffer, the bitmap of values that are not null.
@@ -271,9 +271,9 @@ class BatchView:
     def is_intact(self) -> bool:
         """True if the checksum of the batch is correct."""
         meta = bytearray(self.data[self.at : self.buffers_start])
-        found = bytes(meta[SUM : SUM + _CHECKSUM_DIGITS])
+        checksum = bytes(meta[SUM : SUM + _CHECKSUM_DIGITS])
         meta[SUM : SUM + _CHECKSUM_DIGITS] = b"00000000"
-        return found == b"%08x" % crc32(
+        return checksum == b"%08x" % crc32(
             memoryview(self.data)[self.buffers_start : self.end], crc32(meta)
         )
 

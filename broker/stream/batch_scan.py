@@ -34,12 +34,12 @@ class BatchScan:
         """Return the batch at `place`; None if there is no batch with a correct checksum."""
         while True:
             at: i64 = self.place - self._start
-            found = view_batch(self._data, at)
-            if found is not None:
-                if not found.is_intact():
+            batch = view_batch(self._data, at)
+            if batch is not None:
+                if not batch.is_intact():
                     return None
-                self.place = self._start + found.end
-                return found
+                self.place = self._start + batch.end
+                return batch
             available: i64 = len(self._data) - at
             needed: i64 = batch_size(self._data, at) if available > 0 else _READ_SIZE
             if needed == 0 or available >= needed or self.place + available >= self._size:
@@ -59,10 +59,10 @@ class BatchScan:
         """
         while self.place < self._size:
             here = self.place
-            found = self.next()
-            if found is not None and found.base >= least:
-                return found
-            if found is None:
+            batch = self.next()
+            if batch is not None and batch.base >= least:
+                return batch
+            if batch is None:
                 end_place = here + batch_size(self._file.read(here, BATCH_HEADER_SIZE), 0)
                 self.place = end_place
                 if end_place == here or end_place >= self._size or self.next() is None:

@@ -81,12 +81,12 @@ def _recover_streams(
         if not isinstance(arguments, dict) or arguments.get("x-queue-type") != "stream":
             continue
         directory = f"{root}/{directory_name(entry.vhost)}/{directory_name(entry.name)}"
-        found = StreamRecovery(
+        recovery = StreamRecovery(
             disk, directory, number, ends.get(number, 0), ends_exact, thorough=True
         )
-        yield from found.findings
+        yield from recovery.findings
         yield from find_foreign_files(disk, directory)
-        segments = found.segments
+        segments = recovery.segments
         yield Finding(
             FINE,
             "/".join(directory.split("/")[-3:]),
@@ -94,7 +94,7 @@ def _recover_streams(
             0,
             f"{len(segments)} segments, "
             f"{sum(int(segment.end - segment.base) for segment in segments)} rows up to offset "
-            f"{int(found.end)}, {sum(int(segment.size) for segment in segments)} bytes",
+            f"{int(recovery.end)}, {sum(int(segment.size) for segment in segments)} bytes",
         )
     newest = (
         max((number for number, _ in definitions), default=0) if not ends_exact else (1 << 63) - 1

@@ -31,8 +31,8 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 
 def seconds_of(interval: str) -> int:
     """Return an interval such as `1h` in seconds; -1 if the text is not an interval."""
-    found = _INTERVAL.fullmatch(interval)
-    return int(found[1]) * _UNITS[found[2]] if found is not None else -1
+    match = _INTERVAL.fullmatch(interval)
+    return int(match[1]) * _UNITS[match[2]] if match is not None else -1
 
 
 def resolve_offset(
@@ -99,15 +99,15 @@ def offset_since(local: LocalSegments, pages: StreamPages, moment: i64) -> i64:
     ):
         begin = archived.offset_since(moment)
         if 0 <= begin < local_first:
-            found = _row_since(pages, begin, local_first, moment)
-            if found < local_first:
-                return found
+            offset = _row_since(pages, begin, local_first, moment)
+            if offset < local_first:
+                return offset
     for segment in local.segments:
         if segment.last_at < moment:
             continue
-        found = _row_since(pages, segment.offset_before(moment), segment.end, moment)
-        if found < segment.end:
-            return found
+        offset = _row_since(pages, segment.offset_before(moment), segment.end, moment)
+        if offset < segment.end:
+            return offset
     return local.end
 
 

@@ -19,7 +19,7 @@ class FileUser:
 class OpenFiles:
     """The objects with open files. If there are too many, the files used longest ago are closed.
 
-    Only one thread calls `use`. At the same time, other threads may call `forget`: the event loop
+    Only one thread calls `use`. At the same time, other threads may call `remove`: the event loop
     calls it when a stream is deleted.
     """
 
@@ -44,6 +44,6 @@ class OpenFiles:
                     users.pop(other, None)
         users[user] = None
 
-    def forget(self, user: FileUser) -> None:
+    def remove(self, user: FileUser) -> None:
         """Remove an object whose file is closed, or no longer needed."""
         self._users.pop(user, None)

@@ -85,7 +85,7 @@ class StreamPages:
 
     def _close(self, segment: Segment) -> None:
         segment.close()
-        self._local.reading.forget(segment)
+        self._local.reading.remove(segment)
 
     def _read(self, segment: Segment, place: i64, offset: i64) -> StreamPage:
         """Read and return a page: the batches from the row at `offset` on. Raises StoreError if it
@@ -99,21 +99,21 @@ class StreamPages:
         self._local.reading.use(segment)
         while True:
             self.reads += 1
-            asked: i64 = min(size, segment.size - place)
+            length: i64 = min(size, segment.size - place)
             try:
-                data = segment.file().read(place, asked)
+                data = segment.file().read(place, length)
             except OSError as error:
                 raise StoreError(os_error_text(segment.path, "read", error)) from error
             at: i64 = 0
             while True:
-                found = view_batch(data, at)
-                if found is None:
+                view = view_batch(data, at)
+                if view is None:
                     break
-                if not segment.written_here and not found.is_intact():
+                if not segment.written_here and not view.is_intact():
                     raise _damage_error(segment, place + at)
-                at = found.end
-                if found.base + found.rows > offset:
-                    page.views.append(found)
+                at = view.end
+                if view.base + view.rows > offset:
+                    page.views.append(view)
             if page.views:
                 page.base = page.views[0].base
                 page.end = page.views[-1].base + page.views[-1].rows
@@ -128,7 +128,7 @@ class StreamPages:
                 needed == 0
                 or place + needed > segment.size
                 or len(data) - at >= needed
-                or len(data) < asked
+                or len(data) < length
             ):
                 raise _damage_error(segment, place)
 

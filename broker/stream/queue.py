@@ -331,7 +331,7 @@ class StreamQueue(Queue):
         if self.local.archived is not None:
             self.local.archived.on_deleted()
         purged = super().on_deleted()
-        self.local.segment_writer.forget()
+        self.local.segment_writer.release_file()
         self.pages.clear()
         self.discard_all()
         if self.pending_rows.idle:

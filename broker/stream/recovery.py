@@ -224,23 +224,23 @@ class StreamRecovery:
         segment = Segment(self._disk, known.path, known.epoch, int(known.base))
         place = SCHEMA_SIZE
         walk = BatchScan(file, place, size)
-        found = walk.next()
-        while found is not None and found.base == segment.end:
-            if found.base + found.rows > self._cut_offset:
-                self._cut_batch(segment, found, place, size)
+        batch = walk.next()
+        while batch is not None and batch.base == segment.end:
+            if batch.base + batch.rows > self._cut_offset:
+                self._cut_batch(segment, batch, place, size)
                 return
             segment.add_batch(
-                found.base,
-                found.rows,
+                batch.base,
+                batch.rows,
                 place,
-                found.end - found.at,
-                found.published_at(0),
-                found.published_at(found.rows - 1),
+                batch.end - batch.at,
+                batch.published_at(0),
+                batch.published_at(batch.rows - 1),
             )
             place = walk.place
             if segment.end == self._cut_offset:
                 break
-            found = walk.next()
+            batch = walk.next()
         rest = file.read(place, size - place) if size - place <= len(END_OF_STREAM) else b"more"
         ends = rest in (b"", END_OF_STREAM)
         if (
@@ -302,23 +302,23 @@ class StreamRecovery:
         self._reported_gaps.add(int(start))
         salvaged: list[Segment] = []
         walk = BatchScan(file, place, size)
-        found = walk.find(start, marks)
-        while found is not None and found.base + found.rows <= self._cut_offset:
-            if not salvaged or found.base != salvaged[-1].end:
+        batch = walk.find(start, marks)
+        while batch is not None and batch.base + batch.rows <= self._cut_offset:
+            if not salvaged or batch.base != salvaged[-1].end:
                 self._sync_last(salvaged)
-                salvaged.append(self._new_segment(segment, int(found.base)))
+                salvaged.append(self._new_segment(segment, int(batch.base)))
             part = salvaged[-1]
-            data = found.data[found.at : found.end]
+            data = batch.data[batch.at : batch.end]
             self._disk.open(part.path, True).write(part.size, data)
             part.add_batch(
-                found.base,
-                found.rows,
+                batch.base,
+                batch.rows,
                 part.size,
                 len(data),
-                found.published_at(0),
-                found.published_at(found.rows - 1),
+                batch.published_at(0),
+                batch.published_at(batch.rows - 1),
             )
-            found = walk.find(part.end, marks)
+            batch = walk.find(part.end, marks)
         self._sync_last(salvaged)
         lost = (
             f"all rows from offset {start} on are lost"

@@ -58,8 +58,8 @@ class SegmentRemoval(StreamGarbage):
             names = disk.list(directory)
         except OSError:
             return []
-        found = [parsed for parsed in map(parse_segment, names) if parsed is not None]
-        return sorted(found, key=lambda segment: segment[1])
+        segments = [parsed for parsed in map(parse_segment, names) if parsed is not None]
+        return sorted(segments, key=lambda segment: segment[1])
 
 
 def removal_of(local: LocalSegments, segments: list[Segment], deleted: bool) -> SegmentRemoval:

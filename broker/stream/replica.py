@@ -92,19 +92,19 @@ class StreamCopy:
         file = self._disk.open(path, False)
         scan = BatchScan(file, SCHEMA_SIZE, file.size())
         place = scan.place
-        found = scan.next()
-        while found is not None and found.base == written.end:
+        batch = scan.next()
+        while batch is not None and batch.base == written.end:
             for segment in (durable, written):
                 segment.add_batch(
-                    found.base,
-                    found.rows,
+                    batch.base,
+                    batch.rows,
                     place,
                     scan.place - place,
-                    found.published_at(0),
-                    found.published_at(found.rows - 1),
+                    batch.published_at(0),
+                    batch.published_at(batch.rows - 1),
                 )
             place = scan.place
-            found = scan.next()
+            batch = scan.next()
         self.writer.resume(durable, written)
 
     def _differs(self, reason: str) -> StreamDiffers:
@@ -213,10 +213,10 @@ class StreamCopy:
 
     def _compare(self, rows: ShippedRows, path: str) -> None:
         try:
-            found = self._disk.open(path, False).read(rows.place, len(rows.data))
+            stored = self._disk.open(path, False).read(rows.place, len(rows.data))
         except OSError as error:
             raise WriteFailed(os_error_text(path, "read", error), error.errno or 0) from error
-        if found != rows.data:
+        if stored != rows.data:
             raise self._differs(
                 f"the file '{path.rpartition('/')[2]}' has other rows from offset {rows.base} on"
             )
@@ -252,12 +252,12 @@ class StreamReplica:
         self._newest: dict[tuple[str, str], int] = {}
 
     def _copy(self, vhost: str, name: str, number: int) -> StreamCopy:
-        found = self._streams.get(number)
-        if found is None:
-            found = self._open(vhost, name, number)
-            self._streams[number] = found
+        stream_copy = self._streams.get(number)
+        if stream_copy is None:
+            stream_copy = self._open(vhost, name, number)
+            self._streams[number] = stream_copy
             self._supersede(vhost, name, number)
-        return found
+        return stream_copy
 
     def _open(self, vhost: str, name: str, number: int) -> StreamCopy:
         return StreamCopy(self._disk, self.root, vhost, name, number, self._writing)
@@ -273,7 +273,7 @@ class StreamReplica:
         older = self._streams.get(known)
         if known < number and older is not None:
             older.missing = True
-            older.writer.forget()
+            older.writer.release_file()
 
     def write(self, rows: list[ShippedRows]) -> None:
         """Write shipped rows of several streams, and make them durable.
@@ -290,19 +290,19 @@ class StreamReplica:
             except WriteFailed:
                 if copy.writer.written is None:
                     # No new segment could be made: the retry reads the files again.
-                    self.forget(share.stream)
+                    self.release(share.stream)
                 raise
         for copy in touched.values():
             if not copy.missing:
                 copy.writer.sync()
 
-    def forget(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Drop the state of a stream in memory: its files are removed, or must be read again."""
-        found = self._streams.pop(number, None)
-        if found is not None:
-            found.writer.forget()
-            if self._newest.get(found.place) == number:
-                del self._newest[found.place]
+        stream_copy = self._streams.pop(number, None)
+        if stream_copy is not None:
+            stream_copy.writer.release_file()
+            if self._newest.get(stream_copy.place) == number:
+                del self._newest[stream_copy.place]
 
     def check(self, vhost: str, name: str, number: int, end: int) -> None:
         """Raise StreamDiffers unless the last row of a stream is the row before offset `end`."""

@@ -191,9 +191,9 @@ class SegmentWriter(PoisonableWriter):
         """The active segment with all batches that were written; None without an active segment."""
         return self._written
 
-    def forget(self) -> None:
+    def release_file(self) -> None:
         """Remove the file of this deleted stream from the list of open files."""
-        self._writing.forget(self._active)
+        self._writing.remove(self._active)
 
     def finish(self) -> None:
         """Make the rows of the active segment durable, then write its end marker and its index.
@@ -296,8 +296,8 @@ class SegmentWriter(PoisonableWriter):
 
 def _epoch_above(names: list[str]) -> int:
     """Return a number above the epochs of all segments in a list of file names."""
-    found = [parsed[0] for parsed in map(parse_segment, names) if parsed is not None]
-    return max(found, default=0) + 1
+    epochs = [parsed[0] for parsed in map(parse_segment, names) if parsed is not None]
+    return max(epochs, default=0) + 1
 
 
 def write_index(disk: Disk, segment: Segment) -> None:

@@ -45,14 +45,13 @@ _CHECKSUM: Final = struct.Struct("<Q")
 
 def directory_name(name: str) -> str:
     """Return the name of the directory of a virtual host or a queue, unique and safe in a path."""
-    made = quote(name, safe="", errors="surrogateescape")
-    if made.startswith("."):
-        made = "%2E" + made[1:]
-    return (
-        made
-        if len(made) <= _DIRECTORY_NAME_MAX
-        else f"{made[:_DIRECTORY_NAME_MAX]}~{crc32(name.encode('utf-8', 'surrogateescape')):08x}"
-    )
+    directory = quote(name, safe="", errors="surrogateescape")
+    if directory.startswith("."):
+        directory = "%2E" + directory[1:]
+    if len(directory) <= _DIRECTORY_NAME_MAX:
+        return directory
+    checksum = crc32(name.encode("utf-8", "surrogateescape"))
+    return f"{directory[:_DIRECTORY_NAME_MAX]}~{checksum:08x}"
 
 
 def segment_name(epoch: int, base: int) -> str:

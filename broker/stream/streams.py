@@ -66,16 +66,16 @@ class Streams:
         if known:
             store = self._store
             end = store.stream_ends.pop(number, 0)
-            found = StreamRecovery(
+            recovery = StreamRecovery(
                 store.stream_disk,
                 local.segment_writer.directory,
                 number,
                 end,
                 store.stream_ends_exact,
             )
-            self.findings += found.findings
-            local.restore(found.segments)
-            queue.begin_at(found.end)
+            self.findings += recovery.findings
+            local.restore(recovery.segments)
+            queue.begin_at(recovery.end)
 
     def remove_deleted(self, names: list[tuple[str, str]], newest: int) -> None:
         """Remove the files of deleted streams.

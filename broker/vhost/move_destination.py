@@ -204,13 +204,13 @@ def _moved(
 def _queues_of(plan: Plan, message: Message) -> list[Queue]:
     """Return the queues that keep the message; journals and histories of exchanges do not count."""
     queues = plan.queues if message.qos == AT_MOST_ONCE else plan.reliable_queues
-    found: list[Queue] = []
+    keeping_queues: list[Queue] = []
     for queue in queues:
         journal = isinstance(queue, StreamQueue) and queue not in plan.streams
         if not journal and not isinstance(queue, RecentQueue):
-            found.append(queue)
-    found += plan.delays
-    return found
+            keeping_queues.append(queue)
+    keeping_queues += plan.delays
+    return keeping_queues
 
 
 def _refusal(

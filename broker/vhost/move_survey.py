@@ -61,10 +61,10 @@ class MoveSurvey:
         cursor = PeekCursor()
         most = min(self.messages, EXAMINED_MAX)
         while self.examined < most:
-            found = peek(self._source, cursor, min(_AT_ONCE, most - self.examined))
-            if not found:
+            peeked = peek(self._source, cursor, min(_AT_ONCE, most - self.examined))
+            if not peeked:
                 return
-            for one in found:
+            for one in peeked:
                 if one.message is not None:
                     yield from self._examine(one.message)
                 yield

@@ -314,12 +314,12 @@ class RetainedSending(Task):
     def __init__(
         self,
         agenda: Agenda,
-        found: Iterator[RetainedMessage | Absent],
+        entries: Iterator[RetainedMessage | Absent],
         serial: int,
         receiver: RetainedReceiver,
     ) -> None:
         self._agenda = agenda
-        self._found = found
+        self._entries = entries
         self._serial = serial
         self._receiver = receiver
 
@@ -328,7 +328,7 @@ class RetainedSending(Task):
         if self._receiver.backlogged(self):
             return
         now: i64 = self._agenda.now
-        for held in self._found:
+        for held in self._entries:
             if isinstance(held, Absent):
                 left -= SEARCH_COST
             elif 0 < held.expires <= now:

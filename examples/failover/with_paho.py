@@ -18,11 +18,11 @@ NODES = itertools.cycle(address.rsplit(":", 1) for address in sys.argv[1:])
 
 def client(name: str) -> mqtt.Client:
     """Return a client with a persistent session, which tries the nodes in turn."""
-    found = mqtt.Client(CallbackAPIVersion.VERSION2, name, clean_session=False)
-    found.reconnect_delay_set(1, 1)
-    found.on_disconnect = next_node
-    found.on_connect_fail = next_node
-    return found
+    mqtt_client = mqtt.Client(CallbackAPIVersion.VERSION2, name, clean_session=False)
+    mqtt_client.reconnect_delay_set(1, 1)
+    mqtt_client.on_disconnect = next_node
+    mqtt_client.on_connect_fail = next_node
+    return mqtt_client
 
 
 def next_node(client: mqtt.Client, *_: Any) -> None:

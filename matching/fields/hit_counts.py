@@ -44,21 +44,24 @@ class HitCounts(HeadersMatcher[S]):
             self._names.leave(name, value, row)
 
     def find(self, headers: Fields) -> list[FieldsRow[S]]:
-        found = list(self._always)
+        matched_rows = list(self._always)
         hits: dict[FieldsRow[S], int] = {}
         columns = self._names.columns
         for name, value in headers.items():
             column = columns.get(name)
             if column is not None:
-                _hit(column, value, hits, found)
-        return found
+                _hit(column, value, hits, matched_rows)
+        return matched_rows
 
 
 def _hit(
-    column: Column[S], value: object, hits: dict[FieldsRow[S], int], found: list[FieldsRow[S]]
+    column: Column[S],
+    value: object,
+    hits: dict[FieldsRow[S], int],
+    matched_rows: list[FieldsRow[S]],
 ) -> None:
-    """Add one hit to each row with a criterion that this header meets, and append to `found` the
-    rows that have enough hits now.
+    """Add one hit to each row with a criterion that this header meets, and append to `matched_rows`
+    the rows that have enough hits now.
 
     A row stands for the bindings with equal arguments. `column` has the rows with a criterion for
     the header's name; `value` is the header's value.
@@ -74,4 +77,4 @@ def _hit(
             count = hits.get(row, 0) + 1
             hits[row] = count
             if count == row.mark:
-                found.append(row)
+                matched_rows.append(row)

@@ -116,20 +116,20 @@ class HeadersMatcher(Generic[S]):
 
         The caller owns the returned list.
         """
-        found: list[S] = []
+        subscribers: list[S] = []
         self.examined = len(self._rows)
         for row in self.find(headers):
-            take(row.bucket, found)
-        return self._tally.distinct(found) if self._tally.shared else found
+            take(row.bucket, subscribers)
+        return self._tally.distinct(subscribers) if self._tally.shared else subscribers
 
-    def searches(self, headers: Fields, found: list[S]) -> list[Search[S]]:
+    def searches(self, headers: Fields, subscribers: list[S]) -> list[Search[S]]:
         """Begin a lookup that can pause.
 
-        Append the subscribers that can be found quickly to `found`, and return a list of searches
-        for the remaining subscribers. By default, all subscribers are found at once, and the list
-        is empty.
+        Append the subscribers that can be found quickly to `subscribers`, and return a list of
+        searches for the remaining subscribers. By default, all subscribers are found at once, and
+        the list is empty.
         """
-        found += self.match(headers)
+        subscribers += self.match(headers)
         return []
 
     def bindings(self) -> Iterator[tuple[Fields, S]]:

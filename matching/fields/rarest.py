@@ -79,17 +79,17 @@ class Rarest(HeadersMatcher[S]):
 
     def find(self, headers: Fields) -> list[FieldsRow[S]]:
         tokens = self._tokens(headers)
-        found = list(self._always)
-        examined = len(found) + len(tokens)
+        matched_rows = list(self._always)
+        examined = len(matched_rows) + len(tokens)
         for name, value in tokens.items():
             candidates = self._all.get((name, value))
             if candidates is not None:
                 examined += len(candidates)
-                _verify(candidates, tokens, found)
+                _verify(candidates, tokens, matched_rows)
             candidates = self._all.get((name, PRESENT))
             if candidates is not None:
                 examined += len(candidates)
-                _verify(candidates, tokens, found)
+                _verify(candidates, tokens, matched_rows)
         columns = self._any.columns
         several: dict[FieldsRow[S], None] = {}
         if columns:
@@ -98,16 +98,16 @@ class Rarest(HeadersMatcher[S]):
                 if column is not None:
                     several.update(column.get(value, {}))
                     several.update(column.get(PRESENT, {}))
-            found += several
+            matched_rows += several
         self.examined = examined + len(several)
-        return found
+        return matched_rows
 
     def _tokens(self, headers: Fields) -> dict[str, Hashable]:
         """Return the comparable values of the headers whose names occur in criteria, by name."""
         names = self._names
         return {name: token(value) for name, value in headers.items() if name in names}
 
-    def searches(self, headers: Fields, found: list[S]) -> list[Search[S]]:
+    def searches(self, headers: Fields, subscribers: list[S]) -> list[Search[S]]:
         tokens = self._tokens(headers)
         groups: list[RowGroup[S]] = [RowGroup(self._always)]
         for name, value in tokens.items():
@@ -119,7 +119,7 @@ class Rarest(HeadersMatcher[S]):
                 for rows in (column.get(value), column.get(PRESENT)):
                     if rows is not None:
                         groups.append(RowGroup(rows))
-        return [FieldsSearch(groups, tokens, found)]
+        return [FieldsSearch(groups, tokens, subscribers)]
 
     def stats(self) -> dict[str, int]:
         """Return the sizes of the index.
@@ -150,9 +150,9 @@ class Rarest(HeadersMatcher[S]):
 def _verify(
     candidates: dict[FieldsRow[S], list[Criterion]],
     tokens: dict[str, Hashable],
-    found: list[FieldsRow[S]],
+    matched_rows: list[FieldsRow[S]],
 ) -> None:
-    """Append to `found` the candidates that a message matches.
+    """Append to `matched_rows` the candidates that a message matches.
 
     The message meets one criterion of each candidate already; `candidates` has the other criteria,
     which are compared now. `tokens` has the comparable values of the message's headers, by name.
@@ -165,7 +165,7 @@ def _verify(
             elif tokens.get(name) != wanted:
                 break
         else:
-            found.append(row)
+            matched_rows.append(row)
 
 
 def _count(counts: dict[str, int], name: str, more: int) -> None:

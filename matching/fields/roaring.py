@@ -92,10 +92,10 @@ class Roaring(HeadersMatcher[S]):
         united.append(self._always)
         if hits:
             united.append(self._enough(hits))
-        found = BitMap.union(*united)
+        numbers = BitMap.union(*united)
         numbered = self._numbered
         rows: list[FieldsRow[S]] = []
-        for number in found:
+        for number in numbers:
             row = numbered[number]
             assert row is not None
             rows.append(row)

@@ -53,13 +53,13 @@ class FieldsSearch(Search[S]):
     __slots__ = ("_at", "_candidates", "_groups", "_rows", "_seen", "_tokens")
 
     def __init__(
-        self, groups: list[RowGroup[S]], tokens: dict[str, Hashable], found: list[S]
+        self, groups: list[RowGroup[S]], tokens: dict[str, Hashable], subscribers: list[S]
     ) -> None:
-        """Create a search in these groups of rows; it appends subscribers to `found`.
+        """Create a search in these groups of rows; it appends subscribers to `subscribers`.
 
         `tokens` maps the names of the message's headers to their comparable values.
         """
-        super().__init__(found)
+        super().__init__(subscribers)
         self._groups = groups
         self._tokens = tokens
         #: The listed rows of the present group, and the index of the next row to examine.
@@ -88,7 +88,7 @@ class FieldsSearch(Search[S]):
         return steps
 
     def _examine(self, row: FieldsRow[S]) -> int:
-        """If the row matches, append its subscribers to `found`.
+        """If the row matches, append its subscribers to `subscribers`.
 
         Return the cost: the number of compared criteria plus the number of subscribers.
         """
@@ -110,5 +110,5 @@ class FieldsSearch(Search[S]):
                     return work
         if row.bucket is not None:
             work += size(row.bucket)
-            take(row.bucket, self.found)
+            take(row.bucket, self.subscribers)
         return work

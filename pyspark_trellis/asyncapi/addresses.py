@@ -132,25 +132,25 @@ def pattern_template(key: str) -> Template:
         None if word in ("*", "#") or "{" in word or "}" in word else word for word in words
     )
     names = _names(pattern, "")
-    made = (
+    parts = (
         Parameter(names[at], 0, ()) if word is None else word for at, word in enumerate(pattern)
     )
-    return Template(tuple(made), "#" in words)
+    return Template(tuple(parts), "#" in words)
 
 
 def _parameters(words: Collection[str], most: int, level: int) -> set[str]:
     """Return the words of a level that belong to its parameter."""
     masks: dict[str, list[str]] = defaultdict(list)
-    found: set[str] = set()
+    variable_words: set[str] = set()
     for word in words:
         if level == LEVELS_MAX - 1 or "{" in word or "}" in word or _IDENTIFIER.fullmatch(word):
-            found.add(word)
+            variable_words.add(word)
         elif _DIGITS.search(word) and not _VERSION.fullmatch(word):
             masks[_DIGITS.sub("0", word)].append(word)
     for alike in masks.values():
         if len(alike) > 1:
-            found.update(alike)
-    return set(words) if len(words) - len(found) > most else found
+            variable_words.update(alike)
+    return set(words) if len(words) - len(variable_words) > most else variable_words
 
 
 def _named(
@@ -162,20 +162,20 @@ def _named(
         for at, word in enumerate(pattern):
             if word is None:
                 sets[at].add(own[at])
-    made: dict[tuple[Word, ...], Template] = {}
-    found = []
+    by_pattern: dict[tuple[Word, ...], Template] = {}
+    templates = []
     for pattern, more in zip(patterns, long, strict=True):
-        if pattern not in made:
+        if pattern not in by_pattern:
             names = _names(pattern, name)
-            made[pattern] = Template(
+            by_pattern[pattern] = Template(
                 tuple(
                     _parameter(names[at], values[pattern][at]) if word is None else word
                     for at, word in enumerate(pattern)
                 ),
                 more,
             )
-        found.append(made[pattern])
-    return found
+        templates.append(by_pattern[pattern])
+    return templates
 
 
 def _parameter(name: str, values: set[str]) -> Parameter:

@@ -56,8 +56,10 @@ def document(
     sources: Sequence[str],
 ) -> Document:
     """Return the AsyncAPI document; `sources` are lines that say where the bindings are from."""
-    found = Receivers([], []) if definitions is None else receivers(observed.addresses, definitions)
-    return _Writer(observed, definitions, found, options).document(sources)
+    all_receivers = (
+        Receivers([], []) if definitions is None else receivers(observed.addresses, definitions)
+    )
+    return _Writer(observed, definitions, all_receivers, options).document(sources)
 
 
 class _Writer:
@@ -67,12 +69,12 @@ class _Writer:
         self,
         observed: Observations,
         definitions: DefinitionsFile | None,
-        found: Receivers,
+        receivers: Receivers,
         options: DocumentOptions,
     ) -> None:
         self._observed: Final = observed
         self._definitions: Final = definitions
-        self._found: Final = found
+        self._receivers: Final = receivers
         self._options: Final = options
         self._channels: Document = {}
         self._operations: Document = {}
@@ -94,7 +96,7 @@ class _Writer:
             if address.exchange:
                 self._add_address(address, self._subscribed(number), messages[number])
         self._add_queues(messages)
-        for bound in self._found.silent:
+        for bound in self._receivers.silent:
             self._add_silent(bound)
         part: Document = {
             "asyncapi": "3.0.0",
@@ -135,7 +137,7 @@ class _Writer:
     def _messages_of(self, address: ObservedAddress) -> dict[str, Document]:
         """Add the messages of an address to `components`; return references by short name."""
         short = Names()
-        found: dict[str, Document] = {}
+        references: dict[str, Document] = {}
         text = address.template.address(".")
         for message in address.messages.values():
             own = short.unique(message.kind or message.content_type or "message")
@@ -146,15 +148,15 @@ class _Writer:
             ]
             name = self._message_names.unique(*parts)
             self._messages[name] = message_part(message, name)
-            found[own] = reference("components", "messages", name)
-        return found
+            references[own] = reference("components", "messages", name)
+        return references
 
     # -- channels of exchanges
 
     def _subscribed(self, number: int) -> list[BoundQueue]:
-        if self._definitions is None or not self._found.of:
+        if self._definitions is None or not self._receivers.of:
             return []
-        numbers = sorted(self._found.of[number].subscriptions)
+        numbers = sorted(self._receivers.of[number].subscriptions)
         return [self._definitions.bindings[each] for each in numbers]
 
     def _add_address(
@@ -241,11 +243,11 @@ class _Writer:
         """Add a channel for each queue that observed messages reach, or that has a binding."""
         reached: dict[tuple[str, str], list[int]] = {}
         for number, address in enumerate(self._observed.addresses):
-            queues = self._found.of[number].queues if self._found.of else set()
+            queues = self._receivers.of[number].queues if self._receivers.of else set()
             own = set() if address.exchange else set(address.topics)
             for queue in queues | own:
                 reached.setdefault((address.vhost, queue), []).append(number)
-        for bound in self._found.silent:
+        for bound in self._receivers.silent:
             if bound.kind == "queue":
                 reached.setdefault((bound.vhost, bound.destination), [])
         for vhost in sorted({vhost for vhost, _ in reached}):

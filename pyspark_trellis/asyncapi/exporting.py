@@ -73,10 +73,10 @@ def _as_json(form: str | None, output: Path | None) -> bool:
     return form == "json"
 
 
-def _text(found: Document, as_json: bool) -> str:
+def _text(document: Document, as_json: bool) -> str:
     """Return the document as JSON or YAML. Raises PipelineError if PyYAML is not installed."""
     if as_json:
-        return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+        return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
     try:
         import yaml
     except ImportError:
@@ -85,7 +85,7 @@ def _text(found: Document, as_json: bool) -> str:
             "'trellis-broker[asyncapi]', or write JSON with --format json"
         ) from None
     text: str = yaml.dump(
-        found, Dumper=_dumper(yaml), sort_keys=False, allow_unicode=True, width=100
+        document, Dumper=_dumper(yaml), sort_keys=False, allow_unicode=True, width=100
     )
     return text
 

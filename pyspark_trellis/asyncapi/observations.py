@@ -144,8 +144,8 @@ def observe(journal: JournalRange, most: int) -> Observations:
     """
     low, high = journal.bounds()
     counted, left_out = _counted(journal, low, high)
-    found = _addresses(counted, most)
-    kept = sorted(found.values(), key=lambda each: (-each.count, each.vhost, each.exchange))
+    by_template = _addresses(counted, most)
+    kept = sorted(by_template.values(), key=lambda each: (-each.count, each.vhost, each.exchange))
     addresses = kept[:ADDRESSES_MAX]
     observations = Observations(
         addresses,
@@ -181,8 +181,8 @@ def _counted(journal: JournalRange, low: int, high: int) -> tuple[list[dict[str,
 
 
 def _summed(table: pa.Table) -> pa.Table:
-    found = table.group_by(list(_KEYS)).aggregate([("n", "sum")])
-    return pa.table({name: found.column(name) for name in _KEYS} | {"n": found.column("n_sum")})
+    grouped = table.group_by(list(_KEYS)).aggregate([("n", "sum")])
+    return pa.table({name: grouped.column(name) for name in _KEYS} | {"n": grouped.column("n_sum")})
 
 
 def _addresses(
@@ -192,11 +192,11 @@ def _addresses(
     topics: dict[tuple[str, str], dict[str, Template | None]] = defaultdict(dict)
     for row in rows:
         topics[row["vhost"], row["exchange"]][row["topic"]] = None
-    for (_, exchange), found in topics.items():
-        names = list(found)
+    for (_, exchange), by_topic in topics.items():
+        names = list(by_topic)
         # The routing key of the default exchange is the name of a queue.
-        made = templates(names, most) if exchange else queue_templates(names)
-        found.update(zip(names, made, strict=True))
+        topic_templates = templates(names, most) if exchange else queue_templates(names)
+        by_topic.update(zip(names, topic_templates, strict=True))
     addresses: dict[tuple[str, str, Template], ObservedAddress] = {}
     budget = SchemaBudget()
     for row in rows:
@@ -210,8 +210,8 @@ def _addresses(
         message = address.message(row["content_type"] or "", row["type"] or "")
         if message is not None:
             message.count += row["n"]
-    for (vhost, exchange), found in topics.items():
-        for topic, template in found.items():
+    for (vhost, exchange), by_topic in topics.items():
+        for topic, template in by_topic.items():
             assert template is not None, "each topic has a template"
             addresses[vhost, exchange, template].topics.append(topic)
     return addresses

@@ -43,7 +43,7 @@ class Receivers:
 
 def receivers(addresses: Sequence[ObservedAddress], definitions: DefinitionsFile) -> Receivers:
     """Return the receivers of each address, in order, and the bindings that match no topic."""
-    found = [AddressReceivers() for _ in addresses]
+    by_address = [AddressReceivers() for _ in addresses]
     used: set[int] = set()
     groups: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for number, address in enumerate(addresses):
@@ -56,7 +56,7 @@ def receivers(addresses: Sequence[ObservedAddress], definitions: DefinitionsFile
             continue  # The exchange or the virtual host does not exist any more.
         router = routers.setdefault(vhost, BatchRouter(host))
         for at in range(0, len(topics), _TOGETHER):
-            _route(router, exchange, topics[at : at + _TOGETHER], found, used, definitions)
+            _route(router, exchange, topics[at : at + _TOGETHER], by_address, used, definitions)
     silent = [
         each
         for each in definitions.bindings
@@ -65,14 +65,14 @@ def receivers(addresses: Sequence[ObservedAddress], definitions: DefinitionsFile
         and each.source
         and definitions.hosts[each.vhost].types[each.source] in BY_NAME
     ]
-    return Receivers(found, silent[:SILENT_MAX])
+    return Receivers(by_address, silent[:SILENT_MAX])
 
 
 def _route(
     router: BatchRouter,
     exchange: str,
     topics: list[tuple[int, str]],
-    found: list[AddressReceivers],
+    by_address: list[AddressReceivers],
     used: set[int],
     definitions: DefinitionsFile,
 ) -> None:
@@ -81,18 +81,18 @@ def _route(
     for number, place in _pairs(numbers, routed.places):
         name = router.names[place]
         if not name.startswith(SESSION):
-            found[number].queues.add(name)
+            by_address[number].queues.add(name)
     for number, binding in _pairs(numbers, routed.bindings):
         used.add(binding)
         if definitions.bindings[binding].kind == "session":
-            found[number].subscriptions.add(binding)
+            by_address[number].subscriptions.add(binding)
 
 
-def _pairs(numbers: Rows, found: tuple[Rows, Rows]) -> list[tuple[int, int]]:
+def _pairs(numbers: Rows, columns: tuple[Rows, Rows]) -> list[tuple[int, int]]:
     """Return the different pairs of an address and a destination.
 
-    `numbers` has the number of the address for each row (topic). `found` has two columns: rows, and
-    the number of a destination of each.
+    `numbers` has the number of the address for each row (topic). The first of the `columns` has
+    rows, the second the number of a destination of each.
     """
-    rows, others = found
+    rows, others = columns
     return sorted(set(zip(numbers[rows].tolist(), others.tolist(), strict=True)))

@@ -67,7 +67,7 @@ def servers_part(
     """
     part: Document = {}
     names = Names()
-    found: dict[tuple[str, str], list[Document]] = {}
+    references: dict[tuple[str, str], list[Document]] = {}
     for server in servers:
         kind = "amqp" if server.protocol.startswith("amqp") else "mqtt"
         entry: Document = {
@@ -80,7 +80,7 @@ def servers_part(
             for vhost in vhosts:
                 name = names.unique(server.protocol, *([] if vhost == "/" else [vhost]))
                 part[name] = entry | {"pathname": f"/{quote(vhost, safe='')}"}
-                found.setdefault((vhost, kind), []).append(reference("servers", name))
+                references.setdefault((vhost, kind), []).append(reference("servers", name))
             continue
         name = names.unique(server.protocol)
         if server.protocol in ("ws", "wss"):
@@ -90,8 +90,8 @@ def servers_part(
             entry["bindings"] = {"mqtt": {"bindingVersion": MQTT_BINDING}}
         part[name] = entry
         for vhost in vhosts:
-            found.setdefault((vhost, kind), []).append(reference("servers", name))
-    return part, found
+            references.setdefault((vhost, kind), []).append(reference("servers", name))
+    return part, references
 
 
 def security_part() -> Document:

@@ -102,8 +102,8 @@ class InferredSchema:
             if node.values is None and name not in node.properties and len(name) <= NAME_MAX:
                 if len(node.properties) >= PROPERTIES_MAX:
                     node.values = node.merged()
-                elif (made := self._node()) is not None:
-                    node.properties[name] = made
+                elif (child := self._node()) is not None:
+                    node.properties[name] = child
             target = node.values or node.properties.get(name)
             if target is not None:
                 self._add(target, inside, depth + 1)
@@ -154,15 +154,15 @@ class _Node:
         kinds = sorted(self.types)
         if "number" in kinds and "integer" in kinds:
             kinds.remove("integer")
-        found: dict[str, Any] = {}
+        schema: dict[str, Any] = {}
         if kinds:
-            found["type"] = kinds[0] if len(kinds) == 1 else kinds
+            schema["type"] = kinds[0] if len(kinds) == 1 else kinds
         if self._formats and "string" in kinds:
-            found["format"] = min(self._formats)
+            schema["format"] = min(self._formats)
         if self.values is not None:
-            found["additionalProperties"] = self.values.schema()
+            schema["additionalProperties"] = self.values.schema()
         elif self.properties:
-            found["properties"] = {
+            schema["properties"] = {
                 name: node.schema() for name, node in sorted(self.properties.items())
             }
             required = [
@@ -171,10 +171,10 @@ class _Node:
                 if sum(node.types.values()) == self.types["object"]
             ]
             if required:
-                found["required"] = required
+                schema["required"] = required
         if self.items is not None:
-            found["items"] = self.items.schema()
-        return found
+            schema["items"] = self.items.schema()
+        return schema
 
 
 def _kind(value: Any) -> str:

@@ -45,7 +45,7 @@ class Archive:
 
     def upload(self, segment: Segment, number: int) -> int:
         """Upload a segment, and return the number of files that were written."""
-        self.listing.forget()
+        self.listing.clear()
         message = contract.Upload(
             1,
             self.listing.stream,
@@ -60,7 +60,7 @@ class Archive:
         return self.uploader.upload(message, self.listing).files
 
     def files(self) -> list[ArchivedFile]:
-        self.listing.forget()
+        self.listing.clear()
         return self.listing.page(0, 1_000)
 
     def restore(self, file: ArchivedFile, number: int) -> tuple[Segment, bytes]:

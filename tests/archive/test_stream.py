@@ -32,7 +32,7 @@ class SlowArchive(ArchiveBackend):
         self.waiting: list[tuple[ArchivedRows, Segment]] = []
         self.dropped: list[tuple[Segment, bool]] = []
         self.stored: list[Segment] = []
-        self.asked: list[tuple[str, ArchivedRows, int]] = []
+        self.requests: list[tuple[str, ArchivedRows, int]] = []
         self.known: dict[int, tuple[int, int]] = {}
 
     def progress(self, number: int) -> tuple[int, int]:
@@ -58,11 +58,11 @@ class SlowArchive(ArchiveBackend):
         self.ask("first", rows, 0)
 
     def remove_stream(self, rows: ArchivedRows) -> None:
-        self.asked = []
+        self.requests = []
 
     def ask(self, kind: str, rows: ArchivedRows, value: int) -> None:
-        if (kind, rows, value) not in self.asked:
-            self.asked.append((kind, rows, value))
+        if (kind, rows, value) not in self.requests:
+            self.requests.append((kind, rows, value))
 
     # -- what the test does
 
@@ -79,14 +79,14 @@ class SlowArchive(ArchiveBackend):
 
     def answer(self, failure: str = "") -> None:
         """Answer the oldest request of the broker: with an error if `failure` is not empty."""
-        kind, rows, value = self.asked.pop(0)
+        kind, rows, value = self.requests.pop(0)
         if failure:
             rows.keep_failure(value, failure)
         elif kind == "first":
             rows.first, rows.first_known = (self.stored[0].base if self.stored else -1), True
         elif kind == "time":
-            found = [int(one.base) for one in self.stored if one.last_at >= value]
-            rows.keep_start(value, found[0] if found else -1)
+            bases = [int(one.base) for one in self.stored if one.last_at >= value]
+            rows.keep_start(value, bases[0] if bases else -1)
         else:
             [segment] = [one for one in self.stored if one.base <= value < one.end]
             if segment not in rows.restored:
@@ -171,12 +171,12 @@ def test_a_reader_continues_from_the_archive_to_the_disk(archived: Archived) -> 
     archived.upload_all()
     assert archived.first > 20
     client = archived.home.amqp()
-    found = offsets(consume(client, "first", 1_000))
-    assert found == []
-    while archived.archive.asked:
+    received = offsets(consume(client, "first", 1_000))
+    assert received == []
+    while archived.archive.requests:
         archived.archive.answer()
-        found += offsets(client.send())
-    assert found == list(range(60))
+        received += offsets(client.send())
+    assert received == list(range(60))
     archived.publish(1)
     assert offsets(client.send()) == [60]
 
@@ -195,24 +195,24 @@ def test_readers_get_their_rows_in_any_order_of_answers(archived: Archived, seed
             begins[client] = begin
         elif step == 1 and archived.archive.waiting:
             archived.archive.upload()
-        elif step == 2 and archived.archive.asked:
-            archived.archive.asked.sort(key=lambda _: random.random())
+        elif step == 2 and archived.archive.requests:
+            archived.archive.requests.sort(key=lambda _: random.random())
             archived.archive.answer()
         elif step == 3:
-            for rows in {rows for _, rows, _ in archived.archive.asked}:
+            for rows in {rows for _, rows, _ in archived.archive.requests}:
                 for segment in list(rows.restored):  # The cache is full.
                     rows.drop_restored(segment)
         else:
             archived.publish(random.randrange(4))
-        for client, found in readers.items():
-            found += offsets(client.send())
+        for client, received in readers.items():
+            received += offsets(client.send())
     archived.upload_all()
-    while archived.archive.asked:
+    while archived.archive.requests:
         archived.archive.answer()
-        for client, found in readers.items():
-            found += offsets(client.send())
-    for client, found in readers.items():
-        assert found == list(range(begins[client], archived.sent))
+        for client, received in readers.items():
+            received += offsets(client.send())
+    for client, received in readers.items():
+        assert received == list(range(begins[client], archived.sent))
     assert archived.first > 0
 
 
@@ -223,11 +223,11 @@ def test_a_time_is_found_in_the_archive(archived: Archived) -> None:
     client = archived.home.amqp()
     archived.home.broker.agenda.wall = published + 60 + 10
     assert offsets(consume(client, "1m", 1_000)) == []
-    found: list[int] = []
-    while archived.archive.asked:
+    received: list[int] = []
+    while archived.archive.requests:
         archived.archive.answer()
-        found += offsets(client.send())
-    assert found == list(range(9, 40))
+        received += offsets(client.send())
+    assert received == list(range(9, 40))
 
 
 def test_a_row_that_cannot_be_fetched_ends_the_reader(archived: Archived) -> None:
@@ -261,8 +261,8 @@ def test_a_deleted_stream_asks_for_nothing_more(archived: Archived) -> None:
         archived.archive.upload()
     client = archived.home.amqp()
     consume(client, 0, 1_000)
-    assert archived.archive.asked
+    assert archived.archive.requests
     waiting = len(archived.archive.waiting)
     archived.client.send(spec.Queue.Delete(queue="s"))
-    assert archived.archive.waiting == [] and archived.archive.asked == []
+    assert archived.archive.waiting == [] and archived.archive.requests == []
     assert [deleted for _, deleted in archived.archive.dropped] == [True] * waiting

@@ -72,5 +72,5 @@ def held(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
         headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="},
     )
     with urllib.request.urlopen(request, timeout=10) as answer:
-        found: list[dict[str, Any]] = json.load(answer)
-    return [one for one in found if any(str(value).startswith("bench-") for value in one.values())]
+        items: list[dict[str, Any]] = json.load(answer)
+    return [one for one in items if any(str(value).startswith("bench-") for value in one.values())]

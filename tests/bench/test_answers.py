@@ -28,10 +28,10 @@ NAMES = BenchNames(replace(WORKLOADS["mqtt-qos0"], size=SIZE), "0")
 
 
 def script(publishers: int = 1, sent: int = 3 * RING) -> TrafficPlan:
-    made = TrafficPlan(publishers, RING, SIZE, False)
-    for published in made.published:
+    plan = TrafficPlan(publishers, RING, SIZE, False)
+    for published in plan.published:
         published.send(sent, 0)
-    return made
+    return plan
 
 
 class Mqtt:
@@ -282,8 +282,8 @@ def test_first_difference_is_located_in_an_incomplete_packet() -> None:
 
 
 def test_subscriber_ignores_messages_on_topics_of_others() -> None:
-    made = script()
-    checker = Ordered("subscriber 3", made, 3, 16)
+    plan = script()
+    checker = Ordered("subscriber 3", plan, 3, 16)
     for number in (3, 19, 35, 51, 3):
         checker.accept(0, number, 0)
     with pytest.raises(WrongAnswer, match="expected message 83 of publisher 0, got message 99"):
@@ -291,9 +291,9 @@ def test_subscriber_ignores_messages_on_topics_of_others() -> None:
 
 
 def test_competing_consumers_receive_each_message_once_and_in_order() -> None:
-    made = script(sent=RING + 4)
-    pile = CompetingCounts(made)
-    one, other = (Competing(f"subscriber {index}", made, pile) for index in range(2))
+    plan = script(sent=RING + 4)
+    pile = CompetingCounts(plan)
+    one, other = (Competing(f"subscriber {index}", plan, pile) for index in range(2))
     for number in range(RING + 2):
         (one if number % 3 else other).accept(0, number % RING, 0)
     assert one.received + other.received == RING + 2
@@ -387,8 +387,8 @@ def test_confirms_may_come_in_any_order_but_only_once() -> None:
 
 @given(st.permutations(range(12)))
 def test_receipts_in_any_order_are_counted(order: list[int]) -> None:
-    made = script(sent=12)
-    receipts = Receipts("publisher 0", "confirm", made.published[0])
+    plan = script(sent=12)
+    receipts = Receipts("publisher 0", "confirm", plan.published[0])
     for count, message in enumerate(order):
         assert receipts.count == count and not receipts.has(message)
         receipts.settle(message)

@@ -106,9 +106,9 @@ def command(broker: BrokerProcess, *words: str) -> list[str]:
     ]
 
 
-def assert_shape(found: dict[str, object], shape: dict[str, Any]) -> None:
-    assert list(found) == list(shape)
-    assert not [name for name, value in found.items() if not isinstance(value, shape[name])]
+def assert_shape(document: dict[str, object], shape: dict[str, Any]) -> None:
+    assert list(document) == list(shape)
+    assert not [name for name, value in document.items() if not isinstance(value, shape[name])]
 
 
 def test_json_keeps_its_fields(

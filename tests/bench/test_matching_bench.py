@@ -38,8 +38,8 @@ BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 PEER = """
 import json, sys, time
 for line in sys.stdin:
-    asked = json.loads(line)
-    if asked["kind"] == "about":
+    request = json.loads(line)
+    if request["kind"] == "about":
         answer = {"version": "1"}
     elif sys.argv[1] == "wrong":
         answer = {"wrong": "2 topics found nothing"}
@@ -104,8 +104,8 @@ class Forgetful:
         return bool(self._matcher.unsubscribe(pattern, subscriber))
 
     def match(self, topic: str) -> list[int]:
-        found: list[int] = self._matcher.match(topic)
-        return found
+        subscribers: list[int] = self._matcher.match(topic)
+        return subscribers
 
     def matches_any(self, topic: str) -> bool:
         return bool(self._matcher.matches_any(topic))
@@ -130,10 +130,10 @@ def test_workloads_of_one_size_have_that_many_valid_patterns(each: Any) -> None:
 
 
 def test_a_digest_ignores_order_but_shows_missing_and_repeated_subscribers() -> None:
-    found = answers(lambda _: [1, 2, 3], ["a", "b"])
-    assert found == answers(lambda _: [3, 1, 2], ["a", "b"]) and found[:2] == (2, 6)
+    digest = answers(lambda _: [1, 2, 3], ["a", "b"])
+    assert digest == answers(lambda _: [3, 1, 2], ["a", "b"]) and digest[:2] == (2, 6)
     for other in ([1, 2], [1, 2, 3, 3], [1, 2, 4]):
-        assert answers(lambda _, other=other: other, ["a", "b"]) != found  # type: ignore[misc]
+        assert answers(lambda _, other=other: other, ["a", "b"]) != digest  # type: ignore[misc]
 
 
 def test_answers_are_compared_topic_count_by_topic_count() -> None:
@@ -228,14 +228,14 @@ def test_memory_is_that_of_the_matchers() -> None:
     The benchmark measures how much a new process grows. In a process that has run before, a matcher
     could use memory that is already free, so that the process would not grow.
     """
-    asked = """
+    program = """
 from matching import AMQP, create
 from trellis.bench.matching.memory import subscription_size
 words = "\\n".join(f"a.b{number}.*" for number in range(30_000)).encode()
 print(subscription_size(lambda: create("trie", AMQP), words))
 """
     answer = subprocess.run(
-        [sys.executable, "-c", asked], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
     )
     assert 30 < float(answer.stdout) < 2_000
 
@@ -255,9 +255,9 @@ def test_every_part_has_cases_with_names_of_their_own() -> None:
 
 
 def test_peers_are_read_from_the_folder(folder: Path) -> None:
-    found = peers(folder)
-    assert [each.name for each in found if each.missing] == ["absent"]
-    assert found[0].command[1] == str(folder / "peer.py")
+    contenders = peers(folder)
+    assert [each.name for each in contenders if each.missing] == ["absent"]
+    assert contenders[0].command[1] == str(folder / "peer.py")
     (folder / "peers.toml").write_text("[[peer]]\nname = 'x'\n")
     with pytest.raises(ValueError, match="is not a list of peers"):
         peers(folder)
@@ -285,9 +285,9 @@ def test_a_contender_may_be_slow_end_or_give_invalid_answers(folder: Path) -> No
 
 
 def test_ours_run_interpreted_beside_compiled() -> None:
-    found = {each.name: each for each in ours(("trie",))}
-    assert set(NAMES) < set(found)
-    with RunningContender(found["trie-py"]) as process:
+    contenders = {each.name: each for each in ours(("trie",))}
+    assert set(NAMES) < set(contenders)
+    with RunningContender(contenders["trie-py"]) as process:
         assert "interpreted" in process.ask({"kind": "about"}, 60)["version"]
         assert process.ask(
             {"kind": "dance"} | dict.fromkeys(("patterns", "topics", "further"), __file__), 60
@@ -376,8 +376,8 @@ def test_json_on_standard_output_has_no_tables(capsys: pytest.CaptureFixture[str
         )
         == 0
     )
-    found = json.loads(capsys.readouterr().out)
-    assert found["format"] == 1 and found["cells"]["naive"]["splitting tp 1000 splitting"][
+    document = json.loads(capsys.readouterr().out)
+    assert document["format"] == 1 and document["cells"]["naive"]["splitting tp 1000 splitting"][
         "medians"
     ].keys() == {"each", "once"}
 
@@ -514,7 +514,7 @@ def test_a_report_puts_tables_and_charts_into_a_document(tmp_path: Path) -> None
     reason="needs benchmarks/matching/install.sh",
 )
 def test_peers_that_are_installed_answer_as_we_do(capsys: pytest.CaptureFixture[str]) -> None:
-    found = [each.name for each in peers(BENCHMARKS / "matching") if not each.missing]
+    installed = [each.name for each in peers(BENCHMARKS / "matching") if not each.missing]
     code = main(
         [
             "bench",
@@ -531,7 +531,7 @@ def test_peers_that_are_installed_answer_as_we_do(capsys: pytest.CaptureFixture[
             "--peers",
             str(BENCHMARKS / "matching"),
             "--algorithms",
-            ",".join(found),
+            ",".join(installed),
         ]
     )
     assert (code, capsys.readouterr().err) == (0, "")

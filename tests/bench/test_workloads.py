@@ -91,10 +91,10 @@ def test_table_has_a_row_for_each_workload(broker: BrokerProcess) -> None:
         ran(small(name), targets(broker), pids=[broker.process.pid])
         for name in ("mqtt-pingpong", "amqp-bindings10k")
     ]
-    made = rows(results)
-    assert [row["workload"] for row in made] == ["mqtt-pingpong", "amqp-bindings10k"]
-    assert "p99 us" in made[0] and "p99 us" not in made[1]
-    assert "binds/s" in made[1] and all(row["broker us"] for row in made)
+    table = rows(results)
+    assert [row["workload"] for row in table] == ["mqtt-pingpong", "amqp-bindings10k"]
+    assert "p99 us" in table[0] and "p99 us" not in table[1]
+    assert "binds/s" in table[1] and all(row["broker us"] for row in table)
 
 
 def test_slow_rate_is_no_lack_of_progress(broker: BrokerProcess) -> None:

@@ -137,8 +137,8 @@ def test_a_handshake_may_come_in_pieces_and_as_mqtt_5(relay: int) -> None:
 def test_a_peer_that_is_installed_starts_answers_and_ends(
     kind: type[PeerBroker], tmp_path: Path
 ) -> None:
-    found: Tools = tools(None)
-    peer = kind(found)
+    installed: Tools = tools(None)
+    peer = kind(installed)
     if peer.missing():
         pytest.skip(f"{peer.name}: {peer.missing()}")
     assert peer.version()
@@ -146,9 +146,11 @@ def test_a_peer_that_is_installed_starts_answers_and_ends(
     pids = [pid for root in running.roots for pid in tree(root)]
     try:
         assert speaks_mqtt(running.mqtt) or running.login
-        if found.trellis is not None:
+        if installed.trellis is not None:
             case = CASES["mqtt-qos0"]
-            assert BenchLoad(found.trellis, None, 200).measure(case, running, None).messages == 200
+            assert (
+                BenchLoad(installed.trellis, None, 200).measure(case, running, None).messages == 200
+            )
     finally:
         running.stop()
     assert all(map(gone, pids))

@@ -18,7 +18,7 @@ from peers.table import figure, page, times
 from peers.targets import GOALS
 from peers.workloads import CASES
 
-from tests.bench_peers.made import figures, results
+from tests.bench_peers.example_results import figures, results
 
 
 def row(text: str, title: str, number: int = 0) -> list[str]:
@@ -76,14 +76,14 @@ def test_targets_are_shown_as_met_or_missed() -> None:
     assert "| `mqtt-qos0` | CPU a message | mosquitto at least 30 × | **25.0 ×, missed** |" in text
     assert "| `mqtt-qos0` | CPU a message | at most 5 × blind relay | 4.00 × |" in text
     assert "| `mqtt-qos1` | CPU a message | mosquitto at least 15 × | **0.5 ×, missed** |" in text
-    made = results()
-    made.cells["mosquitto"]["mqtt-qos0"].rounds = [figures(6.0)]
-    made.cells["relay"]["mqtt-qos0"].rounds = [figures(0.01)]
-    text = page(made, {})
+    changed = results()
+    changed.cells["mosquitto"]["mqtt-qos0"].rounds = [figures(6.0)]
+    changed.cells["relay"]["mqtt-qos0"].rounds = [figures(0.01)]
+    text = page(changed, {})
     assert "mosquitto at least 30 × | 30.0 × |" in text
     assert "at most 5 × blind relay | **20.00 ×, missed** |" in text
-    made.cells = {}
-    assert "### Targets" not in page(made, {})
+    changed.cells = {}
+    assert "### Targets" not in page(changed, {})
 
 
 def test_every_target_names_a_workload_and_a_peer() -> None:
@@ -92,11 +92,11 @@ def test_every_target_names_a_workload_and_a_peer() -> None:
 
 
 def test_a_broker_that_does_not_sustain_a_rate_is_shown() -> None:
-    made = results()
-    made.workloads["mqtt-qos1"]["rate"] = 2_500.0
-    assert row(page(made, {}), "QoS 1: 2,500 a second", 2)[0] == "10.0 / 30.0 / 90.0, 40%"
-    made.workloads["mqtt-qos1"]["rate"] = 1_001.0
-    assert row(page(made, {}), "QoS 1: 1,001 a second", 2)[0] == "10.0 / 30.0 / 90.0"
+    changed = results()
+    changed.workloads["mqtt-qos1"]["rate"] = 2_500.0
+    assert row(page(changed, {}), "QoS 1: 2,500 a second", 2)[0] == "10.0 / 30.0 / 90.0, 40%"
+    changed.workloads["mqtt-qos1"]["rate"] = 1_001.0
+    assert row(page(changed, {}), "QoS 1: 1,001 a second", 2)[0] == "10.0 / 30.0 / 90.0"
 
 
 def test_a_wrong_answer_has_no_figure_and_is_reported() -> None:
@@ -111,11 +111,11 @@ def test_a_wrong_answer_has_no_figure_and_is_reported() -> None:
 
 
 def test_a_warning_stands_first() -> None:
-    made = results()
-    made.peers["trellis"] = made.peers["trellis"].__class__(
+    changed = results()
+    changed.peers["trellis"] = changed.peers["trellis"].__class__(
         "Trellis", "1.0", warning="Trellis is NOT COMPILED"
     )
-    assert page(made, {}).startswith("> **Trellis is NOT COMPILED.**")
+    assert page(changed, {}).startswith("> **Trellis is NOT COMPILED.**")
 
 
 def test_the_report_states_machine_versions_command_and_noise() -> None:
@@ -132,8 +132,8 @@ def test_the_report_states_machine_versions_command_and_noise() -> None:
 
 
 def test_a_chart_is_svg_with_the_shortest_bar_first() -> None:
-    made = results()
-    [first, second] = cpu(made, "mqtt")
+    example = results()
+    [first, second] = cpu(example, "mqtt")
     assert [bar.title for bar in first.bars] == ["blind relay", "Trellis", "mosquitto"]
     assert [bar.title for bar in second.bars] == ["mosquitto", "Trellis"]
     picture = ElementTree.fromstring(chart([first, second], "a < b", "microseconds"))
@@ -190,8 +190,8 @@ def test_a_document_without_its_marks_is_left_alone(text: str) -> None:
 
 
 def test_the_command_writes_a_document_where_there_is_none(tmp_path: Path) -> None:
-    made: Results = results()
-    made.write(tmp_path / "results.json")
+    example: Results = results()
+    example.write(tmp_path / "results.json")
     assert main(["report", str(tmp_path / "results.json"), "--into", str(tmp_path / "new.md")]) == 0
     assert "25 ×" in (tmp_path / "new.md").read_text()
     assert (tmp_path / "new" / "mqtt.svg").is_file()

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from peers.results import PeerCell, Results, medians, ratio, read
 
-from tests.bench_peers.made import figures, results
+from tests.bench_peers.example_results import figures, results
 
 
 def test_each_figure_has_a_median_of_its_own() -> None:
-    found = medians([figures(1.0, 30.0), figures(9.0, 10.0), figures(2.0, 20.0)])
-    assert (found.cpu, found.rate) == (2.0, 20.0)
+    median = medians([figures(1.0, 30.0), figures(9.0, 10.0), figures(2.0, 20.0)])
+    assert (median.cpu, median.rate) == (2.0, 20.0)
 
 
 def test_the_median_of_two_rounds_is_between_them() -> None:
@@ -54,9 +54,9 @@ def test_a_ratio_needs_both_figures(
 
 
 def test_results_come_back_from_their_file(tmp_path: Path) -> None:
-    made, path = results(), tmp_path / "folder" / "results.json"
-    made.write(path)
-    assert read(path) == made
+    example, path = results(), tmp_path / "folder" / "results.json"
+    example.write(path)
+    assert read(path) == example
     assert json.loads(path.read_text())["cells"]["trellis"]["mqtt-qos0"]["medians"]["cpu"] == 0.2
     assert list(path.parent.iterdir()) == [path]
 
@@ -70,7 +70,7 @@ def test_a_file_of_another_format_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_cell_is_made_when_it_is_asked_for() -> None:
-    made: Results = results()
-    made.cell("mosquitto", "new").failed = "hung"
-    assert made.cells["mosquitto"]["new"].failed == "hung"
-    assert made.median("unknown", "mqtt-qos0") is None
+    example: Results = results()
+    example.cell("mosquitto", "new").failed = "hung"
+    assert example.cells["mosquitto"]["new"].failed == "hung"
+    assert example.median("unknown", "mqtt-qos0") is None

@@ -17,7 +17,7 @@ from peers.results import About, Figures, Results
 from peers.rounds import PeerPlan, RoundProgress, WrongPeerAnswer, calibrate, duration, measure_all
 from peers.workloads import CASES, Case
 
-from tests.bench_peers.made import figures
+from tests.bench_peers.example_results import figures
 
 
 class Made(PeerBroker):

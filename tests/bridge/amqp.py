@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -10,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.bridge.running import PATIENCE, BridgingBroker
+from tests.bridge.running import PATIENCE, BridgingBroker, wait_for
 
 #: A message that a client has received: routing key, body, properties.
 Got = tuple[str, bytes, Any]
@@ -83,10 +82,7 @@ class AmqpPair(Generic[R]):
 
     def wait_gone(self, name: str) -> None:
         """Wait until a shovel is deleted."""
-        end = time.monotonic() + PATIENCE
-        while name in self.local.links() and time.monotonic() < end:
-            pass
-        assert name not in self.local.links()
+        wait_for(lambda: name not in self.local.links())
 
     def federate(self, exchange: str, kind: str, upstream: str, **value: Any) -> None:
         """Declare an exchange at both brokers, and federate the local one."""

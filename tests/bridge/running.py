@@ -23,6 +23,8 @@ from tests.broker import BrokerProcess, environment
 
 #: Seconds after which a test gives up waiting.
 PATIENCE: Final = 60.0
+#: Seconds between two examinations of a condition, so that the brokers get the processor.
+PAUSE: Final = 0.01
 #: Session expiry in seconds of clients that keep their session.
 EXPIRY: Final = 600
 
@@ -42,6 +44,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "the condition did not come true"
+        time.sleep(PAUSE)
 
 
 class BridgingBroker(BrokerProcess):
@@ -89,6 +92,7 @@ class BridgingBroker(BrokerProcess):
             row = self.links().get(name, {})
             if row and condition(row):
                 return row
+            time.sleep(PAUSE)
         raise AssertionError(f"{row}\n{self.log}")
 
     def wait_up(self, *names: str) -> None:

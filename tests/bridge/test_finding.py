@@ -27,7 +27,7 @@ def define(world: World, name: str, **value: object) -> None:
     world.vhost.parameters.set(SHOVEL, name, {**VALUE, **value})
 
 
-def found(links: LinkFinder) -> list[Link]:
+def links_of(links: LinkFinder) -> list[Link]:
     return asyncio.run(links.find())
 
 
@@ -35,10 +35,10 @@ def test_a_shovel_is_parsed_again_only_after_a_change() -> None:
     world = World()
     links = finder(world)
     define(world, "s")
-    [first] = found(links)
-    assert found(links)[0] is first
+    [first] = links_of(links)
+    assert links_of(links)[0] is first
     define(world, "s", rate=7)
-    [changed] = found(links)
+    [changed] = links_of(links)
     assert isinstance(changed, Shovel) and changed.rate == 7
 
 
@@ -46,7 +46,7 @@ def test_a_shovel_is_defined_until_its_parameter_changes_or_is_deleted() -> None
     world = World()
     links = finder(world)
     define(world, "s")
-    [shovel] = found(links)
+    [shovel] = links_of(links)
     assert isinstance(shovel, Shovel)
     assert links.defines(shovel)
     define(world, "s", rate=7)
@@ -62,15 +62,15 @@ def test_after_the_limit_one_link_is_listed_with_the_reason_and_the_rest_is_left
     links = finder(world)
     for number in range(LINKS_MAX + 5):
         define(world, f"s{number}")
-    every = found(links)
+    every = links_of(links)
     assert len(every) == LINKS_MAX + 1
     last = every.pop()
     assert isinstance(last, InvalidLink)
     assert last.reason == f"the limit is {LINKS_MAX} shovels and federation links; delete some"
-    again = found(links)
+    again = links_of(links)
     assert all(before is after for before, after in zip(every, again[:-1], strict=True))
     world.vhost.parameters.clear(SHOVEL, "s0")
-    assert isinstance(found(links)[LINKS_MAX - 1], Shovel)
+    assert isinstance(links_of(links)[LINKS_MAX - 1], Shovel)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_after_the_limit_one_link_is_listed_with_the_reason_and_the_rest_is_left
 def test_without_the_listener_amqp_only_uris_with_a_host_are_usable(uri: str, usable: bool) -> None:
     world = World()
     define(world, "s", **{"src-uri": uri})
-    [link] = found(finder(world, port=0))
+    [link] = links_of(finder(world, port=0))
     assert isinstance(link, Shovel) == usable
     if isinstance(link, InvalidLink):
         assert "whose listener amqp is off; set amqp.enabled" in link.reason

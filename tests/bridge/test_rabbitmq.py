@@ -9,11 +9,12 @@ from typing import Any, Final
 import pika
 import pytest
 
-from protocols.amqp.codec.properties import read_properties
-from tests.bridge.amqp import AmqpPair, messages, take
+from protocols.amqp.codec.properties import amended, read_properties
+from tests.bridge.amqp import AmqpPair, channel, messages, take
 from tests.bridge.properties import EVERY_PROPERTY, encoded, publish, without_header
 from tests.bridge.running import PATIENCE, BridgingBroker, wait_for
 from tests.rabbitmq import RabbitMq
+from trellis.bridge.shovel_message import PropertyBytes
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("encoded")]
 __all__ = ["encoded"]
@@ -107,6 +108,32 @@ def test_from_an_exchange_to_an_exchange(pair: RabbitPair, outward: bool) -> Non
     headers: Any = kept["headers"]
     assert [entry["shovel-name"] for entry in headers["x-shovelled"]] == [name]
     assert abs(headers["x-shovelled-timestamp"] - time.time()) < PATIENCE
+
+
+def test_a_user_id_that_rabbitmq_refuses_is_removed(pair: RabbitPair) -> None:
+    pair.local.request("PUT", "users/ann", {"password": "ann", "tags": ""})
+    rights = dict.fromkeys(("configure", "write", "read"), ".*")
+    pair.local.request("PUT", "permissions/%2F/ann", rights)
+    pair.near.queue_declare("signed", durable=True)
+    pair.far.queue_declare("signed.to", durable=True)
+    ann = channel(pair.local, "ann", "ann")
+    signed = PropertyBytes(amended(b"\0\0", {"n": 1}, {"user_id": "ann"}))
+    for number in range(3):
+        ann.basic_publish("", "signed", b"%d" % number, signed)
+    pair.put(
+        "signed",
+        src_uri="amqp://",
+        src_queue="signed",
+        dest_uri=pair.remote_uri,
+        dest_queue="signed.to",
+        reconnect_delay=0.2,
+    )
+    got = take(pair.far, "signed.to", 3)
+    assert [body for _, body, _ in got] == [b"0", b"1", b"2"]
+    assert {properties.data for _, _, properties in got} == {amended(b"\0\0", {"n": 1}, {})}
+    row = pair.local.wait("signed", lambda row: row["sent"] == 3)
+    assert "user_id property set to 'ann'" in row["refusal"] and row["reconnects"] == 1
+    ann.connection.close()
 
 
 def test_messages_wait_while_the_queue_at_rabbitmq_is_full(pair: RabbitPair) -> None:

@@ -114,10 +114,10 @@ def test_a_deleted_shovel_stops_and_a_changed_one_starts_again(pair: TrellisPair
     pair.near.basic_publish("", "d", b"2")
     # The old shovel may have taken the message before it was stopped.
     while True:
-        found = [pair.far.basic_get(f"change.{number}", auto_ack=True)[2] for number in (1, 2)]
-        if found[1] is not None:
+        bodies = [pair.far.basic_get(f"change.{number}", auto_ack=True)[2] for number in (1, 2)]
+        if bodies[1] is not None:
             break
-        if found[0] is not None:
+        if bodies[0] is not None:
             pair.near.basic_publish("", "d", b"2")
     # The counts include the messages that the old definition has moved.
     pair.local.wait("change", lambda row: row["sent"] >= 2)
@@ -306,6 +306,58 @@ def test_a_login_that_is_refused_is_shown(pair: TrellisPair) -> None:
     assert "guest" not in str(shown["src_uri"])
     pair.local.request("DELETE", "parameters/shovel/%2F/login")
     pair.wait_gone("login")
+
+
+def add_users(broker: BridgingBroker) -> None:
+    """Add the users ann, and eve with the tag impersonator, who may use the virtual host /."""
+    for name, tags in (("ann", ""), ("eve", "impersonator")):
+        broker.request("PUT", f"users/{name}", {"password": name, "tags": tags})
+        rights = dict.fromkeys(("configure", "write", "read"), ".*")
+        broker.request("PUT", f"permissions/%2F/{name}", rights)
+
+
+def test_a_user_id_that_the_destination_refuses_is_removed(pair: TrellisPair) -> None:
+    add_users(pair.local)
+    add_users(pair.remote)
+    ann = channel(pair.local, "ann", "ann")
+    properties = pika.BasicProperties(user_id="ann", app_id="pump", headers={"n": 1})
+    for name in ("refused", "accepted", "fixed"):
+        ann.queue_declare(f"{name}.from", durable=True)
+        pair.far.queue_declare(f"{name}.to", durable=True)
+        ann.basic_publish("", f"{name}.from", b"1", properties)
+    uris = dict.fromkeys(("refused", "fixed"), pair.remote_uri)
+    uris["accepted"] = pair.remote_uri.replace("guest:guest", "eve:eve")
+    for name, uri in uris.items():
+        more: Any = {"dest_publish_properties": {"user_id": "bob"}} if name == "fixed" else {}
+        pair.put(
+            name,
+            src_uri="amqp://",
+            src_queue=f"{name}.from",
+            dest_uri=uri,
+            dest_queue=f"{name}.to",
+            reconnect_delay=0.1,
+            **more,
+        )
+    # The destination of `fixed` refuses the `user_id` that its definition sets.
+    row = pair.local.wait("fixed", lambda row: "user_id property set to 'bob'" in row["error"])
+    assert row["refusal"] == ""
+    pair.local.request("DELETE", "parameters/shovel/%2F/fixed")
+    for name, user in (("refused", None), ("accepted", "ann")):
+        [(_, body, got)] = take(pair.far, f"{name}.to", 1)
+        assert (body, got.user_id, got.app_id, got.headers) == (b"1", user, "pump", {"n": 1})
+    row = pair.local.wait("refused", lambda row: row["state"] == "up" and row["sent"] == 1)
+    assert row["refusal"].startswith("406 PRECONDITION_FAILED - user_id property set to 'ann' but ")
+    assert "; the shovel removes user_id from its messages, because" in row["refusal"]
+    # The next message of this shovel is copied on the same connection.
+    ann.basic_publish("", "refused.from", b"2", properties)
+    [(_, body, got)] = take(pair.far, "refused.to", 1)
+    assert (body, got.user_id) == (b"2", None)
+    row = pair.local.wait("refused", lambda row: row["sent"] == 2)
+    assert row["reconnects"] == 1
+    for name in ("refused", "accepted"):
+        pair.local.request("DELETE", f"parameters/shovel/%2F/{name}")
+        pair.wait_gone(name)
+    ann.connection.close()
 
 
 def test_an_imported_shovel_that_is_invalid_is_listed_with_the_reason(pair: TrellisPair) -> None:

@@ -21,7 +21,7 @@ await page.goto(url);
 
 async function printState() {
   const state = await page.textContent('#state');
-  const table = await page.$$eval('#topics tr', (found) => found.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  const table = await page.$$eval('#topics tr', (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
   console.log(JSON.stringify({ state, table, complaints }));
 }
 

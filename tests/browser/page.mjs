@@ -47,7 +47,7 @@ const actions = {
     await page.fill('input[type=password]', password);
     await page.click('form.login button');
     await page.waitForSelector('#views a, .login [role=alert]:not(:empty)');
-    return { views: await page.locator('#views a').allTextContents(), said: await page.locator('.login [role=alert]').allTextContents() };
+    return { views: await page.locator('#views a').allTextContents(), alerts: await page.locator('.login [role=alert]').allTextContents() };
   },
   async view({ hash, until }) {
     await page.evaluate((wanted) => { location.hash = wanted; }, hash);
@@ -66,16 +66,16 @@ const actions = {
   async click({ selector }) { await page.click(selector); return {}; },
   async press({ key }) { await page.keyboard.press(key); return { focused: await page.evaluate(() => document.activeElement.id) }; },
   async wait({ selector, text }) {
-    await page.waitForFunction(([one, wanted]) => [...document.querySelectorAll(one)].some((found) => !found.hidden && found.textContent.includes(wanted)), [selector, text], { timeout: 30000 });
+    await page.waitForFunction(([one, wanted]) => [...document.querySelectorAll(one)].some((element) => !element.hidden && element.textContent.includes(wanted)), [selector, text], { timeout: 30000 });
     return { text: await page.textContent('#content') };
   },
   async gone({ selector }) { await page.waitForSelector(selector, { state: 'hidden' }); return {}; },
   async picture({ name }) {
     await page.addScriptTag({ path: axe });
-    const found = await page.evaluate(() => axe.run({ resultTypes: ['violations'] }));
+    const report = await page.evaluate(() => axe.run({ resultTypes: ['violations'] }));
     await page.screenshot({ path: `${pictures}/${name}-${width}.png`, fullPage: true });
     return {
-      serious: found.violations.filter((one) => ['serious', 'critical'].includes(one.impact)).map((one) => [one.id, one.nodes[0].html]),
+      serious: report.violations.filter((one) => ['serious', 'critical'].includes(one.impact)).map((one) => [one.id, one.nodes[0].html]),
       wide: await page.evaluate(() => document.documentElement.scrollWidth), complaints, elsewhere,
     };
   },

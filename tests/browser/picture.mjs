@@ -12,16 +12,16 @@ for (const width of widths.map(Number)) {
   // This browser is one process, which ends with its first page.
   const browser = await playwright.launch({ executablePath, args: chromium.args, headless: true });
   const page = await browser.newPage({ viewport: { width, height: 800 } });
-  const complaints = [], asked = [];
+  const complaints = [], requests = [];
   page.on('pageerror', (error) => complaints.push(error.message));
-  page.on('request', (request) => { if (!request.url().startsWith('file:')) asked.push(request.url()); });
+  page.on('request', (request) => { if (!request.url().startsWith('file:')) requests.push(request.url()); });
   await page.goto(pathToFileURL(file).href);
-  const found = await page.evaluate(() => ({
+  const layout = await page.evaluate(() => ({
     wide: document.documentElement.scrollWidth,
     smallest: Math.min(...[...document.querySelectorAll('p, td, th, li, h1, h2, h3')].map((one) => parseFloat(getComputedStyle(one).fontSize))),
     plots: [...document.querySelectorAll('svg')].map((one) => [one.getAttribute('aria-label'), one.getBoundingClientRect().width]),
   }));
   await page.screenshot({ path: `${picture}-${width}.png`, fullPage: true });
-  console.log(JSON.stringify({ width, ...found, asked, complaints }));
+  console.log(JSON.stringify({ width, ...layout, requests, complaints }));
   await browser.close();
 }

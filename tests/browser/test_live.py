@@ -52,8 +52,8 @@ class Page:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the browser ended"
-        found: dict[str, Any] = json.loads(line)
-        return found
+        state: dict[str, Any] = json.loads(line)
+        return state
 
     def complete(self) -> dict[str, Any]:
         """Wait until the page shows all expected rows, and return its state."""

@@ -145,7 +145,7 @@ def test_all_views_of_an_empty_broker(page: Page, width: int, scheme: str) -> No
 def test_a_wrong_password_is_told_and_a_logout_ends_the_session(page: Page) -> None:
     page.do("open", width=1280)
     answer = page.do("login", user="admin", password="wrong")
-    assert answer == {"views": [], "said": ["The user name or the password is wrong."]}
+    assert answer == {"views": [], "alerts": ["The user name or the password is wrong."]}
     page.log_in()
     page.do("click", selector="#who button")
     page.do("wait", selector="h1", text="Log in to Trellis")
@@ -282,8 +282,8 @@ def test_the_number_of_retained_topics_that_are_not_shown_is_exact(
         client.sendall(b"\xc0\x00")
         assert client.recv(2) == b"\xd0\x00"  # The messages before the PINGREQ are retained.
         page.open("#/topics", "#content [role=status]")
-        said = "The first 1,000 of 1,234 topics with a retained message are shown"
-        page.do("wait", selector="#content p", text=said)
+        notice = "The first 1,000 of 1,234 topics with a retained message are shown"
+        page.do("wait", selector="#content p", text=notice)
 
 
 def test_topics_are_watched_live(page: Page, broker: BrokerProcess) -> None:
@@ -294,8 +294,8 @@ def test_topics_are_watched_live(page: Page, broker: BrokerProcess) -> None:
         body = {"properties": {}, "payload": f"{number}", "payload_encoding": "string"}
         body["routing_key"] = f"plant.{number:03}.temp"
         api(broker, "POST", "exchanges/%2F/amq.topic/publish", body)
-    said = "250 messages of 250 topics. 50 topics are not shown: give a narrower filter."
-    page.do("wait", selector="#content p", text=said)
+    notice = "250 messages of 250 topics. 50 topics are not shown: give a narrower filter."
+    page.do("wait", selector="#content p", text=notice)
     page.do("wait", selector="#content .tree li", text="007/temp 7 ")
     page.check("topics-live", 1280)
     page.do("click", selector="button:text-is('Stop')")

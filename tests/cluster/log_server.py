@@ -68,8 +68,8 @@ class LogServer:
             return [
                 (name, report.offset, report.encode()) for name, report in self.log.reports.items()
             ]
-        if "forget" in request:
-            return self.log.reports.pop(request["forget"], None) and None
+        if "remove_report" in request:
+            return self.log.reports.pop(request["remove_report"], None) and None
         offset = request["read"]
         if offset < self.log.low:
             return {"low": self.log.low}
@@ -130,11 +130,11 @@ class SocketLog:
         return self.reports().get(self._node)
 
     def reports(self) -> dict[str, NodeReport]:
-        found = self._ask_more({"reports": True})
-        return {name: NodeReport.decode(offset, text) for name, offset, text in found}
+        rows = self._ask_more({"reports": True})
+        return {name: NodeReport.decode(offset, text) for name, offset, text in rows}
 
-    def forget(self, node: str) -> None:
-        self._ask_more({"forget": node})
+    def remove_report(self, node: str) -> None:
+        self._ask_more({"remove_report": node})
 
     def _ask_more(self, request: dict[str, Any]) -> Any:
         with self._lock:

@@ -189,29 +189,29 @@ def publish(channel: BlockingChannel, numbers: range) -> None:
 
 def consume(channel: BlockingChannel, count: int) -> list[int]:
     """Get and acknowledge `count` messages of the queue QUEUE; return their numbers."""
-    found: list[int] = []
+    numbers: list[int] = []
     for _ in range(count):
         method, _, body = channel.basic_get(QUEUE)
         assert method is not None and method.delivery_tag is not None
         assert body is not None
         channel.basic_ack(method.delivery_tag)
-        found.append(int(body))
-    return found
+        numbers.append(int(body))
+    return numbers
 
 
 def consume_stream(channel: BlockingChannel, first: int, count: int) -> dict[int, bytes]:
     """Return offset -> body of `count` rows of a stream, from the offset `first` on."""
-    found: dict[int, bytes] = {}
+    rows: dict[int, bytes] = {}
     channel.basic_qos(prefetch_count=100)
     arguments = {"x-stream-offset": first}
     for method, properties, body in channel.consume(
         STREAM, arguments=arguments, inactivity_timeout=PATIENCE
     ):
-        assert method is not None, f"only {len(found)} of {count} rows were delivered"
+        assert method is not None, f"only {len(rows)} of {count} rows were delivered"
         assert properties.headers is not None
-        found[properties.headers["x-stream-offset"]] = body
+        rows[properties.headers["x-stream-offset"]] = body
         channel.basic_ack(method.delivery_tag)
-        if len(found) == count:
+        if len(rows) == count:
             break
     channel.cancel()
-    return found
+    return rows

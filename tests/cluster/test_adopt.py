@@ -73,11 +73,11 @@ class Adopting:
         `over_records` permits a log that has records, `behind` a directory that is behind the log.
         """
         survey = self.survey()
-        found = self.adoption.examine(survey, over_records, behind)
-        self.lines = list(self.adoption.consequences(survey, found))
+        log_survey = self.adoption.examine(survey, over_records, behind)
+        self.lines = list(self.adoption.consequences(survey, log_survey))
         directory = AdoptedDirectory(RealDisk(), str(self.path), codecs(), SALT, pytest.fail)
         try:
-            return self.adoption.carry_out(survey, directory, found)
+            return self.adoption.carry_out(survey, directory, log_survey)
         finally:
             directory.close()
 
@@ -256,7 +256,7 @@ def test_record_between_the_survey_and_the_claim_stops_the_adoption(
 ) -> None:
     adopting = Adopting(log, plain_directory(tmp_path / "first"))
     monkeypatch.setattr(
-        adopting.adoption, "consequences", lambda survey, found: [str(beat(log))], raising=True
+        adopting.adoption, "consequences", lambda survey, log_survey: [str(beat(log))], raising=True
     )
     with pytest.raises(ReplicationError, match=r"has appended records 0 to 0 .* is unchanged"):
         adopting.run()

@@ -113,9 +113,9 @@ def test_unsafe_topic_is_named_when_a_node_connects(
 ) -> None:
     cluster = replace(cluster_on(kfake.servers, name), unsafe=True)
     new_topic(cluster, {**SAFE, **settings}, replicas=replicas)
-    found = open_log(cluster, "one").unsafe
-    assert [text for text in texts if not any(text in line for line in found)] == []
-    assert len(found) == len(texts), found
+    warnings = open_log(cluster, "one").unsafe
+    assert [text for text in texts if not any(text in line for line in warnings)] == []
+    assert len(warnings) == len(texts), warnings
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_topic_that_can_lose_confirmed_messages_is_refused(
     assert line.startswith(f"topic 'trellis-{name}' can lose confirmed messages: {text}")
     assert line.endswith("; only for a trial, set cluster.unsafe to true on all nodes")
     assert "\n" not in line
-    assert any(text in found for found in open_log(replace(cluster, unsafe=True), "one").unsafe)
+    assert any(text in warning for warning in open_log(replace(cluster, unsafe=True), "one").unsafe)
 
 
 def test_settings_that_a_hosted_kafka_does_not_show_are_not_refused() -> None:
@@ -298,8 +298,8 @@ def test_clocks_that_differ_are_named_and_reported(
             wall = int(time.time() * 1000) - ahead
             tip = log.append(LogRecord(BEAT, owner.claim.epoch, owner.claim.nonce, wall).encode())
             wait_for_offset(standby, tip)
-        found = standby.following.report().clock_ms
-        assert abs(found - ahead) < 750, found
+        difference = standby.following.report().clock_ms
+        assert abs(difference - ahead) < 750, difference
         differs = abs(ahead) > CLOCK_MOST
         if differs:
             wait_for(lambda: "cluster_clock_differs" in caplog.text)

@@ -270,10 +270,13 @@ def test_command_without_kafka_is_one_error(name: str, capsys: pytest.CaptureFix
     text = "trellis: cluster.servers is empty: name the Kafka nodes, as HOST:PORT\n"
     assert capsys.readouterr().err == text
     flags = ["--cluster-servers", "127.0.0.1:1", "--cluster-name", name]
-    assert main(["cluster", "check", *flags]) == 1
-    *_, last = capsys.readouterr().err.splitlines()
-    assert last.startswith(f"trellis: cannot describe topic 'trellis-{name}' at 127.0.0.1:1: ")
-    assert last.endswith(": check that the nodes in cluster.servers run and can be reached")
+    for words in (["check"], ["status"], ["forget", "node-1"]):
+        assert main(["cluster", *words, *flags]) == 1
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith("trellis: cannot ")
+        assert f"topic 'trellis-{name}' at 127.0.0.1:1: " in line
+        assert ": check that the nodes in cluster.servers run and can be reached (" in line
+        assert "Connection refused" in line
 
 
 def test_settings_of_the_command_are_read_from_a_file(

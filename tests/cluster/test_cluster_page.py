@@ -116,6 +116,6 @@ def test_the_figures_of_the_cluster_are_renewed(
 def last_offset(page: Page) -> int:
     """Return the last offset that the view Node shows now."""
     shown = page.do("view", hash="#/node", until="caption")["text"]
-    found = re.search(r"([\d,]+)last offset", shown)
-    assert found is not None, shown
-    return int(found[1].replace(",", ""))
+    match = re.search(r"([\d,]+)last offset", shown)
+    assert match is not None, shown
+    return int(match[1].replace(",", ""))

@@ -122,8 +122,8 @@ def test_retention_of_the_owner_removes_the_segments_of_all_nodes(
     # When a node becomes the owner, it applies retention again. The active segment counts then, so
     # the oldest segment may be removed.
     offset = sorted(int(name.partition("-")[2].partition(".")[0]) for name in kept)[1]
-    found = consume_stream(second.channel(), offset, 300 - offset)
-    assert found == {n: body(n, 1_000) for n in range(offset, 300)}
+    rows = consume_stream(second.channel(), offset, 300 - offset)
+    assert rows == {n: body(n, 1_000) for n in range(offset, 300)}
 
 
 @pytest.mark.long
@@ -144,8 +144,8 @@ def test_a_seeded_node_has_the_rows_of_a_trimmed_log(
     assert segments(tmp_path / "second") == segments(tmp_path / "first")
     first.kill()
     second.wait_for("ready")
-    found = consume_stream(second.channel(), 195, 15)
-    assert found == {n: body(n, 500) for n in range(195, 210)}
+    rows = consume_stream(second.channel(), 195, 15)
+    assert rows == {n: body(n, 500) for n in range(195, 210)}
 
 
 def test_a_standby_with_other_rows_stops(

@@ -56,11 +56,11 @@ def rows(cluster: ClusterSettings) -> tuple[int, dict[str, Any]]:
 def wait_for_rows(cluster: ClusterSettings, wanted: dict[str, str]) -> dict[str, Any]:
     """Wait until the nodes have these states, and return their rows."""
     end = time.monotonic() + PATIENCE
-    found: dict[str, Any] = {}
-    while {name: row["state"] for name, row in found.items()} != wanted:
-        assert time.monotonic() < end, found
-        _, found = rows(cluster)
-    return found
+    node_rows: dict[str, Any] = {}
+    while {name: row["state"] for name, row in node_rows.items()} != wanted:
+        assert time.monotonic() < end, node_rows
+        _, node_rows = rows(cluster)
+    return node_rows
 
 
 @pytest.mark.long
@@ -84,9 +84,12 @@ def test_node_is_seeded_from_a_running_one_and_takes_over(
     assert "move it to the data directory of node 'third'" in output
     publish(channel, range(300, 400))
     third = started(nodes, node_on_kafka(cluster, tmp_path / "third", OFTEN), "following")
-    found = wait_for_rows(cluster, {"first": "active", "third": "following"})
-    assert found["first"]["host"] and not found["third"]["must_be_seeded"]
-    assert (found["first"]["formats"], found["third"]["version"]) == ("1", trellis.__version__)
+    node_rows = wait_for_rows(cluster, {"first": "active", "third": "following"})
+    assert node_rows["first"]["host"] and not node_rows["third"]["must_be_seeded"]
+    assert (node_rows["first"]["formats"], node_rows["third"]["version"]) == (
+        "1",
+        trellis.__version__,
+    )
     code, output, _ = command(cluster, "status")
     assert (code, "3 of 3 replicas in sync" in output) == (0, True)
 
@@ -101,8 +104,8 @@ def test_forgotten_node_does_not_stop_trimming(
 ) -> None:
     first = started(nodes, node_on_kafka(cluster, tmp_path / "first", OFTEN), "active")
     second = started(nodes, node_on_kafka(cluster, tmp_path / "second", OFTEN), "following")
-    found = wait_for_rows(cluster, {"first": "active", "second": "following"})
-    assert all(row["seconds_behind"] < LOST_SECONDS / 2 for row in found.values()), found
+    node_rows = wait_for_rows(cluster, {"first": "active", "second": "following"})
+    assert all(row["seconds_behind"] < LOST_SECONDS / 2 for row in node_rows.values()), node_rows
     code, _, errors = command(cluster, "forget", "second")
     assert (code, "reported a moment ago: stop it" in errors) == (1, True)
     second.kill()

@@ -120,8 +120,8 @@ def test_reports_are_those_that_the_nodes_made_last(of_node: OfNode) -> None:
     assert one.reports() == two.reports() == {"one": first, "two": NodeReport(1, "0.2.0")}
     one.report(NodeReport(1, "0.1.1"))
     assert two.reports()["one"] == NodeReport(1, "0.1.1")
-    one.forget("two")
-    one.forget("three")
+    one.remove_report("two")
+    one.remove_report("three")
     assert one.reports().keys() == {"one"}
 
 

@@ -50,9 +50,9 @@ def run_demo(directory: Path, *flags: str) -> tuple[int, str, str]:
 
 def count(output: str, name: str) -> int:
     """Return the number in the line of the demonstration's output that has this name."""
-    found = re.search(rf"^{name} +([\d,]+) ", output, re.MULTILINE)
-    assert found is not None, output
-    return int(found[1].replace(",", ""))
+    match = re.search(rf"^{name} +([\d,]+) ", output, re.MULTILINE)
+    assert match is not None, output
+    return int(match[1].replace(",", ""))
 
 
 def topics(kfake: Kfake) -> set[str]:

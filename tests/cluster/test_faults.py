@@ -119,10 +119,10 @@ def test_stopped_cluster_is_unreachable_and_a_late_record_arrives_once(
             log.append(b"late")
         kfake.resume()
         log.append(b"b")
-        found = [data for _, data in read_all(log, 0)]
+        appended = [data for _, data in read_all(log, 0)]
         # The request with the record `late` was in flight, so the nodes may still append the
         # record.
-        assert found in ([b"a", b"b"], [b"a", b"late", b"b"])
+        assert appended in ([b"a", b"b"], [b"a", b"late", b"b"])
     finally:
         kfake.close()
 
@@ -267,10 +267,10 @@ def test_report_outlives_a_coordinator_that_moves_or_loads_its_groups(
         for offset in range(3):  # A request that gets the error may fail; the last ones succeed.
             try:
                 topic.report(group, offset, "state")
-                found = topic.reports([group])[group]
+                report = topic.reports([group])[group]
             except LogUnreachable:
                 continue
-        assert found == (2, "state")
+        assert report == (2, "state")
     finally:
         kfake.tell("clear")
         topic.close()

@@ -216,9 +216,10 @@ def test_a_full_disk_delays_a_standby_and_is_logged_once(
     owner = Owner(log)
     disk = SimulatedDisk()
     refusals: list[str] = []
+    seen = threading.Event()
 
     def refuse(operation: str, path: str) -> int:
-        full = operation == "create" and len(refusals) < 3
+        full = operation == "create" and (len(refusals) < 3 or not seen.is_set())
         if full:
             refusals.append(path)
         return errno.ENOSPC if full else 0
@@ -226,8 +227,11 @@ def test_a_full_disk_delays_a_standby_and_is_logged_once(
     disk.refuse = refuse
     owner.write(QUEUE, stored(b"one"))
     standby = Standby(tmp_path / "standby", log, disk)
+    wait_for(lambda: standby.following.report().state == "blocked")
+    seen.set()
     assert isinstance(standby.join(), LogOwner)
-    assert len(refusals) == 3 and standby.following.blocked_reason == ""
+    assert standby.following.report().state == "following"
+    assert len(refusals) >= 3 and standby.following.blocked_reason == ""
     assert sum("cluster_blocked" in record.getMessage() for record in caplog.records) == 1
     assert standby.contents() == [b"one"]
 

@@ -125,9 +125,9 @@ class Pair:
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
     server = LogServer()
-    made = Pair(server, tmp_path)
-    yield made
-    for node in made.nodes:
+    pair = Pair(server, tmp_path)
+    yield pair
+    for node in pair.nodes:
         node.kill()
     server.close()
 

@@ -38,10 +38,10 @@ def nodes(kfake: Kfake, name: str, tmp_path: Path) -> Iterator[tuple[NodeProcess
 
 @pytest.fixture
 def balancer(nodes: tuple[NodeProcess, NodeProcess], tmp_path: Path) -> Iterator[LoadBalancer]:
-    found = LoadBalancer(nodes, tmp_path)
-    found.wait_for_port("amqp")
-    yield found
-    found.close()
+    balancer = LoadBalancer(nodes, tmp_path)
+    balancer.wait_for_port("amqp")
+    yield balancer
+    balancer.close()
 
 
 def connected(balancer: LoadBalancer) -> BlockingChannel:

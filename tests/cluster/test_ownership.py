@@ -34,6 +34,7 @@ from tests.replication.batches import message
 from tests.replication.threaded_log import ThreadedLog
 from tests.store.homes import Home
 from tests.store.simulated import SimulatedDisk
+from trellis.cluster.disk_watch import REPEAT_SECONDS
 from trellis.cluster.ownership import Ownership
 from trellis.server.recovery import codecs
 
@@ -55,9 +56,9 @@ class Clock:
 def claim(log: ThreadedLog, epoch: int = 1) -> Claim:
     """Append the claim of a node to own the log, and return it; the node has read the whole log."""
     state = ClusterState("broker", salt=SALT, format=1)
-    made = Claim(CLAIM, epoch, 50 + epoch, 0, log.records.tip - 1, state, bytes(32))
-    log.append(made.encode())
-    return made
+    new_claim = Claim(CLAIM, epoch, 50 + epoch, 0, log.records.tip - 1, state, bytes(32))
+    log.append(new_claim.encode())
+    return new_claim
 
 
 class Owner:
@@ -70,9 +71,9 @@ class Owner:
         self.clock, self.log, self.ends = Clock(), ThreadedLog(), list[str]()
         self.disk = SimulatedDisk()
         self.home = Home(path, disk=self.disk)
-        made = claim(self.log)
+        owner_claim = claim(self.log)
         judge = Judge(ClusterState("broker"))
-        assert judge.judge(0, made)
+        assert judge.judge(0, owner_claim)
         self.owner = LogOwner(judge, 1, self.clock(), TIMING, self.clock, lambda: 0)
         self.ownership = Ownership(self.owner, self.log, self.end, chunk_size, self.clock)
         self.store = self.home.opened.store
@@ -275,16 +276,69 @@ def test_an_idle_owner_appends_beats(owner: Owner) -> None:
     assert owner.ends == []
 
 
-def test_a_disk_that_cannot_be_written_for_the_silence_ends_the_owner(owner: Owner) -> None:
-    owner.disk.refuse = lambda operation, path: errno.ENOSPC if operation == "create" else 0
-    batch = owner.take(QUEUE, stored())
-    with pytest.raises(WriteFailed):
-        batch.write()
-    owner.ownership.start()
-    owner.clock.now += TIMING.silence + 0.1
-    assert owner.ended.wait(PATIENCE)
-    assert "cannot be written" in owner.ends[0]
-    owner.ownership.stop()
+class StuckDisk:
+    """An owner with a batch that its disk does not take, and the requests of its DiskWatch."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner, self.watch, self.requests = owner, owner.ownership.disk, list[float]()
+        self.watch.request = lambda: self.requests.append(owner.clock.now)
+        owner.disk.refuse = lambda operation, path: errno.ENOSPC if operation == "create" else 0
+        self.batch = owner.take(QUEUE, stored())
+        with pytest.raises(WriteFailed):
+            self.batch.write()
+
+    def look(self, seconds: float) -> None:
+        """Advance the clock by some seconds, and let the watch look."""
+        self.owner.clock.now += seconds
+        self.watch.look()
+
+
+@pytest.fixture
+def stuck(owner: Owner) -> StuckDisk:
+    return StuckDisk(owner)
+
+
+def test_beats_request_a_handover_when_the_disk_cannot_be_written(stuck: StuckDisk) -> None:
+    stuck.owner.ownership.start()
+    stuck.owner.clock.now += TIMING.silence + 0.1
+    wait_for(lambda: bool(stuck.requests))
+    tip = stuck.owner.log.records.tip
+    stuck.owner.clock.now += TIMING.beat
+    wait_for(lambda: stuck.owner.log.records.tip > tip)
+    stuck.owner.ownership.stop()
+    assert stuck.owner.ends == [] and stuck.owner.settled == []
+
+
+def test_handover_is_requested_again_until_the_disk_has_space(stuck: StuckDisk) -> None:
+    stuck.look(TIMING.silence)
+    assert not stuck.watch.is_stuck
+    for count in (1, 2, 3):
+        stuck.look(REPEAT_SECONDS)
+        stuck.watch.answer()
+        stuck.look(0.0)
+        assert len(stuck.requests) == count
+    stuck.owner.disk.refuse = lambda operation, path: 0
+    stuck.batch.write()
+    stuck.look(10 * TIMING.silence)
+    assert len(stuck.requests) == 3 and stuck.owner.ends == []
+
+
+def test_node_whose_event_loop_does_not_answer_ends(stuck: StuckDisk) -> None:
+    stuck.look(TIMING.silence + 0.1)
+    stuck.look(TIMING.silence)
+    assert stuck.owner.ends == []
+    stuck.look(0.1)
+    [reason] = stuck.owner.ends
+    assert "cannot be written" in reason and "event loop does not answer" in reason
+    assert len(stuck.requests) == 1
+
+
+def test_node_that_is_not_restored_yet_ends_when_its_disk_cannot_be_written(
+    stuck: StuckDisk,
+) -> None:
+    stuck.watch.request = None
+    stuck.look(TIMING.silence + 0.1)
+    assert "while the broker is restored" in stuck.owner.ends[0]
 
 
 def test_connections_are_aborted_once_when_a_successor_may_act(owner: Owner) -> None:

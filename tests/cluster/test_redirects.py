@@ -56,9 +56,9 @@ def answer(node: NodeProcess, path: str) -> tuple[int, str | None, str]:
     connection = http.client.HTTPConnection(node.addresses["http"], timeout=PATIENCE)
     connection.request("GET", path)
     response = connection.getresponse()
-    found = response.status, response.getheader("Location"), response.read().decode()
+    answer = response.status, response.getheader("Location"), response.read().decode()
     connection.close()
-    return found
+    return answer
 
 
 def health(node: NodeProcess, *words: str) -> tuple[int, str]:

@@ -84,9 +84,9 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    made = Cluster(tmp_path / "owner")
-    made.owner.write(QUEUE)
-    return made
+    cluster = Cluster(tmp_path / "owner")
+    cluster.owner.write(QUEUE)
+    return cluster
 
 
 def test_marks_are_a_quarter_of_the_wanted_size_apart(cluster: Cluster) -> None:

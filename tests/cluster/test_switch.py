@@ -129,13 +129,13 @@ def test_switch_goes_on_when_the_gateway_ends(
 def gateway_of(node: NodeProcess) -> int:
     """Return the process id of a node's HTTP gateway."""
     threads = Path(f"/proc/{node.process.pid}/task").glob("*/children")
-    (found,) = [
+    (gateway,) = [
         int(child)
         for children in threads
         for child in children.read_text().split()
         if b"gateway" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
-    return found
+    return gateway
 
 
 def test_node_that_stops_hands_the_log_over(
@@ -217,6 +217,7 @@ READY = NodeReport(9, "1.0", "following", 1, 100, NOW, 7)
             "the last report of node 'other'",
         ),
         (NodeReport(9, "", "following", 1, 99, NOW, 7), "lacks 50001 batches"),
+        (NodeReport(9, state="blocked", batch=100, wall=NOW, nonce=7), "is blocked, must be"),
     ],
 )
 def test_node_that_cannot_take_over_at_once_is_no_successor(report: NodeReport, text: str) -> None:
@@ -225,3 +226,11 @@ def test_node_that_cannot_take_over_at_once_is_no_successor(report: NodeReport, 
         successor({"other": report, "ready": READY}, "owner", batch, NOW, "other")
     chosen = successor({"other": report, "ready": READY}, "owner", batch, NOW)
     assert chosen == ("ready", READY)
+
+
+def test_owner_that_cannot_write_its_disk_chooses_a_node_with_all_batches() -> None:
+    with pytest.raises(ReplicationError, match=r"\(node 'ready' lacks 1 batches: .*\): start a st"):
+        successor({"ready": READY}, "owner", 101, NOW, lacking_most=0)
+    assert successor({"ready": READY}, "owner", 100, NOW, lacking_most=0) == ("ready", READY)
+    with pytest.raises(ReplicationError, match="no other node has reported"):
+        successor({"owner": READY}, "owner", 100, NOW, lacking_most=0)

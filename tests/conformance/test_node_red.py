@@ -141,9 +141,9 @@ async def test_a_flow_of_node_red(
         )
         answer = await message(messages, f"{unique}/out/a")
         assert isinstance(answer.payload, bytes)
-        found = json.loads(answer.payload)
-        assert found["seen"] == {"n": 1}
-        assert found["qos"] == 2
+        payload = json.loads(answer.payload)
+        assert payload["seen"] == {"n": 1}
+        assert payload["qos"] == 2
         if version == "5":
             assert ("trace", "7") in getattr(answer.properties, "UserProperty", [])
         node_red.terminate()

@@ -63,14 +63,14 @@ class Service:
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
     """Start an HTTP service on a free port."""
-    made = Service()
+    service = Service()
     application = web.Application(client_max_size=10 << 20)
-    application.router.add_route("*", "/{path:.*}", made.receive)
+    application.router.add_route("*", "/{path:.*}", service.receive)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-    yield made
+    service.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    yield service
     await runner.cleanup()
 
 
@@ -99,8 +99,8 @@ class Links:
 
     def start(self, kind: str, **section: Any) -> ConnectorLink:
         """Start a link of this kind, such as "webhook", with these settings."""
-        found = settings.parse(_toml(self._broker, kind, section), "test")
-        [link] = links_of(found)
+        parsed = settings.parse(_toml(self._broker, kind, section), "test")
+        [link] = links_of(parsed)
         self._running[link] = asyncio.create_task(link.run())
         return link
 
@@ -133,30 +133,30 @@ def _toml(broker: BrokerProcess, kind: str, section: dict[str, Any]) -> str:
 @pytest.fixture
 async def links(keeping_broker: BrokerProcess) -> AsyncIterator[Links]:
     """Return an object that starts links."""
-    made = Links(keeping_broker)
-    yield made
-    await made.close()
+    links = Links(keeping_broker)
+    yield links
+    await links.close()
 
 
 async def depth(channel: aio_pika.abc.AbstractChannel, queue: str) -> int:
     """Return the number of messages of a queue that are ready."""
-    found = await channel.declare_queue(queue, passive=True)
-    return int(found.declaration_result.message_count or 0)
+    declared = await channel.declare_queue(queue, passive=True)
+    return int(declared.declaration_result.message_count or 0)
 
 
 async def letters(
     channel: aio_pika.abc.AbstractChannel, queue: str, count: int
 ) -> list[aio_pika.abc.AbstractIncomingMessage]:
     """Wait for `count` messages in a queue, and return them."""
-    found = []
+    received = []
     async with asyncio.timeout(PATIENCE):
         target = await channel.get_queue(queue, ensure=False)
         async with target.iterator(no_ack=True) as messages:
             async for message in messages:
-                found.append(message)
-                if len(found) == count:
+                received.append(message)
+                if len(received) == count:
                     break
-    return found
+    return received
 
 
 def record(tmp_path: Path) -> Path:

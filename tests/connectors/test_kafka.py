@@ -37,8 +37,8 @@ def real_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNodes]
 @pytest.fixture(params=["kfake", pytest.param("real_kafka", marks=pytest.mark.long)])
 def servers(request: pytest.FixtureRequest) -> str:
     """Return the address of kfake or, in `make test-long`, of a real Kafka node."""
-    found: str = request.getfixturevalue(request.param).servers
-    return found
+    addresses: str = request.getfixturevalue(request.param).servers
+    return addresses
 
 
 @pytest.fixture
@@ -61,14 +61,14 @@ def records(servers: str, topic: str, count: int) -> list[Message]:
         {"bootstrap.servers": servers, "group.id": "test", "auto.offset.reset": "earliest"}
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    found: list[Message] = []
-    while len(found) < count:
-        part = consumer.consume(count - len(found), 20)
-        assert part, f"{len(found)} records came, and not {count}"
+    received: list[Message] = []
+    while len(received) < count:
+        part = consumer.consume(count - len(received), 20)
+        assert part, f"{len(received)} records came, and not {count}"
         assert [each.error() for each in part] == [None] * len(part)
-        found += part
+        received += part
     consumer.close()
-    return sorted(found, key=lambda each: (each.partition() or 0, each.offset() or 0))
+    return sorted(received, key=lambda each: (each.partition() or 0, each.offset() or 0))
 
 
 def produce(servers: str, topic: str, rows: Sequence[tuple[bytes | None, bytes | None]]) -> None:
@@ -84,9 +84,9 @@ def committed(servers: str, topic: str, group: str) -> int:
     """Return the sum of the committed offsets of a group."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
     places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-    found = consumer.committed(places, 20)
+    offsets = consumer.committed(places, 20)
     consumer.close()
-    return sum(max(each.offset, 0) for each in found)
+    return sum(max(each.offset, 0) for each in offsets)
 
 
 def to_kafka(links: Links, servers: str, topic: str, **more: Any) -> ConnectorLink:
@@ -153,15 +153,15 @@ async def test_messages_of_one_key_stay_in_order_in_one_partition(
         await exchange.publish(message, f"{topic}.device{number % 7}")
     link = to_kafka(links, servers, topic, key="{word2}", in_flight=50)
     await until(lambda: link.status.delivered == 120)
-    found = await asyncio.to_thread(records, servers, topic, 120)
+    received = await asyncio.to_thread(records, servers, topic, 120)
     by_key: dict[Any, list[tuple[Any, int]]] = {}
-    for each in found:
+    for each in received:
         by_key.setdefault(each.key(), []).append((each.partition(), int(each.value() or b"")))
     assert len(by_key) == 7
     for places in by_key.values():
         assert len({partition for partition, _ in places}) == 1
         assert places == sorted(places)
-    assert len({each.partition() for each in found}) > 1
+    assert len({each.partition() for each in received}) > 1
     await links.stop(link)
 
 
@@ -177,8 +177,8 @@ async def test_a_stream_goes_to_kafka_once(
     await publish(channel, topic, b"10")
     link = to_kafka(links, servers, topic, stream=topic)
     await until(lambda: link.status.delivered == 1)
-    found = await asyncio.to_thread(records, servers, topic, 11)
-    assert [int(each.value() or b"") for each in found] == list(range(11))
+    received = await asyncio.to_thread(records, servers, topic, 11)
+    assert [int(each.value() or b"") for each in received] == list(range(11))
 
 
 async def test_a_message_that_is_too_large_for_kafka_is_a_dead_letter(
@@ -218,11 +218,11 @@ async def test_records_become_messages(
     produce(servers, topic, [(b"device.7", b"\x00"), (None, None)])
     link = from_kafka(links, servers, topic, routing_key="from.{key}")
     await until(lambda: link.status.delivered == 2)
-    found = {each.routing_key: each for each in await letters(channel, topic, 2)}
-    assert set(found) == {"from.device.7", "from."}
-    message = found["from.device.7"]
+    messages = {each.routing_key: each for each in await letters(channel, topic, 2)}
+    assert set(messages) == {"from.device.7", "from."}
+    message = messages["from.device.7"]
     assert message.body == b"\x00"
-    assert found["from."].body == b""
+    assert messages["from."].body == b""
     assert message.content_type == "text/plain"
     place = message.headers["x-connect-partition"], message.headers["x-connect-offset"]
     assert message.message_id == "-".join([topic, *map(str, place)])

@@ -67,16 +67,16 @@ class Target:
             return []
         lines = self.record.read_text().splitlines(keepends=True)
         # A kill may leave an incomplete last line, to which the next process appends.
-        found = []
+        numbers = []
         for line in lines:
             with contextlib.suppress(ValueError):
                 body = json.loads(json.loads(line)["body"])
-                found += (
+                numbers += (
                     [int(base64.b64decode(event["data_base64"])) for event in body]
                     if isinstance(body, list)
                     else [body]
                 )
-        return found
+        return numbers
 
 
 class Broker:
@@ -214,8 +214,8 @@ async def depth(url: str, queue: str) -> int:
     connection = await aio_pika.connect(url)
     async with connection:
         channel = await connection.channel()
-        found = await channel.declare_queue(queue, passive=True)
-        return int(found.declaration_result.message_count or 0)
+        declared = await channel.declare_queue(queue, passive=True)
+        return int(declared.declaration_result.message_count or 0)
 
 
 @pytest.mark.long
@@ -275,11 +275,11 @@ def in_kafka(servers: str, count: int) -> None:
     """Wait until the topic has at least `count` records."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "test", "log_level": 0})
     end = time.monotonic() + PATIENCE
-    found = 0
-    while found < count:
-        assert time.monotonic() < end, (found, count)
+    record_count = 0
+    while record_count < count:
+        assert time.monotonic() < end, (record_count, count)
         with contextlib.suppress(KafkaException):  # Kafka is starting.
-            found = sum(
+            record_count = sum(
                 consumer.get_watermark_offsets(TopicPartition("work", number), 5)[1]
                 for number in range(PARTITIONS)
             )
@@ -288,7 +288,7 @@ def in_kafka(servers: str, count: int) -> None:
 
 async def received(url: str, queue: str, count: int) -> set[bytes]:
     """Consume a queue until `count` different messages have arrived; return their bodies."""
-    found: set[bytes] = set()
+    bodies: set[bytes] = set()
     async with asyncio.timeout(PATIENCE):
         connection = await aio_pika.connect(url)
         async with connection:
@@ -296,8 +296,8 @@ async def received(url: str, queue: str, count: int) -> set[bytes]:
             target = await channel.get_queue(queue, ensure=False)
             async with target.iterator() as messages:
                 async for message in messages:
-                    found.add(message.body)
+                    bodies.add(message.body)
                     await message.ack()
-                    if len(found) == count:
+                    if len(bodies) == count:
                         break
-    return found
+    return bodies

@@ -73,9 +73,9 @@ def test_the_library_of_standard_webhooks_accepts_the_signature(body: bytes, nam
 
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_identifiers_fit_into_a_header_and_stay_apart(one: str, other: str) -> None:
-    found = safe_identifier(one)
-    assert re.fullmatch("[A-Za-z0-9_-]+", found)
-    assert (found == safe_identifier(other)) == (one == other)
+    identifier = safe_identifier(one)
+    assert re.fullmatch("[A-Za-z0-9_-]+", identifier)
+    assert (identifier == safe_identifier(other)) == (one == other)
 
 
 # -- addresses
@@ -169,10 +169,10 @@ def test_retry_after_is_a_number_or_a_date() -> None:
 
 
 def test_a_whole_file_is_read() -> None:
-    found = settings.parse(WEBHOOK + TO_KAFKA + FROM_KAFKA, "connect.toml")
-    assert found.webhook[0].prefetch == 8
-    assert found.to_kafka[0].key == "{routing_key}"
-    assert settings.keys_of(found.webhook[0]) == [b"k" * 32]
+    parsed = settings.parse(WEBHOOK + TO_KAFKA + FROM_KAFKA, "connect.toml")
+    assert parsed.webhook[0].prefetch == 8
+    assert parsed.to_kafka[0].key == "{routing_key}"
+    assert settings.keys_of(parsed.webhook[0]) == [b"k" * 32]
 
 
 @pytest.mark.parametrize(

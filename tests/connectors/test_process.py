@@ -39,7 +39,7 @@ def test_the_examples_of_the_page_are_valid() -> None:
 
 def test_the_page_names_the_defaults_and_the_metrics() -> None:
     rows = dict(re.findall(r"^\| `(\w+)`(?:, `\w+`)* \| ([^|]*) \|", PAGE, re.M))
-    found = tomllib.loads(EXAMPLES[0])["webhook"][0]
+    example = tomllib.loads(EXAMPLES[0])["webhook"][0]
     section = settings.parse(EXAMPLES[0], "docs").webhook[0]
     assert rows["in_flight"] == str(section.in_flight)
     assert rows["timeout"] == f"{section.timeout:g} s"
@@ -48,7 +48,7 @@ def test_the_page_names_the_defaults_and_the_metrics() -> None:
     assert rows["attempts"] == expected
     for name in settings.WebhookSection.__struct_fields__:
         assert f"`{name}`" in PAGE, name
-    assert Webhook(found["secrets"][0])
+    assert Webhook(example["secrets"][0])
 
 
 async def test_the_command_of_the_page(

@@ -285,8 +285,8 @@ async def test_a_batch_that_fails_is_dead_lettered_whole(
     service.answer = statuses(500, 500)
     await publish(channel, unique, b"1", b"2", b"3")
     link = webhook(links, service, unique, batch=3, batch_wait=5, attempts=2)
-    found = await letters_of(channel, link, unique, 3)
-    assert [each.body for each in found] == [b"1", b"2", b"3"]
+    letters = await letters_of(channel, link, unique, 3)
+    assert [each.body for each in letters] == [b"1", b"2", b"3"]
 
 
 async def test_stopping_finishes_requests_under_way(

@@ -344,10 +344,10 @@ def test_a_trial_is_bounded_and_says_what_it_leaves_out(monkeypatch: pytest.Monk
 
 def total(history: TopicHistory) -> dict[str, int]:
     """Return the numbers of messages of exchange x in the virtual host /, by routing key."""
-    found = HistorySum(history)
-    for _ in found.steps():
+    counts_by_key = HistorySum(history)
+    for _ in counts_by_key.steps():
         pass
-    return found.counts.get(("/", "x"), {})
+    return counts_by_key.counts.get(("/", "x"), {})
 
 
 def test_the_history_forgets_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,6 +389,6 @@ def test_the_history_counts_messages_that_name_a_queue_apart(
     history = TopicHistory()
     for queue in ("a", "b", "c", "a"):
         history.add_direct("/", queue, 5)
-    found = HistorySum(history)
-    assert [found.direct("/", queue) for queue in ("a", "b", "c")] == [10, 5, 0]
+    direct_counts = HistorySum(history)
+    assert [direct_counts.direct("/", queue) for queue in ("a", "b", "c")] == [10, 5, 0]
     assert (len(history), history.queues, history.left_out) == (0, 2, 5)

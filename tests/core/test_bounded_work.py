@@ -241,8 +241,8 @@ class Bounded(World):
             ({"max-length": 10}, {"message-ttl": 20}, {"max-length": 3, "message-ttl": 0})
         )
         if self.random.random() < 0.7:
-            made = Policy("/", "p", "", "queues", 0, definition)
-            self.steps.measure(lambda: policies.set_policy(made, None))
+            new_policy = Policy("/", "p", "", "queues", 0, definition)
+            self.steps.measure(lambda: policies.set_policy(new_policy, None))
         else:
             self.steps.measure(lambda: policies.clear_policy("p", None))
 
@@ -269,12 +269,12 @@ class Bounded(World):
             self.wait(61_000)
             return
         self.serial += 1
-        made = self.mqtt(f"s{self.serial}", clean=False)
-        self.sessions.append(made)
+        client_session = self.mqtt(f"s{self.serial}", clean=False)
+        self.sessions.append(client_session)
         for key in KEYS:
-            made.subscribe(key.replace(".", "/"), 1)
+            client_session.subscribe(key.replace(".", "/"), 1)
         for number in range(40):
-            self.give(made.connection, mqtt_publish(f"a/{number}", b"r", 0, 0, 1))
+            self.give(client_session.connection, mqtt_publish(f"a/{number}", b"r", 0, 0, 1))
 
     def expire(self, client: Amqp) -> None:
         """Advance the clock by 10 or 40 ms, so that messages expire, and run one turn."""

@@ -255,8 +255,8 @@ def test_an_exchange_that_changes_during_an_explanation_is_named_as_outdated() -
 
 def verdict(world: World, name: str) -> tuple[str, str]:
     """Return what the broker says about a queue: the kind and the text of the verdict."""
-    found = verdict_of(world.queue(name), 0)
-    return found.kind, found.text
+    explanation = verdict_of(world.queue(name), 0)
+    return explanation.kind, explanation.text
 
 
 def test_the_verdict_says_what_a_queue_would_do_and_why() -> None:
@@ -295,13 +295,13 @@ def test_the_verdict_of_a_session_says_if_a_client_is_connected() -> None:
     client.subscribe("a/+", 1)
     world.mqtt("here").subscribe("a/b", 0)
     client.send(b"\xe0\x00")
-    found = {
+    verdicts = {
         target.name: verdict_of(target, qos)
         for target, qos in explained(world, "amq.topic", "a.b").targets
     }
-    assert found["here"].kind == found["away"].kind == "takes"
-    assert "a client is connected" in found["here"].text
-    assert "no client is connected" in found["away"].text
+    assert verdicts["here"].kind == verdicts["away"].kind == "takes"
+    assert "a client is connected" in verdicts["here"].text
+    assert "no client is connected" in verdicts["away"].text
 
 
 def test_the_reason_names_the_words_of_each_wildcard() -> None:

@@ -27,9 +27,9 @@ def offered(samples: HeaderSamples, numbers: range, topic: tuple[str, str, str] 
 
 
 def of_topic(samples: HeaderSamples, topic: tuple[str, str, str] = TOPIC) -> MessageSamples:
-    found = samples.find(*topic)
-    assert found is not None
-    return found
+    message_samples = samples.find(*topic)
+    assert message_samples is not None
+    return message_samples
 
 
 def kept(samples: HeaderSamples, topic: tuple[str, str, str] = TOPIC) -> list[Any]:
@@ -62,8 +62,11 @@ def test_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = HeaderSamples()
     for number in range(5):
         offered(samples, range(10), ("/", "x", f"k{number}"))
-    found = [samples.find("/", "x", f"k{number}") for number in range(5)]
-    assert samples.count == 30 and [one is not None for one in found] == [True] * 3 + [False] * 2
+    kept_samples = [samples.find("/", "x", f"k{number}") for number in range(5)]
+    assert (
+        samples.count == 30
+        and [one is not None for one in kept_samples] == [True] * 3 + [False] * 2
+    )
     # The number of samples is at its limit, so a topic gets no further samples. New messages of the
     # topic replace some of its samples at random.
     offered(samples, range(10, 500), ("/", "x", "k2"))

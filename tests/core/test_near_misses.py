@@ -63,9 +63,9 @@ def difference(key: str, binding_key: str, wildcards: bool = True) -> NearDiffer
     ],
 )
 def test_one_change_is_found_and_named(key: str, binding_key: str, kind: str, text: str) -> None:
-    found = difference(key, binding_key)
-    assert ("none" if found is None else found.kind) == kind
-    assert found is None or text in found.text
+    miss = difference(key, binding_key)
+    assert ("none" if miss is None else miss.kind) == kind
+    assert miss is None or text in miss.text
 
 
 def changed(kind: str, key: str, pattern: str) -> Iterator[tuple[str, str]]:
@@ -99,9 +99,9 @@ def test_after_the_change_that_a_near_miss_names_the_binding_matches(
     words: list[str], wanted: list[str]
 ) -> None:
     key, pattern = ".".join(words), ".".join(wanted)
-    found = None if AMQP.matches(pattern, key) else difference(key, pattern)
-    if found is not None:
-        pairs = list(changed(found.kind, key, pattern))
+    miss = None if AMQP.matches(pattern, key) else difference(key, pattern)
+    if miss is not None:
+        pairs = list(changed(miss.kind, key, pattern))
         assert any(AMQP.matches(new_pattern, new_key) for new_key, new_pattern in pairs)
 
 
@@ -111,8 +111,8 @@ def test_a_binding_that_would_match_one_more_word_is_found(
 ) -> None:
     place = data.draw(st.integers(0, len(words)))
     pattern = ".".join([*words[:place], "extra", *words[place:]])
-    found = difference(".".join(words), pattern)
-    assert found is not None and found.kind in ("more_words", "separator", "empty_word")
+    miss = difference(".".join(words), pattern)
+    assert miss is not None and miss.kind in ("more_words", "separator", "empty_word")
 
 
 PLAIN: Final = ["a", "b", "ab", "temp", "Temp", "tmep", "temps", "", "Straße", "strasse", "a\nb"]
@@ -181,22 +181,22 @@ def test_a_key_with_one_long_word_more_in_the_middle_is_found() -> None:
 
 
 def test_a_key_of_an_mqtt_client_is_named_as_a_topic() -> None:
-    found = KeyComparison(MQTT, swap("a.b"), "topic").difference("a/+", True)
-    assert found is not None
-    assert found.text == "the binding would match if the topic had '/' instead of '.'"
-    found = KeyComparison(AMQP, swap("a.b"), "topic").difference("a.*", True)
-    assert found is not None
-    assert found.text == "the binding would match if the topic had '/' instead of '.'"
-    found = KeyComparison(MQTT, "a.b.c", "topic").difference("a/+", True)
-    assert found is not None
-    assert found.text == "the binding would match if the topic had one word less (without 'c')"
+    miss = KeyComparison(MQTT, swap("a.b"), "topic").difference("a/+", True)
+    assert miss is not None
+    assert miss.text == "the binding would match if the topic had '/' instead of '.'"
+    miss = KeyComparison(AMQP, swap("a.b"), "topic").difference("a.*", True)
+    assert miss is not None
+    assert miss.text == "the binding would match if the topic had '/' instead of '.'"
+    miss = KeyComparison(MQTT, "a.b.c", "topic").difference("a/+", True)
+    assert miss is not None
+    assert miss.text == "the binding would match if the topic had one word less (without 'c')"
 
 
 def test_a_wildcard_character_of_a_direct_exchange_is_a_plain_character() -> None:
     assert difference("orders.new", "orders.*", False) is None
     assert difference("orders.new.x", "orders.*", False) is None
-    found = difference("orders.*", "Orders.*", False)
-    assert found is not None and found.kind == "case"
+    miss = difference("orders.*", "Orders.*", False)
+    assert miss is not None and miss.kind == "case"
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,10 @@ def test_the_one_header_that_differs_is_named(
     arguments: dict[str, Any], headers: dict[str, Any], text: str
 ) -> None:
     comparison = HeaderComparison(headers)
-    found = comparison.difference(arguments)
-    assert found is None or comparison.similar([arguments]) == [0]
-    assert (found is None) == (text == "")
-    assert found is None or text in found.text
+    miss = comparison.difference(arguments)
+    assert miss is None or comparison.similar([arguments]) == [0]
+    assert (miss is None) == (text == "")
+    assert miss is None or text in miss.text
 
 
 def test_near_misses_name_the_other_exchange_that_has_the_binding() -> None:

@@ -126,7 +126,7 @@ def test_a_pattern_that_may_take_long_is_not_found_in_long_texts(text: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("pattern", "found", "others"),
+    ("pattern", "matching", "others"),
     [
         ("^[[:upper:]]+$", ["A", "XYZ"], ["a", ":]", "u]", "\u00c4"]),
         ("^[^[:alpha:]-]$", ["1", "[", ":"], ["a", "Z", "-"]),
@@ -142,15 +142,15 @@ def test_a_pattern_that_may_take_long_is_not_found_in_long_texts(text: str) -> N
 )
 @pytest.mark.filterwarnings("error")
 def test_posix_classes_mean_the_same_as_in_rabbitmq(
-    pattern: str, found: list[str] | None, others: list[str]
+    pattern: str, matching: list[str] | None, others: list[str]
 ) -> None:
-    if found is None:
+    if matching is None:
         with pytest.raises(PreconditionFailed, match="is not a POSIX class within brackets"):
             bounded_pattern(pattern)
         return
     check_regex(pattern)
     for compiled in (bounded_pattern(pattern), pattern_of(pattern)):
-        assert [text for text in found if not is_found(compiled, text)] == []
+        assert [text for text in matching if not is_found(compiled, text)] == []
         assert [text for text in others if is_found(compiled, text)] == []
 
 

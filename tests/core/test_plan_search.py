@@ -473,13 +473,13 @@ class CachedPlans(RuleBasedStateMachine):
     )
     def bind(self, source: str, to: str, key: str, unbind: bool) -> None:
         vhost = self.world.vhost
-        found = vhost.queues.get(to) or vhost.exchanges.get(to)
-        if found is None or source not in vhost.exchanges:
+        target = vhost.queues.get(to) or vhost.exchanges.get(to)
+        if target is None or source not in vhost.exchanges:
             return
         if unbind:
-            vhost.unbind(source, Binding(key, found))
+            vhost.unbind(source, Binding(key, target))
         else:
-            vhost.bind(source, Binding(key, found))
+            vhost.bind(source, Binding(key, target))
 
     @rule(name=st.sampled_from(["a/+", "+/b", "#", "b/a/c", "x/#"]), leaves=st.booleans())
     def subscribe(self, name: str, leaves: bool) -> None:

@@ -31,15 +31,15 @@ def test_walk_while_queues_come_and_go(changes: list[tuple[bool, int]], first: i
     for added, number in changes[:first]:
         change(added, number)
     ever, always = set(model), set(model)
-    found: list[str] = []
+    walked: list[str] = []
     later = iter(changes[first:])
     for group in names.groups():
-        found += group
+        walked += group
         change(*next(later, (True, 0)))
         ever |= model
         always &= model
-    assert always <= set(found) <= ever
-    assert len(found) == len(set(found))
+    assert always <= set(walked) <= ever
+    assert len(walked) == len(set(walked))
     assert sorted(name for group in names.groups() for name in group) == sorted(model)
 
 

@@ -28,9 +28,9 @@ def member(users: Users, name: str = "ann", role: str = "devices") -> User:
 
 
 def identity(user: User, vhost: str = "/") -> Identity:
-    found = user.for_vhost(vhost)
-    assert found is not None
-    return found
+    permissions = user.for_vhost(vhost)
+    assert permissions is not None
+    return permissions
 
 
 def test_a_role_gives_its_users_permissions_and_rules_with_their_own_names(users: Users) -> None:
@@ -160,12 +160,12 @@ def test_a_review_after_a_change_of_a_role_takes_small_shares() -> None:
     review = Review(agenda, 32, lambda: list(range(100)), seen.append)
 
     def counts() -> list[int]:
-        found = []
+        reviewed = []
         while not agenda.idle:
             before = len(seen)
             agenda.turn()
-            found.append(len(seen) - before)
-        return found
+            reviewed.append(len(seen) - before)
+        return reviewed
 
     review.start()
     assert counts() == [32, 32, 32, 4]

@@ -106,11 +106,11 @@ def test_unused_publish_contexts_are_removed_in_slices() -> None:
         client = world.mqtt(f"c{user}", user=f"user-{user}/guest")
         client.send(b"".join(mqtt_publish(f"t/{number}", b"x") for number in range(routes)))
         clients.append(client)
-    found = [context for context in contexts if context.routes]
-    assert len(found) == users and all(len(one.routes) == routes for one in found)
+    caching = [context for context in contexts if context.routes]
+    assert len(caching) == users and all(len(one.routes) == routes for one in caching)
 
     def cached() -> int:
-        return sum(len(context.routes) for context in found)
+        return sum(len(context.routes) for context in caching)
 
     for client in clients[1:]:
         client.connection.on_closed()

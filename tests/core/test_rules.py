@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import Any
 
@@ -10,8 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.access.identity import READ_ALL, READ_NONE, READ_SOME, Identity
-from broker.access.rules import RULES_MAX, Rule, UserPermissions
+from broker.access.roles import RoleGrant
+from broker.access.rules import RULES_MAX, Rule, UserPermissions, check_rule_variables
+from broker.access.users import Users
 from broker.errors import PreconditionFailed
+from broker.store.memory import MemoryStore
 from matching.grammar import AMQP, MQTT, swap
 
 WORDS = ("a", "b", "$x", "")
@@ -182,6 +186,60 @@ def test_topic_permissions_are_regular_expressions_in_which_names_are_literal() 
 def test_an_invalid_rule_is_refused_with_its_reason(rules: list[str], reason: str) -> None:
     with pytest.raises(PreconditionFailed, match=reason):
         UserPermissions("u", "/", ("", "", ""), rules)
+
+
+VARIABLES = "there are {username}, {vhost}, {client_id}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        (
+            "allow publish a/{user}/#",
+            "there is no variable {user}; the nearest is {username}, and ",
+        ),
+        ("deny all {clientid}", "there is no variable {clientid}; the nearest is {client_id}, and"),
+        ("allow all ${username}/#", "there is no variable ${username}; the nearest is {username}"),
+        ("allow all {user_name}", VARIABLES),
+        (
+            "reserve client {client_id}-*",
+            "the nearest is {username}, and there are {username}, {vh",
+        ),
+    ],
+)
+def test_a_new_rule_with_a_misspelt_variable_is_refused_and_a_stored_one_is_kept(
+    rule: str, reason: str
+) -> None:
+    users = Users(MemoryStore())
+    users.define("ann", "", [])
+    users.set_permission("/", "ann", ".*", ".*", ".*")
+    with pytest.raises(PreconditionFailed) as refusal:
+        users.set_rules("/", "ann", ["allow all #", rule])
+    assert f"rule of user 'ann' in vhost '/': '{rule}': " in str(refusal.value)
+    assert reason in str(refusal.value)
+    assert users.by_name["ann"].rules == {}
+    if not rule.startswith("reserve"):
+        with pytest.raises(PreconditionFailed, match=re.escape(reason)) as refusal:
+            users.define_role("devices", {"/": RoleGrant(("", "", ""), [rule])})
+        assert str(refusal.value).startswith("role 'devices': rule in vhost '/': ")
+    # A version without this check has stored the rule: the user keeps its rules.
+    row = {"configure": "", "write": "", "read": "", "rules": [rule]}
+    users.add_permission("/", "ann", row)
+    assert users.by_name["ann"].rules == {"/": [rule]}
+    users.set_permission("/", "ann", ".*", ".*", ".*")
+    assert users.by_name["ann"].rules == {"/": [rule]}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "allow all {username}/{vhost}/{client_id}",
+        "allow all {3F2504E0-4F89-11D3-9A0C-0305E82C3301}/{}/{a b}/{",
+        "reserve client {username}-{vhost}-*",
+    ],
+)
+def test_variables_and_other_words_in_braces_are_accepted(rule: str) -> None:
+    check_rule_variables(rule)
 
 
 def test_a_topic_permission_that_may_take_long_allows_no_long_topic() -> None:

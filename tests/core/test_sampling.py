@@ -37,10 +37,10 @@ def consumer(sampling: Sampling) -> Amqp:
 def test_a_valid_context_is_read(trace: int, span: int, flags: int, version: str) -> None:
     text = f"{version}-{trace:032x}-{span:016x}-{flags:02x}"
     further = "" if version == "00" else "-more"
-    found = parse_trace_context(text + further, "a=b")
-    assert found is not None
-    assert (found.trace_id, found.span_id) == (f"{trace:032x}", f"{span:016x}")
-    assert (found.flags, found.sampled, found.state) == (flags, bool(flags & 1), "a=b")
+    context = parse_trace_context(text + further, "a=b")
+    assert context is not None
+    assert (context.trace_id, context.span_id) == (f"{trace:032x}", f"{span:016x}")
+    assert (context.flags, context.sampled, context.state) == (flags, bool(flags & 1), "a=b")
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_an_invalid_context_is_no_context(text: str) -> None:
 @given(st.text() | HEX)
 def test_no_text_breaks_the_parser(text: str) -> None:
     parse_trace_context(text, text)
-    found = parse_trace_context(RECORDED, text)
-    assert found is not None
-    assert found.state == (text if text.isascii() and text.isprintable() else "")
+    context = parse_trace_context(RECORDED, text)
+    assert context is not None
+    assert context.state == (text if text.isascii() and text.isprintable() else "")
 
 
 def test_a_state_that_is_too_long_is_left_out() -> None:
-    found = parse_trace_context(RECORDED, "a" * (TRACESTATE_MAX + 1))
-    assert found is not None and found.state == ""
+    context = parse_trace_context(RECORDED, "a" * (TRACESTATE_MAX + 1))
+    assert context is not None and context.state == ""
 
 
 # --- which messages are sampled

@@ -39,14 +39,14 @@ class Changing(Client):
 
     async def check(self, ports: Ports) -> None:
         """Check that the broker, after a start, has the definitions of `state` or of `ahead`."""
-        found = await self.read(ports)
-        if found != self.state and found != self.ahead:
+        definitions = await self.read(ports)
+        if definitions != self.state and definitions != self.ahead:
             raise AssertionError(
-                f"{self.name}: lacks {sorted(map(repr, self.state - found))}, "
-                f"has {sorted(map(repr, found - self.state))} too much; requested: "
+                f"{self.name}: lacks {sorted(map(repr, self.state - definitions))}, "
+                f"has {sorted(map(repr, definitions - self.state))} too much; requested: "
                 f"{None if self.ahead is None else sorted(map(repr, self.ahead ^ self.state))}"
             )
-        self.state, self.ahead = found, None
+        self.state, self.ahead = definitions, None
 
     def begin(self, ahead: set[Row]) -> None:
         self.ahead = frozenset(ahead)

@@ -60,7 +60,7 @@ class Home(World):
         """Close the files of the directory."""
         self.catalog.close()
 
-    def found(self) -> dict[str, object]:
+    def contents(self) -> dict[str, object]:
         """Return all contents: definitions, messages by queue and session, retained messages.
 
         The broker cannot be used afterwards.
@@ -97,7 +97,7 @@ class Home(World):
         If the stream is damaged, report the error that the reader gets, and continue at the next
         available offset, if the error names one.
         """
-        found: list[bytes] = []
+        rows: list[bytes] = []
         offset: int | str = "first"
         while True:
             reader = self.amqp()
@@ -107,14 +107,14 @@ class Home(World):
                     queue=name, consumer_tag=name, arguments={"x-stream-offset": offset}
                 )
             )
-            found += reader.bodies(frames)
+            rows += reader.bodies(frames)
             if not isinstance(frames[-1], spec.Channel.Close):
-                return found
+                return rows
             text = str(frames[-1].reply_text)
             self.reports.append(text)
             goes_on = re.search(r"the next available offset is (\d+)", text)
             if goes_on is None:
-                return found
+                return rows
             offset = int(goes_on[1])
 
 

@@ -15,8 +15,8 @@ from trellis.app import run
 
 def main(number: int, operation: str, directory: str) -> int:
     disk = HandledDisk()
-    disk.refuse = lambda asked, path: (
-        number if asked == operation and os.path.exists(f"{directory}.breaks") else 0
+    disk.refuse = lambda call, path: (
+        number if call == operation and os.path.exists(f"{directory}.breaks") else 0
     )
     return run(settings(data={"dir": directory}, auth={"guest": True}), disk=disk)
 

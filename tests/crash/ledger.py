@@ -63,7 +63,7 @@ class Feed:
 
     # -- verdicts
 
-    def judge_kept(self, found: dict[str, list[int]]) -> None:
+    def judge_kept(self, numbers_of: dict[str, list[int]]) -> None:
         """Check queues without consumers.
 
         Each confirmed message must be in each of its queues once, in order. At the end of each life
@@ -71,11 +71,14 @@ class Feed:
         one queue has an unconfirmed message, no queue may lack this message or an earlier one of
         the same life.
         """
-        for queue, numbers in found.items():
+        for queue, numbers in numbers_of.items():
             assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"
         for start, end in self.spans():
             came = [
-                number for numbers in found.values() for number in numbers if start <= number < end
+                number
+                for numbers in numbers_of.values()
+                for number in numbers
+                if start <= number < end
             ]
             cut = (
                 max(
@@ -84,7 +87,7 @@ class Feed:
                 )
                 + 1
             )
-            for queue, numbers in found.items():
+            for queue, numbers in numbers_of.items():
                 there = [number for number in numbers if start <= number < end]
                 wanted = self.meant_for(queue, start, cut)
                 assert there == wanted, (
@@ -117,24 +120,24 @@ class Feed:
         if once:
             assert len(firsts) == len(seen), f"{self.name} in {queue}: {disorder(seen)}"
 
-    def judge_at_least_once(self, queue: str, found: list[int]) -> None:
+    def judge_at_least_once(self, queue: str, numbers: list[int]) -> None:
         """Check a queue without consumers, whose publisher sends unconfirmed messages again.
 
         Each confirmed message must be in the queue, and no message more often than it was sent.
         """
-        self.judge_seen(queue, found, False)
-        for number in set(found):
+        self.judge_seen(queue, numbers, False)
+        for number in set(numbers):
             most = 1 + self.again.get(number, 0)
-            assert found.count(number) <= most, (
-                f"{self.name} in {queue}: {number} came {found.count(number)} times, not {most}"
+            assert numbers.count(number) <= most, (
+                f"{self.name} in {queue}: {number} came {numbers.count(number)} times, not {most}"
             )
 
-    def judge_everything(self, queue: str, found: list[int]) -> None:
+    def judge_everything(self, queue: str, numbers: list[int]) -> None:
         """Check that the queue has each message of the publisher once, in order."""
         everything = range(len(self.queues))
-        assert found == list(everything), (
+        assert numbers == list(everything), (
             f"{self.name} in {queue}: of {len(everything)}, lacks "
-            f"{sorted(set(everything) - set(found))[:20]}; {disorder(found)}"
+            f"{sorted(set(everything) - set(numbers))[:20]}; {disorder(numbers)}"
         )
 
 
@@ -148,8 +151,8 @@ def disorder(numbers: list[int]) -> str:
 
 def by_feed(bodies: list[bytes]) -> dict[str, list[int]]:
     """Return publisher name -> numbers of its messages, in the order of `bodies`."""
-    found: dict[str, list[int]] = {}
+    numbers_of: dict[str, list[int]] = {}
     for body in bodies:
         name, number = read_body(body)
-        found.setdefault(name, []).append(number)
-    return found
+        numbers_of.setdefault(name, []).append(number)
+    return numbers_of

@@ -332,7 +332,7 @@ class Storm:
             for changing in self.changing:
                 await changing.check(ports)
             await self._finish(ports)
-            found = {
+            messages = {
                 queue: await self._drain(ports, queue)
                 for queue in QUEUES
                 if queue not in ("expire", "reject")
@@ -344,9 +344,9 @@ class Storm:
             await broker.end()
         finally:
             broker.kill()
-        self._judge_amqp(found)
-        self._judge_mqtt(found)
-        self._judge_streams(rows, by_feed(found["numbered"]))
+        self._judge_amqp(messages)
+        self._judge_mqtt(messages)
+        self._judge_streams(rows, by_feed(messages["numbered"]))
         assert look(self.directory) == [], "the store is whole"
 
     async def _finish(self, ports: Ports) -> None:
@@ -388,17 +388,17 @@ class Storm:
 
     async def _drain(self, ports: Ports, queue: str) -> list[bytes]:
         client = await Amqp.connect(ports.amqp)
-        found: list[bytes] = []
+        bodies: list[bytes] = []
         left = await client.depth(queue)
         await client.consume(queue, no_ack=True)
         async with asyncio.timeout(PATIENCE):
-            while len(found) < left:
+            while len(bodies) < left:
                 event = await client.event()
                 assert isinstance(event, Delivered), event
-                found.append(event.body)
+                bodies.append(event.body)
         assert await client.depth(queue) == 0
         await client.leave()
-        return found
+        return bodies
 
     async def _read(self, ports: Ports, queue: str) -> list[Row]:
         """Return all rows of a stream."""
@@ -416,10 +416,10 @@ class Storm:
         self.events.feed.judge_kept({"events": events.get("events", [])})
         self.numbering.feed.judge_everything("events", events.get("numbering", []))
         self.numbering.feed.judge_everything("numbered", numbered.get("numbering", []))
-        for offset, row in enumerate(rows["events"][: len(self.following.told)]):
+        for offset, row in enumerate(rows["events"][: len(self.following.received)]):
             self.following.take(row, offset)
-        assert len(self.following.told) <= len(rows["events"]), (
-            "a reader was told more than there is"
+        assert len(self.following.received) <= len(rows["events"]), (
+            "a reader received more rows than there are"
         )
         recorded = Recorded(rows["journal"])
         for feed in [*(client.feed for client in self.publishers), self.worker.receipts]:
@@ -431,9 +431,9 @@ class Storm:
                     count == 1 if deal.committed else count == 0 if deal.rolled_back else count <= 1
                 ), f"{body[:40]!r}: {count} times"
 
-    def _judge_amqp(self, found: dict[str, list[bytes]]) -> None:
-        kept = {queue: by_feed(found[queue]) for queue in ("keep", "also")}
-        for body in found["work"]:
+    def _judge_amqp(self, messages: dict[str, list[bytes]]) -> None:
+        kept = {queue: by_feed(messages[queue]) for queue in ("keep", "also")}
+        for body in messages["work"]:
             self.worker.take(read_body(body))
         for feeder in [*self.feeders, self.bulk]:
             feeder.feed.judge_kept({queue: kept[queue].pop(feeder.name, []) for queue in kept})
@@ -441,11 +441,11 @@ class Storm:
             feeder.feed.judge_seen("work", mine, False)
         assert not any(kept.values()), "another publisher wrote there"
         self.deals.judge(
-            [read_body(body) for body in found["deals"]],
-            {queue: found[queue] for queue in self.deals.targets},
+            [read_body(body) for body in messages["deals"]],
+            {queue: messages[queue] for queue in self.deals.targets},
             self.dealer.feed,
         )
-        dead = by_feed(found["dead"]).get("mourner", [])
+        dead = by_feed(messages["dead"]).get("mourner", [])
         self.mourner.feed.judge_kept(
             {"reject": [], "expire": []}
             | {
@@ -455,19 +455,21 @@ class Storm:
                 for queue in ("reject", "expire")
             }
         )
-        self.worker.receipts.judge_kept({"receipts": by_feed(found["receipts"]).get("worker", [])})
+        self.worker.receipts.judge_kept(
+            {"receipts": by_feed(messages["receipts"]).get("worker", [])}
+        )
 
-    def _judge_mqtt(self, found: dict[str, list[bytes]]) -> None:
+    def _judge_mqtt(self, bodies: dict[str, list[bytes]]) -> None:
         heard: dict[int, dict[str, list[int]]] = {1: {}, 2: {}}
         for qos, messages in self.subscriber.handed.items():
             for name, number in messages:
                 heard[qos].setdefault(name, []).append(number)
         assert set(heard[2]) <= {"two"} and set(heard[1]) <= {"one", "crossing"}
-        self.one.feed.judge_at_least_once("one", by_feed(found["one"]).get("one", []))
+        self.one.feed.judge_at_least_once("one", by_feed(bodies["one"]).get("one", []))
         self.one.feed.judge_seen("subscriber", heard[1].get("one", []), False)
-        self.crossing.feed.judge_kept({"cross": by_feed(found["cross"]).get("crossing", [])})
+        self.crossing.feed.judge_kept({"cross": by_feed(bodies["cross"]).get("crossing", [])})
         self.crossing.feed.judge_seen("subscriber", heard[1].get("crossing", []), False)
-        self.two.feed.judge_everything("two", by_feed(found["two"]).get("two", []))
+        self.two.feed.judge_everything("two", by_feed(bodies["two"]).get("two", []))
         self.two.feed.judge_everything("subscriber", heard[2].get("two", []))
 
 
@@ -477,8 +479,8 @@ async def storm(directory: Path, seed: int, kills: list[str]) -> Storm:
     Then check that the broker has kept everything that it confirmed. `kills` has the kind of each
     kill.
     """
-    made = Storm(directory, seed)
+    storm_run = Storm(directory, seed)
     for kind in kills:
-        await made.live(kind)
-    await made.judge()
-    return made
+        await storm_run.live(kind)
+    await storm_run.judge()
+    return storm_run

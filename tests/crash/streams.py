@@ -116,14 +116,14 @@ class Following(Client):
         super().__init__(name, seed)
         self.queue = queue
         #: The body of the row at each offset, from 0 on.
-        self.told: list[bytes] = []
+        self.received: list[bytes] = []
 
     async def live(self, ports: Ports) -> None:
         client = await Amqp.connect(ports.amqp)
         offset = (
-            len(self.told)
+            len(self.received)
             if self.random.random() < 0.5
-            else self.random.randrange(len(self.told) + 1)
+            else self.random.randrange(len(self.received) + 1)
         )
         await client.consume(self.queue, prefetch=50, x_stream_offset=offset)
         while True:
@@ -135,12 +135,12 @@ class Following(Client):
 
     def take(self, row: Row, offset: int) -> None:
         assert row.offset == offset, f"offset {row.offset} came instead of {offset}"
-        if offset < len(self.told):
-            assert self.told[offset] == row.body, (
-                f"offset {offset} was {self.told[offset][:40]!r}, and is {row.body[:40]!r}"
+        if offset < len(self.received):
+            assert self.received[offset] == row.body, (
+                f"offset {offset} was {self.received[offset][:40]!r}, and is {row.body[:40]!r}"
             )
         else:
-            self.told.append(row.body)
+            self.received.append(row.body)
 
 
 class Recorded:
@@ -159,15 +159,15 @@ class Recorded:
         """Check that the journal has all confirmed messages, in order, and no message more often
         than the publisher sent it.
         """
-        found = self.numbers.get(feed.name, [])
-        lacking = sorted(feed.confirmed - set(found))
+        numbers = self.numbers.get(feed.name, [])
+        lacking = sorted(feed.confirmed - set(numbers))
         assert not lacking, (
             f"{feed.name}: {lacking[:20]} were confirmed, and are not in the journal"
         )
-        for number, count in Counter(found).items():
+        for number, count in Counter(numbers).items():
             most = 1 + feed.again.get(number, 0)
             assert count <= most, (
                 f"{feed.name}: {number} is in the journal {count} times, not {most}"
             )
-        firsts = list(dict.fromkeys(found))
+        firsts = list(dict.fromkeys(numbers))
         assert firsts == sorted(firsts), f"{feed.name}: the journal is not in order"

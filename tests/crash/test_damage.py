@@ -37,9 +37,9 @@ def whole(left: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, obj
     shutil.copytree(left, there)
     home = Home(there)
     assert home.reports == []
-    found = home.found()
+    contents = home.contents()
     home.leave()
-    return found
+    return contents
 
 
 def files_of(directory: Path) -> list[str]:
@@ -81,15 +81,15 @@ def judge(directory: Path, whole: dict[str, object]) -> list[str]:
     try:
         home = Home(directory)
     except StoreError as error:
-        said = str(error)
-        assert str(directory) in said and "\n" not in said, said
+        text = str(error)
+        assert str(directory) in text and "\n" not in text, text
         # The catalog is read before the log is changed, so its error leaves the log as it was.
-        if "catalog" in said:
+        if "catalog" in text:
             assert {name: (directory / name).read_bytes() for name in before} == before
-        return [f"error: {said}"]
-    found = home.found()
+        return [f"error: {text}"]
+    contents = home.contents()
     home.leave()
-    for name, value in found.items():
+    for name, value in contents.items():
         if name.startswith("messages of "):
             assert isinstance(value, list) and len(set(value)) == len(value), f"{name}: twice"
             words = {"session": b"sent", "limited": b"", "tape": b"one"}.get(
@@ -102,12 +102,12 @@ def judge(directory: Path, whole: dict[str, object]) -> list[str]:
                     if words == b"last"
                     else words + b" " + b"%04d " % int(number) * 30
                 ), body
-    assert isinstance(found["retained"], list)
-    for key, body in found["retained"]:
+    assert isinstance(contents["retained"], list)
+    for key, body in contents["retained"]:
         assert int(body.split()[1]) % TOPICS == int(key[3:]), (key, body)
-    if found != whole:
+    if contents != whole:
         assert home.reports, (
-            f"silence about {[name for name in whole if found.get(name) != whole[name]]}"
+            f"silence about {[name for name in whole if contents.get(name) != whole[name]]}"
         )
     return home.reports
 
@@ -149,7 +149,7 @@ def test_a_flipped_bit_in_the_catalogs_wal_is_an_error_or_cuts_the_last_transact
     left: Path, whole: dict[str, object], tmp_path: Path
 ) -> None:
     size = (left / "catalog.sqlite-wal").stat().st_size
-    said: set[str] = set()
+    kinds: set[str] = set()
     for at in [0, 9, 20, 30, 40, 60, *range(100, size, size // 12), size - 1]:
         target = tmp_path / str(at)
         shutil.copytree(left, target)
@@ -157,9 +157,9 @@ def test_a_flipped_bit_in_the_catalogs_wal_is_an_error_or_cuts_the_last_transact
         data[at] ^= 4
         (target / "catalog.sqlite-wal").write_bytes(data)
         [line] = judge(target, whole)
-        said.add(line.partition(" ")[0])
+        kinds.add(line.partition(" ")[0])
         assert "catalog.sqlite-wal'" in line or "cut: catalog.sqlite-wal at " in line
-    assert said == {"error:", "cut:"}
+    assert kinds == {"error:", "cut:"}
 
 
 def first_segment(directory: Path) -> Path:
@@ -168,8 +168,8 @@ def first_segment(directory: Path) -> Path:
 
 def gone(pattern: str, newest: bool = False) -> Callable[[Path], None]:
     def remove(directory: Path) -> None:
-        found = sorted(directory.glob(pattern))
-        found[-1 if newest else 0].unlink()
+        files = sorted(directory.glob(pattern))
+        files[-1 if newest else 0].unlink()
 
     return remove
 

@@ -125,8 +125,8 @@ def faults(packets: list[Recorded]) -> tuple[list[str], list[str]]:
     for packet in packets:
         exchanges.take(packet)
     return tuple(  # type: ignore[return-value]
-        [fault.partition(":")[0] for fault in found]
-        for found in (exchanges.publisher_faults, exchanges.broker_faults)
+        [fault.partition(":")[0] for fault in messages]
+        for messages in (exchanges.publisher_faults, exchanges.broker_faults)
     )
 
 

@@ -40,7 +40,7 @@ def test_broker_that_is_killed_five_times_keeps_its_guarantees(tmp_path: Path) -
     for feed in [*(client.feed for client in ended.publishers), ended.worker.receipts]:
         assert len(feed.confirmed) > 10, feed.name
     assert len(ended.worker.settled) > 10 and any(deal.committed for deal in ended.deals.deals)
-    assert len(ended.following.told) > 10
+    assert len(ended.following.received) > 10
     assert all(changing.changes > 10 for changing in ended.changing)
 
 

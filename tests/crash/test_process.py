@@ -72,15 +72,15 @@ async def take(port: int, count: int, queue: str = "q") -> list[bytes]:
     client = await Amqp.connect(port)
     assert await client.depth(queue) >= count
     await client.consume(queue, prefetch=count)
-    found: list[Delivered] = []
+    deliveries: list[Delivered] = []
     async with asyncio.timeout(PATIENCE):
-        while len(found) < count:
+        while len(deliveries) < count:
             event = await client.event()
             assert isinstance(event, Delivered), event
-            found.append(event)
-        await client.send(acknowledgement(found[-1].tag, True))
+            deliveries.append(event)
+        await client.send(acknowledgement(deliveries[-1].tag, True))
         await client.leave()
-    return [one.body for one in found]
+    return [one.body for one in deliveries]
 
 
 def run(work: Callable[[], object]) -> None:
@@ -97,8 +97,8 @@ def test_a_second_process_is_refused_and_the_first_is_not_disturbed(tmp_path: Pa
         client = await confirming(broker.amqp.port)
         await publish(client, 0, 10)
         await confirmed(client, 10)
-        said = await asyncio.to_thread(refused, tmp_path)
-        assert said == (
+        output = await asyncio.to_thread(refused, tmp_path)
+        assert output == (
             f"trellis: the data directory '{tmp_path}' is in use by process {broker.process.pid}; "
             "one process at a time may use it"
         )
@@ -304,17 +304,17 @@ def _breaks(
 
     try:
         run(work)
-        said = process.communicate(timeout=PATIENCE)[1].splitlines()
+        output = process.communicate(timeout=PATIENCE)[1].splitlines()
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 1
-    assert [line for line in said if "Traceback" in line] == []
+    assert [line for line in output if "Traceback" in line] == []
     assert (
-        said[-1].startswith("trellis: stopped: cannot write to the data directory: cannot ")
-        and reason in said[-1]
-    ), said
-    assert sum(line.startswith("trellis:") for line in said) == 1
+        output[-1].startswith("trellis: stopped: cannot write to the data directory: cannot ")
+        and reason in output[-1]
+    ), output
+    assert sum(line.startswith("trellis:") for line in output) == 1
     if reason != "File too large":
         assert heard[0] == 10
     again = BrokerProcess("--data-dir", str(directory))

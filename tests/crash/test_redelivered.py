@@ -125,13 +125,13 @@ async def take(port: int, queue: str, count: int) -> dict[int, bool]:
     """Consume `count` messages, settle none, and return number -> redelivered flag."""
     client = await Amqp.connect(port)
     await client.consume(queue, prefetch=count)
-    found: dict[int, bool] = {}
+    flags: dict[int, bool] = {}
     async with asyncio.timeout(PATIENCE):
-        while len(found) < count:
+        while len(flags) < count:
             event = await client.event()
             assert isinstance(event, Delivered), event
-            found[int(event.body)] = event.redelivered
-    return found
+            flags[int(event.body)] = event.redelivered
+    return flags
 
 
 @pytest.mark.parametrize("queue", QUEUES)
@@ -154,10 +154,10 @@ def test_broker_that_stops_in_order_redelivers_exactly_the_unsettled_deliveries(
         broker.kill()
     broker = BrokerProcess("--data-dir", str(tmp_path / "d"))
     try:
-        found = asyncio.run(take(broker.amqp.port, queue, 50))
+        flags = asyncio.run(take(broker.amqp.port, queue, 50))
     finally:
         broker.kill()
-    assert found == {number: number < 10 for number in range(50)}
+    assert flags == {number: number < 10 for number in range(50)}
 
 
 @pytest.mark.long

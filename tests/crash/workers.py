@@ -161,16 +161,16 @@ class Transacting(Client):
                 deal.committed = True
                 settled.update(deal.inputs)
 
-    def judge(self, left: list[Message], found: dict[str, list[bytes]], feed: Feed) -> None:
+    def judge(self, left: list[Message], moved: dict[str, list[bytes]], feed: Feed) -> None:
         """Check that each transaction had all of its effects or none.
 
         Each message of the source queue must have been moved by one transaction, or still wait
-        there. `left` has the waiting messages, `found` the messages of the target queues.
+        there. `left` has the waiting messages, `moved` the messages of the target queues.
         """
         there = {
-            queue: {body: at for at, body in enumerate(bodies)} for queue, bodies in found.items()
+            queue: {body: at for at, body in enumerate(bodies)} for queue, bodies in moved.items()
         }
-        for queue, bodies in found.items():
+        for queue, bodies in moved.items():
             assert len(bodies) == len(there[queue]), f"{queue}: something is there twice"
         taken: dict[Message, int] = {}
         for deal in self.deals:

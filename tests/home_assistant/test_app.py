@@ -106,12 +106,12 @@ class Client:
 
 
 @contextmanager
-def clients(*made: Client) -> Iterator[None]:
+def clients(*to_close: Client) -> Iterator[None]:
     """Disconnect the clients after the test."""
     try:
         yield
     finally:
-        for client in made:
+        for client in to_close:
             client.close()
 
 
@@ -123,10 +123,10 @@ def test_home_assistant_finds_and_uses_the_broker(tmp_path: Path) -> None:
     home, device = Client("home-assistant", will=True), Client("sensor")
     with running(tmp_path, options, supervisor.url) as app, clients(home, device):
         broker = app.addresses()["mqtt"]
-        method, path, found = supervisor.next()
+        method, path, discovery = supervisor.next()
         assert (method, path) == ("POST", "/discovery")
-        assert found["service"] == "mqtt"
-        config = found["config"]
+        assert discovery["service"] == "mqtt"
+        config = discovery["config"]
         assert (config["host"], config["port"]) == (socket.gethostname(), 1883)
         assert config["ssl"] is False
         assert config["protocol"] == "5"
@@ -240,14 +240,16 @@ def python_of_all_users() -> str:
 
     Skip the test if there is no such interpreter.
     """
-    found = shutil.which("python3", path="/usr/bin:/usr/local/bin") or ""
+    interpreter = shutil.which("python3", path="/usr/bin:/usr/local/bin") or ""
     code = "import sys; print(*sys.version_info[:2])"
-    if not found or not others_may_enter(Path(found).resolve().parent):
+    if not interpreter or not others_may_enter(Path(interpreter).resolve().parent):
         pytest.skip("there is no Python that every user may run")
-    version = subprocess.run([found, "-c", code], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run(
+        [interpreter, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     if version.split() != [str(number) for number in sys.version_info[:2]]:
-        pytest.skip(f"{found} and the Python of the tests have different versions")
-    return found
+        pytest.skip(f"{interpreter} and the Python of the tests have different versions")
+    return interpreter
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process of another user")

@@ -246,18 +246,18 @@ def _message(body: bytes, properties: Properties) -> aio_pika.Message:
 
 
 def _delivery(message: AbstractIncomingMessage) -> Delivery:
-    found = {name: getattr(message, name) for name in _UNCONVERTED}
-    found["delivery_mode"] = message.delivery_mode and int(message.delivery_mode)
-    found["cluster_id"] = message.cluster_id
+    properties = {name: getattr(message, name) for name in _UNCONVERTED}
+    properties["delivery_mode"] = message.delivery_mode and int(message.delivery_mode)
+    properties["cluster_id"] = message.cluster_id
     if isinstance(message.expiration, int | float):
-        found["expiration"] = str(round(message.expiration * 1000))
+        properties["expiration"] = str(round(message.expiration * 1000))
     if message.timestamp is not None:
-        found["timestamp"] = int(message.timestamp.timestamp())
+        properties["timestamp"] = int(message.timestamp.timestamp())
     return Delivery(
         message.body,
         message.exchange or "",
         message.routing_key or "",
         bool(message.redelivered),
-        present_properties(found),
+        present_properties(properties),
         message,
     )

@@ -100,8 +100,8 @@ class AmqplibClient(AmqpClient):
         return fate
 
     def get(self, queue: str) -> Delivery | None:
-        found = self._call("get", queue)
-        return None if found is None else _delivery(found)
+        message = self._call("get", queue)
+        return None if message is None else _delivery(message)
 
     def prefetch(self, count: int) -> None:
         self._call("prefetch", count)
@@ -154,15 +154,15 @@ def _snake(name: str) -> str:
     return re.sub(r"[A-Z]", lambda match: "_" + match[0].lower(), name)
 
 
-def _delivery(found: Mapping[str, Any]) -> Delivery:
+def _delivery(message: Mapping[str, Any]) -> Delivery:
     properties = present_properties(
-        {_snake(name): value for name, value in found["properties"].items()}
+        {_snake(name): value for name, value in message["properties"].items()}
     )
     return Delivery(
-        b64decode(found["body"]),
-        found["exchange"],
-        found["key"],
-        found["redelivered"],
+        b64decode(message["body"]),
+        message["exchange"],
+        message["key"],
+        message["redelivered"],
         properties,
-        found["tag"],
+        message["tag"],
     )

@@ -201,9 +201,9 @@ class KombuClient(AmqpClient):
 
 def _delivery(message: Any) -> Delivery:
     info = message.delivery_info
-    found = dict(message.properties)
-    found["headers"] = found.pop("application_headers", None) or message.headers
-    found["content_type"], found["content_encoding"] = (
+    properties = dict(message.properties)
+    properties["headers"] = properties.pop("application_headers", None) or message.headers
+    properties["content_type"], properties["content_encoding"] = (
         message.content_type,
         message.content_encoding,
     )
@@ -214,6 +214,6 @@ def _delivery(message: Any) -> Delivery:
         info["exchange"],
         info["routing_key"],
         info["redelivered"],
-        present_properties(found),
+        present_properties(properties),
         message,
     )

@@ -191,7 +191,7 @@ class PikaClient(AmqpClient):
 
 
 def _delivery(method: Any, properties: Any, body: bytes) -> Delivery:
-    found = present_properties({name: getattr(properties, name) for name in _PROPERTIES})
+    fields = present_properties({name: getattr(properties, name) for name in _PROPERTIES})
     return Delivery(
-        body, method.exchange, method.routing_key, method.redelivered, found, method.delivery_tag
+        body, method.exchange, method.routing_key, method.redelivered, fields, method.delivery_tag
     )

@@ -120,10 +120,10 @@ def every_mqtt(mqtt_peer: MqttPeers) -> dict[str, MqttClient]:
 
 
 def _connect_installed(names: tuple[str, ...], connect: Callable[[str], T]) -> dict[str, T]:
-    found: dict[str, T] = {}
+    clients: dict[str, T] = {}
     for name in names:
         try:
-            found[name] = connect(name)
+            clients[name] = connect(name)
         except pytest.skip.Exception:
             continue  # The library's own tests report the missing runtime.
-    return found
+    return clients

@@ -49,8 +49,10 @@ class MqttjsClient(MqttClient):
         self._call("publish", topic, b64encode(payload).decode(), qos, retain)
 
     def receive(self) -> Received:
-        found = self._call("receive")
-        return Received(found["topic"], b64decode(found["payload"]), found["qos"], found["retain"])
+        message = self._call("receive")
+        return Received(
+            message["topic"], b64decode(message["payload"]), message["qos"], message["retain"]
+        )
 
     def disconnect(self) -> None:
         self._open = False

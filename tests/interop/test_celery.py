@@ -120,8 +120,8 @@ def workers(
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_results_are_returned(workers: Callable[..., Worker], kind: str) -> None:
     worker = workers(kind)
-    found = [worker.tasks.add.delay(number, 1) for number in range(50)]
-    assert [one.get(timeout=PATIENCE) for one in found] == [number + 1 for number in range(50)]
+    results = [worker.tasks.add.delay(number, 1) for number in range(50)]
+    assert [one.get(timeout=PATIENCE) for one in results] == [number + 1 for number in range(50)]
 
 
 @pytest.mark.long
@@ -138,10 +138,10 @@ def test_a_chord_waits_for_all(
     from celery import chord, group
 
     worker = workers("classic", f"file://{tmp_path_factory.mktemp('results')}")
-    found = chord(group(worker.tasks.add.s(number, number) for number in range(10)))(
+    total = chord(group(worker.tasks.add.s(number, number) for number in range(10)))(
         worker.tasks.total.s()
     )
-    assert found.get(timeout=PATIENCE) == 90
+    assert total.get(timeout=PATIENCE) == 90
 
 
 @pytest.mark.long

@@ -114,8 +114,8 @@ def test_routing_keys_that_are_no_valid_topics_reach_only_queues(
     for key in keys:
         assert amqp.publish(b"", key, "amq.topic", mandatory=True) == "ack"
     assert mqtt.receive().topic == f"{unique}/after"
-    found = [amqp.get(unique) for _ in keys]
-    assert [delivery.routing_key for delivery in found if delivery] == keys
+    deliveries = [amqp.get(unique) for _ in keys]
+    assert [delivery.routing_key for delivery in deliveries if delivery] == keys
 
 
 def test_topic_longer_than_a_routing_key_reaches_only_subscribers(

@@ -169,10 +169,10 @@ def evaluated(
     for job in ("", "rabbitmq"):
         queries = {panel.name: panel.query for panel in panels if panel.job == job}
         seen = [one for one in scrapes if not job or one["labels"]["job"] == job]
-        asked = {"scrapes": seen, "queries": queries, "at": scrapes[-1]["time"]}
+        request = {"scrapes": seen, "queries": queries, "at": scrapes[-1]["time"]}
         done = subprocess.run(
             [engine],
-            input=json.dumps(asked),
+            input=json.dumps(request),
             capture_output=True,
             text=True,
             timeout=60,

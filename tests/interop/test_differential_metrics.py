@@ -197,11 +197,11 @@ def test_metric_values_equal_those_of_rabbitmq(sides: tuple[Side, Side], path: s
     different: dict[str, tuple[float | None, float | None]] = {"": (None, None)}
     while different and time.monotonic() < ends:
         theirs, ours = (side.page(path) for side in sides)
-        expected, found = sums(theirs, EQUAL), sums(ours, EQUAL)
+        expected, actual = sums(theirs, EQUAL), sums(ours, EQUAL)
         different = {
-            name: (expected[name], found[name])
-            for name in expected.keys() & found.keys()
-            if expected[name] != found[name]
+            name: (expected[name], actual[name])
+            for name in expected.keys() & actual.keys()
+            if expected[name] != actual[name]
         }
         sides[0].connection.process_data_events(0.2)
     assert not different

@@ -229,7 +229,7 @@ def test_both_cancel_the_consumers_of_a_deleted_stream(
 
 def publications(draw: random.Random, exchange: str, streams: list[str]) -> list[tuple[Any, ...]]:
     """Draw the arguments of 30 basic.publish calls."""
-    found: list[tuple[Any, ...]] = []
+    calls: list[tuple[Any, ...]] = []
     for number in range(30):
         fields = {
             "n": draw.choice([number, -1, 1 << 40]),
@@ -257,10 +257,10 @@ def publications(draw: random.Random, exchange: str, streams: list[str]) -> list
         )
         key = draw.choice(["a", "a.b", "b.c", "", *streams])
         body = b"%d" % number + b"x" * draw.choice([0, 5, 5_000, 200_000])
-        found.append(
+        calls.append(
             (draw.choice([exchange, "", "amq.direct"]), key, body, properties, draw.random() < 0.3)
         )
-    return found
+    return calls
 
 
 @pytest.mark.long

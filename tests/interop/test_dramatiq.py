@@ -18,20 +18,20 @@ PATIENCE = 20.0
 
 @pytest.fixture
 def peer(broker: BrokerProcess) -> Iterator[Any]:
-    made: Any = RabbitmqBroker(url=broker.amqp_url, max_priority=5, confirm_delivery=True)
-    yield made
-    made.close()
+    peer: Any = RabbitmqBroker(url=broker.amqp_url, max_priority=5, confirm_delivery=True)
+    yield peer
+    peer.close()
 
 
 def test_messages_are_processed_retried_and_delayed(peer: Any, unique: str) -> None:
-    found: list[str] = []
+    words: list[str] = []
     done = threading.Event()
 
     def work(word: str) -> None:
-        found.append(word)
-        if found.count("again") == 1 and word == "again":
+        words.append(word)
+        if words.count("again") == 1 and word == "again":
             raise ValueError("once more")
-        if len(found) == 4:
+        if len(words) == 4:
             done.set()
 
     declare: Any = dramatiq.actor
@@ -50,8 +50,8 @@ def test_messages_are_processed_retried_and_delayed(peer: Any, unique: str) -> N
     actor.send("again")
     worker.start()
     try:
-        assert done.wait(PATIENCE), found
-        assert sorted(found) == ["again", "again", "first", "late"] and found[-1] == "late"
+        assert done.wait(PATIENCE), words
+        assert sorted(words) == ["again", "again", "first", "late"] and words[-1] == "late"
     finally:
         worker.stop()
 

@@ -42,9 +42,9 @@ class Examples:
         readings = [
             re.fullmatch(rf"sensors/{sensor}/temperature: (-?\d+\.\d)", line) for line in lines
         ]
-        found = [float(reading[1]) for reading in readings if reading]
-        assert len(found) == count, lines
-        return found
+        temperatures = [float(reading[1]) for reading in readings if reading]
+        assert len(temperatures) == count, lines
+        return temperatures
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         """Start an example and return its process, which is killed at the end of the test."""

@@ -77,8 +77,8 @@ def test_rabbitmqadmin_runs_all_its_commands(
 
 def declare_list_and_delete(admin: Admin, tmp_path: Path) -> None:
     def rows(*words: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(admin("-f", "raw_json", "list", *words))
-        return found
+        objects: list[dict[str, Any]] = json.loads(admin("-f", "raw_json", "list", *words))
+        return objects
 
     admin("declare", "exchange", "name=rx", "type=topic")
     admin("declare", "queue", "name=rq", "durable=true", 'arguments={"x-max-length": 9}')
@@ -141,8 +141,8 @@ def declare_list_and_delete(admin: Admin, tmp_path: Path) -> None:
 
 def publish_get_and_set_limits(admin: Admin, tmp_path: Path) -> None:
     def rows(*words: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(admin("-f", "raw_json", *words))
-        return found
+        objects: list[dict[str, Any]] = json.loads(admin("-f", "raw_json", *words))
+        return objects
 
     admin("declare", "queue", "name=gq", "queue_type=quorum")
     words = ("publish", "routing_key=gq", "payload=hello", 'properties={"delivery_mode": 2}')
@@ -191,9 +191,11 @@ def close_connection(admin: Admin, broker: BrokerProcess) -> None:
 def test_flower_reads_queues(broker: BrokerProcess, admin: Admin) -> None:
     host, port = broker.addresses["http"]
     admin("declare", "queue", "name=celery")
-    asked = RabbitMQ(
+    client = RabbitMQ(
         broker.amqp_url.removesuffix("%2F") + "/", f"http://guest:guest@{host}:{port}/api/"
     )
-    found = asyncio.run(asked.queues(["celery"]))
-    assert [(one["name"], one["messages"], one["consumers"]) for one in found] == [("celery", 0, 0)]
+    queues = asyncio.run(client.queues(["celery"]))
+    assert [(one["name"], one["messages"], one["consumers"]) for one in queues] == [
+        ("celery", 0, 0)
+    ]
     admin("delete", "queue", "name=celery")

@@ -16,10 +16,10 @@ from tests.interop.client import PATIENCE
 
 
 def properties(kind: int, **given: Any) -> Any:
-    made = Properties(kind)  # type: ignore[no-untyped-call]  # paho has no types for it
+    properties = Properties(kind)  # type: ignore[no-untyped-call]  # paho has no types for it
     for name, value in given.items():
-        setattr(made, name, value)
-    return made
+        setattr(properties, name, value)
+    return properties
 
 
 def client(broker: BrokerProcess, name: str, **options: Any) -> aiomqtt.Client:

@@ -28,7 +28,7 @@ def test_requests_made_from_the_description_are_answered_as_described(
     broker = BrokerProcess()
     try:
         host, port = broker.addresses["http"]
-        found = subprocess.run(
+        completed = subprocess.run(
             [
                 str(Path(sys.executable).with_name("schemathesis")),
                 "run",
@@ -47,8 +47,8 @@ def test_requests_made_from_the_description_are_answered_as_described(
             text=True,
             timeout=600,
         )
-        assert found.returncode == 0, found.stdout[-5_000:] + found.stderr[-1_000:]
-        assert "passed" in found.stdout
+        assert completed.returncode == 0, completed.stdout[-5_000:] + completed.stderr[-1_000:]
+        assert "passed" in completed.stdout
         assert "http_call_failed" not in broker.log
         broker.stop()
     finally:

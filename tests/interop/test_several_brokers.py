@@ -139,8 +139,8 @@ def listed(machine: Machine, name: str, what: str) -> list[dict[str, Any]]:
         },
     )
     with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-        found: list[dict[str, Any]] = json.load(response)
-    return found
+        objects: list[dict[str, Any]] = json.load(response)
+    return objects
 
 
 def test_unknown_host_name_is_refused(machine: Machine) -> None:

@@ -27,12 +27,12 @@ OFFSETS: list[tuple[Any, list[int]]] = [
 def read(client: AmqpClient, queue: str, offset: object, count: int) -> list[Delivery]:
     """Consume `count` messages from `offset` on, acknowledge each, and return them."""
     tag = client.consume(queue, {"x-stream-offset": offset})
-    found = []
+    deliveries = []
     for _ in range(count):
-        found.append(client.receive())
-        client.ack(found[-1])
+        deliveries.append(client.receive())
+        client.ack(deliveries[-1])
     client.cancel(tag)
-    return found
+    return deliveries
 
 
 def place(delivery: Delivery) -> int:
@@ -52,8 +52,8 @@ def test_every_library_consumes_from_its_offset(
     for number in range(5):
         assert amqp.publish(b"\x00%d\xff" % number, unique) == "ack"
     amqp.prefetch(2)
-    found = read(amqp, unique, offset, len(numbers))
-    assert [(place(one), one.body, one.redelivered) for one in found] == [
+    deliveries = read(amqp, unique, offset, len(numbers))
+    assert [(place(one), one.body, one.redelivered) for one in deliveries] == [
         (number, b"\x00%d\xff" % number, False) for number in numbers
     ]
     amqp.delete_queue(unique)
@@ -148,8 +148,8 @@ def test_every_library_reads_mqtt_publications_from_a_stream(
         mqtt.publish(f"{unique}/kitchen/temp", body, qos)
     for name, reader in every_amqp.items():
         reader.prefetch(10)
-        found = read(reader, unique, "first", 2)
-        assert [(place(one), one.body, one.exchange, one.routing_key) for one in found] == [
+        deliveries = read(reader, unique, "first", 2)
+        assert [(place(one), one.body, one.exchange, one.routing_key) for one in deliveries] == [
             (number, body, "amq.topic", f"{unique}.kitchen.temp")
             for number, body in enumerate(bodies)
         ], name

@@ -250,11 +250,11 @@ class History:
 
 @pytest.fixture
 async def history(broker: BrokerProcess, unique: str) -> AsyncIterator[History]:
-    made = History(unique, broker.amqp_url)
-    made.fill_over_amqp()
-    await made.fill_over_mqtt(*broker.mqtt)
-    yield made
-    made.close()
+    history = History(unique, broker.amqp_url)
+    history.fill_over_amqp()
+    await history.fill_over_mqtt(*broker.mqtt)
+    yield history
+    history.close()
 
 
 def streams_in_go(*args: str) -> str:
@@ -292,8 +292,8 @@ async def test_streams(
         assert [line for line in output.splitlines() if line.startswith("row ")] == history.rows
         received: Any = await anext(aiter(subscriber.messages))
     assert received.payload == bytes(range(256))
-    found = received.properties
-    assert (found.ContentType, found.CorrelationData, found.UserProperty) == (
+    properties = received.properties
+    assert (properties.ContentType, properties.CorrelationData, properties.UserProperty) == (
         "text/x",
         b"c",
         [("n", "7")],

@@ -156,8 +156,8 @@ def test_the_java_client_s_own_tests(
         control.stop()
     results: dict[str, tuple[str, str]] = {}
     for line in done.stdout.splitlines():
-        if found := re.match(rf"(ok|failed|skipped) {PACKAGE}\.(\S+) ?(.*)", line):
-            results[found[2]] = found[1], found[3]
+        if match := re.match(rf"(ok|failed|skipped) {PACKAGE}\.(\S+) ?(.*)", line):
+            results[match[2]] = match[1], match[3]
     expected = {name for name in EXPECTED if name.startswith(f"{group}.")}
     failed = {name: why for name, (result, why) in results.items() if result == "failed"}
     skipped = {name for name, (result, _) in results.items() if result == "skipped"}

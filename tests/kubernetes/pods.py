@@ -29,10 +29,10 @@ class Release:
 
     def one(self, kind: str, name: str = "trellis") -> dict[str, Any]:
         """Return the object of this kind and name."""
-        [found] = [
+        [match] = [
             one for one in self.objects if (one["kind"], one["metadata"]["name"]) == (kind, name)
         ]
-        return found
+        return match
 
     def kinds(self) -> set[str]:
         """Return the kinds of all objects."""

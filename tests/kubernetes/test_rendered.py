@@ -320,5 +320,5 @@ def test_first_documented_command_makes_the_documented_objects() -> None:
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     rows = re.findall(r"^\| (\w+) `([a-z-]+)` \|", page, re.MULTILINE)
     release = Release(render(*documented()[0][3:]))
-    made = {(one["kind"], one["metadata"]["name"]) for one in release.objects}
-    assert set(rows) == made
+    rendered = {(one["kind"], one["metadata"]["name"]) for one in release.objects}
+    assert set(rows) == rendered

@@ -20,7 +20,7 @@ def subscribed(name: str, patterns: dict[int, str], grammar: Grammar = AMQP) -> 
     return matcher
 
 
-def found(matcher: Matcher[int], topic: str) -> set[int]:
+def subscribers(matcher: Matcher[int], topic: str) -> set[int]:
     """Look the topic up twice, check that both answers agree, and return the subscribers."""
     first = matcher.match(topic)
     assert sorted(matcher.match(topic)) == sorted(first) == sorted(set(first))
@@ -33,10 +33,10 @@ def found(matcher: Matcher[int], topic: str) -> set[int]:
 
 def test_article_1_messages_are_routed_to_the_subscribers_whose_requests_match(name: str) -> None:
     matcher = subscribed(name, {1: "forex.usd", 2: "forex.*", 3: "stock.nasdaq.msft"})
-    assert found(matcher, "forex.gbp") == {2}
-    assert found(matcher, "forex.eur") == {2}
-    assert found(matcher, "forex.usd") == {1, 2}
-    assert found(matcher, "stock.nasdaq.msft") == {3}
+    assert subscribers(matcher, "forex.gbp") == {2}
+    assert subscribers(matcher, "forex.eur") == {2}
+    assert subscribers(matcher, "forex.usd") == {1, 2}
+    assert subscribers(matcher, "stock.nasdaq.msft") == {3}
 
 
 INVERTED = {
@@ -51,7 +51,7 @@ INVERTED = {
 
 def test_article_1_every_row_of_the_inverted_bitmap_is_the_answer_to_its_topic(name: str) -> None:
     matcher = subscribed(name, {0: "forex.*", 1: "stock.nyse", 2: "*.*", 3: "stock.*"})
-    assert {topic: found(matcher, topic) for topic in INVERTED} == INVERTED
+    assert {topic: subscribers(matcher, topic) for topic in INVERTED} == INVERTED
 
 
 def test_article_1_rows_learned_before_anyone_subscribed_further_become_the_same(name: str) -> None:
@@ -60,26 +60,26 @@ def test_article_1_rows_learned_before_anyone_subscribed_further_become_the_same
         matcher.match(topic)
     for number, pattern in {1: "stock.nyse", 2: "*.*", 3: "stock.*"}.items():
         matcher.subscribe(pattern, number)
-    assert {topic: found(matcher, topic) for topic in INVERTED} == INVERTED
+    assert {topic: subscribers(matcher, topic) for topic in INVERTED} == INVERTED
     matcher.unsubscribe("*.*", 2)
-    assert {topic: found(matcher, topic) for topic in INVERTED} == {
+    assert {topic: subscribers(matcher, topic) for topic in INVERTED} == {
         topic: row - {2} for topic, row in INVERTED.items()
     }
 
 
 def test_article_1_rows_of_the_words_are_combined(name: str) -> None:
     matcher = subscribed(name, {0: "forex.*", 1: "stock.nyse", 2: "index", 3: "stock.*"})
-    assert found(matcher, "forex.eur") == {0}
-    assert found(matcher, "stock.nyse") == {1, 3}
-    assert found(matcher, "index") == {2}
-    assert found(matcher, "bond.nyse") == set()
+    assert subscribers(matcher, "forex.eur") == {0}
+    assert subscribers(matcher, "stock.nyse") == {1, 3}
+    assert subscribers(matcher, "index") == {2}
+    assert subscribers(matcher, "bond.nyse") == set()
 
 
 def test_article_1_a_message_with_more_words_than_any_subscription_matches_none(name: str) -> None:
     matcher = subscribed(name, {0: "forex.*", 1: "stock.nyse", 2: "index", 3: "stock.*"})
-    assert found(matcher, "stock.nyse.bac") == set()
+    assert subscribers(matcher, "stock.nyse.bac") == set()
     matcher.subscribe("stock.#", 4)
-    assert found(matcher, "stock.nyse.bac") == {4}
+    assert subscribers(matcher, "stock.nyse.bac") == {4}
 
 
 def test_article_1_subscribers_stand_on_inner_nodes_too(name: str) -> None:
@@ -104,9 +104,9 @@ def test_article_1_subscribers_stand_on_inner_nodes_too(name: str) -> None:
 
 def test_articles_1_and_2_the_example_of_the_specification(name: str) -> None:
     matcher = subscribed(name, {0: "*.stock.#"})
-    assert found(matcher, "usd.stock") == {0}
-    assert found(matcher, "eur.stock.db") == {0}
-    assert found(matcher, "stock.nasdaq") == set()
+    assert subscribers(matcher, "usd.stock") == {0}
+    assert subscribers(matcher, "eur.stock.db") == {0}
+    assert subscribers(matcher, "stock.nasdaq") == set()
 
 
 # -- article 3
@@ -114,27 +114,27 @@ def test_articles_1_and_2_the_example_of_the_specification(name: str) -> None:
 
 def test_article_3_a_topic_and_its_immediate_child(name: str) -> None:
     matcher = subscribed(name, {0: "WSO2", 1: "WSO2.*", 2: "WSO2.Products"})
-    assert found(matcher, "WSO2") == {0}
-    assert found(matcher, "WSO2.Products") == {1, 2}
+    assert subscribers(matcher, "WSO2") == {0}
+    assert subscribers(matcher, "WSO2.Products") == {1, 2}
 
 
 def test_article_3_topic_only_immediate_child_topic_and_children(name: str) -> None:
     matcher = subscribed(name, {0: "WSO2.Products", 1: "WSO2.Products.*", 2: "WSO2.Products.#"})
-    assert found(matcher, "WSO2") == set()
-    assert found(matcher, "WSO2.Products") == {0, 2}
-    assert found(matcher, "WSO2.Products.MB") == {1, 2}
-    assert found(matcher, "WSO2.Products.MB.3") == {2}
+    assert subscribers(matcher, "WSO2") == set()
+    assert subscribers(matcher, "WSO2.Products") == {0, 2}
+    assert subscribers(matcher, "WSO2.Products.MB") == {1, 2}
+    assert subscribers(matcher, "WSO2.Products.MB.3") == {2}
 
 
 def test_articles_3_and_4_a_word_in_no_pattern_is_an_other_and_a_missing_one_is_null(
     name: str,
 ) -> None:
     matcher = subscribed(name, {0: "trade", 1: "forex.eur", 2: "forex.*"})
-    assert found(matcher, "forex.eur") == {1, 2}
-    assert found(matcher, "forex.pound") == {2}
-    assert found(matcher, "forex.jpy") == {2}
-    assert found(matcher, "trade") == {0}
-    assert found(matcher, "forex") == set()
+    assert subscribers(matcher, "forex.eur") == {1, 2}
+    assert subscribers(matcher, "forex.pound") == {2}
+    assert subscribers(matcher, "forex.jpy") == {2}
+    assert subscribers(matcher, "trade") == {0}
+    assert subscribers(matcher, "forex") == set()
 
 
 def test_article_3_a_subscription_with_more_parts_makes_the_earlier_ones_null_there(
@@ -143,9 +143,9 @@ def test_article_3_a_subscription_with_more_parts_makes_the_earlier_ones_null_th
     matcher = subscribed(name, {0: "WSO2", 1: "WSO2.Products"})
     matcher.match("WSO2.Products.MB")
     matcher.subscribe("WSO2.Products.MB", 2)
-    assert found(matcher, "WSO2") == {0}
-    assert found(matcher, "WSO2.Products") == {1}
-    assert found(matcher, "WSO2.Products.MB") == {2}
+    assert subscribers(matcher, "WSO2") == {0}
+    assert subscribers(matcher, "WSO2.Products") == {1}
+    assert subscribers(matcher, "WSO2.Products.MB") == {2}
 
 
 @pytest.mark.parametrize("numbered", ["bitmap", "bitmap-fixed"])
@@ -153,14 +153,14 @@ def test_article_3_the_position_of_a_deleted_subscription_is_vacant_and_used_aga
     numbered: str,
 ) -> None:
     matcher = subscribed(numbered, {0: "WSO2", 1: "WSO2.*", 2: "WSO2.#"})
-    assert found(matcher, "WSO2.MB") == {1, 2}
+    assert subscribers(matcher, "WSO2.MB") == {1, 2}
     matcher.unsubscribe("WSO2.*", 1)
     assert matcher.stats()["free"] == 1
-    assert found(matcher, "WSO2.MB") == {2}
+    assert subscribers(matcher, "WSO2.MB") == {2}
     matcher.subscribe("WSO2.MB", 3)
     assert matcher.stats()["free"] == 0
-    assert found(matcher, "WSO2.MB") == {2, 3}
-    assert found(matcher, "WSO2.Other") == {2}
+    assert subscribers(matcher, "WSO2.MB") == {2, 3}
+    assert subscribers(matcher, "WSO2.Other") == {2}
 
 
 def test_article_3_three_subscriptions_of_one_routing_key_share_its_position(name: str) -> None:
@@ -176,10 +176,10 @@ def test_article_3_three_subscriptions_of_one_routing_key_share_its_position(nam
 
 def test_article_3_the_filters_of_mqtt(name: str) -> None:
     matcher = subscribed(name, {0: "SENSOR/#", 1: "SENSOR/+/TEMP"}, MQTT)
-    assert found(matcher, "SENSOR/1/TEMP") == {0, 1}
-    assert found(matcher, "SENSOR/2/TEMP") == {0, 1}
-    assert found(matcher, "SENSOR/2/HUMIDITY") == {0}
-    assert found(matcher, "SENSOR") == {0}
+    assert subscribers(matcher, "SENSOR/1/TEMP") == {0, 1}
+    assert subscribers(matcher, "SENSOR/2/TEMP") == {0, 1}
+    assert subscribers(matcher, "SENSOR/2/HUMIDITY") == {0}
+    assert subscribers(matcher, "SENSOR") == {0}
 
 
 # -- article 4
@@ -202,15 +202,15 @@ def test_article_4_the_matches_of_each_topic_save_that_a_wildcard_is_exactly_one
         "trade.usd": {1},
         "trade.jpy": set[int](),
     }
-    assert {topic: found(matcher, topic) for topic in expected} == expected
+    assert {topic: subscribers(matcher, topic) for topic in expected} == expected
 
 
 def test_article_4_one_long_subscription_changes_no_short_answer(name: str) -> None:
     matcher = subscribed(name, {0: "forex.*", 1: "forex.#"})
     matcher.subscribe(".".join(["forex", *["null"] * 50]), 2)
-    assert found(matcher, "forex.eur") == {0, 1}
-    assert found(matcher, ".".join(["forex", *["null"] * 50])) == {1, 2}
-    assert found(matcher, ".".join(["forex", *["null"] * 49])) == {1}
+    assert subscribers(matcher, "forex.eur") == {0, 1}
+    assert subscribers(matcher, ".".join(["forex", *["null"] * 50])) == {1, 2}
+    assert subscribers(matcher, ".".join(["forex", *["null"] * 49])) == {1}
 
 
 def test_article_4_a_short_subscription_writes_no_row_behind_its_first_null() -> None:
@@ -234,12 +234,12 @@ def test_article_4_filtering_tests_for_any_match(name: str) -> None:
 
 def test_article_5_the_patterns_of_the_drawn_trie(name: str) -> None:
     matcher = subscribed(name, {0: "a.b.c", 1: "a.*.b.c", 2: "a.#.c", 3: "b.b.c"})
-    assert found(matcher, "a.d.d.d.c") == {2}
-    assert found(matcher, "a.b.c") == {0, 2}
-    assert found(matcher, "a.x.b.c") == {1, 2}
-    assert found(matcher, "a.c") == {2}
-    assert found(matcher, "b.b.c") == {3}
-    assert found(matcher, "a.b") == set()
+    assert subscribers(matcher, "a.d.d.d.c") == {2}
+    assert subscribers(matcher, "a.b.c") == {0, 2}
+    assert subscribers(matcher, "a.x.b.c") == {1, 2}
+    assert subscribers(matcher, "a.c") == {2}
+    assert subscribers(matcher, "b.b.c") == {3}
+    assert subscribers(matcher, "a.b") == set()
 
 
 def test_article_5_the_example_as_it_is_printed_has_lost_a_star(name: str) -> None:
@@ -249,6 +249,6 @@ def test_article_5_the_example_as_it_is_printed_has_lost_a_star(name: str) -> No
     `*.stock.#`.
     """
     matcher = subscribed(name, {0: ".stock.#"})
-    assert found(matcher, ".stock.db") == {0}
-    assert found(matcher, "usd.stock") == set()
-    assert found(matcher, "eur.stock.db") == set()
+    assert subscribers(matcher, ".stock.db") == {0}
+    assert subscribers(matcher, "usd.stock") == set()
+    assert subscribers(matcher, "eur.stock.db") == set()

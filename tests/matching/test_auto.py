@@ -31,7 +31,7 @@ def test_lookups_between_the_changes_answer_as_the_naive_ones(
 ) -> None:
     auto: Auto[int] = Auto(grammar, compact_above, limit)
     truth: Naive[int] = Naive(grammar)
-    asked = data.draw(st.lists(topics(grammar), min_size=1, max_size=4))
+    lookup_topics = data.draw(st.lists(topics(grammar), min_size=1, max_size=4))
     for pattern, subscriber, add in data.draw(
         st.lists(st.tuples(patterns(grammar), st.integers(1, 3), st.booleans()), max_size=40)
     ):
@@ -41,7 +41,7 @@ def test_lookups_between_the_changes_answer_as_the_naive_ones(
             assert auto.unsubscribe(pattern, subscriber) == truth.unsubscribe(pattern, subscriber)
         assert ((pattern, subscriber) in auto) == ((pattern, subscriber) in truth)
         assert len(auto) == len(truth)
-        for topic in asked:
+        for topic in lookup_topics:
             assert sorted(auto.match(topic)) == sorted(truth.match(topic))
             assert auto.matches_any(topic) == truth.matches_any(topic)
     assert sorted(auto.subscriptions()) == sorted(truth.subscriptions())

@@ -22,10 +22,10 @@ WAYS = [
 
 
 def pairs(
-    some: list[str], asked: list[str], grammar: Grammar, vectorised: bool
+    some: list[str], lookup_topics: list[str], grammar: Grammar, vectorised: bool
 ) -> list[tuple[int, int]]:
-    found = Batch(some, grammar, vectorised).match(asked)
-    return list(zip(found.topics, found.patterns, strict=True))
+    columns = Batch(some, grammar, vectorised).match(lookup_topics)
+    return list(zip(columns.topics, columns.patterns, strict=True))
 
 
 @pytest.mark.parametrize("vectorised", WAYS)
@@ -36,20 +36,20 @@ def test_pairs_equal_the_definition_in_order(
     grammar: Grammar, vectorised: bool, data: st.DataObject
 ) -> None:
     some = data.draw(st.lists(patterns(grammar), max_size=20))
-    asked = data.draw(st.lists(topics(grammar), max_size=10))
+    lookup_topics = data.draw(st.lists(topics(grammar), max_size=10))
     expected = [
         (at, number)
-        for at, topic in enumerate(asked)
+        for at, topic in enumerate(lookup_topics)
         for number, pattern in enumerate(some)
         if grammar.matches(pattern, topic)
     ]
-    assert pairs(some, asked, grammar, vectorised) == expected
+    assert pairs(some, lookup_topics, grammar, vectorised) == expected
 
 
 @pytest.mark.parametrize("vectorised", WAYS)
 def test_the_same_pattern_and_the_same_topic_may_come_again(vectorised: bool) -> None:
-    found = pairs(["a.*", "a.*", "#.#", "#.#"], ["a.b", "a.b"], AMQP, vectorised)
-    assert found == [(topic, pattern) for topic in range(2) for pattern in range(4)]
+    matched = pairs(["a.*", "a.*", "#.#", "#.#"], ["a.b", "a.b"], AMQP, vectorised)
+    assert matched == [(topic, pattern) for topic in range(2) for pattern in range(4)]
 
 
 @pytest.mark.parametrize("vectorised", WAYS)
@@ -61,9 +61,9 @@ def test_batch_without_a_match_is_empty(vectorised: bool) -> None:
 
 @pytest.mark.parametrize("vectorised", WAYS)
 def test_many_topics_keep_their_numbers(vectorised: bool) -> None:
-    asked = [f"a.{n}" for n in range(40_000)]
-    found = Batch(["a.39999", "a.20000", "#.0", "b.#"], AMQP, vectorised).match(asked)
-    assert list(zip(found.topics, found.patterns, strict=True)) == [
+    lookup_topics = [f"a.{n}" for n in range(40_000)]
+    columns = Batch(["a.39999", "a.20000", "#.0", "b.#"], AMQP, vectorised).match(lookup_topics)
+    assert list(zip(columns.topics, columns.patterns, strict=True)) == [
         (0, 2),
         (20_000, 1),
         (39_999, 0),
@@ -72,9 +72,9 @@ def test_many_topics_keep_their_numbers(vectorised: bool) -> None:
 
 @pytest.mark.parametrize("vectorised", WAYS)
 def test_the_columns_are_buffers_of_64_bit_integers(vectorised: bool) -> None:
-    found = Batch(["a"], AMQP, vectorised).match(["a", "b", "a"])
-    assert memoryview(found.topics).cast("B").cast("q").tolist() == [0, 2]
-    assert memoryview(found.patterns).cast("B").cast("q").tolist() == [0, 0]
+    columns = Batch(["a"], AMQP, vectorised).match(["a", "b", "a"])
+    assert memoryview(columns.topics).cast("B").cast("q").tolist() == [0, 2]
+    assert memoryview(columns.patterns).cast("B").cast("q").tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("vectorised", WAYS)
@@ -88,8 +88,10 @@ def test_an_invalid_pattern_is_refused(vectorised: bool) -> None:
 @given(data=st.data())
 def test_a_column_is_asked_with_one_pattern(grammar: Grammar, data: st.DataObject) -> None:
     pattern = data.draw(patterns(grammar))
-    asked = data.draw(st.lists(topics(grammar), max_size=10))
-    assert matches(pattern, asked, grammar) == [grammar.matches(pattern, topic) for topic in asked]
+    column = data.draw(st.lists(topics(grammar), max_size=10))
+    assert matches(pattern, column, grammar) == [
+        grammar.matches(pattern, topic) for topic in column
+    ]
 
 
 def test_a_column_is_not_asked_with_an_invalid_pattern() -> None:

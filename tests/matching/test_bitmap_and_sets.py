@@ -45,7 +45,7 @@ def test_learned_state_stays_correct_while_patterns_change(
 ) -> None:
     matcher = NEW[algorithm](grammar)
     truth: Matcher[int] = Naive(grammar)
-    asked = data.draw(st.lists(topics(grammar), min_size=1, max_size=4))
+    lookup_topics = data.draw(st.lists(topics(grammar), min_size=1, max_size=4))
     changes = st.tuples(
         st.sampled_from(["subscribe", "subscribe", "unsubscribe"]),
         patterns(grammar),
@@ -58,7 +58,7 @@ def test_learned_state_stays_correct_while_patterns_change(
         else:
             matcher.unsubscribe(pattern, subscriber)
             truth.unsubscribe(pattern, subscriber)
-        for topic in asked:
+        for topic in lookup_topics:
             assert sorted(matcher.match(topic)) == sorted(truth.match(topic)), topic
             assert matcher.matches_any(topic) == truth.matches_any(topic), topic
         sizes = matcher.stats()

@@ -34,10 +34,10 @@ def test_an_answer_is_asked_for_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "asked"),
+    ("pattern", "misses"),
     [("a.b", 1), ("c.b", 0), ("a.*", 2), ("#.b", 2), ("#", 3), ("b.#", 0), ("*", 1)],
 )
-def test_a_change_drops_the_answers_of_the_topics_it_matches(pattern: str, asked: int) -> None:
+def test_a_change_drops_the_answers_of_the_topics_it_matches(pattern: str, misses: int) -> None:
     cache = cached()
     for topic in ("a.b", "a.c.b", "a"):
         cache.find(topic)
@@ -47,10 +47,10 @@ def test_a_change_drops_the_answers_of_the_topics_it_matches(pattern: str, asked
     before = cache.misses
     for topic in ("a.b", "a.c.b", "a", *["a.c"] * (pattern == "a.*")):
         cache.find(topic)
-    assert cache.misses == before + asked
-    assert cache.stats()["dropped"] == asked
+    assert cache.misses == before + misses
+    assert cache.stats()["dropped"] == misses
     assert cache.unsubscribe(pattern, "y")
-    assert cache.stats()["dropped"] == 2 * asked
+    assert cache.stats()["dropped"] == 2 * misses
     assert cache.match("a.b") == ["x"]
 
 

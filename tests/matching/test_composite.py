@@ -87,9 +87,9 @@ def test_a_composite_equals_its_matcher_alone(
         assert ((pattern, person) in composite) == add
         assert len(composite) == len(oracle)
     for topic in data.draw(st.lists(topics(grammar), max_size=8)):
-        found = composite.match(topic)
-        assert len(found) == len(set(found))
-        assert set(found) == set(oracle.match(topic))
+        subscribers = composite.match(topic)
+        assert len(subscribers) == len(set(subscribers))
+        assert set(subscribers) == set(oracle.match(topic))
         assert composite.matches_any(topic) == oracle.matches_any(topic)
     assert sorted(composite.subscriptions()) == sorted(oracle.subscriptions())
 
@@ -159,11 +159,11 @@ def test_a_topic_is_one_in_both_grammars(data: st.DataObject) -> None:
         both.side(grammar).subscribe(pattern, person)
         pairs.append((grammar, pattern, person))
     for topic in data.draw(st.lists(topics(AMQP), max_size=6)):
-        found = both.match(topic)
-        assert len(found) == len(set(found))
-        assert set(found) == {
+        subscribers = both.match(topic)
+        assert len(subscribers) == len(set(subscribers))
+        assert set(subscribers) == {
             person
             for grammar, pattern, person in pairs
             if grammar.matches(pattern, topic if grammar is AMQP else swap(topic))
         }
-        assert both.matches_any(topic) == (len(found) > 0)
+        assert both.matches_any(topic) == (len(subscribers) > 0)

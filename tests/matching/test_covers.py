@@ -96,7 +96,9 @@ def spoken(grammar: Grammar, letters: tuple[str, ...], length: int) -> list[str]
 
 
 @cache
-def told(grammar: Grammar, pattern: str, letters: tuple[str, ...], length: int) -> frozenset[str]:
+def matched_topics(
+    grammar: Grammar, pattern: str, letters: tuple[str, ...], length: int
+) -> frozenset[str]:
     return frozenset(
         topic for topic in spoken(grammar, letters, length) if grammar.matches(pattern, topic)
     )
@@ -127,7 +129,8 @@ def test_coverage_of_all_short_patterns_agrees_with_all_topics(grammar: Grammar)
     assert len(some) > 40
     for a, b in product(some, repeat=2):
         assert covers(a, b, grammar) == (
-            told(grammar, b, letters, length) <= told(grammar, a, letters, length)
+            matched_topics(grammar, b, letters, length)
+            <= matched_topics(grammar, a, letters, length)
         ), (a, b)
 
 
@@ -137,11 +140,11 @@ def test_coverage_of_amqp_patterns_agrees_with_all_topics(data: st.DataObject) -
     words = st.sampled_from(["a", "a", "b", "*", "#", "#"])
     a = ".".join(data.draw(st.lists(words, max_size=6)))
     b = ".".join(data.draw(st.lists(words, max_size=4)))
-    expected = all(AMQP.matches(a, topic) for topic in _told_apart(b))
+    expected = all(AMQP.matches(a, topic) for topic in _distinguishing_topics(b))
     assert covers(a, b, AMQP) == expected, (a, b)
 
 
-def _told_apart(pattern: str) -> list[str]:
+def _distinguishing_topics(pattern: str) -> list[str]:
     """Return topics that show if another pattern (of up to six words) covers this pattern.
 
     The other pattern covers this one if it matches all of these topics. They are made from this

@@ -105,21 +105,23 @@ def test_a_pattern_searches_topics_of_the_other_grammar_by_its_words(
         for topic in valid_topics(origin)
     ]
     topics = [(topic, words) for topic, words in topics if _may_be_published(grammar, topic)]
-    found: dict[str, list[str]] = {}
+    topics_by_pattern: dict[str, list[str]] = {}
     for pattern in valid_patterns(grammar):
         wanted = grammar.split(pattern)
-        found[pattern] = [topic for topic, words in topics if agree(wanted, words, grammar)]
+        topics_by_pattern[pattern] = [
+            topic for topic, words in topics if agree(wanted, words, grammar)
+        ]
     index: TopicIndex[str] = TopicIndex(grammar)
     for topic, _ in topics:
         index.put(topic, topic)
-    for pattern, expected in found.items():
+    for pattern, expected in topics_by_pattern.items():
         assert sorted(index.match(pattern)) == sorted(expected), pattern
     for name in NAMES:
         if name == "naive":
             # `naive` is left out: it is the definition itself, which the test above checks.
             continue
         matcher: Matcher[str] = create(name, grammar)
-        for pattern in found:
+        for pattern in topics_by_pattern:
             matcher.subscribe(pattern, pattern)
         for topic, _ in topics:
             matching = matcher.match(topic)
@@ -127,5 +129,5 @@ def test_a_pattern_searches_topics_of_the_other_grammar_by_its_words(
             assert all(
                 agree(grammar.split(pattern), grammar.split(topic), grammar) for pattern in matching
             )
-            found_by_topic = sum(topic in expected for expected in found.values())
-            assert len(matching) == found_by_topic, (name, topic)
+            expected_count = sum(topic in expected for expected in topics_by_pattern.values())
+            assert len(matching) == expected_count, (name, topic)

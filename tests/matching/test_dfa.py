@@ -35,7 +35,7 @@ def test_lookups_between_the_changes_answer_as_the_naive_ones(
 ) -> None:
     dfa: Dfa[int] = Dfa(grammar, budget)
     truth: Naive[int] = Naive(grammar)
-    asked = data.draw(st.lists(topics(grammar), min_size=1, max_size=4))
+    lookup_topics = data.draw(st.lists(topics(grammar), min_size=1, max_size=4))
     for pattern, subscriber, add in data.draw(
         st.lists(st.tuples(patterns(grammar), st.integers(1, 3), st.booleans()), max_size=40)
     ):
@@ -43,7 +43,7 @@ def test_lookups_between_the_changes_answer_as_the_naive_ones(
             assert dfa.subscribe(pattern, subscriber) == truth.subscribe(pattern, subscriber)
         else:
             assert dfa.unsubscribe(pattern, subscriber) == truth.unsubscribe(pattern, subscriber)
-        for topic in asked:
+        for topic in lookup_topics:
             assert sorted(dfa.match(topic)) == sorted(truth.match(topic))
             assert dfa.matches_any(topic) == truth.matches_any(topic)
         assert dfa.stats()["bytes"] <= budget

@@ -274,9 +274,9 @@ def test_every_algorithm_equals_the_definition(
             gone = bound.pop(person % len(bound))
             assert matcher.unbind(*gone) == oracle.unbind(*gone)
             assert gone not in matcher
-        found = matcher.match(headers)
-        assert len(found) == len(set(found))
-        assert set(found) == set(oracle.match(headers))
+        subscribers = matcher.match(headers)
+        assert len(subscribers) == len(set(subscribers))
+        assert set(subscribers) == set(oracle.match(headers))
         assert len(matcher) == len(oracle) == len(list(matcher.bindings()))
 
 
@@ -315,8 +315,8 @@ def test_paused_lookup_finds_bindings_present_during_all_of_it(
         while not search.done:
             assert search.advance(steps) <= 0 or search.done
     assert set(undisturbed) == before
-    found: list[object] = []
-    searches = matcher.searches(headers, found)
+    subscribers: list[object] = []
+    searches = matcher.searches(headers, subscribers)
     always, ever = before, set(before)
     for search in searches:
         while not search.done:
@@ -329,7 +329,7 @@ def test_paused_lookup_finds_bindings_present_during_all_of_it(
                     matcher.bind(arguments, 9)
                 now = set(matcher.match(headers))
                 always, ever = always & now, ever | now
-    assert always <= set(found) <= ever
+    assert always <= set(subscribers) <= ever
     for arguments, subscriber in [*matcher.bindings()]:
         matcher.unbind(arguments, subscriber)
     assert matcher.weight == 0

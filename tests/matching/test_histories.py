@@ -40,11 +40,11 @@ def steps(grammar: Grammar) -> st.SearchStrategy[list[Step]]:
     return few | some | many
 
 
-def assert_equal(matcher: Matcher[int], truth: Matcher[int], asked: list[str]) -> None:
+def assert_equal(matcher: Matcher[int], truth: Matcher[int], lookup_topics: list[str]) -> None:
     assert len(matcher) == len(truth)
     assert sorted(matcher.subscriptions()) == sorted(truth.subscriptions())
     assert matcher.stats()["subscriptions"] == len(truth)
-    for topic in asked:
+    for topic in lookup_topics:
         assert sorted(matcher.match(topic)) == sorted(truth.match(topic)), topic
         assert matcher.matches_any(topic) == truth.matches_any(topic), topic
 
@@ -58,7 +58,7 @@ def test_an_algorithm_answers_as_the_naive_one_after_any_history(
 ) -> None:
     matcher = ALGORITHMS[algorithm](grammar)
     truth: Matcher[int] = Naive(grammar)
-    asked = data.draw(st.lists(topics(grammar), min_size=1, max_size=6))
+    lookup_topics = data.draw(st.lists(topics(grammar), min_size=1, max_size=6))
     kept: list[tuple[Matcher[int], Matcher[int]]] = []
     for verb, pattern, subscriber in data.draw(steps(grammar)):
         if verb == "subscribe":
@@ -70,11 +70,11 @@ def test_an_algorithm_answers_as_the_naive_one_after_any_history(
         else:
             kept.append((matcher.snapshot(), truth.snapshot()))
         assert ((pattern, subscriber) in matcher) == ((pattern, subscriber) in truth)
-    assert_equal(matcher, truth, asked)
+    assert_equal(matcher, truth, lookup_topics)
     for frozen, then in kept:
-        assert_equal(frozen, then, asked)
+        assert_equal(frozen, then, lookup_topics)
     for pattern, subscriber in list(truth.subscriptions()):
         assert matcher.unsubscribe(pattern, subscriber)
-    assert_equal(matcher, Naive(grammar), asked)
+    assert_equal(matcher, Naive(grammar), lookup_topics)
     empty = ALGORITHMS[algorithm](grammar)
     assert {**matcher.stats(), "free": 0} == {**empty.stats(), "free": 0}

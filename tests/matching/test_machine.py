@@ -20,7 +20,7 @@ PICK = st.integers(0, 1 << 16)
 Pairs = dict[tuple[str, str | None], None]
 
 
-def found(grammar: Grammar, pairs: Pairs, topic: str) -> list[str | None]:
+def subscribers(grammar: Grammar, pairs: Pairs, topic: str) -> list[str | None]:
     return list(
         dict.fromkeys(person for pattern, person in pairs if grammar.matches(pattern, topic))
     )
@@ -52,7 +52,7 @@ def machine(name: str, grammar: Grammar) -> type[RuleBasedStateMachine]:
 
         @rule(topic=topics(grammar))
         def match(self, topic: str) -> None:
-            wanted = found(grammar, self.pairs, topic)
+            wanted = subscribers(grammar, self.pairs, topic)
             answer = self.matcher.match(topic)
             assert sorted(answer, key=str) == sorted(wanted, key=str)
             assert self.matcher.matches_any(topic) == bool(wanted)
@@ -64,7 +64,7 @@ def machine(name: str, grammar: Grammar) -> type[RuleBasedStateMachine]:
             if self.snapshots:
                 snapshot, pairs = self.snapshots[pick % len(self.snapshots)]
                 assert sorted(snapshot.match(topic), key=str) == sorted(
-                    found(grammar, pairs, topic), key=str
+                    subscribers(grammar, pairs, topic), key=str
                 )
                 assert len(snapshot) == len(pairs)
 

@@ -33,11 +33,11 @@ def test_search_in_steps_finds_the_results_of_a_lookup(
     for number, pattern in enumerate(data.draw(st.lists(patterns(grammar), max_size=12))):
         matcher.subscribe(pattern, number % 7)
     topic = data.draw(topics(grammar))
-    found: list[int] = []
-    searches = matcher.searches(topic, found)
+    subscribers: list[int] = []
+    searches = matcher.searches(topic, subscribers)
     while not advance(searches, data.draw(st.integers(1, 9))):
         pass
-    assert set(found) == set(matcher.match(topic))
+    assert set(subscribers) == set(matcher.match(topic))
 
 
 @given(data=st.data())
@@ -51,8 +51,8 @@ def test_a_search_finds_every_subscriber_that_stays_while_others_come_and_go(
         matcher.subscribe(pattern, number)
     topic = draw(topics(AMQP))
     wanted = set(matcher.match(topic))
-    found: list[int] = []
-    searches = matcher.searches(topic, found)
+    subscribers: list[int] = []
+    searches = matcher.searches(topic, subscribers)
     others: dict[int, str] = {}
     serial = 1_000
     while not advance(searches, draw(st.integers(1, 3))):
@@ -66,8 +66,8 @@ def test_a_search_finds_every_subscriber_that_stays_while_others_come_and_go(
             matcher.unsubscribe(others.pop(number), number)
         else:
             matcher.match(draw(topics(AMQP)))
-    assert wanted <= set(found)
-    assert {number for number in found if number < 1_000} == wanted
+    assert wanted <= set(subscribers)
+    assert {number for number in subscribers if number < 1_000} == wanted
 
 
 def test_a_search_in_both_grammars_finds_subscribers_of_both() -> None:
@@ -75,11 +75,11 @@ def test_a_search_in_both_grammars_finds_subscribers_of_both() -> None:
     matcher.subscribe("a.*", "queue")
     matcher.subscribe("a.b", "plain")
     matcher.side(MQTT).subscribe("a/#", "session")
-    found: list[str] = []
-    for search in matcher.searches("a.b", found):
+    subscribers: list[str] = []
+    for search in matcher.searches("a.b", subscribers):
         while not search.done:
             search.advance(1)
-    assert sorted(found) == ["plain", "queue", "session"]
+    assert sorted(subscribers) == ["plain", "queue", "session"]
 
 
 def courses(grammar: Grammar) -> st.SearchStrategy[str]:

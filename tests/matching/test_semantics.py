@@ -269,8 +269,8 @@ def test_a_subscriber_is_found_once_however_many_of_its_patterns_match(
     for pattern in patterns:
         matcher.subscribe(pattern, "one")
         matcher.subscribe(pattern, "other " + pattern)
-    found = matcher.match(grammar.separator.join("ab"))
-    assert sorted(found) == sorted(["one", *("other " + pattern for pattern in patterns)])
+    subscribers = matcher.match(grammar.separator.join("ab"))
+    assert sorted(subscribers) == sorted(["one", *("other " + pattern for pattern in patterns)])
 
 
 @pytest.mark.parametrize("name", NAMES)

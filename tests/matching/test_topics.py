@@ -158,11 +158,11 @@ def test_a_bounded_search_finds_the_same_topics_or_reports_too_many(
         index.put(topic, topic)
     pattern = data.draw(patterns(grammar))
     most = data.draw(st.integers(0, 12))
-    found = index.within(pattern, most)
-    if found is None:
+    within = index.within(pattern, most)
+    if within is None:
         assert most < sum(topic.count(grammar.separator) + 1 for topic in set(stored))
     else:
-        assert sorted(found) == sorted(index.match(pattern))
+        assert sorted(within) == sorted(index.match(pattern))
 
 
 def test_a_bound_counts_the_nodes_that_a_wildcard_meets() -> None:

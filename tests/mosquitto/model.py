@@ -96,8 +96,8 @@ def dynamic_lists(document: dict[str, Any], user: str | None) -> Iterator[list[d
     groups = {group["groupname"]: group for group in document["groups"]}
 
     def ordered(members: list[dict[str, Any]], name: str) -> list[str]:
-        found = sorted(members, key=lambda one: (-one.get("priority", -1), one[name]))
-        return [one[name] for one in found]
+        sorted_members = sorted(members, key=lambda one: (-one.get("priority", -1), one[name]))
+        return [one[name] for one in sorted_members]
 
     owners: list[dict[str, Any]] = []
     if user is None:

@@ -75,7 +75,9 @@ def test_an_acl_file_decides_as_in_mosquitto(lines: list[tuple[str, str, str]]) 
 ODD_NAMES = ("a/u", "+", "#", "{client_id}", "$x", "a+")
 ODD_FILTERS = st.one_of(
     FILTERS,
-    st.sampled_from(["{client_id}/#", "a/{username}", "x%c/+", "%u%c", "{client_%u", "a/#/b"]),
+    st.sampled_from(
+        ["{client_id}/#", "a/{username}", "x%c/+", "%u%c", "{client_%u", "a/#/b", "a/{user}"]
+    ),
 )
 
 
@@ -102,7 +104,16 @@ def test_an_import_never_allows_more_than_mosquitto(
     report = Report()
     acl = read_acl(text_of(lines), FILE, report)
     allowed = identity(acl.rules(user, report), user, client_id)
-    for topic in [*TOPICS, "a/u/a", "{client_id}/a", "a/{username}", "xa/u/a", "+/a", "id}"]:
+    for topic in [
+        *TOPICS,
+        "a/u/a",
+        "{client_id}/a",
+        "a/{username}",
+        "xa/u/a",
+        "a/{user}",
+        "+/a",
+        "id}",
+    ]:
         if allowed.may_read(topic.encode()):
             assert model.acl_file_decides(lines, user, client_id, topic, model.READ), topic
         if allowed.may_publish(topic.encode()):

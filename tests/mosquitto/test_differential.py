@@ -136,8 +136,8 @@ class Observed(Mqtt0):
 
 
 async def client(port: int, user: str | None, client_id: str) -> tuple[int, Observed]:
-    made = Observed(await Socket.connect(port))
-    return await made.connect(client_id, user=f"{user}/{user}" if user else ""), made
+    observed = Observed(await Socket.connect(port))
+    return await observed.connect(client_id, user=f"{user}/{user}" if user else ""), observed
 
 
 async def observe(
@@ -267,19 +267,19 @@ def document(chance: random.Random) -> dict[str, Any]:
     """Return a random dynamic-security.json."""
 
     def acls() -> list[dict[str, Any]]:
-        made = {}
+        entries = {}
         for _ in range(chance.randrange(1, 6)):
             kind = chance.choice(ACL_TYPES)
             topic = words(chance, ("a", "u", "c", "+"))
             if kind == "subscribeLiteral" and set("+#") & set(topic):
                 topic = chance.choice(TOPICS)
-            made[kind, topic] = {
+            entries[kind, topic] = {
                 "acltype": kind,
                 "topic": topic,
                 "priority": chance.randrange(3),
                 "allow": chance.random() < 0.6,
             }
-        return list(made.values())
+        return list(entries.values())
 
     def members(key: str, names: list[str]) -> list[dict[str, Any]]:
         chosen = chance.sample(names, chance.randrange(len(names) + 1))

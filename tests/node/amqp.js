@@ -51,8 +51,8 @@ class Client {
 
   declareQueue(name, passive, durable, exclusive, args) {
     return this.attempt(async (channel) => {
-      const found = passive ? await channel.checkQueue(name) : await channel.assertQueue(name, { durable, exclusive, arguments: args });
-      return [found.queue, found.messageCount, found.consumerCount];
+      const queue = passive ? await channel.checkQueue(name) : await channel.assertQueue(name, { durable, exclusive, arguments: args });
+      return [queue.queue, queue.messageCount, queue.consumerCount];
     });
   }
 

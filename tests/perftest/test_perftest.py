@@ -49,9 +49,9 @@ def statistics(broker: BrokerProcess) -> dict[str, int]:
     connection = http.client.HTTPConnection(*broker.addresses["http"], timeout=30)
     login = base64.b64encode(b"guest:guest").decode()
     connection.request("GET", "/api/overview", headers={"Authorization": f"Basic {login}"})
-    found: dict[str, Any] = json.loads(connection.getresponse().read())["message_stats"]
+    message_stats: dict[str, Any] = json.loads(connection.getresponse().read())["message_stats"]
     connection.close()
-    return {name: int(found.get(name, 0)) for name in COUNTS}
+    return {name: int(message_stats.get(name, 0)) for name in COUNTS}
 
 
 #: Names of statistics. A statistic that a mode does not name must be 0.

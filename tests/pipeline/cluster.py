@@ -45,7 +45,7 @@ def main(journal: str, master: str = "", scratch: str = "") -> None:
     from pyspark_trellis import match_topics
 
     table = spark.read.format("trellis").schema("offset long, topic string").load(journal)
-    found = match_topics(table, ["t.#", "t.1", "*.2"]).collect()
+    matches = match_topics(table, ["t.#", "t.1", "*.2"]).collect()
     workers = spark.range(0, 8, 1, 8).mapInArrow(where, "file string, place string").collect()
     print(
         json.dumps(
@@ -53,7 +53,7 @@ def main(journal: str, master: str = "", scratch: str = "") -> None:
                 "rows": table.count(),
                 "files": sorted({row[0] for row in workers}),
                 "places": sorted({row[1] for row in workers}),
-                "found": sorted([row[0], row[1], row[2]] for row in found),
+                "matches": sorted([row[0], row[1], row[2]] for row in matches),
             }
         )
     )

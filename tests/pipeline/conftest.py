@@ -57,5 +57,5 @@ def connector_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tree / "wheels"
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--wheel-dir", target, tree / "connector"], check=True)
-    [made] = target.glob("*.whl")
-    return made
+    [wheel] = target.glob("*.whl")
+    return wheel

@@ -91,8 +91,8 @@ def daemon(
         lines = []
         for line in process.stderr:
             lines.append(line)
-            found = re.search(until, line)
-            if found is not None:
+            match = re.search(until, line)
+            if match is not None:
                 break
             assert len(lines) < _LINES, "".join(lines)
         else:
@@ -102,7 +102,7 @@ def daemon(
             keeper = subprocess.Popen(["cat"], stdin=process.stderr, stdout=file)
         stack.callback(keeper.wait)
         stack.callback(keeper.kill)
-        yield found
+        yield match
 
 
 @contextmanager
@@ -146,8 +146,8 @@ def connect_server(scratch: Path) -> Iterator[str]:
     command = ["--master", "local[2]", "--class", server, *words, "spark-internal"]
     until = r"server started at: \S*?:(\d+)"
     program = HOME / "bin" / "spark-submit"
-    with daemon([program, *command], until, scratch, SPARK_DAEMON_MEMORY="1g") as found:
-        yield f"sc://127.0.0.1:{found[1]}"
+    with daemon([program, *command], until, scratch, SPARK_DAEMON_MEMORY="1g") as match:
+        yield f"sc://127.0.0.1:{match[1]}"
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def compare(data: bytes, rows_per_task: int = 1 << 30) -> Reading:
 
 def batches_of(rows: Sequence[dict[str, Any]], sizes: Sequence[int]) -> list[bytes]:
     """Return the rows as batches of these sizes, encoded by the broker."""
-    found: list[bytes] = []
+    batches: list[bytes] = []
     start = 0
     for size in sizes:
         part = rows[start : start + size]
@@ -114,9 +114,9 @@ def batches_of(rows: Sequence[dict[str, Any]], sizes: Sequence[int]) -> list[byt
             body = content(each["body"], **properties)
             published.append(Message(address, body, FRAMES, each["qos"]))
         routed = [each["routed"] for each in part]
-        found += [bytes(one.data) for one in encode(published, routed, start)]
+        batches += [bytes(one.data) for one in encode(published, routed, start)]
         start += len(part)
-    return found
+    return batches
 
 
 def plain_segment(count: int, per_batch: int = 5) -> list[bytes]:
@@ -160,8 +160,8 @@ def test_generated_segments_have_the_same_rows(
 
 @pytest.mark.parametrize("rows_per_task", [1, 3, 5, 8, 100])
 def test_a_segment_written_with_pyarrow_has_the_same_rows(rows_per_task: int) -> None:
-    found = compare(HEAD + b"".join(plain_segment(33)) + END_OF_STREAM, rows_per_task)
-    assert len(found.rows) == 33
+    reading = compare(HEAD + b"".join(plain_segment(33)) + END_OF_STREAM, rows_per_task)
+    assert len(reading.rows) == 33
 
 
 def test_a_segment_without_batches_has_no_rows() -> None:

@@ -90,8 +90,8 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> di
     """Run `trellis ask WORDS --json -`; return the decoded answer."""
     capsys.readouterr()
     assert main(["ask", *words, "--json", "-"]) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    decoded: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return decoded
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -119,25 +119,25 @@ def test_answers_are_those_of_a_broker_that_routes_each_message(
     history = ("--journal", str(tmp_path / "journal"))
     files = ("--definitions", str(tmp_path / "new.json"), "--current", str(tmp_path / "old.json"))
 
-    found = answer(capsys, "whatif", *history, *files, code=1)
+    reply = answer(capsys, "whatif", *history, *files, code=1)
     queues = {each["name"] for each in old["queues"]}
-    assert {each["name"]: each["before"] for each in found["queues"]} == {
+    assert {each["name"]: each["before"] for each in reply["queues"]} == {
         name: before[name] for name in queues
     }
-    assert {each["name"]: each["after"] for each in found["queues"]} == {
+    assert {each["name"]: each["after"] for each in reply["queues"]} == {
         name: after[name] for name in queues
     }
-    assert counts(found["lost"], "messages") == +lost
+    assert counts(reply["lost"], "messages") == +lost
     # Without --current, the journal shows which messages reached a queue.
-    assert answer(capsys, "whatif", *history, *files[:2], code=1)["lost"] == found["lost"]
-    found = answer(capsys, "audit", *history, "--definitions", files[3])
-    assert counts(found["unroutable"], "messages") == +unroutable
-    found = answer(capsys, "unroutable", *history, "--definitions", files[3])
-    assert counts(found["rows"], "unroutable") == +unroutable
-    assert {each["now"] for each in found["rows"]} == {"nowhere"}
-    assert found["unroutable"] == unroutable.total()
-    found = answer(capsys, "unroutable", *history, "--definitions", files[1])
-    for each in found["rows"]:
+    assert answer(capsys, "whatif", *history, *files[:2], code=1)["lost"] == reply["lost"]
+    reply = answer(capsys, "audit", *history, "--definitions", files[3])
+    assert counts(reply["unroutable"], "messages") == +unroutable
+    reply = answer(capsys, "unroutable", *history, "--definitions", files[3])
+    assert counts(reply["rows"], "unroutable") == +unroutable
+    assert {each["now"] for each in reply["rows"]} == {"nowhere"}
+    assert reply["unroutable"] == unroutable.total()
+    reply = answer(capsys, "unroutable", *history, "--definitions", files[1])
+    for each in reply["rows"]:
         reached = brokers[1].reached(each["exchange"], each["topic"])
         assert each["now"] == ("queue" if reached else "nowhere")
 
@@ -175,11 +175,11 @@ def test_traffic_counts_each_message_once(
         sums = expected.setdefault(key, [0] * 4)
         for at, more in enumerate((1, each["size"], each["routed"], each["routed"] == 0)):
             sums[at] += more
-    found = answer(capsys, "traffic", "--journal", str(place / "journal"), "--by", by)
-    assert {tuple(each.values())[:-4]: list(each.values())[-4:] for each in found["rows"]} == (
+    traffic = answer(capsys, "traffic", "--journal", str(place / "journal"), "--by", by)
+    assert {tuple(each.values())[:-4]: list(each.values())[-4:] for each in traffic["rows"]} == (
         expected
     )
-    assert found["span"][:2] == [200, len({(e["exchange"], e["topic"]) for e in some(place)})]
+    assert traffic["span"][:2] == [200, len({(e["exchange"], e["topic"]) for e in some(place)})]
 
 
 def some(place: Path) -> list[Row]:
@@ -216,8 +216,8 @@ def test_the_counts_of_the_pipeline_are_read_without_spark(
     (target / "_spark_metadata" / ".3.crc").touch()
     bindings = ("--definitions", str(place / "old.json"), "--topology", "none")
     for words in (("traffic", "--by", "hour"), ("traffic",), ("audit", *bindings)):
-        found = answer(capsys, *words, "--traffic", str(target))
-        assert found == answer(capsys, *words, "--journal", str(place / "journal"))
+        reply = answer(capsys, *words, "--traffic", str(target))
+        assert reply == answer(capsys, *words, "--journal", str(place / "journal"))
 
 
 def test_times_select_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,17 +226,19 @@ def test_times_select_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> N
     The row with the number N was published N seconds after 12:00.
     """
     times = ("--since", "2026-03-01T12:00:30", "--until", "2026-03-01T12:02")
-    found = answer(capsys, "traffic", "--journal", str(place / "journal"), *times, "--by", "vhost")
-    assert found["rows"][0]["messages"] == 90
+    traffic = answer(
+        capsys, "traffic", "--journal", str(place / "journal"), *times, "--by", "vhost"
+    )
+    assert traffic["rows"][0]["messages"] == 90
 
 
 def test_sessions_and_bindings_come_from_the_topology(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history = ("--journal", str(place / "journal"))
-    found = answer(capsys, "audit", *history)
-    assert found["bindings"] == len(definitions(random.Random(3), 25)["bindings"]) + 8
-    assert "from $topology of vhost '/' as of 2026-03-01 12:00:00 UTC" in found["said_by"][1]
+    audit = answer(capsys, "audit", *history)
+    assert audit["bindings"] == len(definitions(random.Random(3), 25)["bindings"]) + 8
+    assert "from $topology of vhost '/' as of 2026-03-01 12:00:00 UTC" in audit["said_by"][1]
     whatif = ("whatif", *history, "--definitions", str(place / "old.json"))
     assert {each["kind"] for each in answer(capsys, *whatif)["queues"]} == {"queue", "session"}
 
@@ -254,10 +256,10 @@ def test_tables_and_exit_codes(
         (("advise", "--output", str(tmp_path / "p.json")), 0, "route cache: 1,024 entries"),
     ):
         assert main(["ask", *words, *history]) == code, words
-        said = capsys.readouterr()
-        assert said.err == ""
-        assert said.out.startswith("200 messages of 106 topics, 2026-03-01 12:00:01 to ")
-        assert text in said.out
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        assert captured.out.startswith("200 messages of 106 topics, 2026-03-01 12:00:01 to ")
+        assert text in captured.out
     assert json.loads((tmp_path / "p.json").read_text())["messages"] == 200
     # Without unroutable messages, --check succeeds.
     Writer(tmp_path / "all").write([row(0, "a")])
@@ -317,9 +319,9 @@ def test_an_error_is_one_line(
     words: list[str], line: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["ask", *(word.format(place=place) for word in words)]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert line.format(place=place) in said.err
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert line.format(place=place) in captured.err
 
 
 def test_a_question_does_not_need_pyspark(place: Path) -> None:
@@ -370,10 +372,10 @@ def test_a_question_is_answered_again_after_new_messages(
     monkeypatch.setattr("pyspark_trellis.answering.time.sleep", sleep)
     words = ["traffic", "--journal", str(tmp_path / "journal"), "--by", "vhost", "--json", "-"]
     assert main(["ask", *words, "--follow"]) == 0
-    said = capsys.readouterr()
-    answers = [json.loads(line) for line in said.out.splitlines()]
+    captured = capsys.readouterr()
+    answers = [json.loads(line) for line in captured.out.splitlines()]
     assert [each["rows"][0]["messages"] for each in answers] == [50, 120, 200]
-    assert said.err == "stopped\n"
+    assert captured.err == "stopped\n"
 
 
 def test_a_job_waits_for_the_first_message(

@@ -95,18 +95,18 @@ TOPICS: Final = st.lists(st.lists(WORDS, min_size=1, max_size=4).map(".".join), 
 def test_an_address_covers_its_topics_in_any_order(
     names: list[str], most: int, rng: random.Random
 ) -> None:
-    found = dict(zip(names, templates(names, most), strict=True))
+    addresses = dict(zip(names, templates(names, most), strict=True))
     shuffled = rng.sample(names, len(names))
-    assert found == dict(zip(shuffled, templates(shuffled, most), strict=True))
-    for topic, template in found.items():
+    assert addresses == dict(zip(shuffled, templates(shuffled, most), strict=True))
+    for topic, template in addresses.items():
         assert covers(template, topic)
         assert len({each.name for each in template.parameters}) == len(template.parameters)
     # Below the same words, at most `most` words stay apart.
-    for template in found.values():
+    for template in addresses.values():
         for level in range(len(template.words)):
             beside = {
                 each.words[level]
-                for each in found.values()
+                for each in addresses.values()
                 if len(each.words) > level and _same(each.words[:level], template.words[:level])
             }
             assert len([word for word in beside if isinstance(word, str)]) <= most
@@ -222,8 +222,8 @@ def write(tmp_path: Path, rows: list[Row], changes: list[Row] | None = None) -> 
 def exported(capsys: pytest.CaptureFixture[str], *words: str) -> Document:
     capsys.readouterr()
     assert main(["asyncapi", *words]) == 0
-    found: Document = yaml.safe_load(capsys.readouterr().out)
-    return found
+    document: Document = yaml.safe_load(capsys.readouterr().out)
+    return document
 
 
 def binding(key: str, queue: str, source: str = "amq.topic") -> dict[str, Any]:
@@ -269,10 +269,10 @@ def plant() -> list[Row]:
 
 
 def target(document: Document, reference: dict[str, str]) -> Any:
-    found: Any = document
+    node: Any = document
     for part in reference["$ref"].removeprefix("#/").split("/"):
-        found = found[part.replace("~1", "/").replace("~0", "~")]
-    return target(document, found) if "$ref" in found else found
+        node = node[part.replace("~1", "/").replace("~0", "~")]
+    return target(document, node) if "$ref" in node else node
 
 
 def operations(document: Document) -> set[tuple[str, str, int]]:

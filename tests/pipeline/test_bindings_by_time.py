@@ -84,15 +84,15 @@ class Reader:
 
     def change(self, at: datetime, event: str = "subscribe") -> Row:
         """Return the row of `$topology` for the begin or the end (`event`) of the subscription."""
-        made = subscribed(self.subscription, at, event)
-        facts = json.loads(made["body"])
+        subscription_row = subscribed(self.subscription, at, event)
+        facts = json.loads(subscription_row["body"])
         if self.not_of is not None:
             facts["arguments"]["no-local"] = True
         if self.rules is not None:
             facts["arguments"]["partly-allowed"] = True
         if event == "subscribe" and facts["arguments"]:
             facts |= {"user": self.not_of or "someone", "rules": self.rules}
-        return made | {"body": json.dumps(facts).encode()}
+        return subscription_row | {"body": json.dumps(facts).encode()}
 
 
 @dataclass
@@ -141,29 +141,30 @@ def past(seed: int, path: Path) -> Past:
     document = by_topic_alone(definitions(rng, 12))
     bindings = [each | {"arguments": {"n": at}} for at, each in enumerate(document["bindings"])]
     document = {**document, "bindings": bindings}
-    readers = list({made.subscription: made for made in (reader(rng) for _ in range(6))}.values())
-    found = Past(proposed=by_topic_alone(definitions(rng, 6)))
-    found.changes = _with_readers(snapshot(document, [], START), readers, START)
+    drawn = (reader(rng) for _ in range(6))
+    readers = list({each.subscription: each for each in drawn}.values())
+    history = Past(proposed=by_topic_alone(definitions(rng, 6)))
+    history.changes = _with_readers(snapshot(document, [], START), readers, START)
     pool = [*topics(rng, 15), *SPECIAL]
     for number in range(MINUTES):
         at = START + timedelta(minutes=number)
         if number:
-            document, readers = _changed(rng, document, readers, at, found.changes)
-        found.states[number] = (document, list(readers))
+            document, readers = _changed(rng, document, readers, at, history.changes)
+        history.states[number] = (document, list(readers))
         for _ in range(15):
-            offset = len(found.messages)
-            made = row(
+            offset = len(history.messages)
+            message = row(
                 offset,
                 rng.choice(pool),
                 exchange=rng.choice(EXCHANGES),
                 publisher=rng.choice(USERS),
                 published_at=at + timedelta(seconds=rng.randrange(60)),
             )
-            found.messages.append(made | {"routed": len(found.places(number, made))})
-    journal(path / "journal", found.messages, 20, 60)
-    journal(path / "%24topology", numbered(found.changes), 10, 50)
-    (path / "proposed.json").write_text(json.dumps(found.proposed))
-    return found
+            history.messages.append(message | {"routed": len(history.places(number, message))})
+    journal(path / "journal", history.messages, 20, 60)
+    journal(path / "%24topology", numbered(history.changes), 10, 50)
+    (path / "proposed.json").write_text(json.dumps(history.proposed))
+    return history
 
 
 def _with_readers(rows: list[Row], readers: list[Reader], at: datetime) -> list[Row]:
@@ -192,16 +193,16 @@ def _changed(
             "bindings": [each for each in document["bindings"] if each is not gone],
         }, readers
     if what < 0.5:
-        made = reader(rng)
+        new_reader = reader(rng)
         changes += [
             each.change(at, "unsubscribe")
             for each in readers
-            if each.subscription == made.subscription
+            if each.subscription == new_reader.subscription
         ]
-        changes.append(made.change(at))
+        changes.append(new_reader.change(at))
         return document, [
-            *(each for each in readers if each.subscription != made.subscription),
-            made,
+            *(each for each in readers if each.subscription != new_reader.subscription),
+            new_reader,
         ]
     if what < 0.7 and readers:
         gone_reader = rng.choice(readers)
@@ -227,21 +228,21 @@ def question(path: Path, job: str, *words: str) -> JobBindings:
     return read_bindings(parser().parse(arguments))
 
 
-def check(found: Past, answer: Audit, change_of: WhatIf) -> None:
+def check(history: Past, answer: Audit, change_of: WhatIf) -> None:
     """Compare the answers of the jobs with the model of the random past."""
     lost: Counter[tuple[str, str]] = Counter()
     unroutable: Counter[tuple[str, str]] = Counter()
     before: Counter[str] = Counter()
     after: Counter[str] = Counter()
-    document, readers = found.states[MINUTES - 1]
+    document, readers = history.states[MINUTES - 1]
     present = {each["name"] for each in document["queues"]} | {
         SESSION + each.subscription.session for each in readers
     }
     sessions = {place for place in present if place.startswith(SESSION)}
-    for each in found.messages:
+    for each in history.messages:
         number = int((each["published_at"] - START) / timedelta(minutes=1))
-        then = found.places(number, each)
-        next_ = found.places(number, each, found.proposed)
+        then = history.places(number, each)
+        next_ = history.places(number, each, history.proposed)
         next_ = {place for place in next_ if not place.startswith(SESSION) or place in sessions}
         unroutable[each["exchange"], each["topic"]] += not then
         lost[each["exchange"], each["topic"]] += bool(then & present and not next_)
@@ -280,19 +281,19 @@ def by_arrow(path: Path) -> PublishedTopics:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_each_message_is_routed_by_the_bindings_of_its_minute(seed: int, tmp_path: Path) -> None:
-    found = past(seed, tmp_path)
-    check(found, *answers(by_arrow(tmp_path), tmp_path))
+    history = past(seed, tmp_path)
+    check(history, *answers(by_arrow(tmp_path), tmp_path))
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_spark_gives_the_same_answers(seed: int, spark: SparkSession, tmp_path: Path) -> None:
-    found = past(100 + seed, tmp_path)
+    history = past(100 + seed, tmp_path)
     splits = question(tmp_path, "audit").splits
     rows = spark.read.format("trellis").schema(hist.PROJECTION).load(str(tmp_path / "journal"))
     parts = hist.rollup(rows, splits)
     published = SparkTopics(hist.summed(parts, *hist.keys_of(parts)).cache())
     mine = answers(published, tmp_path)
-    check(found, *mine)
+    check(history, *mine)
     theirs = answers(by_arrow(tmp_path), tmp_path)
     assert mine == theirs
 
@@ -315,10 +316,10 @@ def test_a_binding_is_dead_if_no_message_matched_it_while_it_existed(tmp_path: P
     journal(tmp_path / "journal", messages)
     journal(tmp_path / "%24topology", numbered(changes))
     about = question(tmp_path, "audit")
-    found = audit(by_arrow(tmp_path), about.effective, about.then)
-    assert found.bindings == 1
-    assert [each.key for each in found.dead] == ["late.*"]
-    assert [(each.topic, each.messages) for each in found.unroutable] == [
+    answer = audit(by_arrow(tmp_path), about.effective, about.then)
+    assert answer.bindings == 1
+    assert [each.key for each in answer.dead] == ["late.*"]
+    assert [(each.topic, each.messages) for each in answer.unroutable] == [
         ("early.x", 1),
         ("late.x", 1),
     ]

@@ -60,8 +60,8 @@ def test_the_regular_expression_of_a_pattern_means_the_pattern(
     case: tuple[Grammar, str, str],
 ) -> None:
     grammar, pattern, topic = case
-    found = re.search(regex(pattern, grammar), spelled(topic, grammar)) is not None
-    assert found == grammar.matches(pattern, topic)
+    matched = re.search(regex(pattern, grammar), spelled(topic, grammar)) is not None
+    assert matched == grammar.matches(pattern, topic)
 
 
 def test_a_pattern_of_many_wildcards_takes_no_long_time() -> None:
@@ -149,24 +149,24 @@ def test_spark_finds_the_results_of_the_naive_matcher(
     times = {topic: 1 + at % 3 for at, topic in enumerate(topics)}
     rows = [(topic,) for topic in topics for _ in range(times[topic])]
     table = spark.createDataFrame(rows, "topic string")
-    found = way(table, patterns, grammar)  # type: ignore[operator]
-    assert found.columns == ["topic", "messages", "pattern"]
+    match_rows = way(table, patterns, grammar)  # type: ignore[operator]
+    assert match_rows.columns == ["topic", "messages", "pattern"]
     expected = [
         (topic, times[topic], number)
         for topic in topics
         for number, pattern in enumerate(patterns)
         if GRAMMARS[grammar].matches(pattern, topic)
     ]
-    assert sorted(tuple(each) for each in found.collect()) == sorted(expected)
+    assert sorted(tuple(each) for each in match_rows.collect()) == sorted(expected)
 
 
 def test_a_column_is_asked_for_one_pattern_in_the_jvm(spark: SparkSession) -> None:
     df = spark.createDataFrame([(topic,) for topic in TOPICS["amqp"]], "topic string")
-    asked = df.select(
+    rows = df.select(
         "topic",
         *[matches("topic", pattern).alias(f"p{at}") for at, pattern in enumerate(PATTERNS["amqp"])],
     ).collect()
-    for each in asked:
+    for each in rows:
         assert [each[f"p{at}"] for at in range(len(PATTERNS["amqp"]))] == [
             AMQP.matches(one, each["topic"]) for one in PATTERNS["amqp"]
         ]

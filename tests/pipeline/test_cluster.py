@@ -40,7 +40,7 @@ class ClusterAnswer:
     def check(self, count: int) -> None:
         """Assert that both workers took part, and that the answers are right."""
         assert self.answer["rows"] == count
-        assert self.answer["found"] == sorted(
+        assert self.answer["matches"] == sorted(
             [["t.1", 25, 1], ["t.2", 25, 2], *[[f"t.{at}", 25, 0] for at in range(4)]]
         )
         works = {re.search(r"/work\d", place) for place in self.answer["places"]}
@@ -139,11 +139,11 @@ def test_a_cluster_runs_the_installed_distribution(
     assert all(Path(file).is_relative_to(packages) for file in answer.files)
 
 
-def fake(directory: Path, said: str) -> Path:
+def fake(directory: Path, version: str) -> Path:
     """Make a Java home whose `java` reports this version; return its path."""
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{said}\"' >&2\n")
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
     program.chmod(0o755)
     return directory
 
@@ -219,9 +219,9 @@ def test_spark_runs_on_the_bundled_java(tmp_path: Path) -> None:
         "basename",
         "sed",
     ):
-        found = Path("/usr/bin", name) if Path("/usr/bin", name).exists() else Path("/bin", name)
-        if found.exists():
-            (without / name).symlink_to(found)
+        program = Path("/usr/bin", name) if Path("/usr/bin", name).exists() else Path("/bin", name)
+        if program.exists():
+            (without / name).symlink_to(program)
     ran = subprocess.run(
         [sys.executable, "-c", script],
         env=environment | {"PATH": str(without)},

@@ -58,20 +58,20 @@ def test_whatif_audit_and_advise_answer(
 ) -> None:
     history = ["--journal", str(place / "journal"), "--definitions", str(place / "old.json")]
     assert main(["pipeline", "audit", *history]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("200 messages of ")
-    assert "dead: no topic matched" in said
-    assert "nearest" in said
+    output = capsys.readouterr().out
+    assert output.startswith("200 messages of ")
+    assert "dead: no topic matched" in output
+    assert "nearest" in output
     assert main(["pipeline", "advise", *history, "--output", str(tmp_path / "p.json")]) == 0
     assert "route cache: 1,024 entries" in capsys.readouterr().out
     assert {
         each["exchange"] for each in json.loads((tmp_path / "p.json").read_text())["exchanges"]
     } == {"t", "u", "amq.topic"}
-    asked = ["pipeline", "whatif", "--journal", str(place / "journal"), "--definitions"]
-    assert main([*asked, str(place / "old.json"), "--current", str(place / "old.json")]) == 0
+    words = ["pipeline", "whatif", "--journal", str(place / "journal"), "--definitions"]
+    assert main([*words, str(place / "old.json"), "--current", str(place / "old.json")]) == 0
     assert "no topic and no queue would lose all its messages" in capsys.readouterr().out
     assert (
-        main([*asked, str(place / "new.json"), "--current", str(place / "old.json"), "--json", "-"])
+        main([*words, str(place / "new.json"), "--current", str(place / "old.json"), "--json", "-"])
         == 1
     )
     answer = json.loads(capsys.readouterr().out)
@@ -107,19 +107,19 @@ def test_ask_and_pipeline_have_equal_answers(shared: None, seed: int, tmp_path: 
 
 def assert_equal_answers(words: list[str], path: Path) -> None:
     """Run a job with `trellis ask` and `trellis pipeline`; compare JSON and exit codes."""
-    found = []
+    answers = []
     for command in ("ask", "pipeline"):
         file = path / f"{command}.json"
         code = main([command, *words, "--json", str(file)])
-        found.append((code, json.loads(file.read_text())))
-    assert found[0] == found[1], words
+        answers.append((code, json.loads(file.read_text())))
+    assert answers[0] == answers[1], words
 
 
 def test_lake_and_traffic_go_on_where_they_were(
     shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = str(tmp_path / "traffic")
-    for said in (f"200 new rows are in {target}\n", f"no new rows for {target}\n"):
+    for expected in (f"200 new rows are in {target}\n", f"no new rows for {target}\n"):
         assert (
             main(
                 [
@@ -134,7 +134,7 @@ def test_lake_and_traffic_go_on_where_they_were(
             )
             == 0
         )
-        assert capsys.readouterr().out == said
+        assert capsys.readouterr().out == expected
     for name, more in (("audit", "old.json"), ("whatif", "new.json")):
         words = [name, "--traffic", target, "--definitions", str(place / more)]
         assert main(["pipeline", *words]) == (name == "whatif")
@@ -155,7 +155,7 @@ def test_a_target_and_its_checkpoint_belong_to_one_job(
     """
     lake = str(tmp_path / "lake")
 
-    def said(job: str, target: str, checkpoint: str) -> str:
+    def error_of(job: str, target: str, checkpoint: str) -> str:
         assert (
             main(
                 [
@@ -176,19 +176,19 @@ def test_a_target_and_its_checkpoint_belong_to_one_job(
         return line
 
     assert main(["pipeline", "lake", "--journal", str(place / "journal"), "--target", lake]) == 0
-    assert "is the checkpoint of another query than `traffic`" in said(
+    assert "is the checkpoint of another query than `traffic`" in error_of(
         "traffic", str(tmp_path / "traffic"), f"{lake}.checkpoint"
     )
-    assert "was not written with the checkpoint" in said("lake", lake, str(tmp_path / "new"))
-    assert "was used with another directory" in said(
+    assert "was not written with the checkpoint" in error_of("lake", lake, str(tmp_path / "new"))
+    assert "was used with another directory" in error_of(
         "lake", str(tmp_path / "other"), f"{lake}.checkpoint"
     )
     (tmp_path / "file").touch()
     # The error has the text of Hadoop or, under Spark Connect, of Python.
-    line = said("lake", str(tmp_path / "file" / "lake"), str(tmp_path / "new"))
+    line = error_of("lake", str(tmp_path / "file" / "lake"), str(tmp_path / "new"))
     assert f"{tmp_path}/file/lake, or {tmp_path}/new, cannot be written: " in line
     assert "Parent path is not a dir" in line or "Not a directory" in line
-    line = said("lake", "nofs://x/y", str(tmp_path / "new"))
+    line = error_of("lake", "nofs://x/y", str(tmp_path / "new"))
     assert line.partition("cannot be written: ")[2].count('No FileSystem for scheme "nofs"') == 1
 
 
@@ -237,11 +237,11 @@ def test_a_job_runs_again_when_more_was_published(
             "1",
         ]
     )
-    found: list[tuple[int, dict[str, int]]] = []
+    answers: list[tuple[int, dict[str, int]]] = []
 
     def answer(question: Question) -> int:
         with question.watched() as history:
-            found.append(
+            answers.append(
                 (
                     hist.span(history).messages,
                     {
@@ -252,18 +252,18 @@ def test_a_job_runs_again_when_more_was_published(
                     },
                 )
             )
-        if len(found) == 3:
+        if len(answers) == 3:
             raise KeyboardInterrupt
-        publish(30 * (len(found) + 1))
+        publish(30 * (len(answers) + 1))
         return 1
 
     assert answered(arguments, answer) == 0
-    assert found == [
+    assert answers == [
         (count, Counter(each["topic"] for each in some[:count])) for count in (30, 60, 90)
     ]
-    said = capsys.readouterr()
-    assert said.out.count("--- 2") == 2
-    assert said.err == "stopped\n"
+    captured = capsys.readouterr()
+    assert captured.out.count("--- 2") == 2
+    assert captured.err == "stopped\n"
 
 
 @pytest.mark.parametrize(
@@ -361,9 +361,9 @@ def test_an_error_is_one_line(
     shared: None, place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
 ) -> None:
     assert main(["pipeline", *[word.format(place=place) for word in arguments]]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert line.format(place=place) in said[0]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert line.format(place=place) in lines[0]
 
 
 def test_the_error_of_a_java_that_does_not_start_is_shown(place: Path, tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ print(json.dumps({
 def test_the_wheel_is_pure_and_has_both_packages_whole(connector_wheel: Path) -> None:
     assert connector_wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(connector_wheel) as archive:
-        found = {name for name in archive.namelist() if ".dist-info/" not in name}
+        files = {name for name in archive.namelist() if ".dist-info/" not in name}
         kept = {name.rpartition("/")[2] for name in archive.namelist()}
-    assert found == {
+    assert files == {
         path.relative_to(ROOT).as_posix()
         for package in SHIPPED
         for path in (ROOT / package).rglob("*.py")

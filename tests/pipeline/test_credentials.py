@@ -87,7 +87,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, authority: trustme.CA | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.location = ""
         if authority is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server = self.server
         assert isinstance(server, _Server)
-        server.asked.append((self.path, self.headers.get("Authorization", "")))
+        server.requests.append((self.path, self.headers.get("Authorization", "")))
         self.send_response(302 if server.location else 200)
         if server.location:
             self.send_header("Location", server.location)
@@ -134,9 +134,9 @@ def test_no_proxy_gets_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("no_proxy", raising=False)
         remote = RemoteBroker.of(broker.url, {"user": "ann", "password": "secret"})
         assert remote.document("/api/x") == {"from": "/api/x"}
-        told = "Basic " + base64.b64encode(b"ann:secret").decode()
-        assert broker.asked == [("/api/x", told)]
-        assert proxy.asked == []
+        authorization = "Basic " + base64.b64encode(b"ann:secret").decode()
+        assert broker.requests == [("/api/x", authorization)]
+        assert proxy.requests == []
 
 
 def test_no_other_server_gets_the_password_by_a_redirection() -> None:
@@ -145,7 +145,7 @@ def test_no_other_server_gets_the_password_by_a_redirection() -> None:
         remote = RemoteBroker.of(broker.url, {"user": "ann", "password": "secret"})
         with pytest.raises(PipelineError, match="answered 302 to user 'ann'"):
             remote.fetch("/api/x")
-        assert other.asked == []
+        assert other.requests == []
 
 
 def test_a_token_is_sent_over_tls_to_the_server_of_the_authority_and_to_no_other(
@@ -157,10 +157,10 @@ def test_a_token_is_sent_over_tls_to_the_server_of_the_authority_and_to_no_other
     with serving(authority) as broker, serving(other) as imposter:
         place = f"https://127.0.0.1:{broker.server_port}"
         assert RemoteBroker.of(place, options).document("/api/x") == {"from": "/api/x"}
-        assert broker.asked == [("/api/x", "Bearer a.b.c")]
+        assert broker.requests == [("/api/x", "Bearer a.b.c")]
         place = f"https://127.0.0.1:{imposter.server_port}"
         with pytest.raises(PipelineError, match=r"CERTIFICATE_VERIFY_FAILED"):
             RemoteBroker.of(place, options).fetch("/api/x")
-        assert imposter.asked == []
+        assert imposter.requests == []
     with pytest.raises(PipelineError, match=r"caFile: cannot read certificates in .*No such file"):
         RemoteBroker.of(place, {"token": "a", "cafile": str(tmp_path / "none")}).fetch("/api/x")

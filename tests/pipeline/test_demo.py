@@ -41,15 +41,15 @@ def test_a_journal_of_the_broker_is_read_as_it_was_published(
     table = spark.read.format("trellis").load(
         str(tmp_path / "data" / "streams" / "%2F" / "journal")
     )
-    found = table.orderBy("offset").collect()
+    rows = table.orderBy("offset").collect()
     assert [
         (row["exchange"], row["topic"], bytes(row["body"]), row["content_type"], row["protocol"])
-        for row in found
+        for row in rows
     ] == [(each.exchange, each.key, each.body, "application/json", "amqp091") for each in messages]
-    assert [row["timestamp"].timestamp() for row in found] == [
+    assert [row["timestamp"].timestamp() for row in rows] == [
         each.properties.timestamp for each in messages
     ]
-    unroutable = {row["topic"].partition(".")[0] for row in found if row["routed"] == 0}
+    unroutable = {row["topic"].partition(".")[0] for row in rows if row["routed"] == 0}
     assert unroutable == {"factroy", "cancelled"}
 
 
@@ -151,7 +151,7 @@ def test_the_page_can_be_read_on_a_phone(output: Path, tmp_path: Path) -> None:
     pages: list[dict[str, Any]] = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [page["width"] for page in pages] == [page["wide"] for page in pages] == [390, 1150]
     for page in pages:
-        assert page["asked"] == page["complaints"] == []
+        assert page["requests"] == page["complaints"] == []
         assert page["smallest"] >= 12
         assert len(page["plots"]) == 7
         assert all(label and width >= 300 for label, width in page["plots"])

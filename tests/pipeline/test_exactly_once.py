@@ -34,7 +34,7 @@ def session_of(leader: int) -> list[int]:
 
     The process group is not enough: Spark's workers have groups of their own.
     """
-    found = []
+    process_ids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -42,8 +42,8 @@ def session_of(leader: int) -> list[int]:
             except OSError:
                 continue
             if int(stat.rpartition(")")[2].split()[3]) == leader:
-                found.append(int(entry.name))
-    return found
+                process_ids.append(int(entry.name))
+    return process_ids
 
 
 def committed(table: Path) -> list[Path]:
@@ -161,9 +161,9 @@ class Scene:
         """Kill driver, JVM and workers if they still run, and wait for the end of the driver."""
         process = self.running
         if process is not None:
-            for found in session_of(process.pid):
+            for process_id in session_of(process.pid):
                 with suppress(ProcessLookupError):
-                    os.kill(found, signal.SIGKILL)
+                    os.kill(process_id, signal.SIGKILL)
             process.wait()
 
     def finish(self) -> None:
@@ -211,10 +211,10 @@ class _Channel:
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     own_server = spark_places.KIND == "connect"
     master = spark_places.OWN_SERVER if own_server else request.getfixturevalue("spark_master")
-    made = Scene(tmp_path, master, *request.param)
-    yield made
-    made.end()
-    made.broker.kill()
+    scene = Scene(tmp_path, master, *request.param)
+    yield scene
+    scene.end()
+    scene.broker.kill()
 
 
 @pytest.mark.spark

@@ -70,13 +70,13 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    made = Served(tmp_path_factory.mktemp("served") / "data")
+    served = Served(tmp_path_factory.mktemp("served") / "data")
     try:
-        made.declare("all")
-        made.publish("all", 0, 90)
-        yield made
+        served.declare("all")
+        served.publish("all", 0, 90)
+        yield served
     finally:
-        made.process.stop()
+        served.process.stop()
 
 
 def load(spark: SparkSession, url: str, stream: str = "all", **options: Any) -> DataFrame:
@@ -84,10 +84,10 @@ def load(spark: SparkSession, url: str, stream: str = "all", **options: Any) -> 
 
 
 def test_query_reads_the_published_messages(spark: SparkSession, served: Served) -> None:
-    found = load(spark, served.url, rowsPerTask=20).orderBy("offset").collect()
+    rows = load(spark, served.url, rowsPerTask=20).orderBy("offset").collect()
     assert [
         (row["offset"], row["topic"], int(bytes(row["body"])), row["exchange"], row["publisher"])
-        for row in found
+        for row in rows
     ] == [(at, TOPICS[at % 3], at, "all", "guest") for at in range(90)]
     part = load(
         spark, served.url, stream="//all", pattern="a.*", startingOffsets=31, endingOffsets=60
@@ -215,10 +215,10 @@ def test_rows_that_retention_removes_after_the_plan_are_lost_without_an_archive(
     with pytest.raises(PipelineError, match=r"answered 410 .* does not exist \(any more\)"):
         list(SelectedRows(columns, {}).batches(pieces[0]))
     lenient = SelectedRows(columns, {"failondataloss": "false"})
-    found = [
+    offsets = [
         offset
         for piece in pieces
         for batch in lenient.batches(piece)
         for offset in batch.column("offset").to_pylist()
     ]
-    assert found == list(range(min(stream.bounds().first, 20), 20))
+    assert offsets == list(range(min(stream.bounds().first, 20), 20))

@@ -96,14 +96,14 @@ class Image:
         """Return the environment of a stage: its ENV, a PATH without another Java, and free ports
         on loopback."""
         [lines] = re.findall(r"^ENV ((?:.*\\\n)*.*)$", self.stage, re.MULTILINE)
-        said = dict(word.split("=", 1) for word in lines.replace("\\\n", " ").split())
-        made = {
+        variables = dict(word.split("=", 1) for word in lines.replace("\\\n", " ").split())
+        environment = {
             name: self.here(value.strip('"').replace("${PATH}", "/usr/bin:/bin"))
-            for name, value in said.items()
+            for name, value in variables.items()
         }
-        made["PATH"] = ":".join(
+        environment["PATH"] = ":".join(
             self.here(each)
-            for each in said["PATH"].strip('"').replace("${PATH}", "/usr/bin:/bin").split(":")
+            for each in variables["PATH"].strip('"').replace("${PATH}", "/usr/bin:/bin").split(":")
         )
         free = dict.fromkeys(
             (
@@ -121,7 +121,7 @@ class Image:
                 "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
             }
             | free
-            | made
+            | environment
         )
 
     @contextmanager
@@ -156,22 +156,22 @@ class Image:
         try:
             yield process, log
         finally:
-            for found in session_of(process.pid):
+            for process_id in session_of(process.pid):
                 try:
-                    os.kill(found, signal.SIGKILL)
+                    os.kill(process_id, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
             process.wait()
 
 
-def until(log: Path, said: str, process: subprocess.Popen[bytes]) -> re.Match[str]:
-    """Wait until the output of a service matches the expression `said`; return the match."""
+def until(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> re.Match[str]:
+    """Wait until the output of a service matches the expression `pattern`; return the match."""
     end = time.monotonic() + PATIENCE
-    while (found := re.search(said, log.read_text(errors="replace"))) is None:
+    while (match := re.search(pattern, log.read_text(errors="replace"))) is None:
         assert process.poll() is None, log.read_text(errors="replace")[-4000:]
         assert time.monotonic() < end, log.read_text(errors="replace")[-4000:]
         time.sleep(0.05)
-    return found
+    return match
 
 
 def counted(table: Path) -> int:
@@ -200,24 +200,24 @@ def test_the_images_steps_and_the_composed_services_make_a_table_of_traffic(tmp_
             for word in SERVICES["journal"]["command"]
         ]
         subprocess.run([sys.executable, "-m", "trellis", *words], cwd=ROOT, check=True)
-        master, said = stack.enter_context(image.service("spark-master"))
-        url = until(said, r"Starting Spark master at (spark://127\.0\.0\.1:\d+)", master)[1]
-        worker, said = stack.enter_context(image.service("spark-worker", url))
-        until(said, "Successfully registered with master", worker)
-        job, said = stack.enter_context(image.service("pipeline", url))
-        until(said, "waiting for the first message", job)
+        master, log = stack.enter_context(image.service("spark-master"))
+        url = until(log, r"Starting Spark master at (spark://127\.0\.0\.1:\d+)", master)[1]
+        worker, log = stack.enter_context(image.service("spark-worker", url))
+        until(log, "Successfully registered with master", worker)
+        job, log = stack.enter_context(image.service("pipeline", url))
+        until(log, "waiting for the first message", job)
         durable = pika.BasicProperties(delivery_mode=2)
         publish = SinkPublisher(broker.amqp_url).publish
         publish(Outgoing("amq.topic", f"t.{at % 7}", b"x", durable) for at in range(MESSAGES))
         end = time.monotonic() + PATIENCE
         while counted(target) < MESSAGES:
-            assert job.poll() is None, said.read_text()[-4000:]
-            assert time.monotonic() < end, said.read_text()[-4000:]
+            assert job.poll() is None, log.read_text()[-4000:]
+            assert time.monotonic() < end, log.read_text()[-4000:]
             time.sleep(0.2)
         assert counted(target) == MESSAGES
         job.send_signal(getattr(signal, SERVICES["pipeline"]["stop_signal"]))
-        assert job.wait(PATIENCE) == 0, said.read_text()[-4000:]
-        assert "continues from there" in said.read_text()
+        assert job.wait(PATIENCE) == 0, log.read_text()[-4000:]
+        assert "continues from there" in log.read_text()
         for daemon in (worker, master):
             daemon.terminate()
             assert daemon.wait(PATIENCE) in (0, 128 + signal.SIGTERM)

@@ -111,14 +111,14 @@ def minutes_of(some: list[Row]) -> list[tuple[Any, ...]]:
     sums: dict[tuple[Any, ...], list[int]] = {}
     for each in some:
         key = (event_time(each).strftime("%F %R"), each["exchange"], each["topic"])
-        found = sums.setdefault(key, [0, 0, 0, 0])
+        counters = sums.setdefault(key, [0, 0, 0, 0])
         for at, more in enumerate((1, each["size"], each["routed"], each["routed"] == 0)):
-            found[at] += more
-    return sorted((*key, *found) for key, found in sums.items())
+            counters[at] += more
+    return sorted((*key, *counters) for key, counters in sums.items())
 
 
 def test_the_history_counts_every_message_once(case: Case, history: DataFrame) -> None:
-    found = {
+    counts = {
         (row["exchange"], row["topic"]): (
             row["messages"],
             row["size"],
@@ -138,7 +138,7 @@ def test_the_history_counts_every_message_once(case: Case, history: DataFrame) -
                 strict=True,
             )
         )
-    assert found == expected
+    assert counts == expected
     span = hist.span(history)
     assert ArrowTopics(JournalFeed(case.options, KEYS).sums()).span() == span
     times = [event_time(each) for each in case.rows]
@@ -166,15 +166,15 @@ def test_lake_and_traffic_have_every_row_once_however_often_they_run(
             assert query.awaitTermination(120)
     table = read_lake(spark, str(tmp_path / "lake"))
     assert table.columns == [*COLUMNS, "event_time", "day"]
-    found = table.orderBy("offset").collect()
+    rows = table.orderBy("offset").collect()
     assert [
         (row["offset"], row["vhost"], row["exchange"], row["topic"], bytes(row["body"]))
-        for row in found
+        for row in rows
     ] == [
         (each["offset"], each["vhost"], each["exchange"], each["topic"], each["body"])
         for each in case.rows
     ]
-    assert [(row["event_time"].timestamp(), str(row["day"])) for row in found] == [
+    assert [(row["event_time"].timestamp(), str(row["day"])) for row in rows] == [
         (event_time(each).timestamp(), event_time(each).strftime("%F")) for each in case.rows
     ]
     assert len(list((tmp_path / "lake").glob("day=2026-03-0*/vhost=%2F/exchange=*"))) >= 12
@@ -197,9 +197,13 @@ def test_whatif_counts_the_messages_of_each_queue(case: Case, published: Publish
         (case.old, {place_of(each): each.before for each in answer.queues}),
         (case.new, {place_of(each): each.after for each in answer.queues}),
     ):
-        found = by_place(case.rows, document, case.heard)
-        assert counts == {place: found.get(place, 0) for place in places_of(document, case.heard)}
-        assert sum(messages for place, messages in found.items() if place.startswith(SESSION)) > 0
+        expected = by_place(case.rows, document, case.heard)
+        assert counts == {
+            place: expected.get(place, 0) for place in places_of(document, case.heard)
+        }
+        assert (
+            sum(messages for place, messages in expected.items() if place.startswith(SESSION)) > 0
+        )
     lost, unknown = Counter[tuple[str, str]](), 0
     for (exchange, topic), messages in counted(case.rows).items():
         before, after = (
@@ -246,7 +250,7 @@ def test_whatif_reads_the_routed_messages_from_the_journal(
 
 
 def test_audit_finds_the_results_of_plain_python(case: Case, published: PublishedTopics) -> None:
-    found = audit(published, case.current)
+    answer = audit(published, case.current)
     bindings = [
         *(
             (each["source"], each["destination"], each["destination_type"], each["routing_key"])
@@ -276,19 +280,19 @@ def test_audit_finds_the_results_of_plain_python(case: Case, published: Publishe
             ):
                 met[a, b] += messages
     # Topics that a headers exchange may route are never reported as dead.
-    assert {each.number for each in found.dead} == {
+    assert {each.number for each in answer.dead} == {
         at
         for at in range(len(bindings))
         if at not in used and bindings[at][0] not in reached(case.old, "h")
     }
     assert {
-        (each.one.number, each.other.number): each.messages for each in found.overlapping
+        (each.one.number, each.other.number): each.messages for each in answer.overlapping
     } == met
-    assert {(each.exchange, each.topic): each.messages for each in found.unroutable} == lost
-    assert found.dead
-    assert found.overlapping
-    assert found.unroutable
-    for each in found.subsumed:
+    assert {(each.exchange, each.topic): each.messages for each in answer.unroutable} == lost
+    assert answer.dead
+    assert answer.overlapping
+    assert answer.unroutable
+    for each in answer.subsumed:
         assert (each.binding.source, each.binding.place) == (each.by.source, each.by.place)
         assert covers(
             each.by.key, each.binding.key, MQTT if each.binding.kind == "session" else AMQP
@@ -297,11 +301,11 @@ def test_audit_finds_the_results_of_plain_python(case: Case, published: Publishe
 
 def reached(document: Document, exchange: str) -> set[str]:
     """Return the exchanges that a message may reach from this exchange."""
-    found, ahead = set[str](), [exchange]
+    exchanges, ahead = set[str](), [exchange]
     while ahead:
         name = ahead.pop()
-        if name not in found:
-            found.add(name)
+        if name not in exchanges:
+            exchanges.add(name)
             ahead += [
                 each["destination"]
                 for each in document["bindings"]
@@ -312,7 +316,7 @@ def reached(document: Document, exchange: str) -> set[str]:
                 for each in document["exchanges"]
                 if each["name"] == name and each["arguments"]
             ]
-    return found
+    return exchanges
 
 
 @settings(max_examples=150, deadline=None)
@@ -328,30 +332,30 @@ def test_a_router_is_the_oracle(seed: int) -> None:
     for each in snapshot(document, heard, START)[1:-1]:
         if each["topic"] != "connect":
             then.apply(each["topic"], json.loads(each["body"]))
-    for made in (
+    for parsed in (
         with_subscriptions(parse(document, "file"), [then]),
         as_definitions([then], "topology"),
     ):
-        router = BatchRouter(made.hosts["/"])
-        asked = [*topics(rng, 15), *SPECIAL]
+        router = BatchRouter(parsed.hosts["/"])
+        topic_names = [*topics(rng, 15), *SPECIAL]
         for exchange in (*EXCHANGES, "", "amq.topic"):
-            found = router.route(exchange, asked)
+            routes = router.route(exchange, topic_names)
             places = sorted(
                 zip(
-                    found.places[0].tolist(),
-                    [router.names[at] for at in found.places[1]],
+                    routes.places[0].tolist(),
+                    [router.names[at] for at in routes.places[1]],
                     strict=True,
                 )
             )
-            hit = sorted(zip(*(column.tolist() for column in found.bindings), strict=True))
-            expected = [goes(document, exchange, topic, heard) for topic in asked]
+            hit = sorted(zip(*(column.tolist() for column in routes.bindings), strict=True))
+            expected = [goes(document, exchange, topic, heard) for topic in topic_names]
             assert places == sorted(
                 (row, place) for row, (there, _, _) in enumerate(expected) for place in there
             )
             assert hit == sorted(
                 (row, number) for row, (_, used, _) in enumerate(expected) for number in used
             )
-            assert found.unknown.tolist() == [unknown for _, _, unknown in expected]
+            assert routes.unknown.tolist() == [unknown for _, _, unknown in expected]
 
 
 def bound_to(queue: str, keys: list[str]) -> Document:
@@ -395,11 +399,11 @@ def test_audit_names_bindings_that_others_make_needless(
 
 
 def test_subscriptions_cover_each_other_by_the_mqtt_rules() -> None:
-    made = parse({}, "file")
-    made.hosts["/"].sessions.add("c")
+    parsed = parse({}, "file")
+    parsed.hosts["/"].sessions.add("c")
     for key in ("#", "$x/#", "$x/a", "a/+", "+/#"):
-        made.add("/", "amq.topic", "c", "session", key, "mqtt")
-    assert [(each.binding.key, each.by.key) for each in needless(made)[1]] == [
+        parsed.add("/", "amq.topic", "c", "session", key, "mqtt")
+    assert [(each.binding.key, each.by.key) for each in needless(parsed)[1]] == [
         ("$x/a", "$x/#"),
         ("a/+", "#"),
         ("+/#", "#"),
@@ -469,11 +473,11 @@ def test_the_nearest_pattern_differs_in_the_fewest_words() -> None:
 def test_advice_is_of_topic_exchanges_and_their_topics(
     case: Case, published: PublishedTopics, tmp_path: Path
 ) -> None:
-    said: list[str] = []
-    advice = advise(published, case.current, said.append)
+    lines: list[str] = []
+    advice = advise(published, case.current, lines.append)
     by_name = {each.exchange: each for each in advice.exchanges}
     assert set(by_name) == {"t", "u", "amq.topic"}
-    assert len(said) == 3
+    assert len(lines) == 3
     for name, each in by_name.items():
         counts = Counter(
             {

@@ -108,15 +108,15 @@ def test_a_report_shows_what_has_changed_since_the_report_before(reports: Report
 
 def test_json_has_the_report_and_the_differences(reports: Reports) -> None:
     reports.bindings(*FIRST)
-    found: dict[str, Any] = json.loads(reports.run("--until", "2026-03-02T12:00", "--json", "-"))
-    assert (found["before"], found["new"]) == (None, {})
-    assert found["traffic"] == {"messages": 3, "size": 0, "fanout": 2, "unroutable": 1}
+    report: dict[str, Any] = json.loads(reports.run("--until", "2026-03-02T12:00", "--json", "-"))
+    assert (report["before"], report["new"]) == (None, {})
+    assert report["traffic"] == {"messages": 3, "size": 0, "fanout": 2, "unroutable": 1}
     text = reports.run(
         "--until", "2026-03-02T18:00", "--over", "6h", "--json", "-", "--check", code=1
     )
-    found = json.loads(text)
-    assert found["before"] == "2026-03-02T12:00:00+00:00"
-    assert [found["new"][kind] for kind in ("dead", "unroutable")] == [
+    report = json.loads(text)
+    assert report["before"] == "2026-03-02T12:00:00+00:00"
+    assert [report["new"][kind] for kind in ("dead", "unroutable")] == [
         ["'b.*' from exchange 'amq.topic' to queue 'q' in vhost '/'"],
         ["'lost.2' to exchange 'amq.topic' in vhost '/'"],
     ]
@@ -157,14 +157,14 @@ def test_every_makes_a_report_when_the_latest_is_old_enough(
     monkeypatch.setattr(kept_reports, "_now", lambda: now)
     monkeypatch.setattr("pyspark_trellis.kept_reports.time.sleep", sleep)
     assert main(reports.words("--every", "1h")) == 130
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     assert slept == [3600, 3600, 60, 3600, 3600]
-    assert said.err == (
+    assert captured.err == (
         f"no report: cannot read the definitions in {reports.path}/definitions.json: No such file "
         "or directory; another attempt follows in 60 s\n"
     )
-    assert said.out.count("kept in") == 4
-    assert "2 new dead bindings since" in said.out
+    assert captured.out.count("kept in") == 4
+    assert "2 new dead bindings since" in captured.out
     # The latest report is an hour old: the next one is due at once.
     slept[:] = [0] * 4
     now = START + timedelta(days=3)
@@ -191,6 +191,6 @@ def test_an_error_is_one_line(
     if not words:
         (reports.path / "kept" / "report-20260301T000000Z.json").write_text("{}")
     assert main(reports.words(*words)) == 2
-    said = capsys.readouterr()
-    assert said.err.count("\n") == 1
-    assert line.format(path=reports.path) in said.err
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert line.format(path=reports.path) in captured.err

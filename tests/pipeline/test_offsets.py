@@ -78,10 +78,10 @@ def read(reader: JournalStreamReader, start: dict[str, Any], end: dict[str, Any]
 def test_shares_use_the_limit_and_no_journal_gets_more_than_it_has(
     backlog: dict[str, int], most: int
 ) -> None:
-    found = shares(backlog, most)
-    assert found.keys() == backlog.keys()
-    assert all(0 <= found[name] <= backlog[name] for name in backlog)
-    assert sum(found.values()) == min(most, sum(backlog.values()))
+    share_of = shares(backlog, most)
+    assert share_of.keys() == backlog.keys()
+    assert all(0 <= share_of[name] <= backlog[name] for name in backlog)
+    assert sum(share_of.values()) == min(most, sum(backlog.values()))
 
 
 def test_a_journal_with_one_row_is_not_held_up_by_a_long_one() -> None:
@@ -124,7 +124,7 @@ def test_a_checkpoint_without_the_name_of_its_journal_is_of_the_only_journal() -
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("7", {"a": "7", "b": "7"}),
         ('{"a": 3, "b": -1}', {"a": "3", "b": "latest"}),
@@ -132,8 +132,10 @@ def test_a_checkpoint_without_the_name_of_its_journal_is_of_the_only_journal() -
         ('{"a": {"next": 4, "epoch": 1}, "b": "5"}', {"a": "4", "b": "5"}),
     ],
 )
-def test_an_option_has_one_value_or_one_for_each_journal(text: str, found: dict[str, str]) -> None:
-    assert offsets.by_journal(text, "startingOffsets", ["a", "b"]) == found
+def test_an_option_has_one_value_or_one_for_each_journal(
+    text: str, expected: dict[str, str]
+) -> None:
+    assert offsets.by_journal(text, "startingOffsets", ["a", "b"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -240,18 +242,18 @@ def test_several_journals_are_read_in_turns_and_named(tmp_path: Path) -> None:
     reader = follower(path, journalPattern=".*", maxRowsPerTrigger=30)
     start = reader.initialOffset()
     assert start == {name: {"next": 0, "epoch": 1} for name in ("a", "b", "eu/c")}
-    found: list[Any] = []
+    all_rows: list[Any] = []
     batches = 0
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
         batch = read(reader, start, end)
         assert len(batch) <= 30
         assert read(follower(path, journalPattern=".*"), start, end) == batch
-        found += batch
+        all_rows += batch
         batches += 1
         rows = [each.rows for each in lag({"sources": [{"latestOffset": str_of(reader)}]})]
-        assert sum(rows) == 120 - len(found)
+        assert sum(rows) == 120 - len(all_rows)
         start = end
-    assert sorted(found) == sorted(
+    assert sorted(all_rows) == sorted(
         (name, at) for name, rows in (("a", 90), ("b", 20), ("eu/c", 10)) for at in range(rows)
     )
     assert batches == 4
@@ -333,8 +335,8 @@ def test_lost_rows_end_a_query_or_are_left_out(tmp_path: Path) -> None:
     assert [offset for _, offset in read(reader, start, end)] == there
     tasks = reader.partitions(start, end)
     (tmp_path / "0000000001-00000000000000000060.arrow").unlink()
-    found = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
-    assert [each["offset"] for each in found] == there[:10]
+    rows = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+    assert [each["offset"] for each in rows] == there[:10]
     options = {"path": str(tmp_path), "startingoffsets": "3", "failondataloss": "false"}
     assert len(JournalReader(THIN, options).partitions()) == 1
 
@@ -355,13 +357,13 @@ def test_the_lag_is_in_the_progress(tmp_path: Path) -> None:
     reader = follower(tmp_path, maxRowsPerTrigger=20)
     start = reader.initialOffset()
     reader.latestOffset(start, reader.getDefaultReadLimit())
-    [found] = lag({"sources": [{"latestOffset": str_of(reader)}, {"latestOffset": "5"}]})
-    assert (found.journal, found.rows) == (Directory(str(tmp_path)).journal, 30)
-    assert found.seconds is not None
-    assert found.seconds > 0
+    [journal_lag] = lag({"sources": [{"latestOffset": str_of(reader)}, {"latestOffset": "5"}]})
+    assert (journal_lag.journal, journal_lag.rows) == (Directory(str(tmp_path)).journal, 30)
+    assert journal_lag.seconds is not None
+    assert journal_lag.seconds > 0
     reader.latestOffset({"next": 50, "epoch": 1}, reader.getDefaultReadLimit())
     assert lag({"sources": [{"latestOffset": str_of(reader)}]}) == [
-        JournalLag(found.journal, 0, 0.0)
+        JournalLag(journal_lag.journal, 0, 0.0)
     ]
 
 
@@ -380,8 +382,10 @@ def test_a_table_leaves_out_rows_that_are_lost_while_it_is_read(tmp_path: Path) 
     selected = SelectedRows(projection(["offset"]), {"failondataloss": "false"})
     pieces = Directory(str(tmp_path)).pieces(0, 40)
     (tmp_path / "0000000001-00000000000000000000.arrow").unlink()
-    found = [each for piece in pieces for batch in selected.batches(piece) for each in batch[0]]
-    assert [each.as_py() for each in found] == list(range(20, 40))
+    offset_values = [
+        each for piece in pieces for batch in selected.batches(piece) for each in batch[0]
+    ]
+    assert [each.as_py() for each in offset_values] == list(range(20, 40))
 
 
 def test_a_task_has_at_least_one_row(tmp_path: Path) -> None:
@@ -395,11 +399,11 @@ def test_a_task_has_at_least_one_row(tmp_path: Path) -> None:
 
 
 def conditions(*filters: Any) -> PushedConditions:
-    found = PushedConditions()
-    left = list(found.take(filters))
+    pushed = PushedConditions()
+    left = list(pushed.take(filters))
     # Spark checks times again, because the clock of the broker's machine may be set back.
     assert left == [each for each in filters if each.attribute[0] in ("published_at", "size")]
-    return found
+    return pushed
 
 
 def test_times_skip_files(tmp_path: Path) -> None:
@@ -415,12 +419,12 @@ def test_times_skip_files(tmp_path: Path) -> None:
     streams = QueryJournals({"path": str(tmp_path)}).streams()
     [(name, stream)] = streams.items()
     begin, end = (START + timedelta(minutes=at) for at in (1_000, 1_020))
-    found = conditions(
+    pushed = conditions(
         GreaterThanOrEqual(("published_at",), begin),
         LessThan(("published_at",), end),
         GreaterThan(("size",), 0),
     )
-    span = found.within(stream, OffsetSpan(0, 2_000))
+    span = pushed.within(stream, OffsetSpan(0, 2_000))
     assert span.low <= 1_000
     assert span.high >= 1_020
     pieces = [each for task in tasks_of(streams, {name: span}) for each in task]
@@ -437,15 +441,15 @@ def test_times_skip_files(tmp_path: Path) -> None:
 
 def test_conditions_on_offset_topic_and_journal_are_applied_whole(tmp_path: Path) -> None:
     path = streams(tmp_path, a=50, b=50)
-    found = conditions(
+    pushed = conditions(
         GreaterThan(("offset",), 9),
         LessThanOrEqual(("offset",), 20),
         EqualTo(("journal",), "a"),
         In(("topic",), ("t.1", "t.2")),
         EqualTo(("topic",), "t.1"),
     )
-    assert found.topics == frozenset({"t.1"})
+    assert pushed.topics == frozenset({"t.1"})
     assert conditions(In(("topic",), ("t.1", None))).topics == frozenset({"t.1"})
     known_streams = QueryJournals({"path": str(path), "journal": "a,b"}).streams()
-    spans = {name: found.within(each, OffsetSpan(0, 50)) for name, each in known_streams.items()}
+    spans = {name: pushed.within(each, OffsetSpan(0, 50)) for name, each in known_streams.items()}
     assert spans == {"a": OffsetSpan(10, 21), "b": OffsetSpan(0, 0)}

@@ -75,8 +75,8 @@ def test_sessions_receive_what_the_broker_gave_them(tmp_path: Path) -> None:
             for topic in TOPICS[: 3 + number]:
                 client.send(publish(topic, b"x"))
     written(world, tmp_path)
-    journal, found = expected_and_found(tmp_path)
-    assert journal == found
+    journal, routed = expected_and_found(tmp_path)
+    assert journal == routed
     assert journal["news.a", "bob"] < journal["news.a", ""], "bob's session gets no own messages"
     assert journal["secret.one.x", "bob"] > 0, "only the session 'two' gets them"
 

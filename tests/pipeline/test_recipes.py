@@ -32,8 +32,8 @@ def counted(rows: list[Row]) -> list[tuple[str, int, int]]:
     for each in rows:
         sums[each["topic"]][0] += 1
         sums[each["topic"]][1] += each["size"]
-    found = [(topic, messages, size) for topic, (messages, size) in sums.items()]
-    return sorted(found, key=lambda row: (-row[1], row[0]))[:10]
+    totals = [(topic, messages, size) for topic, (messages, size) in sums.items()]
+    return sorted(totals, key=lambda row: (-row[1], row[0]))[:10]
 
 
 @pytest.mark.long
@@ -76,9 +76,9 @@ def test_polars_and_duckdb_read_each_column_of_each_format(tmp_path: Path) -> No
     ):
         file = tmp_path / f"journal.{suffix}"
         assert main(["stream", "export", "journal", str(file), "--directory", str(tmp_path)]) == 0
-        found = read(file)
-        assert found.columns == list(messages[0])
-        assert found.select("offset", "topic", "published_at", "body", "headers").rows() == [
+        table = read(file)
+        assert table.columns == list(messages[0])
+        assert table.select("offset", "topic", "published_at", "body", "headers").rows() == [
             tuple(each[name] for name in ("offset", "topic", "published_at", "body", "headers"))
             for each in messages
         ]

@@ -22,16 +22,16 @@ class Outline(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.asked: list[str] = []
+        self.urls: list[str] = []
         self.labels: list[str] = []
         self.texts: list[str] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
+        attributes = dict(attrs)
         if tag == "svg":
-            self.labels.append(found.get("aria-label") or "")
-        self.asked += [
+            self.labels.append(attributes.get("aria-label") or "")
+        self.urls += [
             value or ""
             for name, value in attrs
             if name in ("src", "href", "xlink:href") and not (value or "").startswith("#")
@@ -57,7 +57,7 @@ def page(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_the_page_is_complete_and_loads_no_resources(page: str) -> None:
     outline = Outline(page)
-    assert outline.asked == []
+    assert outline.urls == []
     assert outline.labels == [
         "Messages by exchange",
         "Copies to queues and sessions",

@@ -30,13 +30,13 @@ def read(
     path: Path, low: int, high: int, rows: int = 1 << 20, **options: Any
 ) -> list[tuple[str, int]]:
     """Return the rows from offset `low` up to `high`, read by tasks of at most `rows` rows."""
-    made = JournalRows(THIN, {name: str(value) for name, value in options.items()})
-    found = []
+    reader = JournalRows(THIN, {name: str(value) for name, value in options.items()})
+    pairs = []
     for piece in Directory(str(path)).pieces(low, high, rows):
-        for batch in made.of(JournalTask((piece,))):
-            assert batch.schema == made.selected.wanted
-            found += list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-    return found
+        for batch in reader.of(JournalTask((piece,))):
+            assert batch.schema == reader.selected.wanted
+            pairs += list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    return pairs
 
 
 def damage(path: Path, at: int) -> None:
@@ -102,9 +102,9 @@ def test_damage_is_named_with_file_and_offset_however_few_columns_are_read(tmp_p
 
 def end_of(data: bytes, at: int) -> int:
     """Return the end of the batch at position `at`, as the broker computes it."""
-    found = view_batch(data, at)
-    assert found is not None
-    return int(found.end)
+    batch = view_batch(data, at)
+    assert batch is not None
+    return int(batch.end)
 
 
 def test_wherever_a_segment_is_torn_it_ends_with_its_last_whole_batch(tmp_path: Path) -> None:

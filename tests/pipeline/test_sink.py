@@ -71,17 +71,17 @@ def test_every_row_is_published_with_its_place_in_the_query(
         queue = channel.queue_declare("", exclusive=True).method.queue
         channel.queue_bind(queue, "out", "#")
         query = write(spark, tmp_path, broker.amqp_url)
-        found = {}
+        published = {}
         for _ in rows:
             method, properties, body = channel.basic_get(queue, auto_ack=True)
             assert method is not None
             assert properties.delivery_mode == 2
-            found[properties.message_id] = (method.routing_key, body, properties.headers)
+            published[properties.message_id] = (method.routing_key, body, properties.headers)
         assert channel.basic_get(queue)[0] is None
-    assert found.keys() == {each["message_id"] for each in rows}
+    assert published.keys() == {each["message_id"] for each in rows}
     places: dict[str, list[int]] = {}
     for each in rows:
-        key, body, headers = found[each["message_id"]]
+        key, body, headers = published[each["message_id"]]
         assert (key, body, headers["n"]) == (
             each["topic"],
             each["body"],
@@ -108,8 +108,8 @@ def test_a_batch_query_publishes_its_rows_once_under_one_name(
         }
 
         def save(count: int, **others: str) -> None:
-            made = rows.repartition(count).write.format("trellis").mode("append")
-            made.options(**options, **others).save()
+            writer = rows.repartition(count).write.format("trellis").mode("append")
+            writer.options(**options, **others).save()
 
         for count in (3, 2):  # The second run divides the rows among fewer tasks.
             save(count, txnAppId="daily/1", txnVersion="7")
@@ -135,10 +135,10 @@ def listening(broker: BrokerProcess) -> Iterator[tuple[str, Callable[[], list[st
         channel.queue_bind(queue, exchange, "#")
 
         def bodies() -> list[str]:
-            found = []
+            texts = []
             while (each := channel.basic_get(queue, auto_ack=True))[0] is not None:
-                found.append(each[2].decode())
-            return found
+                texts.append(each[2].decode())
+            return texts
 
         yield exchange, bodies
 
@@ -154,14 +154,14 @@ def writer_of(url: str, exchange: str, checkpoint: Path, **options: str) -> Stre
 def staged(checkpoint: Path, batch: int, bodies: list[str], tasks: int) -> list[Any]:
     """Stage rows in this number of tasks; return what the tasks report to Spark."""
     storage = storage_at(f"{checkpoint}/trellis")
-    made = []
+    reports = []
     for number in range(tasks):
         part = bodies[number::tasks]
         table = pa.table({"topic": ["k"] * len(part), "body": pa.array(part, pa.string())})
-        made.append(
+        reports.append(
             StagedRows(checkpoint.name, stage(iter(table.to_batches(4)), storage, str(batch)))
         )
-    return made
+    return reports
 
 
 def test_a_repeated_batch_that_is_divided_in_another_way_is_published_once(
@@ -207,18 +207,18 @@ def test_a_batch_that_failed_while_it_was_published_goes_on_when_it_is_repeated(
         ).method.queue
         writer = writer_of(broker.amqp_url, "", tmp_path, publishTimeout="1")
         messages = staged(tmp_path, 0, texts, 3)
-        found: list[str] = []
+        received: list[str] = []
         for _ in range(3):
             with pytest.raises(PipelineError, match="a queue is full"):
                 writer.commit(messages, 0)
             writer.abort(messages, 0)  # as Spark does
             messages = staged(tmp_path, 0, texts, 2)
             while (each := channel.basic_get(queue, auto_ack=True))[0] is not None:
-                found.append(each[2].decode())
+                received.append(each[2].decode())
         writer.commit(messages, 0)
         while (each := channel.basic_get(queue, auto_ack=True))[0] is not None:
-            found.append(each[2].decode())
-    assert sorted(found, key=int) == texts
+            received.append(each[2].decode())
+    assert sorted(received, key=int) == texts
 
 
 class WriteOnce(LocalStorage):
@@ -272,8 +272,8 @@ def test_staged_rows_are_those_of_the_task_in_order(tmp_path: Path) -> None:
     empty = batches[0].slice(0, 0)
     name = stage(iter([empty, *batches, empty]), storage, "1")
     assert name is not None
-    found = list(staged_rows(storage, "1", name))
-    assert [each["n"] for each in found] == list(range(5_000))
+    rows = list(staged_rows(storage, "1", name))
+    assert [each["n"] for each in rows] == list(range(5_000))
     assert stage(iter([empty]), storage, "1") is None
 
 
@@ -339,19 +339,19 @@ def test_a_full_queue_slows_the_publisher_and_loses_nothing(
         sink = MessageSink(
             SCHEMA, {"url": broker.amqp_url, "exchange": "", "checkpointLocation": str(tmp_path)}
         )
-        found: list[str] = []
+        received: list[str] = []
         publisher = sink.publisher()
         publish = threading.Thread(
             target=publisher.publish, args=(sink.messages(iter(rows), "slow/0", 0),)
         )
         publish.start()
-        while len(found) < len(texts):
+        while len(received) < len(texts):
             method, _, body = channel.basic_get(queue, auto_ack=True)
             if method is not None:
-                found.append(body.decode())
+                received.append(body.decode())
         publish.join()
         assert channel.basic_get(queue)[0] is None
-    assert found == texts
+    assert received == texts
     assert 0 < publisher.refusals < 20 * len(texts)
 
 

@@ -54,9 +54,9 @@ def test_all_columns_of_all_rows_are_read(spark: SparkSession, tmp_path: Path) -
     rows = journal(tmp_path / "s", some(100))
     df = load(spark, tmp_path / "s", rowsPerTask=25)
     assert df.columns == list(COLUMNS)
-    found = df.orderBy("offset").collect()
-    assert [each["offset"] for each in found] == list(range(100))
-    for each, wrote in zip(found, rows, strict=True):
+    read_rows = df.orderBy("offset").collect()
+    assert [each["offset"] for each in read_rows] == list(range(100))
+    for each, wrote in zip(read_rows, rows, strict=True):
         assert (each["topic"], bytes(each["body"]), each["content_type"], each["qos"]) == (
             wrote["topic"],
             wrote["body"],
@@ -143,8 +143,8 @@ def test_several_journals_in_one_query_until_their_ends(
         .start()
     )
     query.awaitTermination()
-    found = sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect()))
-    assert found == sorted([("a", at) for at in range(60)] + [("b", at) for at in range(25)])
+    rows = sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect()))
+    assert rows == sorted([("a", at) for at in range(60)] + [("b", at) for at in range(25)])
     progress = [each for each in query.recentProgress if input_rows(each)]
     assert [input_rows(each) for each in progress] == [30, 30, 25]
     behind = [{each.journal: each.rows for each in lag(each)} for each in progress]
@@ -274,7 +274,7 @@ def test_a_timestamp_that_is_no_time_is_none(spark: SparkSession, tmp_path: Path
     If the number is no valid time in seconds, Spark must read None as the timestamp, and all other
     columns of the row.
     """
-    said = [
+    timestamps = [
         1_700_000_000,
         1_700_000_000_000,
         1_700_000_000_000_000_000,
@@ -283,11 +283,21 @@ def test_a_timestamp_that_is_no_time_is_none(spark: SparkSession, tmp_path: Path
         -62_135_596_800,
         None,
     ]
-    journal(tmp_path / "s", [row(at, "a", timestamp=seconds) for at, seconds in enumerate(said)])
-    found = (
+    journal(
+        tmp_path / "s", [row(at, "a", timestamp=seconds) for at, seconds in enumerate(timestamps)]
+    )
+    rows = (
         load(spark, tmp_path / "s")
         .selectExpr("offset", "unix_seconds(timestamp) AS at")
         .orderBy("offset")
         .collect()
     )
-    assert [each["at"] for each in found] == [said[0], None, None, None, None, said[5], None]
+    assert [each["at"] for each in rows] == [
+        timestamps[0],
+        None,
+        None,
+        None,
+        None,
+        timestamps[5],
+        None,
+    ]

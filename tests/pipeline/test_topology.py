@@ -105,16 +105,16 @@ def test_the_state_at_any_moment_includes_all_earlier_changes(
             Subscription(facts["destination"], facts["routing_key"])
             for facts in then.subscriptions()
         } == expected_subscriptions
-        found = as_definitions([then], "then")
+        replayed = as_definitions([then], "then")
         key = ("source", "destination", "routing_key")
         assert sorted(
             (each.source, each.destination, each.key)
-            for each in found.bindings
+            for each in replayed.bindings
             if each.kind != "session"
         ) == sorted(tuple(each[name] for name in key) for each in expected["bindings"])
-        assert found.hosts["/"].queues == {each["name"] for each in expected["queues"]}
+        assert replayed.hosts["/"].queues == {each["name"] for each in expected["queues"]}
         assert (
-            found.hosts["/"].types.items()
+            replayed.hosts["/"].types.items()
             >= {each["name"]: each["type"] for each in expected["exchanges"]}.items()
         )
 

@@ -39,16 +39,16 @@ def definitions(rng: random.Random, bindings: int) -> Document:
     exchange.
     """
     queues = [f"q{number}" for number in range(6)]
-    made: list[dict[str, Any]] = [_binding("t", "q0", key) for key in ("a.#", "#.c", "*.*")]
+    drawn: list[dict[str, Any]] = [_binding("t", "q0", key) for key in ("a.#", "#.c", "*.*")]
     for number in range(bindings):
         words = [rng.choice([*WORDS, "*", "#"]) for _ in range(1 + rng.randrange(4))]
         source = rng.choice(["t", "t", "u", "d", "f", "amq.topic"])
-        made.append(_binding(source, rng.choice(queues), ".".join(words), n=number))
-    made += [
+        drawn.append(_binding(source, rng.choice(queues), ".".join(words), n=number))
+    drawn += [
         _binding(*each)
         for each in (("t", "u", "a.#"), ("u", "t", "#.c"), ("t", "f", "b.*"), ("u", "h", "c.#"))
     ]
-    made += [
+    drawn += [
         _binding(
             rng.choice(list(EXCHANGES)),
             rng.choice(list(EXCHANGES)),
@@ -77,7 +77,7 @@ def definitions(rng: random.Random, bindings: int) -> Document:
     return {
         "vhosts": [{"name": "/"}],
         "queues": [{"name": name, "vhost": "/"} for name in queues],
-        "bindings": made,
+        "bindings": drawn,
         "exchanges": exchanges,
     }
 
@@ -95,15 +95,15 @@ def _binding(source: str, destination: str, key: str, **arguments: Any) -> dict[
 
 def subscriptions(rng: random.Random, count: int) -> list[Subscription]:
     """Draw subscriptions of a few sessions (one has the name of a queue), some of them shared."""
-    found: dict[Subscription, None] = {}
+    drawn: dict[Subscription, None] = {}
     for _ in range(count):
         levels = [rng.choice([*WORDS, "+", "$x", "a.b"]) for _ in range(1 + rng.randrange(3))]
         if rng.random() < 0.5:
             levels.append("#")
         topic_filter = "/".join(levels) or "+"
         session = rng.choice(["s1", "s2", "q1", f"$share/g/{topic_filter}"])
-        found[Subscription(session, topic_filter)] = None
-    return list(found)
+        drawn[Subscription(session, topic_filter)] = None
+    return list(drawn)
 
 
 def goes(
@@ -187,11 +187,11 @@ def rows(
 ) -> list[Row]:
     """Draw messages as a journal has them, some with a timestamp of the publisher."""
     pool = [*topics(rng, 40), *SPECIAL]
-    made = []
+    messages = []
     for offset in range(count):
         topic, exchange = rng.choice(pool), rng.choice(exchanges)
         routed = len(goes(document, exchange, topic, heard)[0])
-        made.append(
+        messages.append(
             row(
                 offset,
                 topic,
@@ -203,7 +203,7 @@ def rows(
                 else None,
             )
         )
-    return made
+    return messages
 
 
 # -- the stream $topology
@@ -313,8 +313,8 @@ def counted(some: list[Row]) -> Counter[tuple[str, str]]:
 def by_place(
     some: list[Row], document: Document, heard: list[Subscription] | None = None
 ) -> dict[str, int]:
-    found: dict[str, int] = defaultdict(int)
+    totals: dict[str, int] = defaultdict(int)
     for (exchange, topic), messages in counted(some).items():
         for place in goes(document, exchange, topic, heard)[0]:
-            found[place] += messages
-    return found
+            totals[place] += messages
+    return totals

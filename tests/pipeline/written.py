@@ -31,13 +31,13 @@ Row = dict[str, Any]
 
 def row(offset: int, topic: str, **others: Any) -> Row:
     """Return a row with plain default values, published one second after the previous offset."""
-    made: Row = (
+    fields: Row = (
         dict.fromkeys(SCHEMA.names)
         | _DEFAULTS
         | {"offset": offset, "topic": topic, "published_at": START + timedelta(seconds=offset)}
         | others
     )
-    return made | {"size": len(made["body"])}
+    return fields | {"size": len(fields["body"])}
 
 
 def message(rows: Sequence[Row]) -> bytes:
@@ -70,12 +70,12 @@ def journal(
 ) -> list[Row]:
     """Write a whole journal of these rows, in segments of `a_segment` rows and batches of `a_batch`
     rows; return the rows."""
-    found = list(rows)
-    for start in range(0, len(found), a_segment):
-        part = found[start : start + a_segment]
+    all_rows = list(rows)
+    for start in range(0, len(all_rows), a_segment):
+        part = all_rows[start : start + a_segment]
         writer = Writer(directory, epoch, part[0]["offset"])
         for at in range(0, len(part), a_batch):
             writer.write(part[at : at + a_batch])
-        if start + a_segment < len(found):
+        if start + a_segment < len(all_rows):
             writer.finish()
-    return found
+    return all_rows

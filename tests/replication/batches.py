@@ -24,14 +24,14 @@ def kill_at(disk: SimulatedDisk, operation: int) -> None:
     """Make the disk raise Killed at an operation, counted from 1."""
     left = [operation]
 
-    def count(asked: str, path: str) -> int:
+    def count(operation: str, path: str) -> int:
         left[0] -= 1
         if left[0] == 0:
             raise Killed
         return 0
 
-    def done(asked: str, path: str) -> None:
-        count(asked, path)
+    def done(operation: str, path: str) -> None:
+        count(operation, path)
 
     disk.refuse, disk.done = count, done
 

@@ -130,9 +130,15 @@ def may_be_last(state: ClusterState, record: LogRecord) -> bool:
     if record.wall > state.wall:
         return False
     if isinstance(record, Claim | Mark):
-        told = record.state
-        first = told.batch_offset
-        named = (told.name, record.epoch, record.nonce, told.number, told.position)
+        writer_state = record.state
+        first = writer_state.batch_offset
+        named = (
+            writer_state.name,
+            record.epoch,
+            record.nonce,
+            writer_state.number,
+            writer_state.position,
+        )
     elif isinstance(record, BatchChunk) and record.chunk + 1 == record.chunks:
         # The first chunk lies at the same place, or far enough before it for the chunks between.
         first = min(state.batch_offset, state.last - record.chunk)

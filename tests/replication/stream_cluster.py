@@ -254,10 +254,10 @@ class Cluster(BatchShipping):
         for node in self.nodes:
             if node is not self.owner:
                 node.catch_up(len(self.log))
-                found = self.files_of(node)
-                assert segments_of(found) == segments_of(expected), "two directories differ"
-                both = found.keys() & expected.keys()
-                assert all(found[path] == expected[path] for path in both), "two indexes differ"
+                files = self.files_of(node)
+                assert segments_of(files) == segments_of(expected), "two directories differ"
+                both = files.keys() & expected.keys()
+                assert all(files[path] == expected[path] for path in both), "two indexes differ"
         for node in self.nodes:
             if node is not self.owner:
                 self.owner.crash()
@@ -283,8 +283,8 @@ class Cluster(BatchShipping):
             bodies = self.rows[self._key(name)]
             assert self.confirmed.get(self._key(name), 0) <= len(bodies)
             first = int(queue.local.first_offset)
-            found = [(row["offset"], row["body"]) for row in rows_of(queue)]
-            assert found == list(enumerate(bodies))[first:]
+            numbered = [(row["offset"], row["body"]) for row in rows_of(queue)]
+            assert numbered == list(enumerate(bodies))[first:]
             assert int(queue.local.end) == len(bodies)
 
 
@@ -386,8 +386,8 @@ def without_end(data: bytes) -> bytes:
     A crash may have torn the mark, so also remove a part of it.
     """
     sizes = range(len(END_OF_STREAM), 0, -1)
-    found = next((size for size in sizes if data.endswith(END_OF_STREAM[:size])), 0)
-    return data[: len(data) - found]
+    mark_size = next((size for size in sizes if data.endswith(END_OF_STREAM[:size])), 0)
+    return data[: len(data) - mark_size]
 
 
 def story(

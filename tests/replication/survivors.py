@@ -27,7 +27,9 @@ def live(survivors: Survivors) -> dict[str, object]:
     """
     held = survivors.copies.is_held
     return {
-        "messages": {queue: list(found) for queue, found in survivors.copies.by_queue().items()},
+        "messages": {
+            queue: list(positions) for queue, positions in survivors.copies.by_queue().items()
+        },
         "pubrecs": {copy for copy in survivors.pubrec_received if held(*copy)},
         "packet ids": {key: ids for key, ids in survivors.held_packet_ids.items() if ids},
         "retained": survivors.retained,
@@ -53,9 +55,9 @@ def scanned(disk: SimulatedDisk, path: str, catalog: str, segment_size: int) -> 
         opened = open_store(
             SimulatedDisk(files), copy, Codecs(), 0, pytest.fail, lambda _: None, segment_size
         )
-        found = live(opened.survivors)
+        live_records = live(opened.survivors)
         opened.store.close()
-    return found
+    return live_records
 
 
 def compare(replica: ReplicaDirectory, disk: SimulatedDisk, segment_size: int) -> list[str]:
@@ -67,7 +69,7 @@ def compare(replica: ReplicaDirectory, disk: SimulatedDisk, segment_size: int) -
     warm = live(replica._warmed(numbers)[1].survivors)
     cold = scanned(disk, replica.path, replica.catalog.path, segment_size)
     return [
-        f"{kind}: warm {warm[kind]}, scanned {found}"
-        for kind, found in cold.items()
-        if warm[kind] != found
+        f"{kind}: warm {warm[kind]}, scanned {records}"
+        for kind, records in cold.items()
+        if warm[kind] != records
     ]

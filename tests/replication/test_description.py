@@ -30,9 +30,9 @@ def test_description_is_decoded_as_it_was_encoded(description: NodeDescription) 
     )
 )
 def test_description_of_a_newer_version_is_read_as_far_as_it_is_known(text: str) -> None:
-    found = NodeDescription.decode(text)
-    assert isinstance(found.node, str)
-    assert all(isinstance(port, int) for port in found.ports.values())
+    description = NodeDescription.decode(text)
+    assert isinstance(description.node, str)
+    assert all(isinstance(port, int) for port in description.ports.values())
 
 
 @pytest.mark.parametrize(

@@ -81,15 +81,15 @@ class Place:
         """Close the directory; return the contents of all messages in queues, in order."""
         opened = self.recover()
         reader = LogReader(opened.store.log)
-        found: list[bytes] = []
+        bodies: list[bytes] = []
         for positions in opened.survivors.copies.by_queue().values():
             for position in positions:
                 entry = opened.store.read_stored(reader, position)
                 assert entry is not None
-                found.append(entry.message.content)
+                bodies.append(entry.message.content)
         assert not opened.recovery.findings
         opened.store.close()
-        return found
+        return bodies
 
 
 @pytest.fixture
@@ -104,9 +104,9 @@ def log_bytes(disk: SimulatedDisk) -> bytes:
 def stop_writes_after(disk: SimulatedDisk, count: int, operation: str = "write") -> None:
     left = [count]
 
-    def refuse(asked: str, path: str) -> int:
-        left[0] -= asked == operation
-        return errno.ENOSPC if left[0] < 0 and asked == operation else 0
+    def refuse(call: str, path: str) -> int:
+        left[0] -= call == operation
+        return errno.ENOSPC if left[0] < 0 and call == operation else 0
 
     disk.refuse = refuse
 
@@ -157,8 +157,8 @@ def test_received_records_have_the_counts_that_their_encoder_has(seed: int) -> N
     sent = log.recorder.take()
     sent.complete(log.log.seed)
     data = b"".join(sent.parts)
-    found = ReceivedRecords(Codecs(), log.log.seed).read(data, 0)
-    assert counts(found) == counts(sent)
+    received = ReceivedRecords(Codecs(), log.log.seed).read(data, 0)
+    assert counts(received) == counts(sent)
 
 
 def counts(records: Records) -> list[object]:
@@ -468,18 +468,18 @@ def test_copy_of_the_directory_of_a_running_node_keeps_messages_of_queues_that_i
     ]
     settled = [MessageSettled(second, at) for at in range(second + 1, second + 60)]
     running.apply(*later)
-    made = Place(tmp_path / "copy", SimulatedDisk(running_files(running, tmp_path)))
-    while made.directory.compact():
+    copy = Place(tmp_path / "copy", SimulatedDisk(running_files(running, tmp_path)))
+    while copy.directory.compact():
         pass
     for step in later:
-        made.apply(step)
-        while made.directory.compact():
+        copy.apply(step)
+        while copy.directory.compact():
             pass
-    made.apply(batches.make(*settled))
-    while made.directory.compact():
+    copy.apply(batches.make(*settled))
+    while copy.directory.compact():
         pass
     expected = [b"first", *(b"%d" % n + b"x" * 100 for n in range(59, 100))]
-    assert made.contents() == expected
+    assert copy.contents() == expected
 
 
 def running_files(place: Place, tmp_path: Path) -> dict[str, bytes]:

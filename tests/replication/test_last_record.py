@@ -34,7 +34,7 @@ def stored_states(records: list[Entry]) -> list[tuple[int, ClusterState]]:
 
     A directory stores its state after each claim, mark and whole batch.
     """
-    found: list[tuple[int, ClusterState]] = []
+    states: list[tuple[int, ClusterState]] = []
     judge, first = Judge(ClusterState(NAME)), -1
     given, _ = verdicts(ClusterState(NAME), records)
     for index, ((offset, record), word) in enumerate(zip(records, given, strict=False)):
@@ -49,8 +49,8 @@ def stored_states(records: list[Entry]) -> list[tuple[int, ClusterState]]:
             if whole(record):
                 judge.completed(record.number, record.position, first)
         if record.kind != BEAT and (not isinstance(record, BatchChunk) or whole(record)):
-            found.append((index, judge.state))
-    return found
+            states.append((index, judge.state))
+    return states
 
 
 def whole(record: BatchChunk) -> bool:
@@ -59,9 +59,9 @@ def whole(record: BatchChunk) -> bool:
 
 def agreed(state: ClusterState, record: LogRecord) -> bool:
     """Return whether the record may be the last one of the state; both judges must agree."""
-    found = Judge(state).is_last(record)
-    assert found == may_be_last(state, record), (state, record)
-    return found
+    verdict = Judge(state).is_last(record)
+    assert verdict == may_be_last(state, record), (state, record)
+    return verdict
 
 
 def compare(count: int, first_seed: int) -> None:

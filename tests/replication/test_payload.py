@@ -17,10 +17,10 @@ from broker.store.stream_contract import ShippedRows
 from broker.stream.removal import SegmentRemoval
 
 
-def fields(found: Payload) -> list[tuple[object, ...]]:
+def fields(decoded: Payload) -> list[tuple[object, ...]]:
     return [
         (position, entry.vhost, entry.kind, entry.name, rest(entry))
-        for position, entry in found.changes
+        for position, entry in decoded.changes
         if isinstance(entry, (Defined, Undefined))
     ]
 
@@ -38,7 +38,7 @@ def test_all_values_of_definitions_and_all_bytes_of_records_come_back() -> None:
         "table": {"$bytes": "no bytes"},
         "number": 1 << 62,
     }
-    found = payload.decode(
+    decoded = payload.decode(
         payload.encode(
             [
                 (7, Defined("/", "queue", "q\udcff", definition)),
@@ -47,11 +47,11 @@ def test_all_values_of_definitions_and_all_bytes_of_records_come_back() -> None:
             [b"\x00one", b"", b"two\xff"],
         )
     )
-    assert fields(found) == [
+    assert fields(decoded) == [
         (7, "/", "queue", "q\udcff", definition),
         (9, "v", "session", "s", 4),
     ]
-    assert found.records == b"\x00onetwo\xff"
+    assert decoded.records == b"\x00onetwo\xff"
 
 
 def test_a_batch_without_definitions_or_without_records_has_neither() -> None:
@@ -68,10 +68,10 @@ def test_rows_of_streams_and_removals_come_back() -> None:
         SegmentRemoval("/", "s\udcff", 4, [(1, 0), (2, 50)], False),
         SegmentRemoval("v", "u", 6, [], True),
     ]
-    found = payload.decode(payload.encode([], [b"r"], rows, garbage))
-    assert found.records == b"r"
-    assert [vars(one) for one in found.rows] == [vars(one) for one in rows]
-    assert [vars(one) for one in found.garbage] == [vars(one) for one in garbage]
+    decoded = payload.decode(payload.encode([], [b"r"], rows, garbage))
+    assert decoded.records == b"r"
+    assert [vars(one) for one in decoded.rows] == [vars(one) for one in rows]
+    assert [vars(one) for one in decoded.garbage] == [vars(one) for one in garbage]
 
 
 def section(kind: int, content: bytes, size: int | None = None) -> bytes:

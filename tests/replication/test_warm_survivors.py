@@ -108,7 +108,7 @@ class History:
     def _other(self, number: int, copy: tuple[int, int]) -> StoreEntry:
         chance = self.chance
         retained: Message | None = message(b"r") if chance.random() < 0.7 else None
-        made: list[StoreEntry] = [
+        entries: list[StoreEntry] = [
             PubrecReceived(*copy),
             DeliveryCounted(*copy, chance.randrange(9)),
             DeliveryMark(number, chance.randrange(2), chance.randrange(99)),
@@ -118,7 +118,7 @@ class History:
             Sequenced("/", f"p{chance.randrange(3)}", chance.randrange(-1, 9)),
             StreamExtended(number, chance.randrange(99)),
         ]
-        return chance.choice(made)
+        return chance.choice(entries)
 
 
 def follow(place: WarmPlace, seed: int, batches: int) -> None:
@@ -264,8 +264,8 @@ def test_survivors_begun_before_the_catalog_is_at_the_end_of_the_log_are_caught(
     tmp_path: Path,
 ) -> None:
     assert copied(tmp_path / "right", ReplicaDirectory) == []
-    [found] = copied(tmp_path / "wrong", SurvivorsBegunEarly)
-    assert found.startswith("messages: ")
+    [difference] = copied(tmp_path / "wrong", SurvivorsBegunEarly)
+    assert difference.startswith("messages: ")
 
 
 def copied(path: Path, replica_type: type[ReplicaDirectory]) -> list[str]:
@@ -287,9 +287,9 @@ def copied(path: Path, replica_type: type[ReplicaDirectory]) -> list[str]:
     second = batches.state.position + 1
     later = [batches.make(Defined("/", "queue", "second", {})), batches.make(stored(b"x", second))]
     running.apply(*later)
-    made = Copy(path / "copy", SimulatedDisk(running_files(running, path)))
-    made.apply(*later)
-    return made.differences()
+    second_place = Copy(path / "copy", SimulatedDisk(running_files(running, path)))
+    second_place.apply(*later)
+    return second_place.differences()
 
 
 def test_settlement_that_is_applied_late_is_caught(tmp_path: Path) -> None:

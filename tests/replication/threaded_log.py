@@ -66,7 +66,7 @@ class ThreadedLog:
     def reports(self) -> dict[str, NodeReport]:
         return dict(self.reported)
 
-    def forget(self, node: str) -> None:
+    def remove_report(self, node: str) -> None:
         self.reported.pop(node, None)
 
     def close(self) -> None:

@@ -107,6 +107,14 @@ FILES = [
         'user = "a"\npassword = "b"\npassword_file = "c"',
         "password: a password and a password file are given; remove one",
     ),
+    (
+        'mqtt.anonymous_rules = ["allow publish a/{user}/#"]',
+        "mqtt.anonymous_rules: must be a valid rule ('allow publish a/{user}/#': there is no vari",
+    ),
+    (
+        'jwt.topic_rules = ["allow all ${sub}/{clientid}"]',
+        "jwt.topic_rules: must be a valid rule ('allow all ${sub}/{clientid}': there is no variab",
+    ),
     ('password = "hunter2"', "password: is given without user; set user too"),
     ('password_file = "c"', "password_file: is given without user; set user too"),
     ("password = 123456789", "password: must be text"),
@@ -210,13 +218,13 @@ def message(problem: pytest.ExceptionInfo[SettingsError]) -> str:
     return text
 
 
-@pytest.mark.parametrize(("text", "said"), FILES, ids=[said for _, said in FILES])
-def test_error_in_a_file_is_one_line(text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "error_text"), FILES, ids=[error_text for _, error_text in FILES])
+def test_error_in_a_file_is_one_line(text: str, error_text: str) -> None:
     write("empty", "\n")
     Path("binary").write_bytes(b"\xff")
     with pytest.raises(SettingsError) as problem:
         load([write("my.toml", text)], {})
-    assert message(problem).startswith(f"my.toml: {said}")
+    assert message(problem).startswith(f"my.toml: {error_text}")
 
 
 BROKEN = [
@@ -231,12 +239,14 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("data", "said"), BROKEN, ids=[said for _, said in BROKEN])
-def test_invalid_toml_is_an_error_with_its_line(data: bytes, said: str) -> None:
+@pytest.mark.parametrize(
+    ("data", "error_text"), BROKEN, ids=[error_text for _, error_text in BROKEN]
+)
+def test_invalid_toml_is_an_error_with_its_line(data: bytes, error_text: str) -> None:
     Path("my.toml").write_bytes(data)
     with pytest.raises(SettingsError) as problem:
         load(["my.toml"], {})
-    assert message(problem).startswith(said)
+    assert message(problem).startswith(error_text)
 
 
 def test_error_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -294,12 +304,14 @@ ENVIRONMENTS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"), ENVIRONMENTS, ids=[said for *_, said in ENVIRONMENTS]
+    ("name", "value", "error_text"),
+    ENVIRONMENTS,
+    ids=[error_text for *_, error_text in ENVIRONMENTS],
 )
-def test_error_in_a_variable_is_one_line(name: str, value: str, said: str) -> None:
+def test_error_in_a_variable_is_one_line(name: str, value: str, error_text: str) -> None:
     with pytest.raises(SettingsError) as problem:
         load(environ={name: value})
-    assert message(problem).startswith(said)
+    assert message(problem).startswith(error_text)
 
 
 def test_error_in_a_flag_is_one_line() -> None:
@@ -378,6 +390,9 @@ def test_no_error_of_a_value_repeats_a_word(option: Option) -> None:
     assert all(": must be " in error for error in errors)
 
 
-@pytest.mark.parametrize("said", [said for _, said in FILES] + [said for *_, said in ENVIRONMENTS])
-def test_no_expected_error_repeats_a_word(said: str) -> None:
-    assert repeated(said) is None
+@pytest.mark.parametrize(
+    "error_text",
+    [error_text for _, error_text in FILES] + [error_text for *_, error_text in ENVIRONMENTS],
+)
+def test_no_expected_error_repeats_a_word(error_text: str) -> None:
+    assert repeated(error_text) is None

@@ -112,7 +112,7 @@ def test_no_secret_is_printed(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "said"),
+    ("value", "unit", "shown"),
     [
         (16 << 20, "bytes", "16 MiB"),
         (1 << 10, "bytes", "1 KiB"),
@@ -126,8 +126,8 @@ def test_no_secret_is_printed(key: str) -> None:
         ("trie", "", "trie"),
     ],
 )
-def test_quantities_have_their_largest_exact_unit(value: object, unit: str, said: str) -> None:
-    assert quantity(value, unit) == said
+def test_quantities_have_their_largest_exact_unit(value: object, unit: str, shown: str) -> None:
+    assert quantity(value, unit) == shown
 
 
 # --- properties ---
@@ -284,15 +284,15 @@ def error_in(files: list[str] | None, environ: dict[str, str]) -> str | None:
 @example('users = [{name = "a", password_hash = "$argon2id$v=19$m=1,t=1,p=1$$"}]')
 def test_any_text_as_a_file_is_settings_or_one_line(text: str) -> None:
     Path("any.toml").write_bytes(text.encode(errors="surrogatepass"))
-    said = error_in(["any.toml"], {})
-    assert said is None or (said.startswith("any.toml") and said.isprintable())
+    error = error_in(["any.toml"], {})
+    assert error is None or (error.startswith("any.toml") and error.isprintable())
 
 
 @given(st.sampled_from([*OPTIONS.values()]), st.text(max_size=20))
 @settings(max_examples=150, deadline=None)
 def test_any_text_in_a_variable_is_settings_or_one_line(option: Option, text: str) -> None:
-    said = error_in(None, {option.variable: text})
-    assert said is None or (option.key in said and said.isprintable())
+    error = error_in(None, {option.variable: text})
+    assert error is None or (option.key in error and error.isprintable())
 
 
 def test_listener_is_the_shape_of_all_sections_with_a_port() -> None:

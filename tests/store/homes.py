@@ -90,9 +90,9 @@ class Home(World):
 
 def options(seconds: int) -> MqttOptions:
     """Return options with which sessions expire after this many seconds."""
-    made = MqttOptions()
-    made.session_expiry_s = seconds
-    return made
+    mqtt_options = MqttOptions()
+    mqtt_options.session_expiry_s = seconds
+    return mqtt_options
 
 
 # -- the durable definitions, by name
@@ -143,7 +143,7 @@ def listing(world: World) -> dict[str, object]:
 
 def bindings(world: World) -> set[tuple[object, ...]]:
     """Return the durable bindings: source, destination, arguments."""
-    found: set[tuple[object, ...]] = set()
+    durable: set[tuple[object, ...]] = set()
     for exchange in world.vhost.exchanges.values():
         for binding in exchange:
             target = binding.destination
@@ -155,7 +155,7 @@ def bindings(world: World) -> set[tuple[object, ...]]:
                     if isinstance(target, Session)
                     else "exchange"
                 )
-                found.add(
+                durable.add(
                     (
                         exchange.name,
                         kind,
@@ -166,7 +166,7 @@ def bindings(world: World) -> set[tuple[object, ...]]:
                         binding.grammar.name,
                     )
                 )
-    return found
+    return durable
 
 
 def lasting(target: object) -> bool:

@@ -22,9 +22,9 @@ from broker.store.opening import CATALOG, LOG, OpenedStore, open_store
 
 
 def opened(directory: Path, complaints: list[str] | None = None) -> OpenedStore:
-    found: list[str] = [] if complaints is None else complaints
+    findings: list[str] = [] if complaints is None else complaints
     return open_store(
-        RealDisk(), str(directory), Codecs(), 7, found.append, lambda recovery: None, 4_096
+        RealDisk(), str(directory), Codecs(), 7, findings.append, lambda recovery: None, 4_096
     )
 
 
@@ -161,8 +161,8 @@ def test_a_backup_has_a_message_that_moves_into_a_newer_file_while_it_is_copied(
     complaints: list[str] = []
     copy = opened(tmp_path / "copy", complaints)
     assert list(copy.survivors.copies.by_queue()[queues[0]]) == [moving, stays]
-    found = copy.store.fetch(queues[0], [moving, stays])
-    assert [message and message.content for message in found] == [body(1), body(4)]
+    messages = copy.store.fetch(queues[0], [moving, stays])
+    assert [message and message.content for message in messages] == [body(1), body(4)]
     assert complaints == []
     assert [finding.kind for finding in copy.recovery.findings if finding.kind != "cut"] == []
     copy.store.close()

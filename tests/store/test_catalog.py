@@ -48,8 +48,8 @@ def at(path: Path) -> tuple[Loaded, int, int]:
         catalog.close()
 
 
-def without_vhosts(found: Loaded) -> Loaded:
-    return [row for row in found if row[2] != "vhost"]
+def without_vhosts(rows: Loaded) -> Loaded:
+    return [row for row in rows if row[2] != "vhost"]
 
 
 def queue(name: str, vhost: str = "/") -> Defined:
@@ -465,7 +465,7 @@ def _furnished(path: Path) -> Path:
 def test_damage_is_found_or_changes_nothing(tmp_path: Path) -> None:
     path = _furnished(tmp_path / "c")
     whole, data, chance = at(path), path.read_bytes(), random.Random(2)
-    found, silent = 0, list[int]()
+    noticed, silent = 0, list[int]()
     for trial in range(400):
         spoilt = bytearray(data)
         where = chance.randrange(len(data))
@@ -477,11 +477,11 @@ def test_damage_is_found_or_changes_nothing(tmp_path: Path) -> None:
             if at(broken) != whole:
                 silent.append(where)
         except CatalogError:
-            found += 1
+            noticed += 1
         for left in tmp_path.glob(f"spoilt{trial}*"):
             left.unlink()
     assert silent == []
-    assert found > 20
+    assert noticed > 20
 
 
 # -- backups

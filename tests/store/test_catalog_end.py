@@ -85,8 +85,8 @@ def test_a_newest_segment_that_is_removed_whole_is_noticed(tmp_path: Path) -> No
     catalog = Catalog(str(tmp_path / CATALOG))
     written = catalog.log_position
     catalog.close()
-    found = list(verify(RealDisk(), str(tmp_path / LOG), log_position=written))
-    [missing] = [finding for finding in found if finding.kind != "fine"]
+    findings = list(verify(RealDisk(), str(tmp_path / LOG), log_position=written))
+    [missing] = [finding for finding in findings if finding.kind != "fine"]
     assert missing.kind == "missing" and f"was written up to {written}" in missing.reason
     again = Home(tmp_path)
     assert [finding.kind for finding in again.opened.recovery.findings] == ["missing"]

@@ -92,10 +92,10 @@ def test_state_is_equal_after_checkpoints_made_while_the_log_grows(
 def records(log: Log) -> list[tuple[int, int]]:
     """Return (kind, position) of all records of the first file."""
     file = log.log.files[0]
-    scan, found = FileScan(file.file(), 64, file.size, file.seed, 0), []
+    scan, entries = FileScan(file.file(), 64, file.size, file.seed, 0), []
     while scan.advance():
-        found.append((int(scan.reader.kind), int(scan.reader.position)))
-    return found
+        entries.append((int(scan.reader.kind), int(scan.reader.position)))
+    return entries
 
 
 @pytest.mark.parametrize(
@@ -318,14 +318,14 @@ def test_a_log_does_not_grow_for_ever_while_little_is_live(kind: str) -> None:
 
 def test_a_log_of_live_things_is_not_copied_again_and_again() -> None:
     log = Log(SimulatedDisk(), 10_000)
-    made = 0
+    checkpoints = 0
     for number in range(2_000):
         log.put(RetainedSet("/", f"k{number}", message(b"x" * 100)))
         files = files_worth_checkpoint(log.log)
         if files:
-            made += 1
+            checkpoints += 1
             Checkpointing(log.log, files, EXIST).run()
-    assert log.log.size > 300_000 and 2 <= made <= 12
+    assert log.log.size > 300_000 and 2 <= checkpoints <= 12
 
 
 def test_many_small_files_become_one() -> None:
@@ -434,7 +434,7 @@ def test_files_that_a_checkpoint_replaced_are_removed_when_the_log_is_opened() -
 @pytest.mark.parametrize(("staying", "going"), [(100, 6_000), (30, 1_000), (1_000, 1_000)])
 def test_space_is_freed_for_any_sizes_of_live_and_dead_entries(staying: int, going: int) -> None:
     log = Log(SimulatedDisk(), 20_000)
-    read = made = 0
+    read = checkpoints = 0
     for number in range(800):
         log.add(MessageStored("/", message(b"s" * staying), [3]))
         gone = log.add(MessageStored("/", message(b"g" * going), [4]))
@@ -443,11 +443,11 @@ def test_space_is_freed_for_any_sizes_of_live_and_dead_entries(staying: int, goi
         if checkpointing is not None:
             checkpointing.run()
             read += int(checkpointing.bytes_done)
-            made += checkpointing.completed
+            checkpoints += checkpointing.completed
         live = sum(len(one.message.content) + 80 for one in log.state.messages.values())
         if number > 20:
             assert log.log.size < 2.6 * live + 6 * 20_000
-    assert made >= 2 and read < 12 * 800 * (staying + going + 300)
+    assert checkpoints >= 2 and read < 12 * 800 * (staying + going + 300)
     assert Log(log.log.disk).recovered == digest(log.state)
 
 

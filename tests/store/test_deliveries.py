@@ -47,7 +47,7 @@ def deliveries(frames: list[Any]) -> dict[int, tuple[bool, int]]:
 
     The count is -1 if a message does not have the header.
     """
-    found: dict[int, tuple[bool, int]] = {}
+    delivered: dict[int, tuple[bool, int]] = {}
     redelivered, count = False, -1
     for frame in frames:
         if isinstance(frame, (B.Deliver, B.GetOk)):
@@ -56,8 +56,8 @@ def deliveries(frames: list[Any]) -> dict[int, tuple[bool, int]]:
             headers: dict[str, Any] = frame.properties.headers or {}
             count = headers.get("x-delivery-count", -1)
         elif isinstance(frame, pamqp.body.ContentBody):
-            found[int(frame.value)] = redelivered, count
-    return found
+            delivered[int(frame.value)] = redelivered, count
+    return delivered
 
 
 def flags(home: Home) -> dict[int, bool]:
@@ -98,11 +98,11 @@ def test_a_message_that_a_consumer_held_in_a_crash_comes_back_as_redelivered(
     assert not any(flag for flag, _ in deliveries(frames).values())
     assert list(deliveries(frames)) == list(range(10))
     home = restart(home)
-    found = flags(home)
-    assert list(found) == list(range(3000))
-    assert all(found[number] for number in range(10))
-    assert sum(found.values()) <= 10 + WAITING_MARKED
-    assert not any(found[number] for number in range(10 + int(WAITING_MARKED), 3000))
+    redelivered = flags(home)
+    assert list(redelivered) == list(range(3000))
+    assert all(redelivered[number] for number in range(10))
+    assert sum(redelivered.values()) <= 10 + WAITING_MARKED
+    assert not any(redelivered[number] for number in range(10 + int(WAITING_MARKED), 3000))
     home.crash()
 
 
@@ -119,8 +119,8 @@ def test_after_a_stop_in_order_exactly_the_delivered_messages_are_redelivered(
     fill(other, 50, 60)
     client.send(B.Nack(1, requeue=True))
     home = stop(home, client, other)
-    found = flags(home)
-    assert {number for number, flag in found.items() if flag} == {*range(11)} - {2}
+    redelivered = flags(home)
+    assert {number for number, flag in redelivered.items() if flag} == {*range(11)} - {2}
     home.crash()
 
 
@@ -137,9 +137,9 @@ def test_after_a_stop_in_order_delayed_retries_make_no_other_message_redelivered
     client.send(B.Ack(3))
     client.send(B.Nack(1, requeue=True))
     home = stop(home, client, other)
-    found = flags(home)
-    assert sorted(found) == [0, 1, *range(3, 50)]
-    assert {number for number, flag in found.items() if flag} == {*range(12)} - {2}
+    redelivered = flags(home)
+    assert sorted(redelivered) == [0, 1, *range(3, 50)]
+    assert {number for number, flag in redelivered.items() if flag} == {*range(12)} - {2}
     home.crash()
 
 
@@ -166,8 +166,8 @@ def test_a_priority_queue_has_a_mark_for_each_priority(tmp_path: Path) -> None:
     fill(client, count, count + 5, priority=3)
     client.send(B.Qos(prefetch_count=2), B.Consume(queue="q"))
     home = restart(home)
-    found = flags(home)
-    assert {number for number, flag in found.items() if flag} == {*range(count, count + 5)}
+    redelivered = flags(home)
+    assert {number for number, flag in redelivered.items() if flag} == {*range(count, count + 5)}
     home.crash()
 
 
@@ -224,8 +224,8 @@ def test_messages_that_wait_below_a_mark_are_few(tmp_path: Path, arguments: dict
     client.send(B.Ack(0, multiple=True), B.Cancel("t"))
     fill(client, 0, count)
     home = restart(home)
-    found = flags(home)
-    assert len(found) == count and sum(found.values()) <= WAITING_MARKED
+    redelivered = flags(home)
+    assert len(redelivered) == count and sum(redelivered.values()) <= WAITING_MARKED
     home.crash()
 
 
@@ -239,9 +239,9 @@ def test_messages_that_are_published_after_a_restart_are_new(tmp_path: Path) -> 
     home = restart(home)
     client = home.amqp()
     fill(client, 600, 2_000)
-    found = flags(home)
-    assert list(found) == list(range(2_000))
-    assert {number for number, flag in found.items() if flag} == {*range(600)}
+    redelivered = flags(home)
+    assert list(redelivered) == list(range(2_000))
+    assert {number for number, flag in redelivered.items() if flag} == {*range(600)}
     home.crash()
 
 
@@ -299,8 +299,10 @@ def test_a_slow_disk_does_not_hold_back_deliveries(
     home.durable()
     home.slow_disk = False
     home = restart(home)
-    found = flags(home)
-    assert len(found) == 19 and all(flag for number, flag in found.items() if number <= 11)
+    redelivered = flags(home)
+    assert len(redelivered) == 19 and all(
+        flag for number, flag in redelivered.items() if number <= 11
+    )
     home.crash()
 
 
@@ -319,8 +321,8 @@ def test_a_mark_catches_up_with_the_messages_that_a_slow_disk_did_not_hold_back(
     home.durable()  # This makes the first mark durable, which covers 3 messages.
     home.durable()  # This makes the second mark durable, which covers the other 27.
     home = restart(home)
-    found = flags(home)
-    assert {number for number, flag in found.items() if flag} >= {*range(30)}
+    redelivered = flags(home)
+    assert {number for number, flag in redelivered.items() if flag} >= {*range(30)}
     home.crash()
 
 
@@ -468,9 +470,9 @@ def test_any_history(tmp_path: Path, arguments: dict[str, Any], seed: int) -> No
     home.turn()
     got(client.read())
     home = restart(home)
-    found = flags(home)
-    assert sorted(found) == there
-    assert all(found[message] for message in delivered)
+    redelivered = flags(home)
+    assert sorted(redelivered) == there
+    assert all(redelivered[message] for message in delivered)
     home.crash()
 
 

@@ -111,19 +111,19 @@ def consumed(home: Home, reader: Amqp, first: list[Any], count: int) -> list[byt
     `first` are the frames that the reader has got already. The queue may have to read messages
     from the disk several times, so wait for it.
     """
-    found = reader.bodies(first)
+    messages = reader.bodies(first)
     for _ in range(RETRIES):
-        while len(found) < count:
+        while len(messages) < count:
             frames = reader.send(spec.Basic.Ack(0, True))
             if not reader.bodies(frames):
                 break
-            found += reader.bodies(frames)
-        if len(found) >= count:
+            messages += reader.bodies(frames)
+        if len(messages) >= count:
             break
         home.sleep(int(TAIL_RETRY_MS))
-        found += reader.bodies()
+        messages += reader.bodies()
     reader.send(spec.Basic.Ack(0, True))
-    return found
+    return messages
 
 
 def live(home: ScarceHome) -> None:

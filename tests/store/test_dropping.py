@@ -356,8 +356,8 @@ def test_a_drop_that_fails_loses_nothing(operation: str, nth: int) -> None:
     assert len(dead_files(log.log)) == 2
     left = [nth]
 
-    def refuse(asked: str, path: str) -> int:
-        if asked == operation:
+    def refuse(call: str, path: str) -> int:
+        if call == operation:
             left[0] -= 1
             return 5 if left[0] < 0 else 0
         return 0
@@ -394,9 +394,9 @@ def test_no_checkpoint_begins_while_a_head_is_partly_overwritten(nth: int) -> No
             log.put(MessageSettled(3, kept))
     writes = [0]
 
-    def refuse(asked: str, path: str) -> int:
-        writes[0] += asked == "write"
-        return errno.EIO if asked == "write" and writes[0] > nth else 0
+    def refuse(call: str, path: str) -> int:
+        writes[0] += call == "write"
+        return errno.EIO if call == "write" and writes[0] > nth else 0
 
     disk.refuse = refuse
     with suppress(StoreError):
@@ -423,14 +423,14 @@ def test_a_file_that_cannot_be_removed_does_not_keep_the_others_of_its_run() -> 
         log.put(MessageSettled(3, log.put(MessageStored("/", message(b"x" * 600), [3]))))
     [run] = dead_files(log.log)
     stuck = run[1].path
-    disk.refuse = lambda asked, path: errno.EPERM if asked == "remove" and path == stuck else 0
+    disk.refuse = lambda call, path: errno.EPERM if call == "remove" and path == stuck else 0
     with pytest.raises(StoreError, match=rf"cannot remove '{stuck}': Operation not permitted"):
         drop_dead_files(log.log)
     assert set(disk.names) == {stuck} | {file.path for file in log.log.files}
     assert log.log.leftover == [run[1]]
     assert drop_dead_files(log.log) == 0, "the error was reported once"
     assert Log(SimulatedDisk(disk.contents()), 1_000).recovered == digest(log.state)
-    disk.refuse = lambda asked, path: 0
+    disk.refuse = lambda call, path: 0
     assert drop_dead_files(log.log) == run[1].size
     assert set(disk.names) == {file.path for file in log.log.files} and not log.log.leftover
 
@@ -440,11 +440,11 @@ def test_leftover_files_that_are_removed_by_hand_are_forgotten() -> None:
     log = Log(disk, 1_000)
     for _ in range(6):
         log.put(MessageSettled(3, log.put(MessageStored("/", message(b"x" * 600), [3]))))
-    disk.refuse = lambda asked, path: errno.EPERM if asked == "remove" else 0
+    disk.refuse = lambda call, path: errno.EPERM if call == "remove" else 0
     with pytest.raises(StoreError):
         drop_dead_files(log.log)
     assert len(log.log.leftover) > 2
-    disk.refuse = lambda asked, path: 0
+    disk.refuse = lambda call, path: 0
     for file in log.log.leftover:
         disk.remove(file.path)
     assert drop_dead_files(log.log) == 0 and not log.log.leftover

@@ -13,19 +13,19 @@ from tests.wire.mqtt.client import Client, connect, here, pubcomp, pubrec, pubre
 B, T = spec.Basic, spec.Tx
 
 
-def said(world: Home) -> list[str]:
+def stored_kinds(world: Home) -> list[str]:
     """Make all work durable; return the kind of each record, except delivery marks.
 
     For a record of several entries, the kinds of these entries follow.
     """
     world.durable()
-    found = []
+    kinds = []
     for line in world.records():
         _, kind, rest = line.split(" ", 2)
         inner = rest.partition(": ")[2].split("; ") if kind == "many" else []
         if kind != "marked":
-            found.append(" ".join([kind, *(part.split()[0] for part in inner)]))
-    return found
+            kinds.append(" ".join([kind, *(part.split()[0] for part in inner)]))
+    return kinds
 
 
 def test_a_commit_is_one_record(tmp_path: Path) -> None:
@@ -35,15 +35,15 @@ def test_a_commit_is_one_record(tmp_path: Path) -> None:
     client.queue("d", durable=True)
     for body in (b"1", b"2"):
         other.publish("", "d", body, delivery_mode=2)
-    assert said(world) == ["kept", "kept"]
+    assert stored_kinds(world) == ["kept", "kept"]
     client.send(T.Select(), B.Get(queue="d"), B.Get(queue="d"))
     client.publish("", "d", b"new", delivery_mode=2)
     client.publish("", "q", b"transient", delivery_mode=1)
     client.publish("", "d", b"transient", delivery_mode=1)
     client.send(B.Ack(1), B.Reject(2, requeue=False))
-    assert said(world) == ["kept", "kept"]
+    assert stored_kinds(world) == ["kept", "kept"]
     client.send(T.Commit())
-    assert said(world)[2:] == ["many kept settled settled"]
+    assert stored_kinds(world)[2:] == ["many kept settled settled"]
     world.crash()
 
 
@@ -54,7 +54,7 @@ def test_dead_letter_and_its_original_are_one_record(tmp_path: Path) -> None:
     client.queue("d", durable=True, x_dead_letter_exchange="amq.fanout", x_max_length=1)
     client.publish("", "d", b"1", delivery_mode=2)
     client.publish("", "d", b"2", delivery_mode=2)
-    assert said(world) == ["kept", "kept", "many kept settled"]
+    assert stored_kinds(world) == ["kept", "kept", "many kept settled"]
     world.crash()
     world = Home(tmp_path)
     assert world.complaints == [] and (world.queue("d").depth, world.queue("grave").depth) == (1, 1)
@@ -96,7 +96,7 @@ def test_a_dead_letter_is_settled_in_a_queue_that_is_deleted_meanwhile_too(tmp_p
         marshal(1, B.Reject(1, requeue=False)) + marshal(1, spec.Queue.Delete(queue="q"))
     )
     client.read()
-    assert said(world) == ["kept", "many kept settled"]
+    assert stored_kinds(world) == ["kept", "many kept settled"]
     world.crash()
 
 
@@ -106,7 +106,7 @@ def test_an_unroutable_dead_letter_is_a_settlement(tmp_path: Path) -> None:
     client.queue("d", durable=True, x_dead_letter_exchange="gone", x_max_length=1)
     client.publish("", "d", b"1", delivery_mode=2)
     client.publish("", "d", b"2", delivery_mode=2)
-    assert said(world) == ["kept", "kept", "settled"]
+    assert stored_kinds(world) == ["kept", "kept", "settled"]
     world.crash()
 
 
@@ -116,15 +116,15 @@ def test_a_qos_2_message_and_its_identifier_are_one_record(tmp_path: Path) -> No
     keeper.send(subscribe(1, ("#", 2)))
     lasting, fleeting = Client(world, connect("w", clean=False)), here(world, "f")
     lasting.send(mqtt_publish("a", b"x", 2, 7))
-    assert said(world) == ["many kept received"]
+    assert stored_kinds(world) == ["many kept received"]
     keeper.read()
     keeper.send(pubrec(1))
     keeper.send(pubcomp(1))
-    assert said(world)[1:] == ["stepped", "settled"]
+    assert stored_kinds(world)[1:] == ["stepped", "settled"]
     lasting.send(pubrel(7))
-    assert said(world)[3:] == ["released"]
+    assert stored_kinds(world)[3:] == ["released"]
     assert fleeting.send(mqtt_publish("a", b"x", 2, 7), pubrel(7)) == pubrec(7) + pubcomp(7)
-    assert said(world)[4:] == ["kept"]
+    assert stored_kinds(world)[4:] == ["kept"]
     world.crash()
 
 
@@ -139,9 +139,9 @@ def test_transient_traffic_and_transient_queues_write_nothing(tmp_path: Path) ->
     client.publish("", "q", b"2", delivery_mode=2)
     here(world, "w").send(mqtt_publish("a", b"3"))
     client.send(B.Get(queue="d", no_ack=True), B.Get(queue="q", no_ack=True))
-    assert said(world) == []
+    assert stored_kinds(world) == []
     client.publish("amq.topic", "a", b"4", delivery_mode=2)
-    assert said(world) == ["kept"]
+    assert stored_kinds(world) == ["kept"]
     world.crash()
 
 
@@ -152,7 +152,7 @@ def test_a_queue_that_is_deleted_takes_its_messages_with_it_without_a_word(tmp_p
         client.queue(name, "amq.fanout", durable=True)
     client.publish("amq.fanout", "", b"x", delivery_mode=2)
     client.send(spec.Queue.Delete(queue="one"))
-    assert said(world) == ["kept"]
+    assert stored_kinds(world) == ["kept"]
     world.crash()
     world = Home(tmp_path)
     assert list(world.vhost.queues) == ["two"] and world.queue("two").depth == 1

@@ -329,8 +329,8 @@ def test_changed_bytes_are_never_read_and_always_reported(seed: int, times: int)
     findings = again.recovery.findings
     # Each entry that is read was written at its position. Single entries are compared, because a
     # checkpoint splits groups of entries.
-    found = entries_of(disk)
-    assert all(known.get(position) == entry for position, entry in found.items())
+    entries = entries_of(disk)
+    assert all(known.get(position) == entry for position, entry in entries.items())
     # The findings, also those of `verify`, report all damage and nothing else.
     if again.recovered != wanted:
         assert findings or _lost_its_end(before, disk, log)
@@ -387,8 +387,8 @@ def test_a_record_that_makes_no_sense_is_reported_and_the_others_are_read() -> N
     data[start + 4 : start + 8] = crc32(data[start + 8 : start + size], log.log.seed).to_bytes(
         4, "big"
     )
-    for found in (list(verify(disk, DIRECTORY)), Log(disk).recovery.findings):
-        assert [str(finding) for finding in found if finding.kind != "fine"] == [
+    for findings in (list(verify(disk, DIRECTORY)), Log(disk).recovery.findings):
+        assert [str(finding) for finding in findings if finding.kind != "fine"] == [
             (
                 f"wrong: {path.rpartition('/')[2]}: the record at position 2: the record ends "
                 "within the message that it stores"
@@ -412,10 +412,10 @@ def test_a_group_record_without_entries_is_reported_and_the_records_behind_it_ar
         4, "big"
     )
     expected = ("quarantined", start, size, "a group record's entry count is impossible")
-    for found in (list(verify(disk, DIRECTORY)), Log(disk).recovery.findings):
+    for findings in (list(verify(disk, DIRECTORY)), Log(disk).recovery.findings):
         assert [
             (finding.kind, finding.offset, finding.size, finding.reason)
-            for finding in found
+            for finding in findings
             if finding.kind != "fine"
         ] == [expected]
     assert [live.message.content for live in Log(disk).state.messages.values()] == [b"one", b"two"]
@@ -444,15 +444,15 @@ def test_verify_changes_nothing_and_reports_the_actions_of_recovery() -> None:
     data[200] ^= 1
     disk.names[files[-1].path].now.extend(b"torn")
     before, events = disk.contents(), len(disk.events)
-    found = list(verify(disk, DIRECTORY))
+    findings = list(verify(disk, DIRECTORY))
     assert disk.contents() == before and len(disk.events) == events
-    kinds = [finding.kind for finding in found]
+    kinds = [finding.kind for finding in findings]
     assert (
         kinds.count("quarantined") == 1
         and kinds.count("cut") == 1
         and kinds.count("fine") == len(files)
     )
-    [cut] = [finding for finding in found if finding.kind == "cut"]
+    [cut] = [finding for finding in findings if finding.kind == "cut"]
     assert str(cut) == f"cut: {files[-1].name} at {files[-1].size}, 4 bytes: a record is cut off"
 
 
@@ -492,8 +492,8 @@ def test_repair_writes_damaged_files_again_and_keeps_readable_records() -> None:
         disk.names[file.path].now[70] ^= 1
     del disk.names[log.log.files[2].path]
     wanted = Log(SimulatedDisk(disk.contents())).recovered
-    found = list(repair(disk, DIRECTORY))
-    assert {finding.file for finding in found if finding.kind == "repaired"} >= {
+    findings = list(repair(disk, DIRECTORY))
+    assert {finding.file for finding in findings if finding.kind == "repaired"} >= {
         log.log.files[0].name,
         log.log.files[1].name,
     }

@@ -62,10 +62,10 @@ class Home(World):
 
 def heard(client: Client) -> list[bytes]:
     """Return all packets that the client receives."""
-    found: list[bytes] = []
+    received_packets: list[bytes] = []
     while received := client.all():
-        found += packets(received)
-    return found
+        received_packets += packets(received)
+    return received_packets
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -87,19 +87,19 @@ def test_inbox_survives_a_restart(seed: int, tmp_path: Path) -> None:
         writer.send(mqtt_publish(topic, body, qos, 1), b"\x62\x02\x00\x01")
         waiting[number] = (body, min(qos, 1 if topic == "one" else 2))
     sent: dict[int, int] = {}
-    said = packets(reader.all())
+    output = packets(reader.all())
     for _ in range(random.randrange(60)):
-        for one in publications(b"".join(packet for packet in said if packet[0] >> 4 == 3)):
+        for one in publications(b"".join(packet for packet in output if packet[0] >> 4 == 3)):
             assert (one.body, one.qos) == waiting[one.packet_id]
             sent[one.packet_id] = one.qos
-        said = []
+        output = []
         if sent:
             number = random.choice(list(sent)[:5])
             if sent[number] == 2 and number not in stepped:
                 stepped.add(number)
-                said = packets(reader.send(pubrec(number)))
+                output = packets(reader.send(pubrec(number)))
             else:
-                said = packets(
+                output = packets(
                     reader.send(pubcomp(number) if number in stepped else puback(number))
                 )
                 stepped.discard(number)
@@ -114,7 +114,7 @@ def test_inbox_survives_a_restart(seed: int, tmp_path: Path) -> None:
         [waiting.pop(number)[0] for number in lost],
     )
     stepped -= set(lost)
-    found: dict[int, tuple[bytes, int]] = {}
+    redelivered: dict[int, tuple[bytes, int]] = {}
     order: list[int] = []
     client = Client(world, connect("r", clean=False))
     answers = packets(client.greeting)
@@ -123,25 +123,25 @@ def test_inbox_survives_a_restart(seed: int, tmp_path: Path) -> None:
         answer = answers.pop(0)
         packet_id = int.from_bytes(answer[2:4], "big")
         if answer[0] >> 4 == 6:
-            if packet_id not in found:
+            if packet_id not in redelivered:
                 assert packet_id in stepped
                 order.append(packet_id)
-                found[packet_id] = waiting[packet_id]
+                redelivered[packet_id] = waiting[packet_id]
             more = client.send(pubcomp(packet_id))
         else:
             [one] = publications(answer)
             assert one.packet_id not in stepped
             order.append(one.packet_id)
-            found[one.packet_id] = (one.body, one.qos)
+            redelivered[one.packet_id] = (one.body, one.qos)
             more = client.send(puback(one.packet_id) if one.qos == 1 else pubrec(one.packet_id))
         answers += packets(more)
         if not answers:
             answers += heard(client)
-    assert order == sorted(order) and list(found.values()) == [
+    assert order == sorted(order) and list(redelivered.values()) == [
         waiting[number] for number in sorted(waiting)
     ]
     if not lost:
-        assert found == waiting, "packet identifiers are what they were"
+        assert redelivered == waiting, "packet identifiers are what they were"
     assert world.copies().get("unreadable", 0) == len(lost) <= len(world.reported)
     assert world.inbox("r").depth == world.inbox("r").unacked == 0
     world.fates()

@@ -15,7 +15,7 @@ BLOCK = 16
 
 
 def contents(messages: FollowedMessages | ScannedMessages) -> dict[int, list[int]]:
-    return {queue: list(found) for queue, found in sorted(messages.by_queue().items())}
+    return {queue: list(positions) for queue, positions in sorted(messages.by_queue().items())}
 
 
 @pytest.mark.parametrize("seed", range(40))

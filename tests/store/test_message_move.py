@@ -53,12 +53,12 @@ def run(world: World, move: MessageMove) -> MessageMove:
 
 
 def bodies(queue: Queue) -> list[bytes]:
-    cursor, found = PeekCursor(), []
+    cursor, messages = PeekCursor(), []
     more = peek(queue, cursor, 100)
     while more:
-        found += [one.message.body for one in more if one.message is not None]
+        messages += [one.message.body for one in more if one.message is not None]
         more = peek(queue, cursor, 100)
-    return found
+    return messages
 
 
 def filled(client: Amqp, count: int, queue: str = "q", **properties: Any) -> list[bytes]:
@@ -516,17 +516,17 @@ def test_after_a_power_loss_each_message_is_in_one_queue(
     assert counted(home) == sent
     moved = bodies(home.queue("r"))
     home.crash()
-    found: set[int] = set()
+    moved_counts: set[int] = set()
     for events, event in enumerate(disk.events[recorded:]):
         for kept in (0.0, 0.5, 1.0):
             after = check_crash(tmp_path, f"{events}-{kept}", before.crashed(random, kept), sent)
             assert after == moved[: len(after)]
-            found.add(len(after))
+            moved_counts.add(len(after))
         before.replay(event)
     assert check_crash(tmp_path, "end", before.crashed(random, 0.0), sent) == moved
     # The crashes happened before, during and after the move.
-    assert 0 in found
-    assert len(found) > 1
+    assert 0 in moved_counts
+    assert len(moved_counts) > 1
 
 
 def check_crash(tmp_path: Path, name: str, disk: SimulatedDisk, sent: list[bytes]) -> list[bytes]:

@@ -224,8 +224,8 @@ def delay(client: Amqp, body: bytes, milliseconds: int, **properties: Any) -> No
 
 def drained(client: Amqp) -> list[bytes]:
     bodies: list[bytes] = []
-    while found := client.bodies(client.send(B.Get(queue="out", no_ack=True))):
-        bodies += found
+    while fetched := client.bodies(client.send(B.Get(queue="out", no_ack=True))):
+        bodies += fetched
     return bodies
 
 

@@ -26,12 +26,12 @@ B = spec.Basic
 
 def everything(queue: Queue, at_once: int = 3) -> list[PeekedMessage]:
     """Read all messages of a queue by peek, `at_once` messages in each call."""
-    cursor, found = PeekCursor(), []
+    cursor, messages = PeekCursor(), []
     more = peek(queue, cursor, at_once)
     while more:
-        found += more
+        messages += more
         more = peek(queue, cursor, at_once)
-    return found
+    return messages
 
 
 def bodies(queue: Queue, at_once: int = 3) -> list[tuple[bytes, bool]]:
@@ -55,12 +55,12 @@ def state(queue: Queue) -> tuple[Any, ...]:
 
 def taken(client: Amqp, count: int) -> list[tuple[bytes, bool]]:
     """Fetch messages, and return them with their redelivered flag."""
-    found = []
+    messages = []
     for _ in range(count):
         frames = client.send(B.Get(queue="q"))
         (body,) = client.bodies(frames)
-        found.append((body, bool(frames[0].redelivered)))
-    return found
+        messages.append((body, bool(frames[0].redelivered)))
+    return messages
 
 
 @pytest.mark.parametrize("seed", range(12))

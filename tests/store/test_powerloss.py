@@ -73,10 +73,10 @@ class History:
             max(position for at, position in self.begun if at <= events),
         )
 
-    def complaints(self, events: int, found: State) -> list[str]:
+    def complaints(self, events: int, recovered: State) -> list[str]:
         """Return the violations in a log that was recovered after a number of events."""
         confirmed, begun = self.owed(events)
-        now = copies(found)
+        now = copies(recovered)
         wanted = set.intersection(
             *(self.copies[position] for position in self.copies if confirmed <= position <= begun)
         )
@@ -293,15 +293,15 @@ def complaints(
 
     End as soon as one kind occurred `enough` times.
     """
-    found: dict[str, int] = {}
+    violations: dict[str, int] = {}
     for seed in range(seeds):
         history = live_through(seed, stepper, drop=drop)
         for events, log in crashes(history, seed, 3):
             for complaint in history.complaints(events, log.state):
-                found[complaint] = found.get(complaint, 0) + 1
-                if found[complaint] == enough:
-                    return found
-    return found
+                violations[complaint] = violations.get(complaint, 0) + 1
+                if violations[complaint] == enough:
+                    return violations
+    return violations
 
 
 def test_stragglers_moved_to_the_end_come_back_after_they_were_settled() -> None:
@@ -338,7 +338,7 @@ def remove_before_the_mark(log: SegmentLog) -> int:
             log.disk.remove(file.path)
             dropped += int(file.size)
         mark_gap(log, run)
-        log.forget(run)
+        log.unlist(run)
     return dropped
 
 

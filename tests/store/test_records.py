@@ -246,16 +246,16 @@ def decode(data: bytes, clock: int = 0) -> list[tuple[int, StoreEntry]]:
     decoder, reader = Decoder(CODECS), RecordReader(SEED, 0)
     decoder.clock = clock
     reader.load(data, 0)
-    found = []
+    decoded = []
     while reader.advance():
-        found.append(
+        decoded.append(
             (
                 int(reader.position),
                 decoder.entry(reader.kind, reader.position, reader.data, reader.start, reader.end),
             )
         )
     assert reader.stop == END and reader.at == len(data)
-    return found
+    return decoded
 
 
 @given(st.lists(entries, min_size=1, max_size=6), st.integers(1, 1 << 62))
@@ -266,9 +266,9 @@ def test_entries_come_back_as_they_went_in_at_their_positions(
     for entry in some:
         expected.append((position, seen(entry, position)))
         position += width(entry)
-    found = decode(encode(*some, first=first))
-    assert [(position, seen(entry, position)) for position, entry in found] == expected
-    for position, entry in found:
+    decoded = decode(encode(*some, first=first))
+    assert [(position, seen(entry, position)) for position, entry in decoded] == expected
+    for position, entry in decoded:
         for number, one in enumerate(entry.entries if isinstance(entry, EntryGroup) else [entry]):
             if isinstance(one, MessageStored):
                 assert one.message.position == position + number and not one.message.retained
@@ -304,18 +304,18 @@ def test_a_changed_byte_is_always_noticed(some: list[StoreEntry], data: st.DataO
     at = data.draw(st.integers(0, len(encoded) - 1))
     encoded[at] ^= data.draw(st.integers(1, 255))
     expected = [seen(entry, position) for position, entry in decode(encode(*some))]
-    reader, decoder, found = RecordReader(SEED, 0), Decoder(CODECS), []
+    reader, decoder, decoded = RecordReader(SEED, 0), Decoder(CODECS), []
     reader.load(bytes(encoded), 0)
     while reader.advance():
         assert reader.end <= at or reader.record_start > at
-        found.append(
+        decoded.append(
             seen(
                 decoder.entry(reader.kind, reader.position, reader.data, reader.start, reader.end),
                 reader.position,
             )
         )
     assert reader.stop == SHORT or reader.stop == BAD and reader.reason
-    assert found == expected[: len(found)] and reader.at <= at
+    assert decoded == expected[: len(decoded)] and reader.at <= at
 
 
 @given(st.binary(max_size=200))
@@ -433,13 +433,13 @@ def test_a_time_to_live_goes_on_in_another_process() -> None:
 
 
 def test_messages_of_one_address_share_the_address_object() -> None:
-    found = decode(
+    decoded = decode(
         encode(
             *(MessageStored("/", Message(Address("x", "k"), b"", PLAIN, 1), [1]) for _ in range(3))
         )
     )
     assert (
-        len({id(entry.message.address) for _, entry in found if isinstance(entry, MessageStored)})
+        len({id(entry.message.address) for _, entry in decoded if isinstance(entry, MessageStored)})
         == 1
     )
 
@@ -477,8 +477,8 @@ def test_the_records_of_a_batch_are_copied_in_parts_of_bounded_size() -> None:
         recorder.add(position, MessageStored("/", Message(Address("", "q"), body, PLAIN, 1), [1]))
     batch = recorder.take()
     assert len(batch.parts) == 4 and max(map(len, batch.parts)) < PART_SIZE + 16_000
-    found = decode(b"".join(batch.parts))
-    assert [entry.message.content for _, entry in found if isinstance(entry, MessageStored)] == (
+    decoded = decode(b"".join(batch.parts))
+    assert [entry.message.content for _, entry in decoded if isinstance(entry, MessageStored)] == (
         bodies
     )
 
@@ -502,9 +502,9 @@ def test_a_large_group_is_neither_copied_nor_summed_before_it_is_written() -> No
     for _ in range(2):
         batch.complete(SEED)
         assert sum(map(len, batch.parts)) == batch.size and len(batch.parts) < 12
-        found = decode(b"".join(batch.parts))
-        assert [position for position, _ in found] == [1, 2, 203, 204]
-        for _, group in found[1::2]:
+        decoded = decode(b"".join(batch.parts))
+        assert [position for position, _ in decoded] == [1, 2, 203, 204]
+        for _, group in decoded[1::2]:
             assert isinstance(group, EntryGroup) and len(group.entries) == 201
             assert [
                 entry.message.content for entry in group.entries if isinstance(entry, MessageStored)

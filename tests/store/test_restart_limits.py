@@ -26,10 +26,10 @@ LIMITS: list[dict[str, Any]] = [
 
 
 def bodies(client: Amqp, queue: str) -> list[bytes]:
-    found: list[bytes] = []
+    messages: list[bytes] = []
     while got := client.bodies(client.send(B.Get(queue=queue, no_ack=True))):
-        found += got
-    return found
+        messages += got
+    return messages
 
 
 def held(home: Home, count: int, **arguments: Any) -> Amqp:

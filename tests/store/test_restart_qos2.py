@@ -161,15 +161,15 @@ class Lives:
         if not crash.arrives:
             return
         self.world.slow_disk = not crash.written
-        said = {name: self.clients[name].send(data)}
-        self._hear(said, crash.hear)
+        replies = {name: self.clients[name].send(data)}
+        self._hear(replies, crash.hear)
 
     def _hear(
-        self, said: dict[str, bytes], hear: tuple[str, ...] = (PUBLISHER, SUBSCRIBER)
+        self, replies: dict[str, bytes], hear: tuple[str, ...] = (PUBLISHER, SUBSCRIBER)
     ) -> None:
         """Pass the output of the broker to each client in `hear`, and queue the answers."""
         for name, client in self.clients.items():
-            data = said.get(name, b"") + client.all()
+            data = replies.get(name, b"") + client.all()
             if name in hear:
                 party = self.publisher if name == PUBLISHER else self.subscriber
                 for one in packets(data):

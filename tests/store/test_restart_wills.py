@@ -48,7 +48,7 @@ def again(world: Home, after: float, clean: bool = False) -> Home:
     return back
 
 
-def told(world: Home) -> list[bytes]:
+def published_will(world: Home) -> list[bytes]:
     """Return [body] of the retained message that the will leaves, or [] if it is not published."""
     world.turn()
     held = world.vhost.retained.get("will")
@@ -70,9 +70,9 @@ def test_the_will_of_a_client_that_was_here_is_published_after_a_crash_when_its_
     world = again(world, 3_600)
     if delay:
         world.sleep(delay * 1_000 - 1)
-        assert told(world) == []
+        assert published_will(world) == []
     world.sleep(1)
-    assert told(world) == [b"gone"]
+    assert published_will(world) == [b"gone"]
     [got] = Client5(world, "reader", clean=False, session_expiry_interval=10_000).greeting[1:]
     assert (
         got.payload,
@@ -94,13 +94,13 @@ def test_a_delay_that_had_begun_goes_on(tmp_path: Path, clean: bool, after: int,
     world = Home(tmp_path)
     mortal(world, 100).vanish()
     world.sleep(30_000)
-    assert told(world) == []
+    assert published_will(world) == []
     world = again(world, after, clean)
     if left:
         world.sleep(left * 1_000 - 1)
-        assert told(world) == []
+        assert published_will(world) == []
     world.sleep(1)
-    assert told(world) == [b"gone"]
+    assert published_will(world) == [b"gone"]
     world.crash()
 
 
@@ -112,9 +112,9 @@ def test_the_end_of_the_session_ends_the_delay(tmp_path: Path, here: bool) -> No
         client.vanish()
     world = again(world, 20)
     world.sleep(30_000 - 1 if not here else 50_000 - 1)
-    assert told(world) == []
+    assert published_will(world) == []
     world.sleep(1)
-    assert told(world) == [b"gone"]
+    assert published_will(world) == [b"gone"]
     assert world.mqtt_front.sessions.find(world.vhost, "mortal") is None
     world.crash()
 
@@ -128,7 +128,7 @@ def test_client_that_reconnects_in_time_cancels_its_will(tmp_path: Path, clean: 
     assert client.connack.session_present is True
     for _ in range(2):
         world.sleep(200_000)
-        assert told(world) == []
+        assert published_will(world) == []
         world = again(world, 1)
     world.crash()
 
@@ -146,12 +146,12 @@ def test_a_will_that_is_over_does_not_come_back(tmp_path: Path, how: str, delay:
     else:
         client.vanish()
         world.sleep(delay * 1_000)
-        assert told(world) == [b"gone"]
+        assert published_will(world) == [b"gone"]
         Client5(world, "w").send(publish("will", b"", 1, retain=True))
     for _ in range(2):
         world = again(world, 1)
         world.sleep(200_000)
-        assert told(world) == []
+        assert published_will(world) == []
     world.crash()
 
 
@@ -160,9 +160,9 @@ def test_a_clean_stop_publishes_none_at_once_but_one_with_a_delay_waits_on(
     tmp_path: Path, delay: int, there: bool
 ) -> None:
     world = again(_with(tmp_path, delay), 1, clean=True)
-    assert told(world) == []
+    assert published_will(world) == []
     world.sleep(200_000)
-    assert told(world) == [b"gone"] * there
+    assert published_will(world) == [b"gone"] * there
     world.crash()
 
 
@@ -176,7 +176,7 @@ def test_a_clean_stop_publishes_the_will_of_a_session_that_does_not_persist(tmp_
     world = Home(tmp_path)
     mortal(world, 0, expiry=0)
     world = again(world, 1, clean=True)
-    assert told(world) == [b"gone"]
+    assert published_will(world) == [b"gone"]
     world.crash()
 
 
@@ -184,9 +184,9 @@ def test_a_will_of_3_1_1_too(tmp_path: Path) -> None:
     world = Home(tmp_path)
     Client(world, connect_packet("old", clean=False, will=("will", b"gone"), will_flags=0x20))
     world = again(world, 1)
-    assert told(world) == []
+    assert published_will(world) == []
     world.sleep(1)
-    assert told(world) == [b"gone"]
+    assert published_will(world) == [b"gone"]
     world.crash()
 
 
@@ -253,7 +253,7 @@ def test_the_will_has_the_permissions_of_its_user_when_it_is_published(
     if rights != "deleted":
         back.guests.identities["u"] = Identity("u", write=".*" if rights == "some" else "^$")
     back.sleep(delay * 1_000 + 1)
-    assert told(back) == [b"gone"] * (rights == "some")
+    assert published_will(back) == [b"gone"] * (rights == "some")
     back.review()
     back.crash()
 
@@ -276,6 +276,6 @@ def test_wills_after_a_restart_do_not_wait_for_the_review_of_other_sessions(tmp_
     back.guests.identities["u"] = Identity("u", write="^$")
     back.mqtt_front.reauthorize()
     back.sleep(1)
-    assert told(back) == []
+    assert published_will(back) == []
     assert back.fates() == {"denied": 1}
     back.crash()

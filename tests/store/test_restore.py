@@ -38,7 +38,7 @@ def deliveries(world: World) -> dict[str, list[bytes]]:
     Return the messages that each queue and each session got.
     """
     writer = world.amqp()
-    said: dict[str, list[bytes]] = {}
+    received: dict[str, list[bytes]] = {}
     for name in sorted(world.vhost.exchanges):
         if not world.vhost.exchanges[name].options.internal:
             for key in KEYS:
@@ -50,15 +50,15 @@ def deliveries(world: World) -> dict[str, list[bytes]]:
                     )
                     writer.read()
     for name in sorted(world.vhost.queues):
-        said[f"queue {name}"] = sorted(read(world.amqp(), name))
+        received[f"queue {name}"] = sorted(read(world.amqp(), name))
     for session in world.mqtt_front.sessions.all():
         if session.persistent:
             reader = Client(world, connect(session.name, clean=False))
             assert reader.greeting[:4] == RESUMED
-            said[f"session {session.name}"] = sorted(
+            received[f"session {session.name}"] = sorted(
                 one.topic.encode() + b" " + one.body for one in publications(reader.greeting)
             )
-    return said
+    return received
 
 
 KEYS = ["", "a", "a.b", "b", "a.b.c", "q0", "q1", "$x.a"]

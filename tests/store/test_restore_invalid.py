@@ -51,8 +51,8 @@ def test_a_matcher_that_is_not_allowed_now_is_reported_and_is_back_when_it_is(
         world.crash()
     world = Home(tmp_path)
     assert (listing(world), numbers(world)) == (before, known)
-    found = world.vhost.exchanges["e"]
-    assert isinstance(found, TopicExchange) and found.algorithm == "bitmap"
+    restored = world.vhost.exchanges["e"]
+    assert isinstance(restored, TopicExchange) and restored.algorithm == "bitmap"
     world.crash()
 
 

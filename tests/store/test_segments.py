@@ -125,12 +125,12 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(size: int) ->
         reader = LogReader(log.log)
         for position in positions:
             assert reader.read(position) == (position in wanted), position
-            found = read_record(log.log, position)
+            record = read_record(log.log, position)
             if position not in wanted:
-                assert found is None
+                assert record is None
                 continue
             kind, content = wanted[position]
-            assert reader.kind == kind and found == (kind, reader.data[reader.start : reader.end])
+            assert reader.kind == kind and record == (kind, reader.data[reader.start : reader.end])
             entry = decoder.entry(reader.kind, position, reader.data, reader.start, reader.end)
             if kind == STORED:
                 assert isinstance(entry, MessageStored) and entry.message.content == content

@@ -50,11 +50,17 @@ def test_survivors_equal_the_content_of_the_state(seed: int) -> None:
             copy for copy in survivors.pubrec_received if survivors.copies.is_held(*copy)
         } == one.pubrec_received & held
         assert {
-            session: set(found) for session, found in survivors.held_packet_ids.items() if found
-        } == {session: found for session, found in one.held_packet_ids.items() if session in exist}
+            session: set(packet_ids)
+            for session, packet_ids in survivors.held_packet_ids.items()
+            if packet_ids
+        } == {
+            session: packet_ids
+            for session, packet_ids in one.held_packet_ids.items()
+            if session in exist
+        }
         assert survivors.retained.keys() == one.retained.keys()
         assert {
-            queue: found for queue in survivors.marks if (found := survivors.marks_of(queue))
+            queue: marks for queue in survivors.marks if (marks := survivors.marks_of(queue))
         } == {queue: ranks for queue, ranks in one.marks.items() if queue in exist}
         assert {
             copy: count

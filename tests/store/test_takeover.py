@@ -12,7 +12,7 @@ from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session import restoring
 from tests.clients import mqtt_publish
 from tests.store.homes import Home
-from tests.store.test_restart_wills import mortal, told
+from tests.store.test_restart_wills import mortal, published_will
 from tests.wire.mqtt.client import (
     RESUMED,
     Client,
@@ -39,10 +39,10 @@ class AcknowledgingLog(BatchShipping):
 
 
 def options(grace_ms: int = 0) -> MqttOptions:
-    made = MqttOptions()
-    made.receive_maximum = IN_FLIGHT
-    made.will_grace_ms = grace_ms
-    return made
+    mqtt_options = MqttOptions()
+    mqtt_options.receive_maximum = IN_FLIGHT
+    mqtt_options.will_grace_ms = grace_ms
+    return mqtt_options
 
 
 def taken_over(world: Home, wall: float = 1_700_000_010.0) -> Home:
@@ -92,21 +92,21 @@ def test_new_messages_have_identifiers_that_the_former_owner_cannot_have_used(
     world.turn()
     world.crash()
     world = Home(tmp_path / "d", mqtt=options())
-    found = identifiers(settle_all(reader(world)))
-    assert found.get(waiting + 1, new) == new
+    packet_ids = identifiers(settle_all(reader(world)))
+    assert packet_ids.get(waiting + 1, new) == new
 
 
 def settle_all(client: Client) -> bytes:
     """Acknowledge messages by PUBREC and PUBCOMP until none waits, and return all publications."""
-    found, data = b"", client.greeting[len(RESUMED) :] + client.read()
+    output, data = b"", client.greeting[len(RESUMED) :] + client.read()
     while data:
-        found += data
+        output += data
         answers = b"".join(
             pubrec(one.packet_id) + b"\x70\x02" + one.packet_id.to_bytes(2, "big")
             for one in publications(data)
         )
         data = b"" if not answers else client.send(answers)
-    return found
+    return output
 
 
 @pytest.mark.long
@@ -128,9 +128,9 @@ def test_wills_wait_until_the_grace_is_over(tmp_path: Path) -> None:
     mortal(world, 0)
     world = taken_over(world)
     world.sleep(GRACE_MS - 1)
-    assert told(world) == []
+    assert published_will(world) == []
     world.sleep(1)
-    assert told(world) == [b"gone"]
+    assert published_will(world) == [b"gone"]
 
 
 def test_will_of_a_client_that_connects_within_the_grace_is_not_published(tmp_path: Path) -> None:
@@ -140,10 +140,10 @@ def test_will_of_a_client_that_connects_within_the_grace_is_not_published(tmp_pa
     world.sleep(GRACE_MS - 1)
     back = Client5(world, "mortal", clean=False, session_expiry_interval=1_000)
     world.sleep(GRACE_MS)
-    assert told(world) == []
+    assert published_will(world) == []
     back.connection.on_closed()
     world.sleep(GRACE_MS)
-    assert told(world) == []
+    assert published_will(world) == []
 
 
 def test_will_with_a_delay_waits_for_grace_and_delay(tmp_path: Path) -> None:
@@ -151,6 +151,6 @@ def test_will_with_a_delay_waits_for_grace_and_delay(tmp_path: Path) -> None:
     mortal(world, 10)
     world = taken_over(world)
     world.sleep(GRACE_MS + 9_999)
-    assert told(world) == []
+    assert published_will(world) == []
     world.sleep(1)
-    assert told(world) == [b"gone"]
+    assert published_will(world) == [b"gone"]

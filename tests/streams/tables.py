@@ -12,9 +12,9 @@ from broker.stream.queue import StreamQueue
 
 
 def stream(broker: Broker, name: str, vhost: str = "/") -> StreamQueue:
-    found = broker.vhosts[vhost].queues[name]
-    assert isinstance(found, StreamQueue)
-    return found
+    queue = broker.vhosts[vhost].queues[name]
+    assert isinstance(queue, StreamQueue)
+    return queue
 
 
 def durable_bytes_of(queue: StreamQueue) -> list[bytes]:
@@ -24,10 +24,10 @@ def durable_bytes_of(queue: StreamQueue) -> list[bytes]:
 
 def rows_of(queue: StreamQueue) -> list[dict[str, Any]]:
     """Return all rows of a stream, read from its segments by pyarrow."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for data in durable_bytes_of(queue):
-        found += rows_in(data)
-    return found
+        rows += rows_in(data)
+    return rows
 
 
 def rows_in(data: bytes) -> list[dict[str, Any]]:

@@ -86,15 +86,15 @@ def text_of(time: datetime) -> str:
 @st.composite
 def journals(draw: st.DrawFn) -> list[Row]:
     rng = random.Random(draw(st.integers(0, 1_000)))
-    found, at = [], START
+    rows, at = [], START
     first = rng.choice([0, 1_000])
     for offset in range(first, first + rng.randrange(1, 60)):
         at += timedelta(microseconds=rng.choice([0, 1, 1_000_000]))
         others: Row = {"published_at": at, "body": rng.randbytes(rng.randrange(30))}
         if rng.random() < 0.5:
             others |= {"message_id": str(offset), "timestamp": at.replace(microsecond=0)}
-        found.append(row(offset, rng.choice(TOPICS), **others))
-    return found
+        rows.append(row(offset, rng.choice(TOPICS), **others))
+    return rows
 
 
 @st.composite
@@ -329,7 +329,7 @@ def test_no_file_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
 class Stalling(BaseHTTPRequestHandler):
     """A broker whose answer to a request for a segment never ends."""
 
-    asked: ClassVar = threading.Event()
+    requested: ClassVar = threading.Event()
     ended: ClassVar = threading.Event()
 
     def do_GET(self) -> None:
@@ -340,7 +340,7 @@ class Stalling(BaseHTTPRequestHandler):
         if "segments" in self.path:
             self.wfile.write(body)
         else:
-            self.asked.set()
+            self.requested.set()
             self.ended.wait(30)
 
     def log_message(self, *_: object) -> None:
@@ -349,7 +349,7 @@ class Stalling(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def stalling() -> Iterator[str]:
-    Stalling.asked.clear()
+    Stalling.requested.clear()
     Stalling.ended.clear()
     server = HTTPServer(("127.0.0.1", 0), Stalling)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -376,7 +376,7 @@ def test_an_interrupted_export_leaves_no_file_under_its_name(
             stderr=nothing.fileno(),
             environment=environment(),
         )
-    assert Stalling.asked.wait(30)
+    assert Stalling.requested.wait(30)
     process.send_signal(number)
     assert process.wait(30) == (130 if number == signal.SIGINT else -signal.SIGKILL)
     assert [each.name for each in tmp_path.iterdir()] == left

@@ -42,34 +42,36 @@ def look(directory: Path, repairing: bool = False) -> list[Finding]:
     checking = inspect.EntryCheck()
     of_log = inspect.repair if repairing else inspect.verify
     of_streams = streams.repair if repairing else streams.verify
-    found = [
+    findings = [
         one
         for one in of_log(RealDisk(), str(directory / LOG), check=checking)
         if one.kind not in ("fine", "cut")
     ]
-    found += of_streams(RealDisk(), str(directory / STREAMS), definitions, checking.ends, not found)
+    findings += of_streams(
+        RealDisk(), str(directory / STREAMS), definitions, checking.ends, not findings
+    )
     assert repairing or tree(directory) == before
-    return [one for one in found if one.kind != "fine"]
+    return [one for one in findings if one.kind != "fine"]
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     """Return a killed broker with a stream: two rows in each segment, the last segment active."""
-    made = Home(tmp_path / "d")
-    declare(made.amqp(), x_stream_max_segment_size_bytes=16_384)
-    fill(made.amqp(), 0, ROWS, SIZE)
-    made.crash()
-    return made
+    killed = Home(tmp_path / "d")
+    declare(killed.amqp(), x_stream_max_segment_size_bytes=16_384)
+    fill(killed.amqp(), 0, ROWS, SIZE)
+    killed.crash()
+    return killed
 
 
 def numbers(home: Home) -> list[int]:
     """Return the numbers of the rows that a new broker finds in the directory."""
     again = Home(home.directory)
-    found = [int(body.rstrip(b"\0")) for body in bodies(again)]
+    row_numbers = [int(body.rstrip(b"\0")) for body in bodies(again)]
     queue = again.broker.vhosts["/"].queues["s"]
-    assert queue.depth == len(found)
+    assert queue.depth == len(row_numbers)
     again.crash()
-    return found
+    return row_numbers
 
 
 def test_a_stream_that_is_whole_is_said_to_be_fine(home: Home) -> None:

@@ -17,7 +17,7 @@ from tests.streams.test_stream_queues import consume, declare, offsets, reason
 from tests.wire.mqtt.client import Client
 
 
-def said(broker: Broker, *columns: str, name: str = "j") -> list[tuple[Any, ...]]:
+def columns_of(broker: Broker, *columns: str, name: str = "j") -> list[tuple[Any, ...]]:
     return [tuple(row[column] for column in columns) for row in rows_of(stream(broker, name))]
 
 
@@ -44,7 +44,7 @@ def test_journal_has_all_publications_with_their_number_of_queues() -> None:
         client.publish(exchange, key, b"m")
     client.publish("", "a", b"m", headers={"CC": ["b"]})
     client.publish("", "a", b"m", expiration="5000", delivery_mode=2)
-    assert said(world.broker, "exchange", "topic", "routed", "protocol", "publisher") == [
+    assert columns_of(world.broker, "exchange", "topic", "routed", "protocol", "publisher") == [
         ("", "a", 1, "amqp091", "guest"),
         ("", "absent", 0, "amqp091", "guest"),
         ("amq.topic", "x.y", 2, "amqp091", "guest"),
@@ -73,7 +73,7 @@ def test_mqtt_publications_of_every_quality_are_there() -> None:
     assert len(listener.read()) == len(run) - len(mqtt_publish("c", b"absent")) + sum(
         len(mqtt_publish("a", body)) for body in (b"one", b"kept", b"two")
     )
-    assert said(world.broker, "topic", "body", "qos", "routed", "protocol", "exchange") == [
+    assert columns_of(world.broker, "topic", "body", "qos", "routed", "protocol", "exchange") == [
         ("a.b", b"0", 0, 1, "mqtt311", "amq.topic"),
         ("a.b", b"1", 0, 1, "mqtt311", "amq.topic"),
         ("a.b", b"2", 0, 1, "mqtt311", "amq.topic"),
@@ -84,7 +84,7 @@ def test_mqtt_publications_of_every_quality_are_there() -> None:
         ("a", b"two", 2, 1, "mqtt311", "amq.topic"),
     ]
     publisher.send(mqtt_publish("$SYS/x", b"no"))
-    assert len(said(world.broker, "topic")) == 8
+    assert len(columns_of(world.broker, "topic")) == 8
     world.fates()
 
 
@@ -98,7 +98,7 @@ def test_publications_have_the_name_of_their_protocol() -> None:
         publisher = Client(world, packet(0x10, head + text(f"level {level}")))
         plain = mqtt_publish("a", end + b"run")
         publisher.send(plain, plain, packet(0x32, text("a") + b"\0\1" + end + b"one"))
-    assert said(world.broker, "body", "qos", "protocol") == [
+    assert columns_of(world.broker, "body", "qos", "protocol") == [
         (body, qos, protocol)
         for protocol in ("mqtt310", "mqtt311", "mqtt50")
         for body, qos in ((b"run", 0), (b"run", 0), (b"one", 1))
@@ -128,7 +128,7 @@ def test_a_confirmed_persistent_message_is_in_the_journal() -> None:
     assert client.publish("", "q", b"x", delivery_mode=2) == []
     world.durable()
     assert [type(frame) for frame in client.read()] == [spec.Basic.Ack]
-    assert said(world.broker, "body") == [(b"x",)]
+    assert columns_of(world.broker, "body") == [(b"x",)]
 
 
 def test_a_stream_that_is_bound_and_a_journal_gets_a_message_once() -> None:
@@ -136,7 +136,7 @@ def test_a_stream_that_is_bound_and_a_journal_gets_a_message_once() -> None:
     client = journaled(world)
     client.send(spec.Queue.Bind(queue="j", exchange="amq.fanout", routing_key=""))
     client.publish("amq.fanout", "", b"x")
-    assert said(world.broker, "body", "routed") == [(b"x", 0)]
+    assert columns_of(world.broker, "body", "routed") == [(b"x", 0)]
 
 
 def test_a_journal_that_is_deleted_records_no_more() -> None:
@@ -148,7 +148,7 @@ def test_a_journal_that_is_deleted_records_no_more() -> None:
     client.publish("", "q", b"2")
     declare(client, "j", x_journal=True)
     client.publish("", "q", b"3")
-    assert said(world.broker, "body") == [(b"3",)]
+    assert columns_of(world.broker, "body") == [(b"3",)]
     world.fates()
 
 
@@ -158,7 +158,7 @@ def test_a_journal_is_a_journal_again_after_a_restart(tmp_path: Path) -> None:
     home.crash()
     home = Home(tmp_path / "d")
     home.amqp().publish("", "x", b"2")
-    assert said(home.broker, "body") == [(b"1",), (b"2",)]
+    assert columns_of(home.broker, "body") == [(b"1",), (b"2",)]
 
 
 def test_a_virtual_host_may_name_its_journal() -> None:
@@ -166,7 +166,7 @@ def test_a_virtual_host_may_name_its_journal() -> None:
     world.vhost.declarations.journals.record_in("all")
     client = world.amqp()
     client.publish("", "x", b"1")
-    assert said(world.broker, "body", name="all") == [(b"1",)]
+    assert columns_of(world.broker, "body", name="all") == [(b"1",)]
     assert client.bodies(consume(client, name="all")) == [b"1"]
     client.queue("q")
     with pytest.raises(Exception, match="a queue of another type"):
@@ -176,7 +176,7 @@ def test_a_virtual_host_may_name_its_journal() -> None:
 def topology(world: World) -> list[tuple[str, Any]]:
     return [
         (topic, json.loads(body))
-        for topic, body in said(world.broker, "topic", "body", name="$topology")
+        for topic, body in columns_of(world.broker, "topic", "body", name="$topology")
     ]
 
 
@@ -283,7 +283,7 @@ def test_the_topology_is_written_from_the_beginning() -> None:
         "session",
         "guest",
     )
-    assert said(world.broker, "topic") == [], "what is written there is not published"
+    assert columns_of(world.broker, "topic") == [], "what is written there is not published"
     world.fates()
 
 
@@ -303,18 +303,21 @@ def test_only_the_broker_writes_to_the_topology() -> None:
         ),
         (spec.Queue.Purge(queue="$topology"), 540, "purge"),
     ):
-        told, text = reason(world.amqp().send(method))
-        assert told == code and words in text, text
+        reply_code, text = reason(world.amqp().send(method))
+        assert reply_code == code and words in text, text
     for headers in ({}, {"CC": ["$topology"]}):
-        told, text = reason(
+        reply_code, text = reason(
             world.amqp().publish("", "$topology" if not headers else "q", b"x", headers=headers)
         )
-        assert told == 403 and "cannot publish to queue '$topology' in vhost '/'" in text, text
+        assert reply_code == 403 and "cannot publish to queue '$topology' in vhost '/'" in text, (
+            text
+        )
     client = world.amqp()
     client.send(spec.Tx.Select())
     assert reason(client.publish("", "$topology", b"x"))[0] == 403
     assert not any(
-        key in ("", "q", "$topology") for (key,) in said(world.broker, "topic", name="$topology")
+        key in ("", "q", "$topology")
+        for (key,) in columns_of(world.broker, "topic", name="$topology")
     )
     assert offsets(consume(world.amqp(), name="$topology"))[0] == 0, "everybody may read it"
     world.fates()

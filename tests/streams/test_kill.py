@@ -61,12 +61,12 @@ class Broker:
 class Reading(threading.Thread):
     """A client that reads the stream from the start until the broker ends, and keeps the rows."""
 
-    def __init__(self, broker: Broker, told: dict[int, Any]) -> None:
+    def __init__(self, broker: Broker, received: dict[int, Any]) -> None:
         super().__init__(daemon=True)
         self._socket = socket.create_connection((broker.host, broker.port))
-        self._told = told
+        self._received = received
         self.wrong: list[str] = []
-        said: list[tuple[int, Any]] = [
+        methods: list[tuple[int, Any]] = [
             (0, spec.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US")),
             (0, spec.Connection.TuneOk(2047, 131_072, 0)),
             (0, spec.Connection.Open("/")),
@@ -76,7 +76,7 @@ class Reading(threading.Thread):
         ]
         self._socket.sendall(
             b"AMQP\x00\x00\x09\x01"
-            + b"".join(pamqp.frame.marshal(method, channel) for channel, method in said)
+            + b"".join(pamqp.frame.marshal(method, channel) for channel, method in methods)
         )
 
     def run(self) -> None:
@@ -97,7 +97,7 @@ class Reading(threading.Thread):
                 elif isinstance(frame, ContentHeader):
                     headers: Any = frame.properties.headers
                     offset, sequence = headers["x-stream-offset"], headers["x-trellis-sequence"]
-                    known = self._told.setdefault(offset, sequence)
+                    known = self._received.setdefault(offset, sequence)
                     if known != sequence:
                         self.wrong.append(f"offset {offset} was {known}, and is {sequence}")
                     try:
@@ -111,7 +111,7 @@ class Reading(threading.Thread):
 
 def lives(directory: Path, kills: int, seed: int) -> None:
     random = Random(seed)
-    told: dict[int, Any] = {}
+    received: dict[int, Any] = {}
     published = 0
     for life in range(kills + 1):
         broker = Broker(directory)
@@ -121,7 +121,7 @@ def lives(directory: Path, kills: int, seed: int) -> None:
                     1, spec.Queue.Declare(queue="s", durable=True, arguments=ARGUMENTS)
                 )
                 declaring._expect(spec.Queue.DeclareOk)
-        reading = Reading(broker, told)
+        reading = Reading(broker, received)
         reading.start()
         publisher = ReplayPublisher(broker.host, broker.port, "guest", "guest", "/")
         timer = threading.Timer(random.uniform(0.05, 0.8), broker.kill)
@@ -150,8 +150,10 @@ def lives(directory: Path, kills: int, seed: int) -> None:
     sequences = [header_sequence(row["headers"]) for row in rows]
     assert sequences == list(range(len(rows))) and len(rows) >= published, "none lost, none twice"
     assert [row["offset"] for row in rows] == list(range(len(rows)))
-    assert {offset: sequences[offset] for offset in told} == told, "what a reader was told is there"
-    assert len(told) > 50 and published > 50
+    assert {offset: sequences[offset] for offset in received} == received, (
+        "what a reader received is there"
+    )
+    assert len(received) > 50 and published > 50
     home.crash()
 
 

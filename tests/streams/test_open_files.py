@@ -40,12 +40,12 @@ def test_the_files_used_last_stay_open(steps: list[tuple[int, bool]], most: int)
             assert len(opened) <= most
             assert all(other.open for other in order[-most:])
     for user in users:
-        files.forget(user)
+        files.remove(user)
     assert len(files) == 0
 
 
-class ForgottenMeanwhile(User):
-    """A user of an open file. `OpenFiles` forgets the user while it closes the user's file.
+class RemovedMeanwhile(User):
+    """A user of an open file. `OpenFiles` removes the user while it closes the user's file.
 
     In a real broker, another thread may remove the user at this moment.
     """
@@ -55,7 +55,7 @@ class ForgottenMeanwhile(User):
         self._files = files
 
     def close_idle(self) -> bool:
-        self._files.forget(self)
+        self._files.remove(self)
         return super().close_idle()
 
 
@@ -67,7 +67,7 @@ def test_a_stream_may_be_deleted_while_its_file_is_closed() -> None:
     """
     files = OpenFiles()
     files.most = 2
-    users = [ForgottenMeanwhile(files), User(), User(), ForgottenMeanwhile(files), User()]
+    users = [RemovedMeanwhile(files), User(), User(), RemovedMeanwhile(files), User()]
     for user in users:
         user.open = True
         files.use(user)
@@ -93,8 +93,8 @@ def test_rows_of_streams_whose_files_are_closed_meanwhile_are_all_there(
         assert len(streams.writing) <= most
         if read:
             reader = world.amqp()
-            found = reader.bodies(consume(reader, name=f"s{number}"))
-            assert found == published[number]
+            delivered = reader.bodies(consume(reader, name=f"s{number}"))
+            assert delivered == published[number]
             assert len(streams.reading) <= most
     for number in range(5):
         reader = world.amqp()

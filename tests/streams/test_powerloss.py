@@ -31,33 +31,33 @@ def body(number: int) -> bytes:
 
 
 def captured(base: int, count: int) -> CapturedRows:
-    made = CapturedRows(base)
-    made.times = [(0, 1_700_000_000_000_000 + base)]
+    rows = CapturedRows(base)
+    rows.times = [(0, 1_700_000_000_000_000 + base)]
     for number in range(base, base + count):
-        made.items.append(Message(Address("", "s"), content(body(number)), FRAMES, 1))
-        write_i32_le(made.routed, 1)
-    made.end = base + count
-    return made
+        rows.items.append(Message(Address("", "s"), content(body(number)), FRAMES, 1))
+        write_i32_le(rows.routed, 1)
+    rows.end = base + count
+    return rows
 
 
 def local_segments(disk: SimulatedDisk) -> LocalSegments:
     codecs = RowCodecs()
     codecs.header_codec = AmqpHeaderCodec()
-    made = LocalSegments(disk, "/data/streams", "/", "s", 7, codecs)
-    made.segment_writer.segment_size = 9_000
-    return made
+    segments = LocalSegments(disk, "/data/streams", "/", "s", 7, codecs)
+    segments.segment_writer.segment_size = 9_000
+    return segments
 
 
 def judge(disk: SimulatedDisk, end: int) -> StreamRecovery:
-    found = StreamRecovery(disk, DIRECTORY, 7, end)
-    assert all(finding.kind == "cut" for finding in found.findings), [
-        str(finding) for finding in found.findings
+    recovery = StreamRecovery(disk, DIRECTORY, 7, end)
+    assert all(finding.kind == "cut" for finding in recovery.findings), [
+        str(finding) for finding in recovery.findings
     ]
-    rows = [row for segment in found.segments for row in rows_in(disk.contents()[segment.path])]
+    rows = [row for segment in recovery.segments for row in rows_in(disk.contents()[segment.path])]
     assert [(row["offset"], row["body"]) for row in rows] == [
         (number, body(number)) for number in range(end)
     ]
-    return found
+    return recovery
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -143,9 +143,11 @@ def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, k
         ended = interrupted(disk, end, after)
         for _ in range(2):
             disk = disk.crashed(random, kept)
-            found = StreamRecovery(disk, DIRECTORY, 7, end)
+            recovery = StreamRecovery(disk, DIRECTORY, 7, end)
             rows = [
-                row for segment in found.segments for row in rows_in(disk.contents()[segment.path])
+                row
+                for segment in recovery.segments
+                for row in rows_in(disk.contents()[segment.path])
             ]
             first = (
                 next(offset for offset in range(end) if rows[offset]["offset"] != offset)
@@ -156,9 +158,11 @@ def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, k
             assert [(row["offset"], row["body"]) for row in rows] == [
                 (at, body(at)) for at in range(end) if at not in lost
             ]
-            assert sum(int(segment.end - segment.base) for segment in found.segments) == len(rows)
+            assert sum(int(segment.end - segment.base) for segment in recovery.segments) == len(
+                rows
+            )
             assert len([name for name in disk.list(DIRECTORY) if name.endswith(".arrow")]) == len(
-                found.segments
+                recovery.segments
             )
         if ended:
             break
@@ -175,12 +179,12 @@ def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
     for at in range(1, 12):
         disk = SimulatedDisk()
         stream = local_segments(disk)
-        asked = 0
+        calls = 0
 
         def refuse(what: str, path: str, at: int = at) -> int:
-            nonlocal asked
-            asked += what == operation
-            return 28 if what == operation and asked == at else 0
+            nonlocal calls
+            calls += what == operation
+            return 28 if what == operation and calls == at else 0
 
         disk.refuse = refuse
         end = 0
@@ -218,12 +222,12 @@ def test_rows_before_the_end_of_a_segment_are_durable_despite_damage_at_the_end(
         disk = SimulatedDisk()
         stream = local_segments(disk)
         stream.segment_writer.segment_size = 400_000
-        asked = 0
+        calls = 0
 
         def refuse(what: str, path: str, at: int = at) -> int:
-            nonlocal asked
-            asked += what == operation
-            return number if what == operation and asked == at else 0
+            nonlocal calls
+            calls += what == operation
+            return number if what == operation and calls == at else 0
 
         disk.refuse = refuse
         end = 0

@@ -174,11 +174,11 @@ def test_an_mqtt_5_publisher_numbers_its_messages_with_user_properties(qos: int)
     mqtt_prepared(world)
     writer, reader = Client5(world, "w"), Client5(world, "r")
     reader.subscribe(subscription("a", 0))
-    told = []
+    replies = []
     for packet_id, sequence in enumerate((1, 2, 2, 1, 5, 3, 6), 1):
-        told += writer.send(publish5("a", b"%d" % sequence, qos, packet_id, **numbers(sequence)))
+        replies += writer.send(publish5("a", b"%d" % sequence, qos, packet_id, **numbers(sequence)))
     writer.send(publish5("a", b"1", qos, 9, **numbers(1, "other")))
-    assert [(one.packet_id, int(one.reason_code)) for one in told] == (
+    assert [(one.packet_id, int(one.reason_code)) for one in replies] == (
         [(at, 0) for at in range(1, 8)] if qos else []
     )
     assert [row["body"] for row in rows_of(stream(world.broker, "s"))] == [
@@ -211,8 +211,8 @@ def test_invalid_sequence_number_of_an_mqtt_5_publisher_is_refused(qos: int, seq
     world = World()
     mqtt_prepared(world)
     writer = Client5(world, "w")
-    told = writer.send(publish5("a", b"x", qos, **numbers(sequence)))
-    assert [int(one.reason_code) for one in told] == ([0x83] if qos else [])
+    replies = writer.send(publish5("a", b"x", qos, **numbers(sequence)))
+    assert [int(one.reason_code) for one in replies] == ([0x83] if qos else [])
     assert world.queue("q").depth == 0 and world.fates()["refused"] == 1
     assert [int(one.reason_code) for one in writer.send(publish5("a", b"x", 2, **numbers(1)))] == [
         0
@@ -347,13 +347,15 @@ def test_an_mqtt_5_producer_is_held_back_too() -> None:
     client.send(spec.Queue.Bind(queue="full", exchange="amq.topic", routing_key="full"))
     writer = Client5(world, "w")
 
-    def told(sequence: int) -> int:
+    def reason_code(sequence: int) -> int:
         [answer] = writer.send(publish5("full", b"%d" % sequence, 1, 1, **numbers(sequence)))
         return int(answer.reason_code)
 
-    assert [told(0), told(1)] == [0, 0x97] and drained(client) == [b"0"]
-    assert [told(2), told(1), told(2)] == [0x97, 0, 0x97] and drained(client) == [b"1"]
-    assert told(2) == 0 and drained(client) == [b"2"]
+    assert [reason_code(0), reason_code(1)] == [0, 0x97] and drained(client) == [b"0"]
+    assert [reason_code(2), reason_code(1), reason_code(2)] == [0x97, 0, 0x97] and drained(
+        client
+    ) == [b"1"]
+    assert reason_code(2) == 0 and drained(client) == [b"2"]
 
 
 def test_the_refused_numbers_that_are_remembered_have_a_bound() -> None:

@@ -335,15 +335,15 @@ def test_a_reader_gets_every_row_or_an_error(
     declare(client, x_stream_max_segment_size_bytes=8_192, x_max_length_bytes=kept)
     queue = stream(world.broker, "s")
     frames = consume(reader, "first", prefetch=1)
-    told: list[int] = []
+    received: list[int] = []
     for number, size in enumerate(sizes):
         client.publish("", "s", b"%d " % number + bytes(size))
         for _ in range(data.draw(st.integers(0, 3))):
             frames += reader.read()
-            told += offsets(frames)
-            frames = reader.send(spec.Basic.Ack(len(told))) if offsets(frames) else []
+            received += offsets(frames)
+            frames = reader.send(spec.Basic.Ack(len(received))) if offsets(frames) else []
             if reader.connection.channels.open.get(1) is None:
-                assert "is gone" in reason(frames)[1] and len(told) < queue.local.first_offset
+                assert "is gone" in reason(frames)[1] and len(received) < queue.local.first_offset
                 return
-    assert told == list(range(len(told)))
+    assert received == list(range(len(received)))
     world.fates()

@@ -99,11 +99,11 @@ def expected_row(
     routed: int,
     body: bytes,
     header: bytes,
-    said: dict[str, Any],
+    properties: dict[str, Any],
 ) -> dict[str, Any]:
     data = key.encode("utf-8", "surrogateescape")
     odd = data if "\udcff" in key else None
-    columns = said | ({"headers": '{"h":1}'} if "headers" in said else {})
+    columns = properties | ({"headers": '{"h":1}'} if "headers" in properties else {})
     return (
         dict.fromkeys(COLUMNS)
         | columns
@@ -135,7 +135,7 @@ def play(steps: list[Any], captured: CapturedRows) -> list[dict[str, Any]]:
         if turn or not captured.times:
             now += 1_000
             captured.times.append((len(captured.items), now))
-        made: list[dict[str, Any]] = []
+        expected: list[dict[str, Any]] = []
         for _ in range(count):
             if kind == "run":
                 level, publisher, routed, packets = what
@@ -145,7 +145,7 @@ def play(steps: list[Any], captured: CapturedRows) -> list[dict[str, Any]]:
                 )
                 captured.items.append(PublishRun(data, len(packets), publisher, routed, level))
                 write_i32_le(captured.routed, 0)
-                made += [
+                expected += [
                     expected_row(
                         "amq.topic",
                         key,
@@ -162,19 +162,19 @@ def play(steps: list[Any], captured: CapturedRows) -> list[dict[str, Any]]:
                 continue
             if kind == "plain":
                 key, body, quality = what
-                exchange, origin, said, routed = (
+                exchange, origin, properties, routed = (
                     "amq.topic",
                     ORIGINS[0],
                     {"delivery_mode": 2 if quality else 1},
                     1,
                 )
                 header, message = (
-                    header_of(body, said["delivery_mode"]),
+                    header_of(body, properties["delivery_mode"]),
                     Message(Address(exchange, key), body, PLAIN, quality),
                 )
             else:
-                exchange, key, origin, said, body, quality, routed = what
-                data = content(body, **said)
+                exchange, key, origin, properties, body, quality, routed = what
+                data = content(body, **properties)
                 header, message = (
                     FRAMES.whole_header(data),
                     Message(Address(exchange, key), data, FRAMES, quality),
@@ -183,8 +183,10 @@ def play(steps: list[Any], captured: CapturedRows) -> list[dict[str, Any]]:
             captured.items.append(message)
             write_i32_le(captured.routed, routed)
             by, who = origin.protocol.decode(), origin.publisher.decode()
-            made.append(expected_row(exchange, key, by, who, quality, routed, body, header, said))
-        rows += [row | {"published_at": now} for row in made]
+            expected.append(
+                expected_row(exchange, key, by, who, quality, routed, body, header, properties)
+            )
+        rows += [row | {"published_at": now} for row in expected]
     return rows
 
 
@@ -215,11 +217,11 @@ def test_a_table_is_the_same_however_much_its_rows_have_in_common(
         ], name
     next_offset = 0
     for one in kept.encoded:
-        found = view_batch(bytes(one.data), 0)
+        view = view_batch(bytes(one.data), 0)
         assert (
-            found is not None
-            and found.is_intact()
-            and (found.base, found.rows) == (next_offset, one.count)
+            view is not None
+            and view.is_intact()
+            and (view.base, view.rows) == (next_offset, one.count)
         )
         times = [row["published_at"] for row in rows[next_offset : next_offset + one.count]]
         assert (one.first_at, one.last_at) == (times[0], times[-1])
@@ -248,13 +250,13 @@ def test_column_with_nulls_equals_that_of_pyarrow(
     values += [None] * behind
     rows = len(values)
     ends, data = texts.encode_texts(rows)
-    made = pa.Array.from_buffers(
+    array = pa.Array.from_buffers(
         pa.binary(),
         rows,
         [pa.py_buffer(texts.encode_validity(rows)), pa.py_buffer(ends), pa.py_buffer(data)],
     )
-    made.validate(full=True)
-    assert made.to_pylist() == values
+    array.validate(full=True)
+    assert array.to_pylist() == values
     cells = pa.Array.from_buffers(
         pa.int64(),
         rows,
@@ -296,7 +298,7 @@ def test_names_that_share_a_place_are_told_apart() -> None:
     assert read == [name.replace("/", ".") for turn in (names, names[::-1]) for name in turn]
 
 
-SAID = [
+ENCODED = [
     b"\0",
     b"\1",
     b"\3abc",
@@ -312,26 +314,26 @@ SAID = [
 
 def columns_of(data: bytes) -> list[tuple[int, bytes]]:
     """Return the expected (column number, value) pairs of encoded AMQP properties."""
-    found = []
+    columns = []
     for name, kind, value in split_properties(data):
         if kind == "text":
-            found.append((PROPERTY_COLUMNS[name], value[1:].decode("utf-8", "replace").encode()))
+            columns.append((PROPERTY_COLUMNS[name], value[1:].decode("utf-8", "replace").encode()))
         elif kind == "table":
             try:
-                found.append(
+                columns.append(
                     (PROPERTY_COLUMNS[name], dump(read_table(value, 0, len(value))[0]).encode())
                 )
             except (ValueError, TypeError):
                 continue
         else:
-            found.append((PROPERTY_COLUMNS[name], value[::-1]))
-    return sorted(found)
+            columns.append((PROPERTY_COLUMNS[name], value[::-1]))
+    return sorted(columns)
 
 
 @settings(max_examples=300, deadline=None)
 @given(
     flags=st.integers(0, 0xFFFF),
-    data=st.lists(st.sampled_from(SAID), max_size=16),
+    data=st.lists(st.sampled_from(ENCODED), max_size=16),
     cut=st.integers(0, 40),
 )
 @example(flags=0x2000, data=[], cut=0)
@@ -339,5 +341,5 @@ def columns_of(data: bytes) -> list[tuple[int, bytes]]:
 def test_columns_have_the_values_of_the_properties(flags: int, data: list[bytes], cut: int) -> None:
     whole = flags.to_bytes(2, "big") + b"".join(data)
     header_codec, head = AmqpHeaderCodec(), b"\x00\x3c\x00\x00" + bytes(8)
-    for said in (whole, whole[:-cut], whole[:cut]):
-        assert header_codec.properties(head + said) == columns_of(said)
+    for encoded in (whole, whole[:-cut], whole[:cut]):
+        assert header_codec.properties(head + encoded) == columns_of(encoded)

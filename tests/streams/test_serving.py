@@ -110,16 +110,16 @@ def test_pika_reads_a_stream_from_an_offset(served: Served) -> None:
     connection = served.pika()
     channel = connection.channel()
     channel.basic_qos(prefetch_count=5)
-    found = []
+    received = []
     for method, properties, body in channel.consume(
         "s", arguments={"x-stream-offset": 10}, inactivity_timeout=10
     ):
         assert method is not None
-        found.append((properties.headers["x-stream-offset"], properties.headers["n"], body))
+        received.append((properties.headers["x-stream-offset"], properties.headers["n"], body))
         channel.basic_ack(method.delivery_tag)
-        if len(found) == 30:
+        if len(received) == 30:
             break
-    assert found == [(number, number, b"%d" % number) for number in range(10, 40)]
+    assert received == [(number, number, b"%d" % number) for number in range(10, 40)]
     connection.close()
 
 
@@ -230,8 +230,8 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
 async def test_invalid_requests_for_streams_are_refused(
     served: Served, path: str, user: str, status: int, text: str
 ) -> None:
-    found, _, body = await served.get(path, user)
-    assert found == status and text in body.decode()
+    answered, _, body = await served.get(path, user)
+    assert answered == status and text in body.decode()
 
 
 async def test_user_without_read_permission_sees_no_streams(served: Served) -> None:
@@ -293,21 +293,21 @@ def test_rows_that_follow_are_fetched_without_the_earlier_ones(
     channel.queue_declare("grows", durable=True, arguments={"x-queue-type": "stream"})
     channel.confirm_delivery()
     source = StreamSource(arguments)
-    asked: list[dict[str, object]] = []
+    queries: list[dict[str, object]] = []
     fetch = source._segment
 
     def fetched(query: dict[str, object]) -> bytes:
-        asked.append(query)
+        queries.append(query)
         return fetch(query)
 
     monkeypatch.setattr(source, "_segment", fetched)
     for number in range(3):
         channel.basic_publish("", "grows", bytes(10_000))
-        (found,) = source.batches()
-        schema, batch, first, end = found
+        (portion,) = source.batches()
+        schema, batch, first, end = portion
         assert (int(batch.base) + first, end - first, len(schema)) == (number, 1, int(SCHEMA_SIZE))
         arguments.first = number + 1
-    assert [query.get("start", 0) != 0 for query in asked] == [False, True, True]
+    assert [query.get("start", 0) != 0 for query in queries] == [False, True, True]
     assert list(source.batches()) == []
     connection.close()
 
@@ -418,10 +418,10 @@ def test_half_an_export_does_not_stay(served: Served, tmp_path: Path, kind: str)
 
 
 def test_a_policy_of_streams_is_set_from_the_command_line(served: Served) -> None:
-    made = served.trellis(
+    outcome = served.trellis(
         "policies", "set", "short", "^s$", '{"max-age": "7D"}', "--apply-to", "streams"
     )
-    assert made.returncode == 0, made.stderr
+    assert outcome.returncode == 0, outcome.stderr
     wrong = served.trellis(
         "policies", "set", "wrong", "^s$", '{"max-age": "7x"}', "--apply-to", "streams"
     )
@@ -481,12 +481,14 @@ def test_stopped_replay_prints_the_offset_to_continue_at(served: Served) -> None
     assert process.stderr is not None
     assert process.stderr.readline().startswith("offset ")
     process.send_signal(signal.SIGINT)
-    told = process.stderr.read()
+    stderr = process.stderr.read()
     confirmed = re.fullmatch(
         r"trellis: stopped; (\d+) messages are confirmed; continue with --from (\d+)\n",
-        told,
+        stderr,
     )
-    assert process.wait(20) == 130 and confirmed is not None and confirmed[1] == confirmed[2], told
+    assert process.wait(20) == 130 and confirmed is not None and confirmed[1] == confirmed[2], (
+        stderr
+    )
 
 
 def test_rows_are_exported(served: Served, tmp_path: Path) -> None:
@@ -538,8 +540,8 @@ def test_a_stream_is_published_again(served: Served) -> None:
     assert done.returncode == 0 and "10 messages published again and confirmed" in done.stdout, (
         done.stderr
     )
-    found = [channel.basic_get("copy", auto_ack=True) for _ in range(10)]
-    assert [(properties.message_id, body) for _, properties, body in found] == [
+    copies = [channel.basic_get("copy", auto_ack=True) for _ in range(10)]
+    assert [(properties.message_id, body) for _, properties, body in copies] == [
         (str(n), b"%d" % n) for n in range(10, 20)
     ]
     connection.close()

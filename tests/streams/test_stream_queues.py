@@ -196,7 +196,7 @@ def test_argument_of_streams_is_refused_for_other_queues() -> None:
 def test_unsupported_uses_of_a_stream_are_refused() -> None:
     world = World()
     declare(world.amqp())
-    asked: list[tuple[Any, int, str]] = [
+    refusals: list[tuple[Any, int, str]] = [
         (
             lambda one: one.send(spec.Basic.Consume(queue="s")),
             406,
@@ -220,9 +220,9 @@ def test_unsupported_uses_of_a_stream_are_refused() -> None:
         (lambda one: consume(one, "soon"), 406, "invalid arg 'x-stream-offset'"),
         (lambda one: consume(one, -1), 406, "invalid arg 'x-stream-offset'"),
     ]
-    for ask, code, text in asked:
-        found = reason(ask(world.amqp()))
-        assert found[0] == code and text in found[1]
+    for ask, code, text in refusals:
+        answer = reason(ask(world.amqp()))
+        assert answer[0] == code and text in answer[1]
 
 
 def test_a_server_names_no_stream() -> None:
@@ -465,8 +465,8 @@ def test_a_deleted_stream_is_gone_and_its_successor_is_empty() -> None:
     [deleted] = client.send(spec.Queue.Delete(queue="s"))
     assert deleted.message_count == 1
     assert isinstance(reader.read()[-1], spec.Basic.Cancel)
-    [made] = declare(client)
-    assert made.message_count == 0
+    [declared] = declare(client)
+    assert declared.message_count == 0
     client.publish("", "s", b"new")
     assert [row["body"] for row in rows_of(stream(world.broker, "s"))] == [b"new"]
     world.fates()

@@ -42,7 +42,7 @@ def read(kind: str, data: bytes) -> tuple[list[int], pa.Table]:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[pa.RecordBatch]:
-    found, offset = [], 0
+    drawn_batches, offset = [], 0
     for size in draw(st.lists(st.integers(0, 9), max_size=6)):
 
         def drawn(values: st.SearchStrategy[Any], size: int = size) -> list[Any]:
@@ -55,9 +55,9 @@ def batches(draw: st.DrawFn) -> list[pa.RecordBatch]:
             pa.array([b"\0\x3c"] * size, pa.binary()),
             pa.array(drawn(st.binary(max_size=20)), pa.binary()),
         ]
-        found.append(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+        drawn_batches.append(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
         offset += size
-    return found
+    return drawn_batches
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -89,10 +89,10 @@ def test_groups_hold_all_rows(
 
 def plain(column: pa.ChunkedArray) -> list[Any]:
     """Return the values of a column, times as numbers."""
-    found: list[Any] = (
+    values: list[Any] = (
         column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
     ).to_pylist()
-    return found
+    return values
 
 
 def test_parquet_has_statistics_and_dictionaries_where_they_help() -> None:

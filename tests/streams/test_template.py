@@ -114,15 +114,15 @@ def test_equal_tables(rows: list[dict[str, Any]], base: int) -> None:
     messages, expected = [], []
     for number, row in enumerate(rows):
         given = {name: value for name, value in row["properties"].items() if value is not None}
-        said = given | {
+        properties = given | {
             name: row[key]
             for name, key in (("delivery_mode", "mode"), ("priority", "priority"))
             if row[key] is not None
         }
         address = Address(row["exchange"], row["topic"])
         address.origin = Origin(row["publisher"], "amqp091")
-        made = content(row["body"], **said)
-        messages.append(Message(address, made, FRAMES, row["qos"]))
+        encoded_content = content(row["body"], **properties)
+        messages.append(Message(address, encoded_content, FRAMES, row["qos"]))
         expected.append(
             dict.fromkeys(COLUMNS)
             | given
@@ -139,7 +139,7 @@ def test_equal_tables(rows: list[dict[str, Any]], base: int) -> None:
                 "body": row["body"],
                 "delivery_mode": row["mode"],
                 "priority": row["priority"],
-                "content_header": FRAMES.whole_header(made),
+                "content_header": FRAMES.whole_header(encoded_content),
                 "published_at": 1_700_000_000_000_000,
             }
         )
@@ -149,9 +149,9 @@ def test_equal_tables(rows: list[dict[str, Any]], base: int) -> None:
         pa.array([row[name] for row in expected], kind) for name, kind, _ in arrow_template.COLUMNS
     ]
     assert read.equals(pa.Table.from_arrays(columns, schema=read.schema))
-    found = view_batch(bytes(encoded[0].data), 0)
-    assert found is not None and found.is_intact() and found.end == len(encoded[0].data)
-    assert {name: found.value(name, 0) for name in COLUMNS} == expected[0]
+    view = view_batch(bytes(encoded[0].data), 0)
+    assert view is not None and view.is_intact() and view.end == len(encoded[0].data)
+    assert {name: view.value(name, 0) for name in COLUMNS} == expected[0]
 
 
 def test_a_key_that_is_no_text_is_kept_beside_its_likeness() -> None:
@@ -172,8 +172,8 @@ def test_a_batch_has_a_bound_and_the_next_goes_on_behind_it() -> None:
 def test_the_first_rows_of_a_batch_are_a_batch() -> None:
     given = [{}, {"app_id": "x"}, {}]
     messages = [
-        Message(Address("", f"k{n}"), content(b"%d" % n, **said), FRAMES, 0)
-        for n, said in enumerate(given)
+        Message(Address("", f"k{n}"), content(b"%d" % n, **properties), FRAMES, 0)
+        for n, properties in enumerate(given)
     ]
     whole = bytes(encode(messages, [0] * 3)[0].data)
     part = BatchView(whole, 0).first_rows(2)
@@ -186,8 +186,8 @@ def test_any_changed_byte_is_noticed() -> None:
     data = bytes(encode([Message(Address("e", "k"), content(b"body"), FRAMES, 1)], [1])[0].data)
     for at in range(8, len(data), 3):
         changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-        found = view_batch(changed, 0)
-        assert found is None or not found.is_intact() or found.end != len(data)
+        view = view_batch(changed, 0)
+        assert view is None or not view.is_intact() or view.end != len(data)
 
 
 def test_a_column_of_which_all_or_nothing_is_null() -> None:

@@ -38,14 +38,14 @@ class ReceivedSpan:
 
 def values(pairs: Any) -> dict[str, Any]:
     """Return the attributes of a protobuf message as a dict."""
-    found = {}
+    attributes = {}
     for pair in pairs:
         kind = pair.value.WhichOneof("value")
         value = getattr(pair.value, kind)
-        found[pair.key] = (
+        attributes[pair.key] = (
             [each.string_value for each in value.values] if kind == "array_value" else value
         )
-    return found
+    return attributes
 
 
 class Receiver:

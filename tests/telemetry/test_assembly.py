@@ -109,14 +109,14 @@ def test_each_session_of_a_fan_out_has_its_delivery_and_settlement(sampling: Sam
     amqp.publish("amq.topic", "a", b"m", headers=HEADERS, delivery_mode=2)
     for reader in readers:
         reader.send(packet(0x40, b"\0\1"))
-    found = tree(sampling.spans())
+    parents = tree(sampling.spans())
     for number in range(3):
-        assert found[f"deliver mqtt-subscription-reader{number}qos1"] == "publish amq.topic"
+        assert parents[f"deliver mqtt-subscription-reader{number}qos1"] == "publish amq.topic"
         assert (
-            found[f"settle mqtt-subscription-reader{number}qos1"]
+            parents[f"settle mqtt-subscription-reader{number}qos1"]
             == f"deliver mqtt-subscription-reader{number}qos1"
         )
-    assert len(found) == 8
+    assert len(parents) == 8
 
 
 def test_a_requeued_message_is_delivered_in_a_further_span(sampling: Sampling) -> None:

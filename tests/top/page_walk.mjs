@@ -83,8 +83,8 @@ function actionsOf(root) {
   const forms = root.all((one) => one.name === 'form' && one.listeners.submit).flatMap((form) => form.all((one) => one.name === 'button' && !one.listeners.click).map((one) => [one.textContent, form, 'submit']));
   const inputs = root.all((one) => one.listeners.input).flatMap((one) => (one.name === 'form' ? one.all((field) => field.name === 'input' || field.name === 'select') : [one]).map((field) => [`field ${labelOf(field)}`, one, 'input']));
   const choices = root.all((one) => one.name === 'select' && (one.listeners.change || one.onchange)).map((one) => [`field ${labelOf(one)}`, one, 'change']);
-  const found = [...buttons, ...links, ...forms, ...inputs, ...choices];
-  return found.filter(([label], at) => found.findIndex(([other]) => other === label) === at);
+  const controls = [...buttons, ...links, ...forms, ...inputs, ...choices];
+  return controls.filter(([label], at) => controls.findIndex(([other]) => other === label) === at);
 }
 
 // Changes the field that an action is about: another choice, or another state of a box.
@@ -108,20 +108,20 @@ const rows = [];
 
 // Carries out an action, agrees if it asks, and then carries out the actions that it has added to the page.
 async function perform(view, root, label, known) {
-  const found = actionsOf(root).find(([name]) => name === label);
-  if (!found) return;
-  const [, element, kind] = found;
+  const action = actionsOf(root).find(([name]) => name === label);
+  if (!action) return;
+  const [, element, kind] = action;
   fill(root);
   if (label.startsWith('field ')) change(root, label);
   const done = element.fire(kind);
   done.catch(() => null);
   await settled();
   const dialog = body.find((one) => one.name === 'dialog');
-  const asked = dialog ? commandsOf(dialog) : [];
+  const inDialog = dialog ? commandsOf(dialog) : [];
   if (dialog) await dialog.find((one) => one.attributes.class === 'danger').fire('click');
   await Promise.race([done, new Promise((resolve) => setTimeout(resolve, 5000))]);
   await settled();
-  rows.push({ view, action: label, asked, shown: commandsOf(root) });
+  rows.push({ view, action: label, inDialog, shown: commandsOf(root) });
   for (const [name] of actionsOf(root).reverse()) {
     if (!known.has(name)) { known.add(name); await perform(view, root, name, known); }
   }
@@ -144,7 +144,7 @@ for (const [name, show] of Object.entries(VIEWS)) {
   };
   let root = await open();
   const known = new Set(actionsOf(root).map(([label]) => label));
-  rows.push({ view: name, action: '', asked: [], shown: commandsOf(root) });
+  rows.push({ view: name, action: '', inDialog: [], shown: commandsOf(root) });
   for (const label of [...known]) {
     await perform(name, root, label, known);
     root.end?.();

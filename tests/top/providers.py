@@ -22,7 +22,7 @@ def rsa_key(kid: str) -> RSAKey:
 
 def signed(key: Any, algorithm: str = "RS256", header: Any = (), **claims: Any) -> str:
     """Return a token of the user `ann` with all permissions, signed with this key."""
-    said = {
+    payload = {
         "sub": "ann",
         "aud": "trellis",
         "exp": int(time.time()) + 100,
@@ -30,7 +30,7 @@ def signed(key: Any, algorithm: str = "RS256", header: Any = (), **claims: Any) 
     } | claims
     head = {"alg": algorithm, "kid": key.kid} | dict(header)
     registry = JWSRegistry(algorithms=[algorithm], strict_check_header=False)
-    return jwt.encode(head, said, key, registry=registry)
+    return jwt.encode(head, payload, key, registry=registry)
 
 
 def answer_of(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:

@@ -44,7 +44,10 @@ async def test_purge_says_how_many_messages_are_discarded(
     assert await commands.out("purge", "q", "--yes") == "purged queue 'q'\n"
     assert queue_of(broker).depth == 0
     assert await commands.run("purge", "q") == (0, "queue 'q' has no waiting message\n", "")
-    assert await commands.fails("purge", "none") == "trellis: no queue 'none' in vhost '/'\n"
+    assert (
+        await commands.fails("purge", "none")
+        == "trellis: no queue 'none' in vhost '/'; next: trellis list queues\n"
+    )
 
 
 class Terminal(io.StringIO):
@@ -105,11 +108,11 @@ async def test_the_question_names_the_rate_of_the_messages_that_come(
             await broker.until(functools.partial(lambda depth: queue.depth == depth, sent))
 
     sending = asyncio.create_task(send())
-    code, _, asked = await commands.run("pause", "q")
+    code, _, question = await commands.run("pause", "q")
     sending.cancel()
     assert code == 2
-    found = re.search(r"wait, and ([0-9.,]+) messages/s come\n", asked)
-    assert found is not None and 0 < float(found[1].replace(",", "")) <= queue.depth
+    rate = re.search(r"wait, and ([0-9.,]+) messages/s come\n", question)
+    assert rate is not None and 0 < float(rate[1].replace(",", "")) <= queue.depth
 
 
 async def test_a_stream_and_a_session_cannot_be_paused(broker: Running) -> None:

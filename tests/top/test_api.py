@@ -186,22 +186,28 @@ async def test_objects_are_made_found_bound_and_deleted(broker: Running) -> None
             (201, None),
             (204, None),
         )
-    status, said = await api(broker, "PUT", "queues/v%2F1/q", {"arguments": {"x-max-length": 6}})
-    assert (status, said["error"], "x-max-length" in said["reason"]) == (400, "bad_request", True)
+    status, answer = await api(broker, "PUT", "queues/v%2F1/q", {"arguments": {"x-max-length": 6}})
+    assert (status, answer["error"], "x-max-length" in answer["reason"]) == (
+        400,
+        "bad_request",
+        True,
+    )
     between = "bindings/v%2F1/e/x/q/q"
     assert (await api(broker, "POST", between, {"routing_key": "a.#", "arguments": {"k": 1}}))[
         0
     ] == 201
     assert (await api(broker, "POST", between, {"routing_key": "b/c"}))[0] == 201
-    found = (await api(broker, "GET", between))[1]
-    assert [(one["routing_key"], one["arguments"], one["destination_type"]) for one in found] == [
+    bindings = (await api(broker, "GET", between))[1]
+    assert [
+        (one["routing_key"], one["arguments"], one["destination_type"]) for one in bindings
+    ] == [
         ("a.#", {"k": 1}, "queue"),
         ("b/c", {}, "queue"),
     ]
-    assert (await api(broker, "GET", "queues/v%2F1/q/bindings"))[1][1:] == found
-    assert found[0]["properties_key"].startswith("a.%23~")
-    assert found[1]["properties_key"] == "b%2Fc"
-    for one in found:
+    assert (await api(broker, "GET", "queues/v%2F1/q/bindings"))[1][1:] == bindings
+    assert bindings[0]["properties_key"].startswith("a.%23~")
+    assert bindings[1]["properties_key"] == "b%2Fc"
+    for one in bindings:
         path = f"{between}/{quote(one['properties_key'], safe='')}"
         assert (await api(broker, "GET", path))[1] == one
         assert await api(broker, "DELETE", path) == (204, None)
@@ -318,8 +324,8 @@ async def test_users_and_permissions_are_made_at_run_time_and_hold_at_once(broke
     assert (await client.expect(spec.Connection.Close)).reply_code == 320
     assert (await api(broker, "GET", "whoami", user="ann", password="secret"))[0] == 401
     assert (await api(broker, "POST", "users/bulk-delete", {"users": ["ann"]}))[0] == 204
-    status, said = await api(broker, "PUT", "users/admin", {"password": "x", "tags": ""})
-    assert (status, said["reason"]) == (
+    status, answer = await api(broker, "PUT", "users/admin", {"password": "x", "tags": ""})
+    assert (status, answer["reason"]) == (
         400,
         "user 'admin' is defined in the settings: change it there, then send SIGHUP",
     )
@@ -376,8 +382,8 @@ async def test_rules_and_topic_permissions_are_made_at_run_time(broker: Running)
     ]
     await client.socket.send(b"\x30\x03\x00\x01x\x30\x03\x00\x01y")
     assert await client.packet() == (0x30, b"\x00\x01y")
-    status, said = await api(broker, "PUT", "topic-rules/%2F/ann", {"rules": ["perhaps all x"]})
-    assert (status, "perhaps all x" in said["reason"]) == (400, True)
+    status, answer = await api(broker, "PUT", "topic-rules/%2F/ann", {"rules": ["perhaps all x"]})
+    assert (status, "perhaps all x" in answer["reason"]) == (400, True)
     assert await api(broker, "DELETE", "topic-rules/%2F/ann") == (204, None)
     assert (
         await api(
@@ -482,11 +488,11 @@ async def test_long_lists_come_in_pages_and_do_not_block_the_loop(broker: Runnin
 
 async def test_an_alarm_is_told_by_the_checks(start: Start) -> None:
     broker = await start(**users(), limits={"memory": 1e-9})
-    status, said = await api(broker, "GET", "health/checks/alarms")
+    status, answer = await api(broker, "GET", "health/checks/alarms")
     # The broker measures its memory for the first time some time after the start.
     while status != 503:
-        status, said = await api(broker, "GET", "health/checks/alarms")
-    assert (said["status"], said["alarms"]) == (
+        status, answer = await api(broker, "GET", "health/checks/alarms")
+    assert (answer["status"], answer["alarms"]) == (
         "failed",
         [{"node": "trellis", "resource": "memory"}],
     )

@@ -35,8 +35,8 @@ async def test_questions_are_answered_from_the_journal_of_a_running_broker(
     text = await command_line.out("ask", "traffic", "--by", "exchange")
     assert text.startswith("3 messages of 3 topics, ")
     assert text.splitlines()[-1].split() == ["/", "amq.topic", "3", "3", "3", "1"]
-    found = json.loads(await command_line.out("ask", "unroutable", "--json", "-"))
-    assert found["rows"] == [
+    answer = json.loads(await command_line.out("ask", "unroutable", "--json", "-"))
+    assert answer["rows"] == [
         {
             "vhost": "/",
             "exchange": "amq.topic",
@@ -48,8 +48,10 @@ async def test_questions_are_answered_from_the_journal_of_a_running_broker(
             "words": 1,
         }
     ]
-    found = json.loads(await command_line.out("ask", "audit", "--json", "-"))
-    assert [(each["destination"], each["key"]) for each in found["dead"]] == [("device", "never/+")]
+    answer = json.loads(await command_line.out("ask", "audit", "--json", "-"))
+    assert [(each["destination"], each["key"]) for each in answer["dead"]] == [
+        ("device", "never/+")
+    ]
     (tmp_path / "new.json").write_text(json.dumps({"queues": [{"name": "orders"}]}))
     words = ("ask", "whatif", "--definitions", str(tmp_path / "new.json"), "--json", "-")
     code, out, _ = await command_line.run(*words)

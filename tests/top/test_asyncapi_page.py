@@ -44,11 +44,11 @@ async def test_the_commands_of_the_page(
     with_journal, without_journal = COMMANDS
     assert await command_line.out(*with_journal) == "messages.yaml written: 2 addresses\n"
     document = yaml.safe_load((tmp_path / "messages.yaml").read_text())
-    found = {
+    operations = {
         (each["action"], each["channel"]["$ref"].rpartition("/")[2])
         for each in document["operations"].values()
     }
-    assert found == {
+    assert operations == {
         ("send", "amqp.amq.topic.orders.new"),
         ("receive", "queue.orders"),
         ("send", "mqtt.sensors._sensor_.temperature"),

@@ -56,7 +56,7 @@ async def accounts() -> AsyncIterator[Make]:
     The passwords of `quick` and `slow` are their names. `here` has the password of `quick`, and may
     log in from loopback only.
     """
-    made: list[Accounts] = []
+    opened: list[Accounts] = []
 
     def make(
         anonymous: bool = True, from_afar: bool = False, queue: int = 10, remember: float = 300.0
@@ -66,15 +66,15 @@ async def accounts() -> AsyncIterator[Make]:
             Account(Identity("slow"), SLOW, False),
             Account(Identity("here"), QUICK, True),
         ]
-        made.append(
+        opened.append(
             Accounts(
                 users, Identity("anonymous") if anonymous else None, from_afar, 1, queue, remember
             )
         )
-        return made[-1]
+        return opened[-1]
 
     yield make
-    for one in made:
+    for one in opened:
         one.close()
 
 
@@ -92,24 +92,24 @@ class Question:
         local: bool = True,
         address: str = "192.0.2.1",
     ) -> None:
-        self.told: list[Verdict] = []
+        self.verdicts: list[Verdict] = []
         self._heard = asyncio.Event()
         address = "127.0.0.1" if local else address
         accounts.authenticate(Credentials(user, password.encode(), "/", address, local), self._hear)
 
     def _hear(self, verdict: Verdict) -> None:
-        self.told.append(verdict)
+        self.verdicts.append(verdict)
         Question.answers += 1
         self._heard.set()
 
     @property
     def answered(self) -> bool:
-        return bool(self.told)
+        return bool(self.verdicts)
 
     async def verdict(self) -> Verdict:
         async with asyncio.timeout(PATIENCE):
             await self._heard.wait()
-        (verdict,) = self.told
+        (verdict,) = self.verdicts
         return verdict
 
     async def name(self) -> str | None:
@@ -152,7 +152,7 @@ async def test_no_verdict_comes_before_its_hash_and_none_twice(accounts: Make) -
     assert not question.answered
     await question.verdict()
     await asyncio.sleep(0)
-    assert len(question.told) == 1
+    assert len(question.verdicts) == 1
 
 
 async def test_equal_credentials_that_are_being_checked_are_hashed_once(accounts: Make) -> None:
@@ -172,11 +172,11 @@ async def test_many_logins_that_wait_for_one_verdict_are_answered_in_several_tur
     Question.answers = 0
     questions = [Question(them, "quick", "quick") for _ in range(1_000)]
     await questions[0].verdict()
-    told = [Question.answers]
-    while told[-1] < len(questions):
+    counts = [Question.answers]
+    while counts[-1] < len(questions):
         await asyncio.sleep(0)
-        told.append(Question.answers)
-    assert max(later - sooner for sooner, later in itertools.pairwise(told)) <= 20
+        counts.append(Question.answers)
+    assert max(later - sooner for sooner, later in itertools.pairwise(counts)) <= 20
 
 
 async def test_many_logins_that_waited_too_long_are_answered_in_several_turns(
@@ -186,12 +186,12 @@ async def test_many_logins_that_waited_too_long_are_answered_in_several_turns(
     them = accounts(queue=1_000)
     Question.answers = 0
     questions = [Question(them, "quick", f"{number}", False) for number in range(1_000)]
-    told = [0]
-    while told[-1] < len(questions):
+    counts = [0]
+    while counts[-1] < len(questions):
         await asyncio.sleep(0)
-        told.append(Question.answers)
-    assert max(later - sooner for sooner, later in itertools.pairwise(told)) <= 30
-    assert sum(question.told[0].busy for question in questions) >= 990
+        counts.append(Question.answers)
+    assert max(later - sooner for sooner, later in itertools.pairwise(counts)) <= 30
+    assert sum(question.verdicts[0].busy for question in questions) >= 990
     assert them.waiting == 0 and them._lines == {}
 
 
@@ -362,12 +362,12 @@ async def test_a_generated_user_is_told_once_and_kept(
     chosen: dict[str, Any] = {"data": {"dir": str(tmp_path)}, "users": []}
     with caplog.at_level(logging.WARNING):
         running = await start(**chosen)
-    (told,) = [
+    (line,) = [
         record.getMessage()
         for record in caplog.records
         if "generated_password" in record.getMessage()
     ]
-    password = re.search(r"user=trellis password=(\S+) ", told)
+    password = re.search(r"user=trellis password=(\S+) ", line)
     assert password is not None
     file = tmp_path / GENERATED_USER_FILE
     assert file.stat().st_mode & 0o777 == 0o600
@@ -455,7 +455,7 @@ def guesses_in(seconds: int, parallel: int, local: bool) -> int:
         assert isinstance(loop, JumpingLoop)
         them = Accounts([Account(Identity("quick"), QUICK, False)], None, False, 1, 1024, 300.0)
         numbers = itertools.count()
-        asked = [Question(them, "quick", f"{next(numbers)}", local) for _ in range(parallel)]
+        guesses = [Question(them, "quick", f"{next(numbers)}", local) for _ in range(parallel)]
         for _ in range(seconds * 10):
             loop.ahead += 0.1
             for _ in range(20):
@@ -464,9 +464,9 @@ def guesses_in(seconds: int, parallel: int, local: bool) -> int:
                 if not them._checking:
                     break
                 await asyncio.sleep(0.001)
-            for at, one in enumerate(asked):
+            for at, one in enumerate(guesses):
                 if one.answered:
-                    asked[at] = Question(them, "quick", f"{next(numbers)}", local)
+                    guesses[at] = Question(them, "quick", f"{next(numbers)}", local)
         them.close()
         return them.passwords_hashed
 
@@ -492,7 +492,7 @@ async def test_a_guesser_does_not_keep_the_user_at_another_address_out(accounts:
     assert await user.name() == "quick"
     assert them.passwords_hashed <= 10
     # The refused logins are guesses, because the guesser's own queue of waiting logins is full.
-    assert sum(one.answered and one.told[0].busy for one in guesses) >= 120 - 2 * 20
+    assert sum(one.answered and one.verdicts[0].busy for one in guesses) >= 120 - 2 * 20
     them.close()
 
 
@@ -504,8 +504,8 @@ async def test_devices_behind_one_address_that_know_their_passwords_do_not_wait(
         f"device {number}": Account(Identity(f"device {number}"), QUICK, False)
         for number in range(100)
     }
-    asked = [Question(them, f"device {number}", "quick", False) for number in range(100)]
-    assert [await one.name() for one in asked] == [f"device {number}" for number in range(100)]
+    logins = [Question(them, f"device {number}", "quick", False) for number in range(100)]
+    assert [await one.name() for one in logins] == [f"device {number}" for number in range(100)]
     assert them.login_throttle.throttled == 0 and them.waiting == 0 and them._lines == {}
 
 
@@ -518,7 +518,7 @@ async def test_logins_above_the_limit_of_waiting_ones_are_told_to_try_again(acco
     waits = Question(them, "quick", "a")
     verdict = await Question(them, "quick", "b").verdict()
     assert verdict.busy
-    assert waits.told == []
+    assert waits.verdicts == []
     them.close()
 
 
@@ -583,7 +583,7 @@ def test_reservations_of_the_settings_and_stored_ones_are_compared(
 
 def test_the_decoy_for_unknown_users_costs_as_much_as_a_new_hash_and_has_no_password() -> None:
     decoy_hash.cache_clear()
-    decoy, made = decoy_hash(), HASHER.hash("a word")
-    assert argon2.extract_parameters(decoy) == argon2.extract_parameters(made)
-    assert len(decoy) == len(made)
+    decoy, password_hash = decoy_hash(), HASHER.hash("a word")
+    assert argon2.extract_parameters(decoy) == argon2.extract_parameters(password_hash)
+    assert len(decoy) == len(password_hash)
     assert not verify(decoy, b"") and not verify(decoy, b"a word")

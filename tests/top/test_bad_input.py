@@ -65,11 +65,11 @@ def says(listener: str, data: bytes) -> Talk:
 
 async def listen(client: Socket) -> bytes:
     """Return the broker's answer in short form; an AMQP client answers connection.close."""
-    data, told = b"", False
+    data, close_sent = b"", False
     while more := await client.read():
         data += more
-        if CLOSE in data and not told:
-            told = True
+        if CLOSE in data and not close_sent:
+            close_sent = True
             await client.send(marshal(0, spec.Connection.CloseOk()))
             client.shut_down()
     client.close()
@@ -361,10 +361,10 @@ async def test_http_clients_that_break_the_protocol_are_told_and_closed(running:
     asking = asyncio.gather(*(_ask(running, listener, enough) for listener in listeners))
     assert await outcomes(running, cases) == {name: case.answer for name, case in cases.items()}
     enough.set()
-    asked = await asking
+    request_counts = await asking
     await leaks.check()
     page = await running.scrape()
-    for listener, number in zip(listeners, asked, strict=True):
+    for listener, number in zip(listeners, request_counts, strict=True):
         reasons = Counter(case.reason for case in http_cases(listener).values())
         for status in ("400", "405", "408", "431"):
             assert (
@@ -380,8 +380,8 @@ async def test_http_clients_that_break_the_protocol_are_told_and_closed(running:
 
 async def _ask(running: Running, listener: str, enough: asyncio.Event) -> int:
     """Send correct requests to a listener until `enough` is set; return their number."""
-    asked = 0
+    requests = 0
     while not enough.is_set():
         assert (await running.get(listener, "/nowhere"))[0] == 404
-        asked += 1
-    return asked
+        requests += 1
+    return requests

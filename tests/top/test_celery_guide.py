@@ -66,7 +66,7 @@ def until_dead_letters(broker: BrokerProcess, count: int) -> None:
     end = time.monotonic() + PATIENCE
     while True:
         _, listed = trellis(broker, "list", "queues", "--json")
-        found = {row["name"]: row["messages_ready"] for row in json.loads(listed)}
-        if found.get("failed") == count:
+        depths = {row["name"]: row["messages_ready"] for row in json.loads(listed)}
+        if depths.get("failed") == count:
             return
-        assert time.monotonic() < end, found
+        assert time.monotonic() < end, depths

@@ -22,14 +22,14 @@ async def durable(start: Start, tmp_path: Path) -> Running:
 
 
 class Clock:
-    """The wall clock of a machine. `asked` counts how often the broker asked for the time."""
+    """The wall clock of a machine. `reads` counts how often the broker read the clock."""
 
     def __init__(self, now: float) -> None:
         self.now = now
-        self.asked = 0
+        self.reads = 0
 
     def __call__(self) -> float:
-        self.asked += 1
+        self.reads += 1
         return self.now
 
 

@@ -112,10 +112,10 @@ def test_cycles_that_are_not_frozen_are_found_when_the_broker_is_idle(collector:
     del thing
     collector.check(1)
     assert gone() is not None  # No full collection while messages arrive.
-    found = collector.collected
+    collected_before = collector.collected
     collector.check(1)
     assert gone() is None
-    assert collector.collected > found
+    assert collector.collected > collected_before
 
 
 def test_a_broker_with_many_objects_collects_new_ones_as_soon_as_an_empty_one(

@@ -16,7 +16,8 @@ from tests.top.commands import UNASKED, Commands
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running
 from tests.top.test_api import api, users
-from trellis.http.management.consequences import EFFECTS, SHOWN
+from trellis.http.management import policy_removal
+from trellis.http.management.policy_removal import EFFECTS, SHOWN
 
 #: Last words of commands that delete, discard or stop something.
 DESTRUCTIVE: Final = ("delete", "clear", "purge", "pause", "close", "move", "redrive", "adopt")
@@ -31,7 +32,7 @@ async def put(broker: Running, path: str, body: Any = None) -> None:
     assert (await api(broker, "PUT", path, body))[0] in (201, 204), path
 
 
-async def asked(commands: Commands, *words: str) -> list[str]:
+async def consequences(commands: Commands, *words: str) -> list[str]:
     """Run a command without --yes and without a terminal; return the lines before its error."""
     code, out, err = await commands.run(*words)
     assert (code, out) == (2, "") and err.endswith(UNASKED), err
@@ -61,14 +62,14 @@ async def test_a_policy_names_the_queues_that_change_and_how(
         "max-length 100 -> 3, overflow 'reject-publish' -> 'drop-head', dead-letter-exchange "
         "'lost' -> not set (policy 'all')"
     )
-    assert await asked(commands, "policies", "clear", "p") == [
+    assert await consequences(commands, "policies", "clear", "p") == [
         "policy 'p' in vhost '/' is deleted: 2 queues and 0 exchanges get other arguments",
         f"queue 'orders': {change}; 5 messages in the queue",
         f"queue 'own': {change.partition(', ')[2]}",
         "2 messages are over a limit, and dropped",
     ]
     assert queue.depth == 5 and queue.arguments.max_length == 100
-    assert await asked(commands, "policies", "clear", "ex") == [
+    assert await consequences(commands, "policies", "clear", "ex") == [
         "policy 'ex' in vhost '/' is deleted: 0 queues and 1 exchange get other arguments",
         "exchange 'shop': alternate-exchange 'lost' -> not set",
     ]
@@ -99,11 +100,103 @@ async def test_a_policy_of_many_queues_names_those_that_lose_most_messages(
         ("q7", 3),
         ("q204", 2),
     ]
-    lines = await asked(commands, "policies", "clear", "p")
+    lines = await consequences(commands, "policies", "clear", "p")
     assert lines[-2:] == [
         f"further queues and exchanges that change: {10 * SHOWN}",
         "5 messages are over a limit, and dropped",
     ]
+
+
+async def publish(broker: Running, queue: str, sizes: list[int]) -> None:
+    """Publish messages with bodies of these sizes in bytes; wait until they are in the queue."""
+    client = await broker.amqp()
+    for size in sizes:
+        await client.socket.send(publication("", queue, b"x" * size))
+    known = broker.node.broker.vhosts["/"].queues
+    await broker.until(lambda: known[queue].depth == len(sizes))
+
+
+async def lose(broker: Running, policy: str) -> tuple[Any, dict[str, int]]:
+    """Return the announced consequences of deleting a policy; then delete the policy, and return
+    the number of messages that left each queue.
+    """
+    status, answer = await api(broker, "GET", f"consequences/policies/%2F/{policy}")
+    assert status == 200
+    queues = broker.node.broker.vhosts["/"].queues
+    before = {name: int(queue.depth) for name, queue in queues.items()}
+    expected = {row["name"]: row["dropped"] + row["dead_lettered"] for row in answer["changes"]}
+    assert (await api(broker, "DELETE", f"policies/%2F/{policy}"))[0] == 204
+
+    def lost() -> dict[str, int]:
+        return {name: before[name] - int(queues[name].depth) for name in expected}
+
+    await broker.until(lambda: lost() == expected)
+    return answer, expected
+
+
+@pytest.mark.parametrize("cut", [0, 100, 250, 251, 1000])
+async def test_messages_over_a_limit_in_bytes_are_counted_as_the_broker_drops_them(
+    broker: Running, cut: int
+) -> None:
+    await put(broker, "queues/%2F/q", {"arguments": {"x-max-priority": 3}})
+    await put(broker, "queues/%2F/r")
+    for name, limit, priority in (("p", 900, 1), ("less", cut, 0)):
+        body = {"pattern": "", "definition": {"max-length-bytes": limit}, "priority": priority}
+        await put(broker, f"policies/%2F/{name}", body | {"apply-to": "queues"})
+    sizes = [100, 50, 0, 200, 50]
+    for name in ("q", "r"):
+        await publish(broker, name, sizes)
+    answer, lost = await lose(broker, "p")
+    left = next(at for at in range(6) if sum(sizes[at:]) <= cut)
+    assert lost == {"q": left, "r": left} and answer["dropped"] == 2 * left
+    assert (answer["dead_lettered"], answer["uncounted"]) == (0, 0)
+
+
+async def test_dead_letters_are_not_counted_as_dropped(broker: Running, commands: Commands) -> None:
+    await put(broker, "queues/%2F/dead")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    await put(broker, "queues/%2F/q", {"arguments": arguments})
+    for name, limit, priority in (("p", 9, 1), ("less", 2, 0)):
+        body = {"pattern": "^q", "definition": {"max-length": limit}, "priority": priority}
+        await put(broker, f"policies/%2F/{name}", body)
+    await publish(broker, "q", [1] * 5)
+    lines = await consequences(commands, "policies", "clear", "p")
+    assert lines[-1] == (
+        "3 messages are over a limit, and go to the dead letter exchange of the queue"
+    )
+    answer, lost = await lose(broker, "p")
+    assert (answer["dropped"], answer["dead_lettered"], lost) == (0, 3, {"q": 3})
+    queues = broker.node.broker.vhosts["/"].queues
+    await broker.until(lambda: queues["dead"].depth == 3)
+
+
+async def test_rows_of_a_stream_over_a_limit_are_counted(broker: Running) -> None:
+    stream = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 4096}
+    await put(broker, "queues/%2F/s", {"arguments": stream})
+    for name, limit, priority in (("p", 1 << 20, 1), ("less", 10_000, 0)):
+        body = {"pattern": "^s", "definition": {"max-length-bytes": limit}, "priority": priority}
+        await put(broker, f"policies/%2F/{name}", body)
+    await publish(broker, "s", [1_000] * 40)
+    await broker.until(lambda: broker.durable_rows("s") == 40)
+    answer, lost = await lose(broker, "p")
+    assert 0 < answer["dropped"] < 40 and lost == {"s": answer["dropped"]}
+
+
+async def test_the_number_of_examined_bodies_is_bounded(
+    broker: Running, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_removal, "BODIES_MAX", 2)
+    for name, limit, priority in (("p", 900, 1), ("less", 0, 0)):
+        body = {"pattern": "^q", "definition": {"max-length-bytes": limit}, "priority": priority}
+        await put(broker, f"policies/%2F/{name}", body)
+    for name in ("q1", "q2"):
+        await put(broker, f"queues/%2F/{name}")
+        await publish(broker, name, [1, 1, 1])
+    _, answer = await api(broker, "GET", "consequences/policies/%2F/p")
+    assert (answer["uncounted"], answer["dropped"]) == (1, 3)
+    assert (await consequences(commands, "policies", "clear", "p"))[-1] == (
+        "1 queue may lose further messages, which are over the limit max-length-bytes"
+    )
 
 
 def test_every_key_of_a_policy_about_queues_can_change() -> None:
@@ -134,7 +227,7 @@ async def test_permissions_name_the_rights_and_clients_that_end(
     broker: Running, commands: Commands
 ) -> None:
     client = await user_with_clients(broker)
-    assert await asked(commands, "permissions", "clear", "ann") == [
+    assert await consequences(commands, "permissions", "clear", "ann") == [
         (
             "user 'ann' may not use vhost '/' any more: it loses configure '', write '^amq', "
             "read '.*', 1 topic rule"
@@ -144,7 +237,7 @@ async def test_permissions_name_the_rights_and_clients_that_end(
     grant = {"configure": "", "write": "", "read": ".*", "rules": []}
     await put(broker, "roles/devices", {"vhosts": {"/": grant}})
     await put(broker, "users/ann", {"password": "secret", "tags": "", "role": "devices"})
-    lines = await asked(commands, "permissions", "clear", "ann")
+    lines = await consequences(commands, "permissions", "clear", "ann")
     assert lines[0].startswith("user 'ann' in vhost '/' loses its own permissions: configure ''")
     assert lines[1].startswith("the role 'devices' decides then, for ")
     await commands.out("permissions", "clear", "ann", "--yes")
@@ -163,7 +256,7 @@ async def test_a_role_names_the_users_that_lose_it(broker: Running, commands: Co
     await put(broker, "users/bob", {"password": "secret", "tags": "", "role": "devices"})
     rights = {"configure": "", "write": "", "read": ".*"}
     await put(broker, "permissions/%2F/bob", rights)
-    assert await asked(commands, "roles", "clear", "devices") == [
+    assert await consequences(commands, "roles", "clear", "devices") == [
         (
             "role 'devices' grants nothing in vhost '/' any more: configure '', write '.*', "
             "read '.*', 1 topic rule"
@@ -177,7 +270,7 @@ async def test_a_role_names_the_users_that_lose_it(broker: Running, commands: Co
     assert "2 users have the role" in await commands.fails("roles", "delete", "devices")
     await commands.out("roles", "assign", "--none", "ann", "bob")
     assert await client.socket.read_to_end()
-    lines = await asked(commands, "roles", "delete", "devices")
+    lines = await consequences(commands, "roles", "delete", "devices")
     assert lines[0] == "role 'devices', which no user has, is deleted"
     assert len(lines) == 3 and "grants nothing in vhost 'v' any more" in lines[2]
     assert (await api(broker, "GET", "roles/devices"))[0] == 200
@@ -202,7 +295,7 @@ async def test_a_virtual_host_names_what_is_deleted_and_what_becomes_unroutable(
     for exchange, key in (("amq.default", "orders"), ("shop", "nothing"), ("shop", "nothing")):
         body = message | {"routing_key": key}
         assert (await api(broker, "POST", f"exchanges/v/{exchange}/publish", body))[0] == 200
-    lines = await asked(commands, "vhosts", "delete", "v")
+    lines = await consequences(commands, "vhosts", "delete", "v")
     lines = [re.sub(r"^[0-9.,]+ messages/s|in the last .*", "…", line) for line in lines]
     assert [line for line in lines if " come now" not in line] == [
         "vhost 'v' is deleted with 2 queues and 1 message; 0 connections are closed",
@@ -230,7 +323,7 @@ async def test_a_delayed_message_is_shown_before_it_is_cancelled(
     await broker.until(lambda: "later" in delays and delays["later"].depth == 1)
     (row,) = await commands.json("list", "delayed")
     cancel = ["list", "delayed", "--cancel", f"/:later:{row['id']}"]
-    (line,) = await asked(commands, *cancel)
+    (line,) = await consequences(commands, *cancel)
     assert line.startswith(
         f"message {row['id']} of exchange 'later' in vhost '/' is removed: routing key 'k', 5 B, "
         "due in "

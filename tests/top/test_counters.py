@@ -31,9 +31,9 @@ async def publish(broker: Running, exchange: str, key: str, **properties: Any) -
 
 
 async def row(broker: Running, name: str) -> dict[str, Any]:
-    status, found = await api(broker, "GET", f"queues/%2F/{name}")
+    status, fields = await api(broker, "GET", f"queues/%2F/{name}")
     assert status == 200
-    return dict(found)
+    return dict(fields)
 
 
 async def metric(broker: Running, path: str, name: str) -> dict[str, float]:
@@ -86,9 +86,9 @@ async def test_a_queue_counts_how_its_messages_end(broker: Running) -> None:
     await client.queue("fresh")
     assert "copies_ended" not in await row(broker, "fresh")
     listed = (await api(broker, "GET", "trellis/queues"))[1]
-    (found,) = (each for each in listed if each["name"] == "q")
+    (queue_row,) = (each for each in listed if each["name"] == "q")
     counts = ("published", "delivered", "redelivered", "acknowledged", "over_limit", "expired")
-    assert [found[name] for name in counts] == [3, 1, 0, 0, 1, 0]
+    assert [queue_row[name] for name in counts] == [3, 1, 0, 0, 1, 0]
 
 
 async def test_unroutable_messages_are_counted_by_exchange_and_group_of_topics(

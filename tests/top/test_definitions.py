@@ -250,6 +250,34 @@ def test_import_reports_unknown_definitions_and_imports_the_others(
     assert [says in line for line in imported.refused + imported.notes] == ([True] if says else [])
 
 
+def test_a_new_user_whose_rules_are_refused_may_use_no_topic() -> None:
+    world = World()
+    users = world.broker.users
+    owners = [{"user": name, "vhost": "/"} for name in ("ann", "bob")]
+    permission = {"configure": "", "write": ".*", "read": ".*"}
+    document = {
+        "permissions": [owner | permission for owner in owners],
+        "topic_rules": [{**owner, "rules": ["allow all {user}/#"]} for owner in owners],
+    }
+    users.define("ann", "", [])
+    users.define("bob", "", [])
+    users.set_permission("/", "bob", ".*", ".*", ".*")
+    imported = taken(world, document)
+    assert [line.partition("; until")[0] for line in imported.refused] == [
+        f"topic_rules[{at}] '{name}': rule of user '{name}' in vhost '/': 'allow all {{user}}/#': "
+        "there is no variable {user}; the nearest is {username}, and there are {username}, "
+        "{vhost}, {client_id}"
+        for at, name in enumerate(("ann", "bob"))
+    ]
+    assert imported.refused[0].endswith("; until you set its rules, the user may use no topic")
+    assert users.by_name["ann"].rules == {"/": ["deny all #"]}
+    # An existing user keeps its rules.
+    assert users.by_name["bob"].rules == {}
+    document["topic_rules"] = [{"user": "ann", "vhost": "/", "rules": ["allow all {username}/#"]}]
+    assert taken(world, document).refused == []
+    assert users.by_name["ann"].rules == {"/": ["allow all {username}/#"]}
+
+
 @pytest.mark.parametrize("data", [b"", b"[", b"7", b"[]", b"\xff", b"[" * 100_000])
 def test_import_refuses_data_that_is_no_definitions_document(data: bytes) -> None:
     with pytest.raises(ValueError):

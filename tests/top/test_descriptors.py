@@ -194,12 +194,12 @@ async def test_a_store_without_descriptors_waits_and_goes_on(
     body = bytes(70_000)  # Each message fills a segment of the log.
     await publish(client, body)
     await confirmed(client, 1)
-    disk.refuse = lambda asked, path: number if asked == operation else 0
+    disk.refuse = lambda attempt, path: number if attempt == operation else 0
     await publish(client, *[body] * 20)
     await publish(client, body, queue="other")
     await running.until(lambda: of(running).full_disk_failures > 3)
     assert of(running).blocked_reason
-    disk.refuse = lambda asked, path: 0
+    disk.refuse = lambda attempt, path: 0
     await confirmed(client, 22)
     assert of(running).blocked_reason == ""
     await client.socket.send(marshal(1, spec.Queue.Declare(queue="q", passive=True)))
@@ -259,7 +259,7 @@ def test_no_module_is_imported_after_the_start() -> None:
         with tempfile.TemporaryDirectory() as directory:
             asyncio.run(main(directory))
     """)
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
@@ -267,5 +267,5 @@ def test_no_module_is_imported_after_the_start() -> None:
         check=True,
         timeout=60,
     )
-    lines = [line for line in found.stdout.splitlines() if not line.startswith("ready")]
+    lines = [line for line in completed.stdout.splitlines() if not line.startswith("ready")]
     assert lines[0] == "", lines

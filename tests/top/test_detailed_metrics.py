@@ -105,6 +105,30 @@ async def test_unknown_families_and_parameters_are_ignored(
     assert page.value("trellis_detailed_families_unknown") == unknown
 
 
+@pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text"])
+async def test_the_help_text_names_the_unknown_families_and_the_known_ones(
+    running: Running, accept: str
+) -> None:
+    name = "trellis_detailed_families_unknown"
+
+    async def scraped(query: str) -> str:
+        path = f"/metrics/detailed?{query}"
+        status, body = await running.get("metrics", path, f"Accept: {accept}\r\n")
+        assert status == 200
+        return body.decode()
+
+    text = await scraped("family=queue_metrics&family=ha")
+    help_of = "Number of families that the query names and that do not exist."
+    assert f"# HELP {name} {help_of}\n" not in text and " Unknown: 'ha'. Known: " in text
+    assert all(family in text for family in detailed.FAMILIES)
+    hostile = "&".join(f"family=%0A%23{number}%22%5C%ff" + "x" * 99 for number in range(40))
+    text = await scraped(hostile)
+    (line,) = (line for line in text.splitlines() if line.startswith(f"# HELP {name} "))
+    assert line.count("xxx'") == 5 and len(line) < 1_500
+    assert f"\n{name} 40" in text
+    assert f"# HELP {name} {help_of}\n" in await scraped("")
+
+
 async def test_deliveries_and_publications_are_counted_by_queue_channel_and_exchange(
     running: Running,
 ) -> None:

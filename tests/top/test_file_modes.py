@@ -34,11 +34,11 @@ def modes(directory: Path) -> dict[str, int]:
 
 
 def assert_private(directory: Path) -> None:
-    found = modes(directory)
-    assert len(found) > 5
+    mode_of = modes(directory)
+    assert len(mode_of) > 5
     wrong = {
         path: oct(mode)
-        for path, mode in found.items()
+        for path, mode in mode_of.items()
         if mode != (0o700 if (directory.parent / path).is_dir() else 0o600)
     }
     assert wrong == {}

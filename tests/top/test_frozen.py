@@ -27,23 +27,23 @@ KNOWN_USER: Final = f"Authorization: Basic {base64.b64encode(b'known:known').dec
 class Lease:
     """A lease of the active node that the test ends and renews.
 
-    `asked` counts how often the broker asked for the lease.
+    `checks` counts how often the broker checked the lease.
     """
 
     def __init__(self, running: Running) -> None:
         self.holds = True
-        self.asked = 0
+        self.checks = 0
         self._running = running
         running.node.turn.may_act = self.may_act
 
     def may_act(self) -> bool:
-        self.asked += 1
+        self.checks += 1
         return self.holds
 
     async def turns(self, count: int = 5) -> None:
-        """Wait until the broker's loop has asked for the lease `count` times."""
-        wanted = self.asked + count
-        await self._running.until(lambda: self.asked >= wanted)
+        """Wait until the broker's loop has checked the lease `count` times."""
+        wanted = self.checks + count
+        await self._running.until(lambda: self.checks >= wanted)
 
 
 async def test_input_is_answered_when_the_lease_is_back(running: Running) -> None:

@@ -49,14 +49,14 @@ async def test_a_crash_leaves_no_vhost_without_the_permissions_of_its_creator(
     assert (await api(broker, "PUT", "users/maker", maker))[0] == 201
     async with crashes(broker, directory) as copies:
         assert (await api(broker, "PUT", "vhosts/made", user="maker"))[0] == 201
-    found = set()
+    states = set()
     for path in copies:
         home = Home(path)
         permissions = home.broker.users.by_name["maker"].permissions
-        found.add(("made" in home.broker.vhosts, permissions.get("made")))
+        states.add(("made" in home.broker.vhosts, permissions.get("made")))
         home.crash()
     assert len(copies) > 5
-    assert found == {(False, None), (True, ALL)}
+    assert states == {(False, None), (True, ALL)}
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -73,12 +73,12 @@ async def test_a_crash_leaves_all_topic_permissions_or_none_while_all_are_delete
         assert (await api(broker, "PUT", path, patterns))[0] == 201
     async with crashes(broker, directory) as copies:
         assert (await api(broker, "DELETE", path))[0] == 204
-    found = set()
+    states = set()
     for copy in copies:
         home = Home(copy)
-        found.add(frozenset(home.broker.users.by_name["ann"].topics.get("/", {})))
+        states.add(frozenset(home.broker.users.by_name["ann"].topics.get("/", {})))
         home.crash()
-    assert found == {frozenset(exchanges), frozenset()}
+    assert states == {frozenset(exchanges), frozenset()}
     assert (await api(broker, "PUT", path, patterns))[0] == 201
     assert (await api(broker, "DELETE", f"{path}/amq.topic"))[0] == 204
     assert [row["exchange"] for row in (await api(broker, "GET", path))[1]] == [exchange]

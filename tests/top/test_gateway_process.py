@@ -91,6 +91,6 @@ async def test_the_process_gets_no_secret_by_argument_or_environment(
     assert (await api(broker, "GET", "whoami"))[0] == 200
     pid = gateway_of(broker).pid
     for file in (Path(f"/proc/{pid}/cmdline"), Path(f"/proc/{pid}/environ")):
-        told = await asyncio.to_thread(file.read_bytes)
-        assert b"argon2" not in told
-        assert b"TRELLIS_" not in told
+        content = await asyncio.to_thread(file.read_bytes)
+        assert b"argon2" not in content
+        assert b"TRELLIS_" not in content

@@ -24,8 +24,8 @@ from trellis.http.server import MAX_CONNECTIONS
 async def rows(running: Running, kind: str) -> list[dict[str, Any]]:
     status, body = await running.get("http", f"/api/trellis/{kind}", of(b"known:known"))
     assert status == 200
-    found: list[dict[str, Any]] = json.loads(body)
-    return found
+    listed: list[dict[str, Any]] = json.loads(body)
+    return listed
 
 
 # -- the protocol
@@ -216,8 +216,8 @@ async def test_exchanges_are_listed(running: Running) -> None:
     )
     await client.call(declare, spec.Exchange.DeclareOk)
     await client.queue("q", "mine", "a.*")
-    found = {row["name"]: row for row in await rows(running, "exchanges")}
-    assert list(found) == [
+    exchanges = {row["name"]: row for row in await rows(running, "exchanges")}
+    assert list(exchanges) == [
         "",
         "amq.direct",
         "amq.fanout",
@@ -226,7 +226,7 @@ async def test_exchanges_are_listed(running: Running) -> None:
         "amq.match",
         "mine",
     ]
-    assert found["mine"] == {
+    assert exchanges["mine"] == {
         "vhost": "/",
         "name": "mine",
         "type": "topic",
@@ -241,7 +241,7 @@ async def test_exchanges_are_listed(running: Running) -> None:
         **dict.fromkeys([f"dead_letters_{reason}" for reason in DEATH_REASONS], 0),
         "arguments": '{"alternate-exchange":"amq.fanout","x-matcher":"bitmap"}',
     }
-    assert (found["amq.topic"]["matcher"], found["amq.direct"]["matcher"]) == ("auto", "")
+    assert (exchanges["amq.topic"]["matcher"], exchanges["amq.direct"]["matcher"]) == ("auto", "")
 
 
 async def test_bindings_are_listed(running: Running) -> None:
@@ -288,15 +288,15 @@ async def test_connections_are_listed(running: Running) -> None:
     client, session = await running.amqp(), await running.mqtt("reader")
     greeted = await running.socket("amqp")
     await running.until(lambda: len(running.node.amqp.connections) == 2)
-    found = await rows(running, "connections")
-    assert [(row["protocol"], row["user"], row["client"], row["state"]) for row in found] == [
+    connections = await rows(running, "connections")
+    assert [(row["protocol"], row["user"], row["client"], row["state"]) for row in connections] == [
         ("amqp091", "known", "test", "running"),
         ("amqp091", "", "", "greeting"),
         ("mqtt311", "", "reader", "open"),
     ]
-    assert found[0]["channels"] == 1
-    assert found[0]["peer"].startswith("127.0.0.1:")
-    assert found[0]["octets_in"] > found[1]["octets_in"] == 0
+    assert connections[0]["channels"] == 1
+    assert connections[0]["peer"].startswith("127.0.0.1:")
+    assert connections[0]["octets_in"] > connections[1]["octets_in"] == 0
     for one in (client.socket, session.socket, greeted):
         one.close()
 
@@ -388,8 +388,8 @@ async def test_commands_ask_a_broker(running: Running) -> None:
     health = f"http://127.0.0.1:{running.port('metrics')}"
     kinds = ("queues", "exchanges", "bindings", "connections", "sessions", "channels", "consumers")
     known = ("--url", url, "--user", "known", "--password", "known")
-    asked: list[tuple[str, ...]] = [("list", kind, "--json", *known) for kind in kinds]
-    asked += [
+    commands: list[tuple[str, ...]] = [("list", kind, "--json", *known) for kind in kinds]
+    commands += [
         ("list", "queues", "--columns", "name,arguments", *known),
         ("list", "queues", "--url", url, "--user", "known", "--password", "wrong"),
         ("health", "--url", health),
@@ -397,7 +397,7 @@ async def test_commands_ask_a_broker(running: Running) -> None:
     # The gateway is started first, and the commands run one after another, because the time limit
     # of a command includes the time that its process and the gateway need to start.
     await rows(running, "queues")
-    answers = [await trellis(*command) for command in asked]
+    answers = [await trellis(*command) for command in commands]
     for kind, (code, out, err) in zip(kinds, answers, strict=False):
         assert (code, err) == (0, "")
         assert json.loads(out) == await rows(running, kind) or kind == "connections"
@@ -431,15 +431,15 @@ async def test_clients_that_reset_their_connections_cause_no_traceback(
     metrics, gateway = running.http.metrics, running.http.gateway
     assert metrics is not None
     assert gateway is not None
-    for said in (b"", whole[:9], whole, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x00\n\r\n\r\n"):
+    for request in (b"", whole[:9], whole, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x00\n\r\n\r\n"):
         for turns in range(12):
             sock = socket.socket()
             sock.setblocking(False)
             await asyncio.get_running_loop().sock_connect(
                 sock, ("127.0.0.1", running.port(listener))
             )
-            if said:
-                await asyncio.get_running_loop().sock_sendall(sock, said)
+            if request:
+                await asyncio.get_running_loop().sock_sendall(sock, request)
             for _ in range(turns):
                 await asyncio.sleep(0)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -93,13 +93,13 @@ async def test_a_client_that_does_not_hang_up_is_cut_off(running: Running) -> No
 async def test_the_clock_is_told_before_input_is_heard(running: Running) -> None:
     client = await running.amqp()
     (connection,) = running.node.amqp.connections
-    told = int(connection.last_input_at)
+    first_input_at = int(connection.last_input_at)
     # No input comes in the meantime, so no turn of the event loop updates the broker's clock.
     await asyncio.sleep(0.1)
     await client.socket.send(HEARTBEAT_FRAME)
-    await running.until(lambda: connection.last_input_at > told)
+    await running.until(lambda: connection.last_input_at > first_input_at)
     # A timer may end a millisecond early, and both clocks are rounded to milliseconds.
-    assert connection.last_input_at >= told + 98
+    assert connection.last_input_at >= first_input_at + 98
 
 
 async def test_leftover_input_of_a_greedy_publisher_has_one_place_in_a_turn(

@@ -42,12 +42,12 @@ async def test_the_rows_of_users_are_made_one_by_one(
     for name in ("first", "second"):
         stored.define(name, "", [])
         stored.set_permission("/", name, "a", "b", "c")
-    made: list[str] = []
+    names: list[str] = []
     row_of = users._user_row
 
     def changing(user: User) -> dict[str, Any]:
-        made.append(user.name)
-        if len(made) == 1:
+        names.append(user.name)
+        if len(names) == 1:
             stored.define("later", "", [])
         return row_of(user)
 

@@ -86,14 +86,14 @@ async def log_in(start: Start, hasher: argon2.PasswordHasher) -> tuple[dict[str,
     )
     assert clients.stdout is not None
     held = Held()
-    said = await clients.stdout.readline()
+    line = await clients.stdout.readline()
     held.stop()
     await clients.communicate(b"")
     print(
         f"held for {held.longest * 1000:.2f} ms, longest turn "
         f"{running.node.turn.longest_seconds * 1000:.2f} ms"
     )
-    verdicts: dict[str, int] = json.loads(said)
+    verdicts: dict[str, int] = json.loads(line)
     # The wrong passwords are guesses at one name, so most of them are not even checked in time.
     verdicts["mqtt wrong: code 4"] += verdicts.pop("mqtt wrong: code 3", 0)
     return verdicts, held.longest

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +52,26 @@ def test_the_metrics_of_the_page_exist() -> None:
     named = set(re.findall(r"`((?:trellis|rabbitmq)_\w+)`", PAGE))
     assert len(named) > 10
     assert [name for name in sorted(named) if f"| `{name}` |" not in listed] == []
+
+
+def test_the_command_of_the_page_makes_urls_of_the_paths_of_the_cures(tmp_path: Path) -> None:
+    # The paths stay paths because the project names no address of its documentation.
+    assert "urls" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (command,) = re.findall(r"^    (sed -i .+)$", PAGE, re.MULTILINE)
+    *words, file = shlex.split(command)
+    assert ROOT / file == RULES
+    copy = tmp_path / "rules.yml"
+    copy.write_bytes(RULES.read_bytes())
+    subprocess.run([*words, str(copy)], check=True)
+    before, after = (
+        [
+            rule["annotations"]["runbook"]
+            for group in read_yaml(path)["groups"]
+            for rule in group["rules"]
+        ]
+        for path in (RULES, copy)
+    )
+    assert after == [f"https://wiki.example.org/trellis/{path}" for path in before]
 
 
 def test_the_page_lists_the_alerts_with_their_severity_and_cure() -> None:

@@ -220,10 +220,10 @@ def test_import_reports_every_lost_part_of_an_object(section: str, row: Any, lin
     assert report.imported == {section: 1}
     (note,) = report.notes
     assert note.startswith(f"{section}[0] ") and line in note
-    found = diagnose({section: [row]})
-    (group,) = found.groups.values()
+    diagnosis = diagnose({section: [row]})
+    (group,) = diagnosis.groups.values()
     assert group.kind in (DIFFERENT, MISSING)
-    assert line in found.lines[0]
+    assert line in diagnosis.lines[0]
 
 
 def test_a_delivery_limit_is_different_for_classic_queues_only() -> None:

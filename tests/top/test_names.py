@@ -259,8 +259,8 @@ async def test_old_names_do_not_stop_a_start_and_repair_renames_them(
     home = str(tmp_path)
     _older(tmp_path / "catalog.sqlite")
     assert cli.main(["store", "verify", "--data-dir", home]) == 1
-    told = capsys.readouterr().out
-    assert told.count("is not valid UTF-8") == 5 and "the name of queue 'bad\\xff'" in told
+    output = capsys.readouterr().out
+    assert output.count("is not valid UTF-8") == 5 and "the name of queue 'bad\\xff'" in output
 
     running = Running(settings(users=[ADMIN], data={"dir": home}))
     await running.start()

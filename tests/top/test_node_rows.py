@@ -78,9 +78,9 @@ async def test_the_connections_of_one_client_are_listed(start: Start) -> None:
         await broker.mqtt("other", user="known/known"),
         await broker.amqp("plain", "known"),
     ]
-    for client, found in (("lamp", ["lamp"]), ("known", ["lamp", "other"]), ("absent", [])):
+    for client, expected in (("lamp", ["lamp"]), ("known", ["lamp", "other"]), ("absent", [])):
         _, rows = await api(broker, "GET", f"connections?client={client}")
-        assert [row["variable_map"]["client_id"] for row in rows] == found
+        assert [row["variable_map"]["client_id"] for row in rows] == expected
     _, (row,) = await api(broker, "GET", "connections?client=plain")
     assert row["protocol"] == "AMQP 0-9-1"
     del clients

@@ -83,10 +83,10 @@ class OpenIdProvider:
 
 @pytest.fixture
 def provider(tmp_path: Path) -> Iterator[OpenIdProvider]:
-    made = OpenIdProvider(tmp_path)
-    made.start("first")
-    yield made
-    made.stop()
+    provider = OpenIdProvider(tmp_path)
+    provider.start("first")
+    yield provider
+    provider.stop()
 
 
 def publish_with_pika(port: int, token: str) -> None:

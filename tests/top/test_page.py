@@ -240,14 +240,14 @@ async def test_sessions_end_by_time_and_are_bounded(
 
 async def events(client: Socket, count: int) -> list[dict[str, Any]]:
     """Read the next `count` events of a stream of server-sent events, and return their data."""
-    found: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
     text = b""
-    while len(found) < count:
+    while len(received) < count:
         data = await client.read()
         assert data, text
         text += data
-        found = [json.loads(line) for line in re.findall(rb"^data: (\{.+\})\r?$", text, re.M)]
-    return found[:count]
+        received = [json.loads(line) for line in re.findall(rb"^data: (\{.+\})\r?$", text, re.M)]
+    return received[:count]
 
 
 async def watch(broker: Running, cookie: str) -> Socket:
@@ -259,25 +259,25 @@ async def watch(broker: Running, cookie: str) -> Socket:
 async def test_viewers_share_one_sample_a_second(
     broker: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[float] = []
-    monkeypatch.setattr(live_status, "MessageFlow", _counted(live_status.MessageFlow, made))
+    sample_times: list[float] = []
+    monkeypatch.setattr(live_status, "MessageFlow", _counted(live_status.MessageFlow, sample_times))
     cookies = [await log_in(broker) for _ in range(3)]
     viewers = [await watch(broker, cookie) for cookie in cookies]
     received = [await events(viewer, 3) for viewer in viewers]
     assert [one["node"] for one in received[0]] == [broker.node.broker.name] * 3
     # Each new viewer gets one sample made for it; later samples are made once for all viewers.
-    assert len(made) <= 3 + len(viewers)
+    assert len(sample_times) <= 3 + len(viewers)
     status, headers, _ = await ask(broker, "GET", "/page/events")
     assert status == 401 and "www-authenticate" not in headers
     plain = await log_in(broker, "known")
     assert (await ask(broker, "GET", "/page/events", headers=plain))[0] == 403
 
 
-def _counted(kind: type[Any], made: list[float]) -> type[Any]:
+def _counted(kind: type[Any], sample_times: list[float]) -> type[Any]:
     class Counted(kind):  # type: ignore[misc]
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            made.append(self.at)
+            sample_times.append(self.at)
 
     return Counted
 

@@ -198,7 +198,7 @@ def test_each_button_of_the_page_has_an_expected_command() -> None:
 @pytest.mark.long
 async def test_each_action_of_the_page_shows_its_command(broker: Running) -> None:
     rows = await walk(broker)
-    shown = {(row["view"], row["action"]): {*row["asked"], *row["shown"]} for row in rows}
+    shown = {(row["view"], row["action"]): {*row["inDialog"], *row["shown"]} for row in rows}
     expected = {(view, one): text for view, own in EXPECTED.items() for one, text in own.items()}
     assert shown.keys() == expected.keys()
     lines: set[str] = set()
@@ -225,5 +225,5 @@ async def test_each_action_of_the_page_shows_its_command(broker: Running) -> Non
 
 def condition_of_column(text: str) -> str:
     """Return the column in a value of --sort or --filter; "" for a word that rows contain."""
-    found = re.fullmatch(r"([a-z_]+)(?:(?:!=|=).*)?", text)
-    return "" if found is None or text == "log" else found[1]
+    match = re.fullmatch(r"([a-z_]+)(?:(?:!=|=).*)?", text)
+    return "" if match is None or text == "log" else match[1]

@@ -113,19 +113,19 @@ async def test_objects_without_a_name_are_found_by_their_key_tag_or_topic(broker
     await broker.until(lambda: len(vhost.retained) == 1)
     page = "page=1&page_size=5"
 
-    async def found(path: str, query: str) -> tuple[int, list[str]]:
+    async def matches(path: str, query: str) -> tuple[int, list[str]]:
         answer = (await api(broker, "GET", f"{path}?{page}&{query}"))[1]
         rows = answer["items"]
         return answer["filtered_count"], [row.get("name") or row["routing_key"] for row in rows]
 
     by_key = "default=false&sort=routing_key&key="
-    assert await found("bindings", f"{by_key}plant") == (2, ["Plant.a/b", "plant.*.temp"])
-    assert await found("bindings", f"{by_key}plant/a.b") == (1, ["Plant.a/b"])
-    assert (await found("bindings", "key=q1"))[0] > 0  # A key of the default exchange.
-    assert await found("bindings", f"{by_key}q1") == (0, [])
-    assert await found("trellis/retained", "name=PLANT") == (1, ["plant/7"])
+    assert await matches("bindings", f"{by_key}plant") == (2, ["Plant.a/b", "plant.*.temp"])
+    assert await matches("bindings", f"{by_key}plant/a.b") == (1, ["Plant.a/b"])
+    assert (await matches("bindings", "key=q1"))[0] > 0  # A key of the default exchange.
+    assert await matches("bindings", f"{by_key}q1") == (0, [])
+    assert await matches("trellis/retained", "name=PLANT") == (1, ["plant/7"])
     client = await broker.amqp()
     for tag in ("reader-1", "other"):
         consume = spec.Basic.Consume(queue="q1", consumer_tag=tag)
         await client.call(consume, spec.Basic.ConsumeOk)
-    assert await found("trellis/consumers", "name=reader") == (1, ["reader-1"])
+    assert await matches("trellis/consumers", "name=reader") == (1, ["reader-1"])

@@ -143,8 +143,8 @@ async def talk_through_a_pause(process: BrokerProcess) -> None:
     async def talk(seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            for client, said, _ in talkers:
-                await client.send(said)
+            for client, request, _ in talkers:
+                await client.send(request)
             await asyncio.sleep(0.2)
 
     await talk(1)

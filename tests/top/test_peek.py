@@ -96,12 +96,12 @@ async def test_priorities_have_places_of_their_own(broker: Running) -> None:
     await client.socket.send(b"".join(sent))
     queue = broker.node.broker.vhosts["/"].queues["ranked"]
     await broker.until(lambda: queue.depth == 5)
-    found, after = [], ""
+    payloads, after = [], ""
     for _ in range(5):
         (row,) = await peeked(broker, f"count=1&after={after}", "ranked")
-        found.append(row["payload"])
+        payloads.append(row["payload"])
         after = row["sequence"]
-    assert found == ["9", "9", "5", "1", "0"]
+    assert payloads == ["9", "9", "5", "1", "0"]
     assert await peeked(broker, f"after={after}", "ranked") == []
 
 

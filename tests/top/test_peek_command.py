@@ -62,6 +62,9 @@ async def test_json_has_the_rows_of_the_api(commands: Commands) -> None:
 
 
 async def test_errors_name_the_queue(commands: Commands) -> None:
-    assert await commands.fails("peek", "none") == "trellis: no queue 'none' in vhost '/'\n"
+    assert (
+        await commands.fails("peek", "none")
+        == "trellis: no queue 'none' in vhost '/'; next: trellis list queues\n"
+    )
     assert "'after' is 'x'" in await commands.fails("peek", "q", "--after", "x")
     assert "must be a whole number" in await commands.fails("peek", "q", "--count", "0", code=2)

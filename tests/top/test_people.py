@@ -124,7 +124,7 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "error"),
     [
         (["users", "add", "known"], 1, "there is a user known"),
         (
@@ -144,17 +144,17 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
         (["permissions", "topic", "known"], 2, "give either the rules or --clear"),
         (["permissions", "topic", "known", "allow all #", "--clear"], 2, "give either the rules"),
         (["vhosts", "delete", "/", "--yes"], 1, "cannot be deleted"),
-        (["policies", "set", "p", "^q", "max-length"], 2, "DEFINITION is not JSON"),
+        (["policies", "set", "p", "^q", "max-length"], 2, "is not JSON at character 1"),
         (["policies", "set", "p", "(", '{"max-length": 1}'], 1, "is not a regular expression"),
         (["policies", "set", "p", "q", "{}"], 1, "its definition is empty"),
     ],
 )
 async def test_refused_command_prints_one_line(
-    broker: Running, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+    broker: Running, capsys: pytest.CaptureFixture[str], words: list[str], code: int, error: str
 ) -> None:
     answered, out, err = await trellis(broker, capsys, *words)
     assert (answered, out, err.count("\n")) == (code, "", 1)
-    assert said in err
+    assert error in err
 
 
 async def test_refused_user_is_named_in_the_error(

@@ -107,7 +107,7 @@ async def test_a_profile_that_is_none_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error"),
     [
         ("{", "is not a matching profile: Input data was truncated"),
         (
@@ -134,12 +134,12 @@ async def test_a_profile_that_is_none_changes_nothing(
         ),
     ],
 )
-def test_error_of_a_profile_is_reported(tmp_path: Path, text: str, said: str) -> None:
+def test_error_of_a_profile_is_reported(tmp_path: Path, text: str, error: str) -> None:
     (tmp_path / "p.json").write_text(text)
     with pytest.raises(SettingsError) as caught:
         read(str(tmp_path / "p.json"), ALLOWED)
     assert str(caught.value).startswith(f"matcher.profile: {tmp_path}/p.json ")
-    assert said in str(caught.value)
+    assert error in str(caught.value)
 
 
 def test_a_profile_that_is_not_there_is_named(tmp_path: Path) -> None:

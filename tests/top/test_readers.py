@@ -73,23 +73,23 @@ async def test_the_listed_users_are_those_that_can_subscribe(broker: Running) ->
 
 
 async def test_the_rules_that_decide_are_listed(broker: Running) -> None:
-    found = await readers(broker, "plant/+/secret")
-    assert found["everything"] == {
+    by_user = await readers(broker, "plant/+/secret")
+    assert by_user["everything"] == {
         "user": "everything",
         "reads": "all",
         "permission": ".*",
         "rules": [],
     }
-    assert "ruled" not in found and "publisher" not in found and "no_exchange" not in found
-    assert (found["partly"]["reads"], found["partly"]["rules"]) == (
+    assert "ruled" not in by_user and "publisher" not in by_user and "no_exchange" not in by_user
+    assert (by_user["partly"]["reads"], by_user["partly"]["rules"]) == (
         "some",
         ["deny all plant/9/secret", "allow subscribe plant/#"],
     )
-    assert (found["own"]["reads"], found["own"]["rules"]) == (
+    assert (by_user["own"]["reads"], by_user["own"]["rules"]) == (
         "some",
         ["allow subscribe plant/{username}/#"],
     )
-    assert "device" not in found
+    assert "device" not in by_user
     assert "device" in await readers(broker, "plant/+/secret", "&client_id=d")
     assert "anonymous" in await readers(broker, "public/x")
     await api(
@@ -98,8 +98,8 @@ async def test_the_rules_that_decide_are_listed(broker: Running) -> None:
         "topic-permissions/%2F/partly",
         {"exchange": "amq.topic", "write": ".*", "read": r"^plant\."},
     )
-    found = await readers(broker, "plant/+/secret")
-    assert found["partly"]["rules"][0] == r"topic permission ^plant\."
+    by_user = await readers(broker, "plant/+/secret")
+    assert by_user["partly"]["rules"][0] == r"topic permission ^plant\."
     assert "partly" not in await readers(broker, "#")
 
 
@@ -109,8 +109,8 @@ async def test_wrong_questions_are_refused(broker: Running) -> None:
         ("topic-readers/%2F", 400, "'filter' is '', no MQTT topic filter"),
         ("topic-readers/none?filter=a", 404, "none"),
     ):
-        found, answer = await api(broker, "GET", path)
-        assert found == status and text in answer["reason"], answer
+        code, answer = await api(broker, "GET", path)
+        assert code == status and text in answer["reason"], answer
     status, _ = await api(broker, "GET", "topic-readers/%2F?filter=a", user=KNOWN["name"])
     assert status == 403
 

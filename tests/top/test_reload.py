@@ -117,8 +117,8 @@ async def test_wrong_setting_changes_nothing_and_is_reported(
     running = await start(**secure(authority, file))
     file.write_text("no certificate")
     await running.reload(settings(users=[], **secure(authority, file)))
-    (said,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert said.getMessage().startswith('reload_refused error="tls.certificate: ')
+    (error,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert error.getMessage().startswith('reload_refused error="tls.certificate: ')
     caplog.clear()
     assert await code(running, "known/known") == 0
     client = Mqtt0(await running.tls("mqtts", authority.client()))
@@ -138,8 +138,8 @@ async def test_wrong_token_keys_leave_the_certificate_as_it_was(
     file.write_bytes(other.sign("localhost").read_bytes())
     keys.write_text("no key")
     await running.reload(settings(users=[], **secure(authority, file), **jwt))
-    (said,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert said.getMessage().startswith('reload_refused error="jwt.keys: ')
+    (error,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert error.getMessage().startswith('reload_refused error="jwt.keys: ')
     caplog.clear()
     client = Mqtt0(await running.tls("mqtts", authority.client()))
     assert await client.connect("still", user="known/known") == 0
@@ -151,9 +151,9 @@ async def test_an_unexpected_error_is_logged_at_once_and_the_next_reload_works(
 ) -> None:
     running = await start()
     await running.reload(cast(Settings, None))
-    (said,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert said.getMessage().startswith('reload_failed traceback="Traceback ')
-    assert "AttributeError" in said.getMessage()
+    (error,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert error.getMessage().startswith('reload_failed traceback="Traceback ')
+    assert "AttributeError" in error.getMessage()
     caplog.clear()
     await running.reload(settings(users=[KNOWN | {"name": "new"}]))
     assert await code(running, "new/known") == 0
@@ -172,12 +172,12 @@ async def test_settings_that_need_a_restart_are_reported(
 ) -> None:
     running = await start()
     await running.reload(settings(limits={"message": 5}, amqp={"port": 0, "heartbeat": 7}))
-    (said,) = [
+    (line,) = [
         record.getMessage()
         for record in caplog.records
         if record.getMessage().startswith("reload_incomplete")
     ]
-    assert "keys=amqp.heartbeat,limits.message " in said
+    assert "keys=amqp.heartbeat,limits.message " in line
     assert running.node.broker.limits.message != 5
 
 
@@ -194,12 +194,12 @@ async def test_a_generated_password_outlives_a_reload(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = await start(users=[])
-    (said,) = [
+    (line,) = [
         record.getMessage()
         for record in caplog.records
         if record.getMessage().startswith("generated_password")
     ]
-    password = said.partition("password=")[2].split()[0]
+    password = line.partition("password=")[2].split()[0]
     await running.reload(running.chosen)
     assert await code(running, f"trellis/{password}") == 0
 

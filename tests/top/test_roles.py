@@ -138,7 +138,9 @@ async def test_the_commands_manage_roles(
     await run("roles", "clear", "devices", "--yes")
     assert (await api(broker, "GET", "roles/devices"))[1]["vhosts"] == {}
     code, _, err = await trellis(broker, capsys, "roles", "clear", "devices")
-    assert code == 1 and "role devices grants nothing in vhost /" in err
+    assert (
+        code == 1 and "role 'devices' grants nothing in vhost '/'; next: trellis roles list" in err
+    )
     code, _, err = await trellis(broker, capsys, "roles", "delete", "devices")
     assert code == 1 and "1 users have the role" in err
     await run("roles", "assign", "--none", "ann")

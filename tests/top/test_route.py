@@ -167,8 +167,8 @@ async def test_a_topic_of_an_mqtt_client_is_explained(broker: Running) -> None:
 async def test_a_wrong_question_is_refused_with_its_reason(
     broker: Running, user: str, query: str, status: int, reason: str
 ) -> None:
-    found, answer = await api(broker, "GET", f"route?{query}", user=user)
-    assert (found, reason in answer.get("reason", "")) == (status, True)
+    code, answer = await api(broker, "GET", f"route?{query}", user=user)
+    assert (code, reason in answer.get("reason", "")) == (status, True)
 
 
 async def test_a_user_of_another_virtual_host_is_refused(broker: Running) -> None:
@@ -178,8 +178,8 @@ async def test_a_user_of_another_virtual_host_is_refused(broker: Running) -> Non
     stored.set_permission("/", "ann", "", "", "")
     for vhost, status in (("/", 200), ("other", 403)):
         question = urlencode({"exchange": "", "key": "a", "vhost": vhost})
-        found, answer = await api(broker, "GET", f"route?{question}", user="ann")
-        assert (found, answer.get("error")) == (
+        code, answer = await api(broker, "GET", f"route?{question}", user="ann")
+        assert (code, answer.get("error")) == (
             status,
             None if status == 200 else "not_authorised",
         )

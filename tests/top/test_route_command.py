@@ -25,17 +25,17 @@ EXAMPLES: Final = re.findall(
 
 def block(kind: str) -> str:
     """Return the only fenced block of this kind in docs/troubleshooting.md."""
-    (found,) = re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    return str(found)
+    (content,) = re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return str(content)
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a directory with the files of docs/troubleshooting.md."""
-    made = tmp_path_factory.mktemp("route")
-    (made / "definitions.json").write_text(block("json"))
-    (made / "routes.toml").write_text(block("toml"))
-    return made
+    path = tmp_path_factory.mktemp("route")
+    (path / "definitions.json").write_text(block("json"))
+    (path / "routes.toml").write_text(block("toml"))
+    return path
 
 
 def trellis(directory: Path, *arguments: str, port: int = 1) -> subprocess.CompletedProcess[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running, Socket
 from tests.wire.mqtt5.client import read
 from trellis.auth.passwords import check_hash, scram_hash, show_hash, verify
+from trellis.auth.private_files import SCRAM_SECRET_BYTES, SCRAM_SECRET_FILE, scram_secret
 from trellis.auth.scram import MAX_MESSAGE, METHOD
 from trellis.settings import SettingsError, load
 
@@ -43,8 +46,8 @@ class Scram:
         self.peer = ScramClient([METHOD], user, password)
 
     async def packet(self) -> Any:
-        (found,) = read(await self.socket.read())
-        return found
+        (packet,) = read(await self.socket.read())
+        return packet
 
     async def connect(self, name: str | None = None, first: bytes | None = None) -> Any:
         """Send CONNECT with the first message; return the answer."""
@@ -115,16 +118,65 @@ async def test_a_refused_client_does_not_learn_why(
     assert len(running.node.accounts.login_throttle.users) == 1
 
 
-async def test_the_challenge_does_not_show_which_users_exist(start: Start) -> None:
-    running = await start(users=USERS)
+async def salts_of(running: Running, *users: str) -> list[str]:
+    """Return the salt in the challenge to each user."""
     salts = []
-    for user in ("nemo", "nemo", "ghost", "bob"):
+    for user in users:
         client = Scram(await running.socket("mqtt"), user)
         challenge = (await client.connect()).authentication_data.decode()
         fields = dict(part.split("=", 1) for part in challenge.split(","))
         assert fields["i"] == "15000" and len(base64.b64decode(fields["s"])) == 16
         salts.append(fields["s"])
+    return salts
+
+
+async def test_the_challenge_does_not_show_which_users_exist(start: Start) -> None:
+    running = await start(users=USERS)
+    salts = await salts_of(running, "nemo", "nemo", "ghost", "bob")
     assert salts[0] == salts[1] and len(set(salts)) == 3
+
+
+async def test_the_challenge_of_an_unknown_user_is_the_same_after_a_restart(
+    start: Start, tmp_path: Path
+) -> None:
+    salts = []
+    for name in ("a", "a", "b"):
+        running = await start(users=USERS, data={"dir": str(tmp_path / name)})
+        salts += await salts_of(running, "nemo")
+        await running.stop()
+    assert salts[0] == salts[1] != salts[2]
+    file = tmp_path / "a" / SCRAM_SECRET_FILE
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert len(file.read_bytes()) == SCRAM_SECRET_BYTES
+    # Without a data directory, each process has a secret of its own.
+    first, second = [await salts_of(await start(users=USERS), "nemo") for _ in range(2)]
+    assert first != second
+
+
+def test_a_damaged_secret_is_reported_and_an_unwritable_one_is_kept_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / SCRAM_SECRET_FILE
+    file.write_bytes(b"short")
+    with pytest.raises(SettingsError, match="has 5 bytes instead of 32; restore the file from a "):
+        scram_secret(tmp_path)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(SettingsError, match=r"cannot be read \(Is a directory\)"):
+        scram_secret(tmp_path)
+    file.rmdir()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        secret = scram_secret(tmp_path)
+    assert len(secret) == SCRAM_SECRET_BYTES and not file.exists()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("scram_secret_unwritten ")
+    # The disk has space again: the next start writes the file.
+    assert scram_secret(tmp_path) == file.read_bytes() != secret
 
 
 async def test_a_user_name_may_begin_with_the_virtual_host(start: Start) -> None:
@@ -250,20 +302,27 @@ async def test_another_method_is_not_known(start: Start) -> None:
 @given(st.text(min_size=1, max_size=20))
 def test_a_hash_accepts_its_password(password: str) -> None:
     data = password.encode("utf-8", "surrogatepass")
-    made = scram_hash(data)
-    assert verify(made, data) and not verify(made, data + b"x") and not verify(made, b"")
+    stored_hash = scram_hash(data)
+    assert (
+        verify(stored_hash, data)
+        and not verify(stored_hash, data + b"x")
+        and not verify(stored_hash, b"")
+    )
 
 
 def test_a_hash_is_the_one_that_clients_compute() -> None:
     assert verify(EXAMPLE, b"pencil")
     # SASLprep (RFC 4013): the client normalizes the password.
-    made = scram_hash("I\u00adX\u2168".encode())
+    stored_hash = scram_hash("I\u00adX\u2168".encode())
     mechanism = ScramMechanism(METHOD)
-    iterations, salt = int(made.split("$")[1].split(":")[0]), made.split(":")[1].split("$")[0]
+    iterations, salt = (
+        int(stored_hash.split("$")[1].split(":")[0]),
+        stored_hash.split(":")[1].split("$")[0],
+    )
     salt_bytes = base64.b64decode(salt)
     _, stored_key, server_key, _ = mechanism.make_auth_info("IXIX", iterations, salt_bytes)
     texts = [base64.b64encode(key).decode() for key in (stored_key, server_key)]
-    assert made.endswith("$" + ":".join(texts))
+    assert stored_hash.endswith("$" + ":".join(texts))
 
 
 def test_a_hash_is_imported_and_exported() -> None:

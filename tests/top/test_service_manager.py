@@ -41,16 +41,16 @@ def test_broker_reports_its_start_its_watchdog_and_its_stop(
         monkeypatch.delenv("WATCHDOG_PID", raising=False)
         broker = BrokerProcess()
         try:
-            found = received(manager)
-            while found == ["WATCHDOG=1"]:
-                found = received(manager)
-            assert found[0] == "READY=1"
-            assert found[1].startswith("STATUS=ready amqp=127.0.0.1:")
+            lines = received(manager)
+            while lines == ["WATCHDOG=1"]:
+                lines = received(manager)
+            assert lines[0] == "READY=1"
+            assert lines[1].startswith("STATUS=ready amqp=127.0.0.1:")
             assert [received(manager) for _ in range(3)] == [["WATCHDOG=1"]] * 3
             broker.process.terminate()
-            while found != ["STOPPING=1"]:
-                found = received(manager)
-                assert found in (["WATCHDOG=1"], ["STOPPING=1"])
+            while lines != ["STOPPING=1"]:
+                lines = received(manager)
+                assert lines in (["WATCHDOG=1"], ["STOPPING=1"])
             assert broker.process.wait(PATIENCE) == 0
         finally:
             broker.kill()

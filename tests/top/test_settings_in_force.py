@@ -27,15 +27,15 @@ async def listed(running: Running) -> dict[str, dict[str, Any]]:
 
 async def test_every_setting_is_listed_with_its_value(start: Start) -> None:
     running = await start(**users(), mqtt={"receive_maximum": 77})
-    found = await listed(running)
-    assert list(found) == list(OPTIONS)
-    assert found["mqtt.receive_maximum"] == {
+    rows = await listed(running)
+    assert list(rows) == list(OPTIONS)
+    assert rows["mqtt.receive_maximum"] == {
         "name": "mqtt.receive_maximum",
         "value": "77",
         "source": "default",
         "after_restart": "",
     }
-    for key, row in found.items():
+    for key, row in rows.items():
         secret = ("users", "password", "cluster.options", "amqtt.plugins", "shovels.password")
         if not key.startswith(secret):
             assert row["value"] == toml(OPTIONS[key].value_in(running.chosen)), key
@@ -43,11 +43,11 @@ async def test_every_setting_is_listed_with_its_value(start: Start) -> None:
 
 async def test_secrets_are_masked(start: Start) -> None:
     running = await start(**users(), user="boss", password="s3cret")
-    found = await listed(running)
-    assert found["password"]["value"] == '"********"'
-    assert "s3cret" not in json.dumps(found)
-    assert "argon2" not in json.dumps(found)
-    assert KNOWN["name"] in found["users"]["value"]
+    rows = await listed(running)
+    assert rows["password"]["value"] == '"********"'
+    assert "s3cret" not in json.dumps(rows)
+    assert "argon2" not in json.dumps(rows)
+    assert KNOWN["name"] in rows["users"]["value"]
 
 
 async def test_a_reload_changes_the_source_of_what_it_applied(start: Start) -> None:
@@ -57,11 +57,11 @@ async def test_a_reload_changes_the_source_of_what_it_applied(start: Start) -> N
     await running.reload(
         changed(changed(running.chosen, "log.level", "debug"), "amqp.heartbeat", 61)
     )
-    found = await listed(running)
-    assert found["log.level"]["value"] == '"debug"'
-    assert found["log.level"]["source"] == "/etc/trellis.toml"
-    assert found["log.level"]["after_restart"] == ""
-    assert found["amqp.heartbeat"] == before["amqp.heartbeat"] | {"after_restart": "61"}
+    rows = await listed(running)
+    assert rows["log.level"]["value"] == '"debug"'
+    assert rows["log.level"]["source"] == "/etc/trellis.toml"
+    assert rows["log.level"]["after_restart"] == ""
+    assert rows["amqp.heartbeat"] == before["amqp.heartbeat"] | {"after_restart": "61"}
 
 
 async def test_the_list_is_for_administrators(

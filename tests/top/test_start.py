@@ -94,8 +94,8 @@ def test_matcher_of_an_unsuitable_package_is_reported_with_a_remedy(
 
 def test_port_in_use_is_reported_with_a_remedy() -> None:
     with taken() as port:
-        said = complaint("--mqtt-host", "127.0.0.1", "--mqtt-port", str(port))
-    assert said == (
+        error = complaint("--mqtt-host", "127.0.0.1", "--mqtt-port", str(port))
+    assert error == (
         f"trellis: mqtt: 127.0.0.1 port {port} is in use; stop the program that has it, or set "
         "mqtt.port "
         "(TRELLIS_MQTT_PORT, --mqtt-port)"
@@ -103,9 +103,9 @@ def test_port_in_use_is_reported_with_a_remedy() -> None:
 
 
 def test_address_of_another_machine_is_reported_with_a_remedy() -> None:
-    said = complaint("--amqp-host", "192.0.2.1")
+    error = complaint("--amqp-host", "192.0.2.1")
     assert (
-        said == "trellis: amqp: 192.0.2.1 is not an address of this machine; "
+        error == "trellis: amqp: 192.0.2.1 is not an address of this machine; "
         "set amqp.host (TRELLIS_AMQP_HOST, --amqp-host)"
     )
 
@@ -114,8 +114,8 @@ def test_privileged_port_is_reported_with_a_remedy() -> None:
     unprivileged = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
     if not unprivileged.exists() or int(unprivileged.read_text()) <= 7:
         pytest.skip("every user may take every port here")
-    said = complaint("--metrics-host", "127.0.0.1", "--metrics-port", "7")
-    assert said == (
+    error = complaint("--metrics-host", "127.0.0.1", "--metrics-port", "7")
+    assert error == (
         "trellis: metrics: 127.0.0.1 port 7 may not be used by this user; set metrics.port "
         "(TRELLIS_METRICS_PORT, "
         "--metrics-port) to one above 1023"
@@ -160,9 +160,9 @@ def test_an_unreadable_password_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("secret\n")
     file.chmod(0)
-    said = complaint("--user", "admin", "--password-file", str(file))
+    error = complaint("--user", "admin", "--password-file", str(file))
     assert (
-        said
+        error
         == f"trellis: --password-file: password_file: {file} cannot be read (Permission denied)"
     )
 
@@ -190,17 +190,17 @@ def test_broken_file_of_the_generated_user_is_reported_with_a_remedy(
     (tmp_path / GENERATED_USER_FILE).write_bytes(content)
     with pytest.raises(SettingsError) as raised:
         authenticator_from_settings(without_users(tmp_path), tmp_path)
-    said = str(raised.value)
-    assert said.startswith(f"{tmp_path / GENERATED_USER_FILE}: ")
-    assert said.endswith("; delete the file to get a new password")
-    assert "\n" not in said
-    assert "secret" not in said
+    error = str(raised.value)
+    assert error.startswith(f"{tmp_path / GENERATED_USER_FILE}: ")
+    assert error.endswith("; delete the file to get a new password")
+    assert "\n" not in error
+    assert "secret" not in error
 
 
 def test_a_broken_file_of_the_generated_user_ends_the_start(tmp_path: Path) -> None:
     (tmp_path / GENERATED_USER_FILE).write_bytes(b"{")
-    said = complaint("--data-dir", str(tmp_path), "--auth-guest", "false")
-    assert said.startswith(f"trellis: {tmp_path / GENERATED_USER_FILE}: ")
+    error = complaint("--data-dir", str(tmp_path), "--auth-guest", "false")
+    assert error.startswith(f"trellis: {tmp_path / GENERATED_USER_FILE}: ")
 
 
 async def test_port_in_use_closes_all_other_ports(start: Start) -> None:

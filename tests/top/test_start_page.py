@@ -30,15 +30,15 @@ PATIENCE: Final = 10
 
 def block(kind: str) -> str:
     """Return the only fenced block of this kind in docs/start.md."""
-    (found,) = re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    return str(found)
+    (content,) = re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return str(content)
 
 
 def commands(*words: str) -> list[list[str]]:
     """Return the commands of docs/start.md that begin with these words."""
-    found = [command for command in COMMANDS if command[: len(words)] == [*words]]
-    assert found, words
-    return found
+    matching = [command for command in COMMANDS if command[: len(words)] == [*words]]
+    assert matching, words
+    return matching
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def test_the_commands_of_the_page(directory: Path, broker: BrokerProcess) -> Non
     with_client(directory, broker, given)
     words = ("peek", "temperatures", "--user", "ann", "--password-file", "ann.txt", "--json")
     rows = trellis(directory, http, *words)
-    found = [(row["routing_key"], row["payload"]) for row in json.loads(rows)]
-    assert found == [("plant.pump-7.temp", "21.5")]
+    messages = [(row["routing_key"], row["payload"]) for row in json.loads(rows)]
+    assert messages == [("plant.pump-7.temp", "21.5")]
 
 
 def with_client(directory: Path, broker: BrokerProcess, given: dict[str, str]) -> None:

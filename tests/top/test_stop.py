@@ -118,8 +118,10 @@ async def test_clients_that_ignore_the_close_are_named_and_not_waited_for() -> N
         assert await ended(process) == 0
         # The exit of the Python process takes up to 1.5 s.
         assert time.monotonic() - began < ANSWER_SECONDS + 1.5
-        [said] = [line for line in process.log.splitlines() if " stop_waits " in line]
-        assert "connections=2" in said and "clients=amqp" in said and ":guest" in said
+        [stop_line] = [line for line in process.log.splitlines() if " stop_waits " in line]
+        assert (
+            "connections=2" in stop_line and "clients=amqp" in stop_line and ":guest" in stop_line
+        )
         # The MQTT client's link, which has sent its last bytes, may have ended after LINGER_MS.
         assert "stopped aborted=1" in process.log or "stopped aborted=2" in process.log
         for client in deaf:

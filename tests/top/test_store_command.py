@@ -50,14 +50,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "", "q", f"body {serial}".encode(), pika.BasicProperties(delivery_mode=2)
             )
             channel.basic_publish("", "events", f"row {serial}".encode())
-        code, said, errors = store("backup", directory.parent / "copy", "--data-dir", directory)
+        code, output, errors = store("backup", directory.parent / "copy", "--data-dir", directory)
         assert (
             code == 0
-            and said.endswith(f"bytes copied to {directory.parent / 'copy'}\n")
+            and output.endswith(f"bytes copied to {directory.parent / 'copy'}\n")
             and errors == ""
         )
-        code, said, errors = store("verify", "--data-dir", directory)
-        assert (code, said) == (1, "")
+        code, output, errors = store("verify", "--data-dir", directory)
+        assert (code, output) == (1, "")
         assert errors == (
             f"trellis: the data directory '{directory}' is in use by process {broker.process.pid}; "
             "one process at a time may use it\n"
@@ -67,24 +67,26 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_verify_accepts_the_files_of_a_broker_and_of_a_backup(home: Path) -> None:
     for directory in (home, home.parent / "copy"):
-        code, said, errors = store("verify", "--data-dir", directory)
+        code, output, errors = store("verify", "--data-dir", directory)
         assert (
             (code, errors) == (0, "")
-            and said.startswith(f"fine: {directory / CATALOG}: 3 definitions\n")
-            and "no damage found" in said
+            and output.startswith(f"fine: {directory / CATALOG}: 3 definitions\n")
+            and "no damage found" in output
         )
-        assert f"fine: streams/%2F/events: 1 segments, {COUNT} rows up to offset {COUNT}, " in said
+        assert (
+            f"fine: streams/%2F/events: 1 segments, {COUNT} rows up to offset {COUNT}, " in output
+        )
 
 
 def test_a_dump_shows_definitions_and_records_and_bodies_when_asked(home: Path) -> None:
-    code, said, errors = store("dump", "--data-dir", home)
+    code, output, errors = store("dump", "--data-dir", home)
     assert (
         (code, errors) == (0, "")
-        and " queue vhost=/ name='q' " in said
-        and said.count(" kept ") == COUNT
-        and "body 7" not in said
+        and " queue vhost=/ name='q' " in output
+        and output.count(" kept ") == COUNT
+        and "body 7" not in output
     )
-    assert f" extended stream=2 end={COUNT}\n" in said
+    assert f" extended stream=2 end={COUNT}\n" in output
     assert store("dump", "--contents", "--data-dir", home)[1].count("body ") == COUNT
 
 
@@ -104,16 +106,16 @@ def test_damage_is_found_and_repaired(home: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[data.index(b"body 7")] ^= 0xFF
     segment.write_bytes(bytes(data))
-    code, said, errors = store("verify", "--data-dir", home)
-    assert (code, errors) == (1, "") and "quarantined: " in said and "damaged parts: 1;" in said
-    code, said, errors = store("verify", "--data-dir", home, "--json")
-    answer = json.loads(said)
+    code, output, errors = store("verify", "--data-dir", home)
+    assert (code, errors) == (1, "") and "quarantined: " in output and "damaged parts: 1;" in output
+    code, output, errors = store("verify", "--data-dir", home, "--json")
+    answer = json.loads(output)
     assert (code, errors, answer["damaged"]) == (1, "", 1)
     assert {finding["kind"] for finding in answer["findings"]} == {"fine", "quarantined"}
-    code, said, errors = store("repair", "--data-dir", home)
+    code, output, errors = store("repair", "--data-dir", home)
     assert (
         (code, errors) == (0, "")
-        and "rewritten without the damage" in said
+        and "rewritten without the damage" in output
         and (home / LOG / "quarantine").is_dir()
     )
     assert store("verify", "--data-dir", home)[0] == 0
@@ -125,20 +127,20 @@ def test_damage_in_a_stream_is_found_and_repaired(home: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 0xFF
     segment.write_bytes(bytes(data))
-    code, said, errors = store("verify", "--data-dir", home)
+    code, output, errors = store("verify", "--data-dir", home)
     assert (
         (code, errors) == (1, "")
-        and f"quarantined: streams/%2F/events/{segment.name} at " in said
-        and "damaged parts: 1;" in said
+        and f"quarantined: streams/%2F/events/{segment.name} at " in output
+        and "damaged parts: 1;" in output
     )
-    code, said, errors = store("repair", "--data-dir", home)
+    code, output, errors = store("repair", "--data-dir", home)
     assert (code, errors) == (
         0,
         "",
-    ) and f"copied to {segment.parent}/quarantine/{segment.name}-" in said
+    ) and f"copied to {segment.parent}/quarantine/{segment.name}-" in output
     assert json.loads(store("repair", "--data-dir", home, "--json")[1])["findings"]
-    code, said, errors = store("verify", "--data-dir", home)
-    assert (code, errors) == (0, "") and "fine: streams/%2F/events: " in said
+    code, output, errors = store("verify", "--data-dir", home)
+    assert (code, errors) == (0, "") and "fine: streams/%2F/events: " in output
 
 
 def test_errors_name_missing_files(tmp_path: Path) -> None:
@@ -179,6 +181,6 @@ def test_a_directory_of_a_cluster_is_not_repaired(tmp_path: Path) -> None:
     catalog = Catalog(str(tmp_path / CATALOG))
     catalog.write([], 0, b"state")
     catalog.close()
-    code, said, errors = store("repair", "--data-dir", tmp_path)
-    assert (code, said) == (1, "")
+    code, output, errors = store("repair", "--data-dir", tmp_path)
+    assert (code, output) == (1, "")
     assert "belongs to a node of a cluster" in errors

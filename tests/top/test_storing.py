@@ -31,9 +31,9 @@ def at(directory: Path, **store: int) -> dict[str, Any]:
 
 
 def of(running: Running) -> DurableStoreWriter:
-    found = running.node.store_writer
-    assert isinstance(found, DurableStoreWriter)
-    return found
+    writer = running.node.store_writer
+    assert isinstance(writer, DurableStoreWriter)
+    return writer
 
 
 async def confirming(running: Running, queue: str = "q") -> Amqp0:
@@ -63,13 +63,13 @@ async def confirmed(client: Amqp0, number: int) -> None:
 async def bodies(client: Amqp0, queue: str, count: int) -> list[bytes]:
     """Read and acknowledge a number of messages of a queue."""
     await client.socket.send(marshal(1, spec.Basic.Consume(queue=queue, consumer_tag=queue)))
-    found: list[bytes] = []
-    while len(found) < count:
+    received: list[bytes] = []
+    while len(received) < count:
         frame = await client.frame()
         if isinstance(frame, pamqp.body.ContentBody):
-            found.append(frame.value)
+            received.append(frame.value)
     await client.socket.send(marshal(1, spec.Basic.Ack(count, True)))
-    return found
+    return received
 
 
 async def test_a_slow_disk_holds_back_confirms_and_nothing_else(
@@ -317,11 +317,11 @@ async def test_files_that_could_not_be_removed_are_removed_by_an_idle_broker(
 ) -> None:
     monkeypatch.setattr(storing, "LOOK_SECONDS", 0.01)
     disk = HandledDisk()
-    asked = 0
+    removals = 0
 
     def refuse(operation: str, path: str) -> int:
-        nonlocal asked
-        asked += operation == "remove"
+        nonlocal removals
+        removals += operation == "remove"
         return errno.EPERM if operation == "remove" and path.endswith(".log") else 0
 
     running = await start(disk=disk, **at(tmp_path, **SMALL))
@@ -332,8 +332,8 @@ async def test_files_that_could_not_be_removed_are_removed_by_an_idle_broker(
     await client.call(spec.Queue.Purge(queue="q"), spec.Queue.PurgeOk)
     log = of(running).durable.log
     await running.until(lambda: log.size < 2 * SMALL["segment"] and len(log.leftover) > 0)
-    before = asked
-    await running.until(lambda: asked > before + 20)
+    before = removals
+    await running.until(lambda: removals > before + 20)
     lines = [record.getMessage() for record in caplog.records]
     assert sum("cannot remove" in line for line in lines) < 10, "no line for each attempt"
     disk.refuse = lambda operation, path: 0
@@ -437,7 +437,7 @@ async def test_a_disk_that_fails_ends_the_broker_and_nothing_is_confirmed_any_mo
     client = await confirming(running)
     await publish(client, b"before")
     await confirmed(client, 1)
-    disk.refuse = lambda asked, path: errno.EIO if asked == operation else 0
+    disk.refuse = lambda attempt, path: errno.EIO if attempt == operation else 0
     await publish(client, b"lost", b"lost too")
     close = await client.expect(spec.Connection.Close)  # No confirm comes before connection.close.
     assert close.reply_code == 320

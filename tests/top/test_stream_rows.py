@@ -34,12 +34,12 @@ async def rows(broker: Running, query: str, user: str = "admin") -> tuple[int, A
 
 
 async def test_rows_are_read_from_an_offset_and_from_a_time(broker: Running) -> None:
-    status, found = await rows(broker, "offset=2&count=3")
+    status, read_rows = await rows(broker, "offset=2&count=3")
     assert status == 200
-    assert [(row["offset"], row["payload"]) for row in found] == [
+    assert [(row["offset"], row["payload"]) for row in read_rows] == [
         (number, f"row {number}") for number in (2, 3, 4)
     ]
-    first = found[0]
+    first = read_rows[0]
     assert (first["exchange"], first["routing_key"], first["publisher"]) == ("", "rows", "admin")
     assert first["properties"] == {"message_id": "m2", "headers": {"n": 2}}
     assert (first["payload_encoding"], first["payload_bytes"]) == ("string", 5)
@@ -65,8 +65,8 @@ async def test_rows_are_read_with_read_permission_only(broker: Running) -> None:
         ("time=soon", 400, "'time' is not a number"),
         ("encoding=hex", 400, "'encoding' is 'hex'"),
     ):
-        found, answer = await rows(broker, query)
-        assert (found, reason in answer["reason"]) == (status, True), answer
+        code, answer = await rows(broker, query)
+        assert (code, reason in answer["reason"]) == (status, True), answer
     assert (await api(broker, "GET", "streams/rows?queue=copies"))[0] == 404
     assert (await api(broker, "GET", "streams/rows?queue=absent"))[0] == 404
     ann = {"password": "known", "tags": "management"}

@@ -267,13 +267,13 @@ async def test_tls_failure_is_a_debug_line(
     client = await running.socket("mqtts")
     await client.send(connect_packet("plain"))
     await client.read_to_end()
-    (said,) = [
+    (line,) = [
         record.getMessage()
         for record in caplog.records
         if record.getMessage().startswith("tls_failed")
     ]
-    assert said.startswith("tls_failed listener=mqtts peer=127.0.0.1:")
-    assert " reason=not_tls error=" in said
+    assert line.startswith("tls_failed listener=mqtts peer=127.0.0.1:")
+    assert " reason=not_tls error=" in line
 
 
 async def test_refused_client_is_no_tls_failure(start: Start, authority: Authority) -> None:

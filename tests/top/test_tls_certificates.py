@@ -77,12 +77,12 @@ async def test_a_certificate_that_names_no_user_is_no_login(
 
 
 @pytest.mark.parametrize(
-    ("asked", "named", "user"), [(True, "known", "known"), (False, "known", "")]
+    ("certificate_user", "named", "user"), [(True, "known", "known"), (False, "known", "")]
 )
 async def test_a_certificate_is_an_mqtt_user_only_when_that_is_set(
-    start: Start, authority: Authority, asked: bool, named: str, user: str
+    start: Start, authority: Authority, certificate_user: bool, named: str, user: str
 ) -> None:
-    running = await start(**mutual(authority, "required", certificate_user=asked))
+    running = await start(**mutual(authority, "required", certificate_user=certificate_user))
     client = Mqtt0(
         await running.tls("mqtts", authority.client(authority.sign("x", common_name=named)))
     )
@@ -218,14 +218,14 @@ def wrong_files(authority: Authority) -> dict[str, tuple[dict[str, Any], str]]:
     ],
 )
 def test_wrong_files_are_told_in_one_line(authority: Authority, case: str) -> None:
-    tls, said = wrong_files(authority)[case]
+    tls, error = wrong_files(authority)[case]
     chosen = settings(
         mqtts={"enabled": True, "client_certificate": "required"},
         tls={"ca": str(authority.file)} | tls,
     )
     with pytest.raises(SettingsError) as raised:
         Certificates(chosen)
-    assert str(raised.value).startswith(said), raised.value
+    assert str(raised.value).startswith(error), raised.value
     assert "\n" not in str(raised.value)
 
 

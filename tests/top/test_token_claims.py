@@ -17,6 +17,7 @@ from joserfc.jwk import KeySet
 
 from broker.access.identity import READ_ALL, READ_NONE, READ_SOME, Identity
 from broker.access.roles import RoleGrant
+from broker.access.rules import DENY_ALL
 from protocols.amqp.connection.handshake import GREETING
 from tests.clients import marshal, start_ok
 from tests.top.commands import Commands
@@ -25,7 +26,7 @@ from tests.top.providers import rsa_key, signed
 from tests.top.running import Running
 from tests.top.test_api import users
 from tests.wire.mqtt5.client import read
-from trellis.auth.tokens.claims import DENY_ALL, ClaimMapping, claim
+from trellis.auth.tokens.claims import ClaimMapping, claim
 from trellis.auth.tokens.identity import TokenIdentity
 from trellis.auth.tokens.refusal import TokenRefused
 from trellis.auth.tokens.scopes import Glob
@@ -43,9 +44,9 @@ def user_of(claims: dict[str, Any], **settings: Any) -> TokenIdentity:
 
 
 def within(identity: TokenIdentity, vhost: str = "/", client_id: str = "c") -> Identity:
-    found = identity.for_vhost(vhost, client_id)
-    assert found is not None and identity.for_vhost(vhost, client_id) is found
-    return found
+    narrowed = identity.for_vhost(vhost, client_id)
+    assert narrowed is not None and identity.for_vhost(vhost, client_id) is narrowed
+    return narrowed
 
 
 # -- patterns of scopes
@@ -119,8 +120,8 @@ def test_scopes_come_from_several_claims_and_aliases() -> None:
 def test_a_placeholder_is_one_word_taken_literally(
     scope: str, claims: dict[str, Any], expected: str | None
 ) -> None:
-    found = user_of(claims, grants=(scope,)).grants.scopes
-    assert [one.text for one in found] == ([expected] if expected else [])
+    scopes = user_of(claims, grants=(scope,)).grants.scopes
+    assert [one.text for one in scopes] == ([expected] if expected else [])
 
 
 @given(LETTERS)
@@ -205,6 +206,7 @@ def test_a_deny_rule_with_a_missing_claim_denies_all_values() -> None:
         {"pub": 7},
         ["reserve client x"],
         ["allow all a/#/b"],
+        ["allow all a/{user}"],
         ["allow all a"] * 201,
     ],
 )

@@ -37,10 +37,10 @@ Run = Callable[..., Any]
 
 @pytest_asyncio.fixture
 async def provider() -> AsyncIterator[Provider]:
-    made = Provider(ONE)
-    await made.start()
-    yield made
-    await made.stop()
+    provider = Provider(ONE)
+    await provider.start()
+    yield provider
+    await provider.stop()
 
 
 async def code_of(running: Running, token: str) -> int:
@@ -199,7 +199,7 @@ async def test_a_faulty_answer_is_refused_with_a_reason(
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("fields", "reason"),
     [
         ({"issuer": "https://other.example"}, "names the issuer 'https://other.example'"),
         ({}, "the field `jwks_uri` must be a URL"),
@@ -208,9 +208,9 @@ async def test_a_faulty_answer_is_refused_with_a_reason(
     ],
 )
 async def test_a_discovery_document_must_name_the_issuer_and_a_safe_url(
-    provider: Provider, found: dict[str, str], reason: str
+    provider: Provider, fields: dict[str, str], reason: str
 ) -> None:
-    body = json.dumps({"issuer": provider.issuer} | found).encode()
+    body = json.dumps({"issuer": provider.issuer} | fields).encode()
     provider.answers = lambda path: answer_of(body)
     fetcher = KeyFetcher(Jwt(issuer=provider.issuer, discovery=True))
     with pytest.raises(FetchError, match=reason):
@@ -375,9 +375,9 @@ def test_random_key_ids_do_not_make_the_broker_fetch_without_end() -> None:
         kids = itertools.count()
         for _ in range(60):
             clock.loop.ahead += 1
-            asked = [clock.ask(f"{header(f'k{next(kids)}')}.{body}") for _ in range(50)]
+            logins = [clock.ask(f"{header(f'k{next(kids)}')}.{body}") for _ in range(50)]
             await clock.settle()
-            assert all(one and one[0].identity is None for one in asked)
+            assert all(one and one[0].identity is None for one in logins)
             assert (await clock.judge(signed(ONE))).identity is not None
         assert clock.provider.fetches <= 1 + 60 // 10 + 1
         assert clock.authenticator.refused == {"kid": 3_000}
@@ -393,17 +393,17 @@ def header(kid: str) -> str:
 def test_the_number_of_logins_that_wait_is_bounded_and_each_gets_a_verdict() -> None:
     async def steps() -> None:
         clock = Clock(opened=False)
-        asked = [clock.ask(signed_once()) for _ in range(WAITING_MAX + 50)]
+        logins = [clock.ask(signed_once()) for _ in range(WAITING_MAX + 50)]
         assert clock.source.waiting == WAITING_MAX
-        assert sum(bool(one) for one in asked) == 50
-        assert all(one[0].busy for one in asked if one)
+        assert sum(bool(one) for one in logins) == 50
+        assert all(one[0].busy for one in logins if one)
         clock.provider.gate.set()
         await clock.settle()
         # Few logins are verified in each turn.
         assert clock.source.waiting > WAITING_MAX // 2
         while clock.source.waiting:  # noqa: ASYNC110 - counts turns of the loop
             await asyncio.sleep(0)
-        assert sum(one[0].identity is not None for one in asked) == WAITING_MAX
+        assert sum(one[0].identity is not None for one in logins) == WAITING_MAX
         assert (await clock.judge(signed(ONE))).identity is not None
 
     token = signed(ONE)
@@ -428,18 +428,18 @@ def test_logins_with_an_unknown_key_are_busy_while_the_provider_may_have_the_key
         clock.provider.keys = [TWO]
         clock.provider.gate.clear()
         token = signed(TWO)
-        asked = [clock.ask(token) for _ in range(WAITING_MAX + 20)]
-        (refused,) = asked[-1]
+        logins = [clock.ask(token) for _ in range(WAITING_MAX + 20)]
+        (refused,) = logins[-1]
         assert refused.busy and refused.details.startswith(
             "invalid token: no key has the token's key ID (kid)"
         )
         assert "and the keys are being renewed" in refused.details
-        assert sum(bool(one) for one in asked) == 20 and all(one[0].busy for one in asked if one)
+        assert sum(bool(one) for one in logins) == 20 and all(one[0].busy for one in logins if one)
         clock.provider.gate.set()
         await clock.settle()
         while clock.source.waiting:  # noqa: ASYNC110 - counts turns of the loop
             await asyncio.sleep(0)
-        assert sum(one[0].identity is not None for one in asked) == WAITING_MAX
+        assert sum(one[0].identity is not None for one in logins) == WAITING_MAX
         # The keys are known now: a token with another key is invalid.
         assert not (await clock.judge(signed(ONE))).busy
         clock.provider.keys, clock.provider.away = [ONE], True

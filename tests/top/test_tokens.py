@@ -40,15 +40,15 @@ def token(
     without: str = "",
     **claims: Any,
 ) -> str:
-    said = {
+    payload = {
         "sub": "ann",
         "aud": "trellis",
         "exp": int(time.time()) + 100,
         "scope": EVERYTHING,
     } | claims
-    said.pop(without, None)
+    payload.pop(without, None)
     return jwt.encode(
-        {"alg": algorithm} | ({"kid": kid} if kid else {}), said, key, algorithms=[algorithm]
+        {"alg": algorithm} | ({"kid": kid} if kid else {}), payload, key, algorithms=[algorithm]
     )
 
 
@@ -194,7 +194,7 @@ def test_keys_are_pem_or_a_jwks_and_a_token_may_name_none(keys: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "error"),
     [
         (None, "No such file"),
         ("", "holds 0 keys"),
@@ -206,11 +206,11 @@ def test_keys_are_pem_or_a_jwks_and_a_token_may_name_none(keys: Path, tmp_path: 
         ),
     ],
 )
-def test_invalid_key_file_is_reported(tmp_path: Path, content: str | None, said: str) -> None:
+def test_invalid_key_file_is_reported(tmp_path: Path, content: str | None, error: str) -> None:
     file = tmp_path / "keys"
     if content is not None:
         file.write_text(content)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=error):
         Tokens(Jwt(keys=str(file)))
 
 

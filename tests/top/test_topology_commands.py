@@ -98,22 +98,22 @@ async def test_the_deletion_of_a_queue_first_says_what_is_lost(
     client = await broker.amqp()
     await client.call(spec.Basic.Qos(prefetch_count=2), spec.Basic.QosOk)
     await client.call(spec.Basic.Consume(queue="orders"), spec.Basic.ConsumeOk)
-    code, out, asked = await commands.run("queues", "delete", "orders")
+    code, out, question = await commands.run("queues", "delete", "orders")
     assert (code, out) == (2, "")
-    assert without_rates(asked) == (
+    assert without_rates(question) == (
         "queue 'orders' is deleted with 1,240 messages, of which consumers hold 2\n"
         "1 consumer is cancelled\n"
         "1 binding is removed: 'order.*' from 'amq.topic'\n"
         "messages become unroutable: 1,236 in the last hour\n" + UNASKED
     )
-    found = re.search(r"^([0-9.,]+) messages/s become unroutable: ", asked, re.MULTILINE)
-    assert found is not None and 0 < float(found[1].replace(",", "")) <= 1_236
+    rate = re.search(r"^([0-9.,]+) messages/s become unroutable: ", question, re.MULTILINE)
+    assert rate is not None and 0 < float(rate[1].replace(",", "")) <= 1_236
     assert "orders" in broker.node.broker.vhosts["/"].queues
     assert "in use" in await commands.fails("queues", "delete", "orders", "--if-unused", "--yes")
     commands.terminal = Terminal("y\n")
-    code, out, asked = await commands.run("queues", "delete", "orders")
+    code, out, question = await commands.run("queues", "delete", "orders")
     assert (code, out) == (0, "deleted queue 'orders' with 1,240 messages\n")
-    assert asked.endswith("Continue? [y/N] ")
+    assert question.endswith("Continue? [y/N] ")
     assert "orders" not in broker.node.broker.vhosts["/"].queues
     commands.terminal = None
     assert await commands.json("queues", "delete", "copies", "--yes") == {
@@ -123,7 +123,7 @@ async def test_the_deletion_of_a_queue_first_says_what_is_lost(
         "changed": True,
     }
     assert await commands.fails("queues", "delete", "orders", "--yes") == (
-        "trellis: no queue 'orders' in vhost '/'\n"
+        "trellis: no queue 'orders' in vhost '/'; next: trellis list queues\n"
     )
 
 
@@ -139,9 +139,9 @@ async def test_the_deletion_of_exchanges_and_bindings_says_who_loses_messages(
     await commands.out("bindings", "declare", "plant", "temps", "*.temp")
     await publish(broker, "plant", "7.temp", 300)
     await publish(broker, "plant", "7.load", 20)
-    code, out, asked = await commands.run("bindings", "delete", "plant", "temps", "*.temp")
+    code, out, question = await commands.run("bindings", "delete", "plant", "temps", "*.temp")
     assert (code, out) == (2, "")
-    assert re.sub(r"last [0-9.]+ (ms|s)", "last hour", without_rates(asked)) == (
+    assert re.sub(r"last [0-9.]+ (ms|s)", "last hour", without_rates(question)) == (
         "binding '*.temp' of exchange 'plant' to queue 'temps' is deleted\n"
         "no message of the last hour would have become unroutable\n"
         "queue 'temps' loses messages: 300 in the last hour\n"
@@ -151,8 +151,8 @@ async def test_the_deletion_of_exchanges_and_bindings_says_who_loses_messages(
         await api(
             broker, "POST", "bindings/%2F/e/plant/q/rest", {"routing_key": f"unused.{number}"}
         )
-    code, out, asked = await commands.run("exchanges", "delete", "plant")
-    assert without_rates(asked) == (
+    code, out, question = await commands.run("exchanges", "delete", "plant")
+    assert without_rates(question) == (
         "exchange 'plant' is deleted; its publishers get the error 404, which ends the channel\n"
         "7 bindings are removed: '*.temp' to 'temps', 'unused.0' to 'rest', 'unused.1' to 'rest', "
         "'unused.2' to 'rest', 'unused.3' to 'rest' and 2 more\n"
@@ -182,9 +182,9 @@ async def test_the_deletion_of_a_session_says_which_messages_become_unroutable(
     screen = await broker.mqtt("screen", user="known/known")
     await screen.subscribe("plant/#")
     await publish(broker, "amq.topic", "plant.7", 12)
-    code, _, asked = await commands.run("sessions", "delete", "screen")
+    code, _, question = await commands.run("sessions", "delete", "screen")
     assert code == 2
-    assert without_rates(asked) == (
+    assert without_rates(question) == (
         "session 'screen' ends: its client is disconnected, 1 subscription ends, and 0 messages "
         "are discarded\nmessages become unroutable: 12 in the last hour\n" + UNASKED
     )
@@ -197,10 +197,10 @@ async def test_a_user_that_may_not_see_the_topics_gets_the_rest_of_the_consequen
     await api(broker, "PUT", "users/ann", {"password": "known", "tags": "management"})
     rights = dict.fromkeys(("configure", "write", "read"), ".*")
     await api(broker, "PUT", "permissions/%2F/ann", rights)
-    code, _, asked = await commands.run("queues", "delete", "q", user="ann")
+    code, _, question = await commands.run("queues", "delete", "q", user="ann")
     assert code == 2
-    assert asked.startswith(
+    assert question.startswith(
         "queue 'q' is deleted with 0 messages\nthe number of messages that become unroutable is "
         "unknown: user 'ann' lacks the tag 'administrator' or 'monitoring'"
-    ), asked
+    ), question
     assert (await commands.run("queues", "delete", "q", "--yes", user="ann"))[0] == 0

@@ -259,14 +259,14 @@ async def test_the_example_of_the_page(
     broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
-    found = re.search(
+    example = re.search(
         r"^    \.run/bin/trellis (trace .+)\n\n((?:    .*\n)+)", page, flags=re.MULTILINE
     )
-    assert found is not None
+    assert example is not None
     client = asyncio.create_task(consume_and_publish(broker))
-    _, out, err = await Commands(broker, capsys, monkeypatch).run(*shlex.split(found[1]))
+    _, out, err = await Commands(broker, capsys, monkeypatch).run(*shlex.split(example[1]))
     await client
-    shown = "".join(line[4:] + "\n" for line in found[2].splitlines())
+    shown = "".join(line[4:] + "\n" for line in example[2].splitlines())
     assert anonymous(err + out).replace("'anonymous'", "'ann'").replace(
         "client test", "client logger"
     ) == anonymous(shown)

@@ -203,8 +203,8 @@ async def test_a_request_that_is_no_upgrade_is_closed_and_counted(start: Start) 
         before = refused.get(reason, 0)
         client = await running.socket("ws")
         await client.send(data)
-        said = await client.read_to_end()
-        assert said.startswith(answer) and bool(said) == bool(answer), name
+        response = await client.read_to_end()
+        assert response.startswith(answer) and bool(response) == bool(answer), name
         assert refused.get(reason, 0) == before + 1, name
     await leaks.check()
     page = await running.scrape()

@@ -194,14 +194,33 @@ async def test_a_session_whose_client_is_away(broker: Running) -> None:
         session.inbox for session in broker.node.mqtt.sessions.all() if session.name == "device"
     )
     await broker.until(lambda: inbox.depth == 1)
-    _, findings = await why(broker, "clients/device")
+    answer, findings = await why(broker, "clients/device")
     assert findings["away"] == (
-        "the client is not connected; its session keeps 1 subscription and 1 message for it"
+        "the client is not connected; its session keeps 1 subscription and 1 message for it; if "
+        "the client will not return, `trellis sessions delete device` ends the session"
     )
+    assert [one["next"] for one in answer["findings"] if one["problem"] == "away"] == [
+        "trellis list sessions --filter client_id=device --watch"
+    ]
+    parsed("trellis sessions delete device")
     assert findings["missed"].endswith("no session keeps (publish with QoS 1): 1")
     assert (await of_queue(broker, inbox.name))["no_consumer"] == (
         "no client of the session is connected, and 1 message waits"
     )
+
+
+async def test_the_operators_own_refused_requests_are_no_problem_of_a_client(
+    broker: Running,
+) -> None:
+    await (await broker.amqp()).queue("q")
+    assert (await api(broker, "DELETE", "queues/%2F/absent"))[0] == 404
+    assert (await api(broker, "GET", "users", user="known"))[0] == 403
+    for name in ("known", "127.0.0.1"):
+        answer, findings = await why(broker, f"clients/{name}")
+        assert [one["problem"] for one in answer["findings"]] == ["http_refused"], name
+        assert "for user 'known' from 127.0.0.1" in findings["http_refused"]
+    # Only the operator's requests have the name of the operator.
+    assert (await api(broker, "GET", "why/clients/admin"))[0] == 404
 
 
 async def test_unknown_objects_and_wrong_questions(broker: Running) -> None:
@@ -270,7 +289,7 @@ async def test_the_command_prints_problems_and_the_next_command(
     ("words", "reason", "lists"),
     [
         (("queue", "absent"), "there is no queue 'absent' in vhost '/'", "list queues"),
-        (("queue", "q", "--vhost", "absent"), "there is no vhost 'absent'", "list queues"),
+        (("queue", "q", "--vhost", "absent"), "there is no vhost 'absent'", "vhosts list"),
         (("client", "absent"), "no client is known as 'absent'", "list connections"),
         (("topic", "t", "--vhost", "absent"), "there is no vhost 'absent'", "vhosts list"),
         (("topic", "t", "--publisher", "absent"), "there is no user 'absent'", "users list"),

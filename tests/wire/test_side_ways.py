@@ -81,9 +81,9 @@ def test_topic_rules_hold_on_every_way_into_a_topic_exchange(way: str) -> None:
     client = client_of(MINE, "allow subscribe #")
     *before, last = WAYS[way]
     assert not [one for one in names(client.send(*before)) if one.endswith("Close")]
-    found = refusal(client.send(last))
-    assert (found.scope, found.code) == ("channel", 403)
-    assert "topic rules" in found.text and "'u'" in found.text
+    error = refusal(client.send(last))
+    assert (error.scope, error.code) == ("channel", 403)
+    assert "topic rules" in error.text and "'u'" in error.text
     vhost = client.world.vhost
     assert "own" not in vhost.queues
     assert "own" not in vhost.exchanges or not vhost.exchanges["own"].bindings
@@ -211,15 +211,15 @@ def test_a_policy_that_another_one_hides_is_judged_too() -> None:
     add_policy(client, DEAD_LETTERS, "hidden")
     add_policy(client, {"dead-letter-exchange": "amq.fanout"}, "first", 1)
     arguments: Any = {"x-dead-letter-routing-key": "secret.a"}
-    found = refusal(client.send(Q.Declare(queue="own", arguments=arguments)))
-    assert found.code == 403 and "policy 'hidden'" in found.text
+    error = refusal(client.send(Q.Declare(queue="own", arguments=arguments)))
+    assert error.code == 403 and "policy 'hidden'" in error.text
 
 
 def test_an_exchange_is_judged_with_the_alternate_exchange_of_its_policy() -> None:
     client = client_of(MINE)
     add_policy(client, {"alternate-exchange": "amq.topic"})
-    found = refusal(client.send(X.Declare(exchange="own", exchange_type="fanout")))
-    assert found.code == 403 and "policy 'p'" in found.text
+    error = refusal(client.send(X.Declare(exchange="own", exchange_type="fanout")))
+    assert error.code == 403 and "policy 'p'" in error.text
     client = client.world.amqp(user="u")
     other: Any = {"alternate-exchange": "amq.fanout"}
     steps = [
@@ -262,8 +262,8 @@ def test_the_target_of_a_way_cannot_become_a_topic_exchange(reference: str, agai
     way, removal = REFERENCES[reference]
     steps = [FANOUT, way, X.Delete(exchange="ev")]
     assert not [one for one in names(client.send(*steps)) if one.endswith("Close")]
-    found = refusal(client.send(again))
-    assert found.code == 403 and "topic rules" in found.text and "'own'" in found.text
+    error = refusal(client.send(again))
+    assert error.code == 403 and "topic rules" in error.text and "'own'" in error.text
     assert "ev" not in client.world.vhost.exchanges
     client = client.world.amqp(user="u")
     # The user may declare `ev` with another type, and with the type topic once no method names it.
@@ -275,8 +275,8 @@ def test_the_target_of_a_way_cannot_become_a_topic_exchange(reference: str, agai
 def test_the_target_of_a_policy_cannot_become_a_topic_exchange(key: str) -> None:
     client = client_of(MINE)
     add_policy(client, {key: "ev"})
-    found = refusal(client.send(TOPIC))
-    assert found.code == 403 and "policy 'p'" in found.text
+    error = refusal(client.send(TOPIC))
+    assert error.code == 403 and "policy 'p'" in error.text
     client = client.world.amqp(user="u")
     client.world.vhost.applied_policies.clear_policy("p")
     assert names(client.send(TOPIC)) == ["Exchange.DeclareOk"]
@@ -294,8 +294,8 @@ def test_dead_letters_of_a_deleted_queue_count_until_they_are_published() -> Non
     assert [queue.name for queue in vhost.moves] == ["own"]
     *deleted, close = client.send(Q.Delete(queue="own"), X.Delete(exchange="ev"), TOPIC)
     assert names(deleted) == ["Queue.DeleteOk", "Exchange.DeleteOk"]
-    found = refusal([close])
-    assert found.code == 403 and "queue 'own'" in found.text
+    error = refusal([close])
+    assert error.code == 403 and "queue 'own'" in error.text
     assert "own" not in vhost.queues
     client.world.settle(client.connection)
     assert not vhost.moves

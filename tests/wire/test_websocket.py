@@ -93,10 +93,10 @@ def frame(
 def ours(chunks: list[bytes]) -> Heard:
     layer = opened()
     data = b"".join(layer.receive(chunk) for chunk in chunks)
-    return Heard(data, *said(b"".join(layer.send([]))))
+    return Heard(data, *control_frames(b"".join(layer.send([]))))
 
 
-def said(data: bytes) -> tuple[bytes | None, int | None]:
+def control_frames(data: bytes) -> tuple[bytes | None, int | None]:
     """Return the last pong and the close code of a server, as `websockets` reads them."""
     client = ClientProtocol(parse_uri("ws://localhost/ws"), state=State.OPEN)
     client.receive_data(data)
@@ -120,7 +120,7 @@ def theirs_websockets(chunks: list[bytes]) -> Heard:
         for event in server.events_received()
         if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT)
     )
-    return Heard(data, *said(b"".join(server.data_to_send())))
+    return Heard(data, *control_frames(b"".join(server.data_to_send())))
 
 
 def theirs_wsproto(chunks: list[bytes]) -> Heard:
@@ -315,7 +315,7 @@ def test_output_of_a_turn_is_one_frame_for_both_libraries(parts: list[bytes], pi
 def test_the_end_of_a_connection_is_a_close_frame(reason: str, code: int) -> None:
     layer = opened()
     layer.close(reason)
-    assert said(b"".join(layer.send([b"last"])))[1] == code
+    assert control_frames(b"".join(layer.send([b"last"])))[1] == code
     layer.close("again")
     assert layer.send([b"more"]) == []
 
@@ -442,7 +442,7 @@ REFUSED: Final = {
 
 
 @pytest.mark.parametrize(
-    ("configured", "asked", "served"),
+    ("configured", "path", "served"),
     [
         ("/ws", b"/ws", True),
         ("/ws", b"/mqtt", True),
@@ -453,9 +453,9 @@ REFUSED: Final = {
         ("/bus", b"/ws", False),
     ],
 )
-def test_the_paths_of_the_websocket(configured: str, asked: bytes, served: bool) -> None:
+def test_the_paths_of_the_websocket(configured: str, path: bytes, served: bool) -> None:
     layer = WebSocketLayer(OriginPolicy(configured, []), Peer(), WebSocketTally())
-    layer.receive(REQUEST.replace(b"/ws", asked) + b"\r\n")
+    layer.receive(REQUEST.replace(b"/ws", path) + b"\r\n")
     assert layer.open is served
 
 

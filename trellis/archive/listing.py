@@ -33,7 +33,7 @@ class StreamListing:
         self._files: dict[str, list[ArchivedFile]] = {}
         self._lock = threading.RLock()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop all cached listings, because files were removed, or may have been added."""
         with self._lock:
             self._days = None

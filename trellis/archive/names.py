@@ -53,16 +53,16 @@ def day_of(micros: int) -> str:
 
 def parse_day(name: str) -> str | None:
     """Return the day of a directory `day=...`; None if the name has another form."""
-    found = _DAY.fullmatch(name)
-    return None if found is None else found[1]
+    match = _DAY.fullmatch(name)
+    return None if match is None else match[1]
 
 
 def parse_file(day: str, name: str, size: int) -> ArchivedFile | None:
     """Return the file with this name and size in a day; None for a file of another kind, such as
     an incomplete one.
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         return None
-    first, end, from_us, to_us = (int(part) for part in found.groups())
+    first, end, from_us, to_us = (int(part) for part in match.groups())
     return ArchivedFile(first, end, from_us, to_us, size, day) if first < end else None

@@ -22,19 +22,19 @@ def read_progress(directory: Path, url: str) -> dict[int, tuple[int, int]]:
 
     Return an empty dict if the file is of another archive.
     """
-    found: dict[int, tuple[int, int]] = {}
+    entries: dict[int, tuple[int, int]] = {}
     try:
         lines = (directory / NAME).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return found
+        return entries
     if lines[:1] != [url]:
-        return found
+        return entries
     for text in lines[1:]:
         words = text.split(" ")
         if len(words) == 3 and all(word.removeprefix("-").isdecimal() for word in words):
             number, first, until = map(int, words)
-            found[number] = (first, until)
-    return {number: entry for number, entry in found.items() if entry[1] >= 0}
+            entries[number] = (first, until)
+    return {number: entry for number, entry in entries.items() if entry[1] >= 0}
 
 
 class ProgressFile:

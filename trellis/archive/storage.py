@@ -57,27 +57,27 @@ class ArchiveStorage:
     def days(self, stream: str) -> list[str]:
         """Return the days for which the archive has a directory of a stream, sorted."""
         self.check()
-        found = (parse_day(info.base_name) for info in self._list(stream))
-        return sorted(day for day in found if day is not None)
+        days = (parse_day(info.base_name) for info in self._list(stream))
+        return sorted(day for day in days if day is not None)
 
     def files(self, stream: str, day: str) -> list[ArchivedFile]:
         """Return the files of a stream and a day, sorted by their first offset."""
         self.check()
-        found = (
+        files = (
             parse_file(day, info.base_name, info.size)
             for info in self._list(f"{stream}/day={day}")
             if info.type == fs.FileType.File
         )
-        return sorted(file for file in found if file is not None)
+        return sorted(file for file in files if file is not None)
 
     def _list(self, path: str) -> list[Any]:
         try:
-            found: list[Any] = self._fs.get_file_info(
+            infos: list[Any] = self._fs.get_file_info(
                 fs.FileSelector(f"{self._root}/{path}", allow_not_found=True)
             )
         except (OSError, pa.ArrowException) as error:
             raise ArchiveAway(f"cannot list {self._root}/{path}: {_first_line(error)}") from None
-        return found
+        return infos
 
     def put(self, source: Path, path: str) -> None:
         """Store a complete local file under a path; overwrite an existing file at this path."""
@@ -128,7 +128,7 @@ def _s3(location: ArchiveLocation) -> Any:
 
 def _put_local(source: Path, target: Path) -> None:
     """Copy a file into a directory. The copy is durable before it appears under its name."""
-    made = [parent for parent in target.parents if not parent.exists()]
+    new_parents = [parent for parent in target.parents if not parent.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     with source.open("rb") as file, partial.open("wb") as copy:
@@ -137,7 +137,7 @@ def _put_local(source: Path, target: Path) -> None:
         copy.flush()
         os.fsync(copy.fileno())
     partial.replace(target)
-    for directory in {target.parent, *(parent.parent for parent in made)}:
+    for directory in {target.parent, *(parent.parent for parent in new_parents)}:
         descriptor = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(descriptor)

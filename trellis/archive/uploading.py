@@ -129,8 +129,8 @@ class SegmentRows:
         self._size = wanted.size
         self._file = RealDisk().open(wanted.path, False)
         head = self._file.read(0, SCHEMA_SIZE)
-        found = read_schema(head)
-        if found is None or found[0] != wanted.stream_number or found[2] != wanted.base:
+        identity = read_schema(head)
+        if identity is None or identity[0] != wanted.stream_number or identity[2] != wanted.base:
             # Another stream got the name of the deleted stream, and this file name.
             raise FileNotFoundError(wanted.path)
         self.schema = pa.ipc.read_schema(pa.py_buffer(head)).remove_metadata()
@@ -140,15 +140,15 @@ class SegmentRows:
         scan = BatchScan(self._file, SCHEMA_SIZE, self._size)
         at = self.base
         while at < self.end:
-            found = scan.next()
-            if found is None or int(found.base) != at:
+            view = scan.next()
+            if view is None or int(view.base) != at:
                 raise UnfitRows(
                     f"'{self._path}' is damaged at byte {int(scan.place)}: stop the broker and run "
                     "`trellis store repair`"
                 )
-            at += int(found.rows)
+            at += int(view.rows)
             if at > low:
-                yield found
+                yield view
 
     def batches(self, low: int, high: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Iterate over the rows from offset `low` up to, not including, `high`, in batches.
@@ -206,6 +206,6 @@ class _Part:
 
     def _add(self, batch: pa.RecordBatch, times: Any) -> None:
         self.end += batch.num_rows
-        found = pc.min_max(times).as_py()
-        self.from_us = min(self.from_us, found["min"])
-        self.to_us = max(self.to_us, found["max"])
+        extremes = pc.min_max(times).as_py()
+        self.from_us = min(self.from_us, extremes["min"])
+        self.to_us = max(self.to_us, extremes["max"])

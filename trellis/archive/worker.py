@@ -87,21 +87,21 @@ class Worker:
         """Send what `answer` returns to the broker, or a RequestFailed if `answer` fails."""
         listing = self._listing(message.stream)
         try:
-            found = answer(message, listing)
+            reply = answer(message, listing)
         except ArchiveAway as error:
-            listing.forget()
-            found = contract.RequestFailed(message.number, contract.AWAY, str(error))
+            listing.clear()
+            reply = contract.RequestFailed(message.number, contract.AWAY, str(error))
         except FileMissing as error:
-            listing.forget()
-            found = contract.RequestFailed(message.number, contract.MISSING, str(error))
+            listing.clear()
+            reply = contract.RequestFailed(message.number, contract.MISSING, str(error))
         except (UnfitRows, DamagedFile) as error:
-            listing.forget()
-            found = contract.RequestFailed(message.number, contract.BAD, str(error))
+            listing.clear()
+            reply = contract.RequestFailed(message.number, contract.BAD, str(error))
         except Exception as error:  # noqa: BLE001 - the broker logs it, and tries again
-            found = contract.RequestFailed(
+            reply = contract.RequestFailed(
                 message.number, contract.AWAY, f"{type(error).__name__}: {error}"
             )
-        self._send(found)
+        self._send(reply)
 
     def _listing(self, stream: str) -> StreamListing:
         with self._sending:

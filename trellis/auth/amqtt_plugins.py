@@ -300,7 +300,7 @@ class PluginAuthenticator(Authenticator):
         #: Number of logins that wait for the plugins now.
         self.waiting = 0
         #: Number of logins that have been passed to the plugins since the start.
-        self.asked = 0
+        self.submitted = 0
         #: Number of logins that the plugins did not answer in time.
         self.late = 0
 
@@ -314,7 +314,7 @@ class PluginAuthenticator(Authenticator):
             answer(Verdict(None, "too many logins at once", busy=True))
         else:
             self.waiting += 1
-            self.asked += 1
+            self.submitted += 1
             login = PluginLogin(credentials, answer, asyncio.get_running_loop())
             login.timer = login.loop.call_later(self._patience, self._give_up, login)
             post(self._thread.loop, self._begin, login)

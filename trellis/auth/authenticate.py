@@ -47,6 +47,7 @@ from trellis.auth.login_throttle import (
     PendingLogin,
 )
 from trellis.auth.passwords import decoy_hash, verify
+from trellis.auth.private_files import SCRAM_SECRET_BYTES
 from trellis.auth.scram import METHOD, ScramConversation
 
 #: Largest number of digests of verified credentials in memory; the oldest are evicted.
@@ -88,6 +89,8 @@ class Accounts(Authenticator):
         self._queue = queue
         self._remember = remember
         self._secret = secrets.token_bytes(32)
+        #: The secret from which SCRAM salts of unknown users are derived.
+        self.scram_secret = secrets.token_bytes(SCRAM_SECRET_BYTES)
         self._verified: dict[bytes, float] = {}
         self._checking: dict[bytes, list[PendingLogin]] = {}
         self.login_throttle = LoginThrottle()

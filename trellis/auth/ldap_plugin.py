@@ -54,13 +54,13 @@ class LdapAuthPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt ships no ty
     def _accepts(self, name: str, password: str) -> bool:
         """True if exactly one entry has the user name, and can log in with the password."""
         config = self.config
-        found = self._bound(config.bind_dn, config.bind_password).search_s(
+        pairs = self._bound(config.bind_dn, config.bind_password).search_s(
             config.base_dn,
             ldap.SCOPE_SUBTREE,
             f"({config.user_attribute}={escape_filter_chars(name)})",
             list(_NO_ATTRIBUTES),
         )
-        entries = [entry for entry, _ in found if entry]  # A referral has no entry.
+        entries = [entry for entry, _ in pairs if entry]  # A referral has no entry.
         if len(entries) != 1:
             return False
         try:

@@ -8,9 +8,10 @@ Client and broker prove to each other that they know the password, and the passw
 The broker stores no password but two keys derived from it, as a hash in the form of PostgreSQL
 (`trellis hash-password --scram`). A user with another kind of hash cannot log in by this method.
 For such a user, and for an unknown one, the exchange continues with an invented salt and
-SCRAM_ITERATIONS iterations, so that one exchange does not show which users exist. Two differences
-can still show which users exist: a hash with another number of iterations or another size of the
-salt, and the invented salts, which change with the process (after a restart, or on another node).
+SCRAM_ITERATIONS iterations, so that the exchange does not show which users exist. The salt is
+derived from the user name and a secret in the data directory (private_files.py), so it stays the
+same after a restart. Two differences can still show which users exist: a hash with another number
+of iterations or another size of the salt, and a salt that differs between the nodes of a cluster.
 
 The package scramp, an extra (`scram`), reads and writes the messages. Wrong proofs count as wrong
 passwords, and are throttled like them (login_throttle.py).
@@ -34,13 +35,16 @@ from trellis.settings.scram_hash import SCRAM_PREFIX, parse_scram
 METHOD: Final = "SCRAM-SHA-256"
 #: Largest message of a client in bytes.
 MAX_MESSAGE: Final = 2_048
-#: Key from which the salts of unknown users are derived, so that an unknown name gets the same salt
-#: in each attempt, as an existing user does. The key is kept in memory only.
-_SECRET: Final = secrets.token_bytes(32)
 
 
 class ScramAccounts(Protocol):
-    """The part of the class Accounts that a conversation uses."""
+    """The part of the class Accounts that a conversation uses.
+
+    From `scram_secret`, the salts of unknown users are derived, so that an unknown name gets the
+    same salt in each attempt, as an existing user does.
+    """
+
+    scram_secret: bytes
 
     def find_account(self, name: str, proven: bool) -> Account | None:
         """Return the account of a user name; None if there is none."""
@@ -148,6 +152,7 @@ class ScramConversation(AuthConversation):
             self._account = account
             iterations, salt, stored_key, server_key = parse_scram(account.password_hash)
             return salt, stored_key, server_key, iterations
-        salt = hmac.digest(_SECRET, user.encode(), "sha256")[:SCRAM_SALT]
-        key = hashlib.sha256(salt + _SECRET).digest()
+        secret = self._accounts.scram_secret
+        salt = hmac.digest(secret, user.encode(), "sha256")[:SCRAM_SALT]
+        key = hashlib.sha256(salt + secret).digest()
         return salt, key, key, SCRAM_ITERATIONS

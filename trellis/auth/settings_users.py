@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from trellis import logs
 from trellis.auth.account import Account, AccountIdentity
 from trellis.auth.authenticate import Accounts
 from trellis.auth.passwords import HASHER
+from trellis.auth.private_files import scram_secret, write_private
 from trellis.settings import Settings, SettingsError
 from trellis.settings.schema import UserSettings
 
@@ -106,7 +106,7 @@ def superuser(name: str) -> AccountIdentity:
 
 def authenticator_from_settings(settings: Settings, directory: Path | None) -> Accounts:
     """Return the authenticator for the users that the settings define. Raises SettingsError."""
-    return Accounts(
+    accounts = Accounts(
         accounts_from_settings(settings, directory),
         anonymous_identity(settings),
         settings.mqtt.anonymous == "true",
@@ -114,6 +114,8 @@ def authenticator_from_settings(settings: Settings, directory: Path | None) -> A
         settings.auth.queue,
         settings.auth.remember,
     )
+    accounts.scram_secret = scram_secret(directory)
+    return accounts
 
 
 def anonymous_identity(settings: Settings) -> Identity | None:
@@ -179,15 +181,9 @@ def _generated_account(name: str, directory: Path | None) -> Account:
 
 
 def _write_generated_user(path: Path, kept: GeneratedUser) -> None:
-    """Write GENERATED_USER_FILE atomically. Raises SettingsError."""
-    new = path.with_suffix(".new")
+    """Write GENERATED_USER_FILE. Raises SettingsError."""
     try:
-        new.unlink(missing_ok=True)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(kept))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        write_private(path, msgspec.json.encode(kept))
     except OSError as error:
         raise SettingsError(
             f"{path}: cannot be written ({error.strerror}); with user and password in the "

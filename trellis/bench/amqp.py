@@ -276,8 +276,8 @@ def read_server(arguments: bytes) -> str:
 
 def _string_field(table: bytes, name: str) -> str:
     """Return a long string in an encoded table, found by searching for its name; "" if missing."""
-    _, found, after = table.partition(short_string(name) + b"S")
-    size = int.from_bytes(after[:4], "big") if found else 0
+    _, separator, after = table.partition(short_string(name) + b"S")
+    size = int.from_bytes(after[:4], "big") if separator else 0
     return after[4 : 4 + size].decode(errors="replace")
 
 

@@ -84,10 +84,10 @@ class Processes:
         for entry in _PROC.iterdir():
             if entry.name.isdigit() and (columns := _stat(entry)):
                 below.setdefault(int(columns[_PARENT]), []).append(int(entry.name))
-        found = list(self._roots)
-        for pid in found:  # Children that the loop appends are visited, too.
-            found += [child for child in below.get(pid, ()) if child not in found]
-        return found
+        pids = list(self._roots)
+        for pid in pids:  # Children that the loop appends are visited, too.
+            pids += [child for child in below.get(pid, ()) if child not in pids]
+        return pids
 
     def cpu(self) -> Cpu:
         """Return the CPU time used so far. Raises Unreachable if a given process has ended."""

@@ -154,7 +154,7 @@ def latency_of(histogram: Histogram) -> Latency | None:
 
 def median_of(rounds: Sequence[Round]) -> Median:
     """Return the medians of one or more rounds."""
-    found = Median(
+    medians = Median(
         rate=median(one.messages / one.seconds for one in rounds),
         delivery_rate=median(one.deliveries / one.seconds for one in rounds),
         octet_rate=median((one.octets_out + one.octets_in) / one.seconds for one in rounds),
@@ -163,78 +163,78 @@ def median_of(rounds: Sequence[Round]) -> Median:
     brokers = [(one.broker, one.messages) for one in rounds if one.broker is not None]
     if brokers:
         costs = [broker.cpu / messages * 1e6 for broker, messages in brokers]
-        found.broker_us = median(costs)
-        found.broker_spread = (
-            (max(costs) - min(costs)) / found.broker_us if found.broker_us else 0.0
+        medians.broker_us = median(costs)
+        medians.broker_spread = (
+            (max(costs) - min(costs)) / medians.broker_us if medians.broker_us else 0.0
         )
-        found.rss_before = brokers[0][0].rss_before
-        found.rss_after = brokers[-1][0].rss_after
-        found.rss_peak = max(broker.rss_peak for broker, _ in brokers)
+        medians.rss_before = brokers[0][0].rss_before
+        medians.rss_after = brokers[-1][0].rss_after
+        medians.rss_peak = max(broker.rss_peak for broker, _ in brokers)
     latencies = [one.latency for one in rounds if one.latency is not None]
     if latencies:
-        found.latency = Latency(
+        medians.latency = Latency(
             sum(one.count for one in latencies),
             *(
                 median(getattr(one, name) for one in latencies)
                 for name in ("mean", "p50", "p99", "p999", "max")
             ),
         )
-    return found
+    return medians
 
 
-def heading(found: Environment) -> str:
+def heading(environment: Environment) -> str:
     """Return a line of text about the environment, to print above the table."""
     compiled = (
         "compiled"
-        if found.generator_compiled
+        if environment.generator_compiled
         else "NOT compiled, and perhaps slower than the broker"
     )
     brokers = ", ".join(
-        f"{url} ({found.servers[name]})" if name in found.servers else url
-        for name, url in found.targets.items()
+        f"{url} ({environment.servers[name]})" if name in environment.servers else url
+        for name, url in environment.targets.items()
     )
     return (
-        f"{brokers}; generator {found.trellis} {compiled}, {found.python}, {found.kernel}, "
-        f"{found.cpus} x {found.cpu}, load {found.load:g}"
+        f"{brokers}; generator {environment.trellis} {compiled}, {environment.python}, "
+        f"{environment.kernel}, {environment.cpus} x {environment.cpu}, load {environment.load:g}"
     )
 
 
 def rows(results: Sequence[Result]) -> list[dict[str, Cell]]:
     """Return a table row for each measured workload; figures that were not measured are absent."""
-    made: list[dict[str, Cell]] = []
+    table: list[dict[str, Cell]] = []
     for result in results:
-        found = result.median
-        if found is None:
+        medians = result.median
+        if medians is None:
             continue
         row: dict[str, Cell] = {
             "workload": result.name,
-            "msg/s": round(found.rate),
-            "deliv/s": round(found.delivery_rate),
-            "MB/s": _digits(found.octet_rate / 1e6),
+            "msg/s": round(medians.rate),
+            "deliv/s": round(medians.delivery_rate),
+            "MB/s": _digits(medians.octet_rate / 1e6),
         }
-        if found.broker_us is not None:
+        if medians.broker_us is not None:
             row |= {
-                "broker us": _digits(found.broker_us),
-                "+-%": round(50 * (found.broker_spread or 0.0)),
+                "broker us": _digits(medians.broker_us),
+                "+-%": round(50 * (medians.broker_spread or 0.0)),
             }
-        row["gen us"] = _digits(found.generator_us)
-        if found.latency is not None:
+        row["gen us"] = _digits(medians.generator_us)
+        if medians.latency is not None:
             row |= {
-                "p50 us": _digits(found.latency.p50),
-                "p99 us": _digits(found.latency.p99),
-                "p99.9 us": _digits(found.latency.p999),
-                "max us": _digits(found.latency.max),
+                "p50 us": _digits(medians.latency.p50),
+                "p99 us": _digits(medians.latency.p99),
+                "p99.9 us": _digits(medians.latency.p999),
+                "max us": _digits(medians.latency.max),
             }
-        if found.rss_after is not None:
+        if medians.rss_after is not None:
             row |= {
-                "rss MB": _mib(found.rss_before),
-                "after": _mib(found.rss_after),
-                "peak": _mib(found.rss_peak),
+                "rss MB": _mib(medians.rss_before),
+                "after": _mib(medians.rss_after),
+                "peak": _mib(medians.rss_peak),
             }
         if result.bind_seconds:
             row["binds/s"] = round(result.bindings / result.bind_seconds)
-        made.append(row)
-    return made
+        table.append(row)
+    return table
 
 
 def _digits(value: float) -> float:
@@ -271,9 +271,9 @@ def environment(command: Sequence[str], targets: dict[str, str]) -> Environment:
 
 def _cpu_model() -> str:
     try:
-        found = re.search(
+        match = re.search(
             r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
         )
     except OSError:
-        found = None
-    return found[1] if found else platform.processor() or "unknown"
+        match = None
+    return match[1] if match else platform.processor() or "unknown"

@@ -135,8 +135,8 @@ class BenchConversation:
             if not data:
                 raise self.closed(awaited, "end of stream")
             self._unread += data
-        found, self._unread = self._unread[:size], self._unread[size:]
-        return found
+        chunk, self._unread = self._unread[:size], self._unread[size:]
+        return chunk
 
     def closed(self, awaited: str, reason: str) -> BenchError:
         """Return the error for a connection that the broker closed."""

@@ -54,17 +54,17 @@ class LinkFinder:
         link after the first LINKS_MAX is returned as an InvalidLink, and no further links are
         returned.
         """
-        found: list[Link] = []
+        all_links: list[Link] = []
         parsed: Parsed = {}
         async with aclosing(self._links(parsed)) as links:
             async for link in links:
-                if len(found) >= LINKS_MAX:
+                if len(all_links) >= LINKS_MAX:
                     reason = f"the limit is {LINKS_MAX} shovels and federation links; delete some"
-                    found.append(InvalidLink(link.kind, link.vhost, link.name, reason))
+                    all_links.append(InvalidLink(link.kind, link.vhost, link.name, reason))
                     break
-                found.append(link)
+                all_links.append(link)
         self._parsed = parsed
-        return found
+        return all_links
 
     def defines(self, shovel: Shovel) -> bool:
         """True if the parameter with the name of this shovel still defines this shovel."""

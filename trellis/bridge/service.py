@@ -83,7 +83,7 @@ class BridgeService:
         self._finder = LinkFinder(broker, self._local)
         #: The links that the last search found; None if the next search must send its links to the
         #: worker even if they have not changed.
-        self._found: list[Link] | None = None
+        self._last_links: list[Link] | None = None
         #: The configuration that was sent to the worker last, its number, and its shovels.
         self._sent = b""
         self._number = 0
@@ -121,22 +121,22 @@ class BridgeService:
         """Send the definitions of the links to the worker whenever they have changed."""
         while True:
             try:
-                found = await self._finder.find()
-                if found != self._found:
-                    self._configure(found)
+                links = await self._finder.find()
+                if links != self._last_links:
+                    self._configure(links)
             except Exception as error:  # noqa: BLE001 - later changes must still take effect
                 note = f"next attempt in {WATCH_SECONDS:g} s"
                 logs.error("bridge_definitions_failed", error=repr(error), note=note)
             await asyncio.sleep(WATCH_SECONDS)
 
-    def _configure(self, found: list[Link]) -> None:
+    def _configure(self, links: list[Link]) -> None:
         ended, self._ended = self._ended, set()
         # A new shovel with the name of an ended one starts with the next configuration, because
         # the worker must first stop the ended shovel.
-        self._found = None if ended else found
+        self._last_links = None if ended else links
         before, self._shovels = self._shovels, {}
         wanted: set[LinkName] = {(contract.MQTT, "", bridge.name) for bridge in self._bridges}
-        for link in found:
+        for link in links:
             name = (link.kind, link.vhost, link.name)
             if name in ended:
                 continue
@@ -187,7 +187,7 @@ class BridgeService:
         if state.state == contract.ENDED and self._finder.defines(self._shovels[name]):
             logs.info("shovel_ended", vhost=state.vhost, name=state.name, moved=state.counters.sent)
             self._ended.add(name)
-            self._found = None
+            self._last_links = None
             self._end_shovel(state.vhost, state.name)
 
     def _on_lost(self, reason: str, delay: float) -> None:

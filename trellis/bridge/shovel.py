@@ -153,7 +153,13 @@ class ShovelLink:
             finished.cancel()
         for end, place in ((source, "source"), (target, "destination")):
             if end.lost.done():
-                raise LinkLost(f"{place}: {end.lost.result()}")
+                error = end.lost.result()
+                if end is target and self._editor.adapts_to(error):
+                    self._refusal = (
+                        f"{error}; the shovel removes user_id from its messages, because its user "
+                        "at the destination lacks the tag impersonator"
+                    )
+                raise LinkLost(f"{place}: {error}")
 
     async def _prepare_source(self) -> str:
         """Declare and bind the queue of the source; return its name. Raises LinkLost."""

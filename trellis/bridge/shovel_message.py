@@ -16,6 +16,7 @@ import pika.spec
 
 from protocols.amqp.codec.properties import amended, read_properties
 from trellis.bridge import contract
+from trellis.bridge.amqp_end import ChannelClosed, LinkLost
 from trellis.bridge.contract import Shovel
 from trellis.bridge.shovel_definition import shown_uri
 
@@ -76,6 +77,19 @@ class MessageEditor:
             # `user_id` is a user of the upstream. This broker would refuse the message again and
             # again, because `user_id` must be the user of the connection.
             self._changed["user_id"] = None
+
+    def adapts_to(self, error: LinkLost) -> bool:
+        """Remove `user_id` from all further messages if the destination has refused this property.
+
+        A broker accepts another `user_id` than the user of the connection only if this user has the
+        tag `impersonator`. Otherwise, it would refuse the message in each attempt. A `user_id` that
+        `dest-publish-properties` sets stays. Return True if the error is such a refusal.
+        """
+        refused = isinstance(error, ChannelClosed) and error.code == 406 and "user_id" in str(error)
+        if not refused or "user_id" in self._changed:
+            return False
+        self._changed["user_id"] = None
+        return True
 
     def edit(self, properties: bytes) -> bytes | None:
         """Return the encoded properties for the destination.

@@ -36,11 +36,11 @@ class TopicMap:
     @property
     def filters(self) -> dict[str, int]:
         """The filters to subscribe to at the source, with the largest QoS of each."""
-        found: dict[str, int] = {}
+        filters: dict[str, int] = {}
         for (prefix, _), rule in self._entries:
             topic_filter = prefix + rule.pattern
-            found[topic_filter] = min(QOS_MAX, max(rule.qos, found.get(topic_filter, 0)))
-        return found
+            filters[topic_filter] = min(QOS_MAX, max(rule.qos, filters.get(topic_filter, 0)))
+        return filters
 
     def destination(self, topic: str) -> tuple[str, int] | None:
         """Return the topic at the destination and the QoS; None if no rule matches `topic`."""

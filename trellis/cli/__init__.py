@@ -8,6 +8,7 @@ Modules that many commands use:
     actions.py           commands with actions, such as `trellis users add`
     readable.py          sizes, times and counts as text
     confirming.py        questions before changes
+    missing_objects.py   the next command after an error about a missing object
 
 In each line: a module, its commands, and a module that supports them, with its content:
 
@@ -170,9 +171,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
-    except (CommandError, SettingsError) as error:
+    except CommandError as error:
+        print(f"trellis: {error}{error.advice()}", file=sys.stderr)
+        return error.code
+    except SettingsError as error:
         print(f"trellis: {error}", file=sys.stderr)
-        return error.code if isinstance(error, CommandError) else USAGE
+        return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -9,21 +9,25 @@ import ipaddress
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
 from broker.names import shown
+from trellis.cli.missing_objects import advice_about
 from trellis.cli.parsing import CommandError, Parser, add_settings, load_settings
 from trellis.settings import Listener, Settings
+from trellis.settings.errors import printable
 from trellis.settings.loading import read_password
 
 #: Seconds without a received byte after which a request fails.
 TIMEOUT = 10.0
 #: Largest number of bytes of an unexpected answer that an error text quotes.
 SHOWN = 1_000
+#: HTTP statuses of answers that may say that an object does not exist.
+_ABOUT_OBJECTS = (400, 404)
 _LOGIN = "give --user and --password, or set TRELLIS_USER and TRELLIS_PASSWORD"
 
 
@@ -36,12 +40,20 @@ class RequestRefused(msgspec.Struct):
 class ApiRefused(CommandError):
     """Raised if the HTTP API refuses a request.
 
-    `status` is the HTTP status, and the text has the reason.
+    `status` is the HTTP status, and the text has the reason. `client` sent the request; None if no
+    broker was asked.
     """
 
-    def __init__(self, problem: str, status: int) -> None:
+    def __init__(self, problem: str, status: int, client: ApiClient | None = None) -> None:
         super().__init__(problem)
         self.status = status
+        self._client = client
+
+    def advice(self) -> str:
+        """Return the nearest name and the next command if an object is missing; else ""."""
+        if self._client is None or self.status not in _ABOUT_OBJECTS:
+            return ""
+        return printable(advice_about(str(self), self._client.list_rows))
 
 
 class ApiClient:
@@ -78,7 +90,8 @@ class ApiClient:
         try:
             return fetch(request, timeout)
         except urllib.error.HTTPError as error:
-            raise ApiRefused(self._problem(error, request.full_url), error.code) from None
+            problem = self._problem(error, request.full_url)
+            raise ApiRefused(problem, error.code, self) from None
 
     def json(self, method: str, *path: str, body: object = None) -> Any:
         """Send a request with `body` as JSON, unless `body` is None.
@@ -92,6 +105,15 @@ class ApiClient:
             raise CommandError(f"the argument '{wrong}' is not valid UTF-8", 2) from None
         answer = self.request(method, *path, body=data)
         return self.decode(answer, Any, "JSON", *path) if answer else None
+
+    def list_rows(self, path: tuple[str, ...], query: Mapping[str, object]) -> list[dict[str, Any]]:
+        """Return the rows of a list, or of a page of the list; [] if the request fails."""
+        try:
+            answer = self.decode(self.request("GET", *path, query=query), Any, "list", *path)
+        except CommandError:
+            return []
+        rows: list[dict[str, Any]] = answer.get("items", []) if isinstance(answer, dict) else answer
+        return rows
 
     def decode(self, answer: bytes, kind: Any, expected: str, *path: str) -> Any:
         """Decode the JSON of an answer as the type `kind`.
@@ -127,12 +149,13 @@ class ApiClient:
         return f"{text}; logged in as {self.user}: {_LOGIN}" if error.code == 403 else text
 
 
-def add_login(command: Parser, user_flag: str = "--user") -> None:
-    """Add --url, the flags for the login, and the flags of the settings.
+def add_login(command: Parser, user_flag: str = "--user", uses: Collection[str] = ()) -> None:
+    """Add --url, the flags for the login, and the flags of the settings that the command uses.
 
     The flags for the login are --user, --password and --password-file. These flags replace the
     flags of three settings with the same names, which define a user of a broker at its start.
     `user_flag` is the flag for the login's user in a command for which --user means another user.
+    `uses` has the keys of the settings that the command uses besides the address of the HTTP API.
     """
     command.add_argument(
         "--url",
@@ -154,7 +177,13 @@ def add_login(command: Parser, user_flag: str = "--user") -> None:
         metavar="FILE",
         help="file whose first line is the password for the login",
     )
-    add_settings(command, "http", without=("user", "password", "password_file"))
+    without = ("user", "password", "password_file")
+    add_settings(command, without=without, only=(*address_keys("http"), *uses))
+
+
+def address_keys(section: str) -> tuple[str, ...]:
+    """Return the keys of the settings that say where a listener, a section, can be reached."""
+    return f"{section}.enabled", f"{section}.host", f"{section}.port"
 
 
 def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:

@@ -151,13 +151,13 @@ def _journal_of(client: ApiClient) -> str:
     Raises CommandError if the user may read no journal, or several.
     """
     rows = client.json("GET", "streams")
-    found = [f"{row['vhost']}/{row['name']}" for row in rows if row["journal"]]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    journals = [f"{row['vhost']}/{row['name']}" for row in rows if row["journal"]]
+    if len(journals) == 1:
+        return journals[0]
+    if journals:
         raise CommandError(
             f"the broker {client.base} has several journals: name one with --stream: "
-            f"{', '.join(found)}",
+            f"{', '.join(journals)}",
             2,
         )
     raise CommandError(

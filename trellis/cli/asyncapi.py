@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from trellis.cli.api_client import add_login, api_url, given_url
+from trellis.cli.api_client import add_login, address_keys, api_url, given_url
 from trellis.cli.ask import add_times, answer
 from trellis.cli.history_arguments import (
     OWN_JOURNAL,
@@ -86,7 +86,7 @@ def add(commands: Commands) -> None:
     add_topology(command)
     add_definitions(command)
     command.set_defaults(job="asyncapi", ending="latest", traffic=None, as_of=None, follow=False)
-    add_login(command)
+    add_login(command, uses=[key for name in _LISTENERS for key in address_keys(name)])
 
 
 def asyncapi(arguments: argparse.Namespace) -> int:
@@ -108,13 +108,13 @@ def _own_servers(settings: Settings, url: str | None) -> list[str]:
     If `url`, the URL of the broker's HTTP API, is given, all URLs have its host. A listener whose
     port is 0, a free port chosen at the start, is left out.
     """
-    found = []
+    urls = []
     for name in _LISTENERS:
         listener = getattr(settings, name)
         if listener.enabled and listener.port:
             host = (urlsplit(url).hostname if url else None) or _host(listener.addresses)
-            found.append(f"{name}://{f'[{host}]' if ':' in host else host}:{listener.port}")
-    return found
+            urls.append(f"{name}://{f'[{host}]' if ':' in host else host}:{listener.port}")
+    return urls
 
 
 def _host(addresses: list[str]) -> str:

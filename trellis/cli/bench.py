@@ -231,15 +231,15 @@ def _targets(arguments: argparse.Namespace) -> dict[str, BrokerTarget]:
     """
     from trellis.bench.target import DEFAULTS, parse
 
-    found: dict[str, BrokerTarget] = {}
+    targets: dict[str, BrokerTarget] = {}
     for protocol in ("amqp", "mqtt"):
         url = getattr(arguments, protocol)
         try:
             if url is not None:
-                found[protocol] = parse(protocol, url)
+                targets[protocol] = parse(protocol, url)
         except ValueError as error:
             raise CommandError(f'--{protocol}: {error}, got "{url}"', 2) from None
-    return found or dict(DEFAULTS)
+    return targets or dict(DEFAULTS)
 
 
 def _needs_tool(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from trellis.cli import cluster_adopt, cluster_demo
 from trellis.cli.actions import add_json, add_result, ask, print_json, print_result, show
 from trellis.cli.api_client import add_login
-from trellis.cli.cluster_log import cluster_settings
+from trellis.cli.cluster_log import cluster_settings, failure
 from trellis.cli.parsing import (
     CommandError,
     Commands,
@@ -49,7 +49,7 @@ def add(commands: Commands) -> None:
     )
     add_result(check)
     add_settings(check, "cluster")
-    found = _add_tool(
+    status = _add_tool(
         tools,
         "status",
         show_status,
@@ -57,8 +57,8 @@ def add(commands: Commands) -> None:
         _STATUS,
         "The exit code is 1 if no node is active.",
     )
-    add_json(found)
-    add_settings(found, "cluster")
+    add_json(status)
+    add_settings(status, "cluster")
     switch = _add_tool(
         tools,
         "switch",
@@ -134,18 +134,18 @@ def check_cluster(arguments: argparse.Namespace) -> int:
         created = arguments.create and check.create(cluster)
         if created and not arguments.json:
             print(f"created topic '{cluster.log_topic}'")
-        found = list(check.findings(cluster))
+        findings = list(check.findings(cluster))
     except check.FAILURES as error:
-        raise CommandError(str(error)) from None
+        raise failure(error) from None
     if arguments.json:
         names = {"cluster": cluster.name, "topic": cluster.log_topic, "servers": cluster.servers}
-        print_json({**names, "created": created, "findings": found})
-        return 1 if found else 0
-    for line in found:
+        print_json({**names, "created": created, "findings": findings})
+        return 1 if findings else 0
+    for line in findings:
         print(line)
-    if not found:
+    if not findings:
         print(f"ok: topic '{cluster.log_topic}' at {cluster.servers} is safe for '{cluster.name}'")
-    return 1 if found else 0
+    return 1 if findings else 0
 
 
 def show_status(arguments: argparse.Namespace) -> int:
@@ -154,38 +154,39 @@ def show_status(arguments: argparse.Namespace) -> int:
     from trellis.cluster import status
 
     try:
-        found = status.status(cluster)
+        cluster_status = status.status(cluster)
     except status.FAILURES as error:
-        raise CommandError(str(error)) from None
+        raise failure(error) from None
     if arguments.json:
         document = {
             "cluster": cluster.name,
             "topic": cluster.log_topic,
-            "first_offset": found.low,
-            "end_offset": found.tip,
-            "replicas": found.facts.replicas,
-            "replicas_in_sync": found.facts.in_sync,
-            "format": found.format,
-            "unsafe": found.unsafe,
-            "nodes": found.rows,
+            "first_offset": cluster_status.low,
+            "end_offset": cluster_status.tip,
+            "replicas": cluster_status.facts.replicas,
+            "replicas_in_sync": cluster_status.facts.in_sync,
+            "format": cluster_status.format,
+            "unsafe": cluster_status.unsafe,
+            "nodes": cluster_status.rows,
         }
         print_json(document)
-        return 0 if found.has_active else 1
+        return 0 if cluster_status.has_active else 1
     print(
         f"cluster {cluster.name}: topic {cluster.log_topic} at {cluster.servers} has records "
-        f"{found.low} to {found.tip}, and {found.facts.in_sync} of {found.facts.replicas} replicas "
-        f"in sync; batches have format {found.format or 'unknown'}"
+        f"{cluster_status.low} to {cluster_status.tip}, and {cluster_status.facts.in_sync} of "
+        f"{cluster_status.facts.replicas} replicas in sync; batches have format "
+        f"{cluster_status.format or 'unknown'}"
     )
-    for text in found.unsafe:
+    for text in cluster_status.unsafe:
         print(f"unsafe: the topic can lose confirmed messages: {text}")
     columns = (
         *("node", "state", "host", "version", "formats"),
         *("batches_behind", "seconds_behind", "clock_ms", "seen_s", "must_be_seeded"),
     )
-    show(found.rows, columns, arguments, "no node has reported")
-    if not found.has_active:
+    show(cluster_status.rows, columns, arguments, "no node has reported")
+    if not cluster_status.has_active:
         print(f"no node is active: a standby takes over after {cluster.silence:g} s")
-    return 0 if found.has_active else 1
+    return 0 if cluster_status.has_active else 1
 
 
 def switch_cluster(arguments: argparse.Namespace) -> int:
@@ -207,7 +208,7 @@ def seed_node(arguments: argparse.Namespace) -> int:
     try:
         status.announce(cluster, arguments.node, directory)
     except status.FAILURES as error:
-        raise CommandError(str(error)) from None
+        raise failure(error) from None
     size = copy_directory(directory, str(arguments.target.expanduser()))
     text = (
         f"{size} bytes copied to {arguments.target}: move it to the data directory of node "
@@ -225,9 +226,9 @@ def forget_node(arguments: argparse.Namespace) -> int:
     from trellis.cluster import status
 
     try:
-        status.forget(cluster, arguments.node)
+        status.remove_node(cluster, arguments.node)
     except status.FAILURES as error:
-        raise CommandError(str(error)) from None
+        raise failure(error) from None
     text = f"node '{arguments.node}' is removed; the active node applies this within seconds"
     print_result(arguments, text, node=arguments.node, changed=True)
     return 0

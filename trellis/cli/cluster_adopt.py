@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trellis.cli.actions import add_result, print_json, print_result
-from trellis.cli.cluster_log import cluster_settings
+from trellis.cli.cluster_log import cluster_settings, failure
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.parsing import CommandError, Commands, Parser, add_settings, load_settings
 from trellis.cli.store import data_directory
@@ -82,7 +82,7 @@ def adopt(arguments: argparse.Namespace) -> int:
             f"{error}; the data directory is unchanged, so repeat this command"
         ) from None
     except (LogUnreachable, ReplicationError, StoreError) as error:
-        raise CommandError(str(error)) from None
+        raise failure(error) from None
 
 
 def _survey(directory: Path) -> DirectorySurvey:
@@ -124,7 +124,7 @@ def _open(arguments: argparse.Namespace, settings: Settings) -> ReplicatedLog:
             log.close()
             raise
     except (LogUnreachable, ReplicationError) as error:
-        raise CommandError(str(error)) from None
+        raise failure(error) from None
     return log
 
 
@@ -135,9 +135,9 @@ def _adopt(
 
     cluster = settings.cluster
     adoption = Adoption(log, cluster.name, settings.node.name, cluster.timing)
-    found = adoption.examine(survey, arguments.over_records, arguments.behind)
-    confirm(arguments, adoption.consequences(survey, found))
-    epoch = _carry_out(settings, survey, adoption, found)
+    log_survey = adoption.examine(survey, arguments.over_records, arguments.behind)
+    confirm(arguments, adoption.consequences(survey, log_survey))
+    epoch = _carry_out(settings, survey, adoption, log_survey)
     text = (
         f"the log of '{cluster.name}' begins with {survey.path} (epoch {epoch}): start this node "
         "with `trellis serve`, then give each other node a copy of its directory with `trellis "
@@ -188,7 +188,7 @@ def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySu
 
 
 def _carry_out(
-    settings: Settings, survey: DirectorySurvey, adoption: Adoption, found: LogSurvey
+    settings: Settings, survey: DirectorySurvey, adoption: Adoption, log_survey: LogSurvey
 ) -> int:
     """Begin the log with the data directory.
 
@@ -207,6 +207,6 @@ def _carry_out(
         settings.store.segment,
     )
     try:
-        return adoption.carry_out(survey, directory, found)
+        return adoption.carry_out(survey, directory, log_survey)
     finally:
         directory.close()

@@ -150,9 +150,9 @@ def _class_path(jars: Path | None) -> str:
         _say(f"Kafka: downloading {size / 1e6:.0f} MB from Maven Central to {cache}")
     line = ProgressLine()
     line.begin("Kafka")
-    found = fetch_kafka(cache, lambda done: line.bar(done / size, f"{done / 1e6:.0f} MB"))
+    files = fetch_kafka(cache, lambda done: line.bar(done / size, f"{done / 1e6:.0f} MB"))
     line.end()
-    return os.pathsep.join(map(str, found))
+    return os.pathsep.join(map(str, files))
 
 
 @contextmanager

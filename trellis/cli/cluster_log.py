@@ -14,11 +14,21 @@ def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
     cluster = load_settings(arguments).settings.cluster
     if not cluster.enabled:
         raise CommandError("cluster.servers is empty: name the Kafka nodes, as HOST:PORT", 2)
-    logs.set_up("warning")
     try:
         import trellis.cluster.topic  # noqa: F401
     except ImportError as error:
         raise CommandError(
             f"Kafka's client cannot be imported ({error}); pip install 'trellis-broker[cluster]'"
         ) from None
+    # The error of a command has the reason that the client's log lines give (`failure`).
+    logs.set_up("warning", without="kafka client")
     return cluster
+
+
+def failure(error: Exception) -> CommandError:
+    """Return the error of a command: the text of an error of the log, and its reason in brackets.
+
+    The reason is a note of the error: what Kafka's client library has logged.
+    """
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    return CommandError(f"{error} ({notes})" if notes else str(error))

@@ -38,8 +38,8 @@ def completion(arguments: argparse.Namespace) -> int:
         command for child in children_of(arguments.commands, "trellis") for command in child.all()
     ]
     roots = [command for command in commands if command.path.count(" ") == 1]
-    made = {"bash": _bash, "zsh": _zsh, "fish": _fish}[arguments.shell]
-    for line in made(commands, roots):
+    script_lines = {"bash": _bash, "zsh": _zsh, "fish": _fish}[arguments.shell]
+    for line in script_lines(commands, roots):
         print(line)
     return 0
 
@@ -64,10 +64,10 @@ def _valued(commands: Sequence[Command]) -> Iterator[tuple[Command, Argument]]:
 
 def _words(command: Command) -> list[str]:
     """Return the words that may follow a command."""
-    found = [child.name for child in command.children]
+    words = [child.name for child in command.children]
     for argument in command.arguments[:1]:
-        found += argument.words
-    return found
+        words += argument.words
+    return words
 
 
 def _bash(commands: Sequence[Command], roots: Sequence[Command]) -> Iterator[str]:

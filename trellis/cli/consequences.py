@@ -21,6 +21,14 @@ Row = dict[str, Any]
 SHOWN: Final = 5
 #: The smallest rate in messages per second that is printed as a rate.
 _RATE_MIN: Final = 0.1
+#: The objects that are deleted with a virtual host, besides queues: field of the answer -> noun.
+_OTHERS: Final = {
+    "streams": "stream",
+    "exchanges": "exchange",
+    "policies": "policy",
+    "sessions": "MQTT session",
+    "retained": "retained message",
+}
 
 
 def deletion_lines(client: ApiClient, vhost: str, kind: str, name: str) -> Iterator[str]:
@@ -125,6 +133,12 @@ def policy_lines(client: ApiClient, vhost: str, name: str) -> Iterator[str]:
         yield f"further queues and exchanges that change: {more:,}"
     if answer["dropped"]:
         yield f"{count_is_text(answer['dropped'], 'message')} over a limit, and dropped"
+    if answer["dead_lettered"]:
+        messages = count_is_text(answer["dead_lettered"], "message")
+        yield f"{messages} over a limit, and go to the dead letter exchange of the queue"
+    if answer["uncounted"]:
+        queues = count_text(answer["uncounted"], "queue")
+        yield f"{queues} may lose further messages, which are over the limit max-length-bytes"
 
 
 def _changes_text(row: Row) -> str:
@@ -214,19 +228,9 @@ def vhost_lines(row: Row) -> Iterator[str]:
     if row["deepest"]:
         shown = [f"{one['messages']:,} in '{one['name']}'" for one in row["deepest"][:SHOWN]]
         yield f"queues with most messages: {', '.join(shown)}"
-    others = {
-        "stream": f" with {count_text(row['rows'], 'row')}" if row["rows"] else "",
-        "exchange": "",
-        "policy": "",
-        "MQTT session": "",
-        "retained message": "",
-    }
-    fields = ("streams", "exchanges", "policies", "sessions", "retained")
-    deleted = [
-        f"{count_text(row[field], noun)}{rest}"
-        for field, (noun, rest) in zip(fields, others.items(), strict=True)
-        if row[field]
-    ]
+    deleted = [count_text(row[field], noun) for field, noun in _OTHERS.items() if row[field]]
+    if row["rows"]:
+        deleted[0] += f" with {count_text(row['rows'], 'row')}"  # The first are the streams.
     if deleted:
         yield f"deleted, too: {', '.join(deleted)}"
     if row["users"]:

@@ -135,31 +135,31 @@ def add(commands: Commands) -> None:
 def doctor(arguments: argparse.Namespace) -> int:
     """Print equal, different and missing objects; the exit code is 1 if something is missing."""
     document = read_document(arguments.file)
-    found = diagnose(document)
+    diagnosis = diagnose(document)
     unknown = [*unknown_sections(document), *faults_of(document)]
     if arguments.json:
-        rows = [row for row in found.rows if arguments.all or row["result"] != EQUAL]
+        rows = [row for row in diagnosis.rows if arguments.all or row["result"] != EQUAL]
         rows += [{"result": MISSING, "section": "", "name": "", "text": line} for line in unknown]
         print_json(rows)
-        return 1 if found.failed or unknown else 0
-    for line in found.lines if arguments.all else found.summary():
+        return 1 if diagnosis.failed or unknown else 0
+    for line in diagnosis.lines if arguments.all else diagnosis.summary():
         print(printable(line))
     for line in unknown:
         print(printable(f"{MISSING:9}  {line}"))
     print("further differences (metrics, settings, protocols, ...): docs/moving-from-rabbitmq.md")
-    return 1 if found.failed or unknown else 0
+    return 1 if diagnosis.failed or unknown else 0
 
 
 def diagnose(document: object) -> Diagnosis:
     """Import a document into a broker in memory, and return the findings. Raises CommandError."""
-    trial, found = TrialImport(check_hash), Diagnosis()
+    trial, diagnosis = TrialImport(check_hash), Diagnosis()
     try:
         rows = rows_of(document)
     except BrokerError as error:
         raise CommandError(str(error), 2) from None
     for section, row in rows:
-        found.add(section, name_of(section, row), trial.take(section, row))
-    return found
+        diagnosis.add(section, name_of(section, row), trial.take(section, row))
+    return diagnosis
 
 
 def read_document(path: str) -> Any:

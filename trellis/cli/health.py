@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 
 from trellis.cli.actions import add_result, print_result
-from trellis.cli.api_client import base_url, error_text, fetch
+from trellis.cli.api_client import address_keys, base_url, error_text, fetch
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
 from trellis.node_state import standby_state
 
@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
         help="exit with code 1 on a standby: only the active node of a cluster is ready",
     )
     add_result(command)
-    add_settings(command, "metrics")
+    add_settings(command, only=address_keys("metrics"))
 
 
 def health(arguments: argparse.Namespace) -> int:

@@ -147,7 +147,8 @@ def _cancel_lines(client: ApiClient, wanted: tuple[str, str, str]) -> Iterator[s
             return
     vhost, exchange, identifier = wanted
     raise CommandError(
-        f"no message {identifier} is delayed by exchange '{exchange}' in vhost '{vhost}'"
+        f"no message {identifier} is delayed by exchange '{exchange}' in vhost '{vhost}'; "
+        "next: trellis list delayed"
     )
 
 

@@ -243,16 +243,16 @@ def _contenders(arguments: argparse.Namespace) -> list[Contender]:
     from trellis.bench.matching.contenders import INTERPRETED, ours, peers
     from trellis.bench.matching.step import CACHED
 
-    found = ours(INTERPRETED if arguments.interpreted or arguments.full else ())
+    contenders = ours(INTERPRETED if arguments.interpreted or arguments.full else ())
     folder: Path | None = arguments.peers
     if folder is None and (_PEERS / "peers.toml").exists():
         folder = _PEERS
     try:
         if folder is not None and str(folder) != "none":
-            found += peers(folder)
+            contenders += peers(folder)
     except ValueError as error:
         raise CommandError(f"--peers: {error}", 2) from None
-    known = {each.name: each for each in found}
+    known = {each.name: each for each in contenders}
     for name in arguments.algorithms:
         if name not in known:
             raise CommandError(

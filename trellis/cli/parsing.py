@@ -29,6 +29,13 @@ class CommandError(Exception):
         super().__init__(printable(problem))
         self.code = code
 
+    def advice(self) -> str:
+        """Return what to add to the text when it is printed, such as the next command; or "".
+
+        The advice may need further requests to the broker, so only a command that ends asks for it.
+        """
+        return ""
+
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises CommandError instead of exiting, and prints no colours.
@@ -159,27 +166,44 @@ def time_of(text: str) -> float:
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 
 
-def add_settings(command: Parser, section: str = "", without: Collection[str] = ()) -> None:
+class _UnusedSetting(argparse.Action):
+    """The flag of a setting that the command does not use: the parser refuses the flag.
+
+    `const` names the flags of settings that the command uses.
+    """
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, *_: object, option_string: str | None = None
+    ) -> None:
+        """Raise CommandError."""
+        parser.error(
+            f"{option_string or self.option_strings[0]} has no effect in `{parser.prog}`, which "
+            f"uses only these settings: {self.const}"
+        )
+
+
+def add_settings(
+    command: Parser, section: str = "", without: Collection[str] = (), only: Collection[str] = ()
+) -> None:
     """Add --config and a flag for every setting except `without`.
 
-    With a `section`, --help shows only the settings of that section.
+    With a `section`, --help shows only the settings of that section. With `only`, --help shows only
+    the settings with these keys, and the flags of other settings are refused.
     """
-    command._add_container_actions(_settings(section, tuple(without)))
+    command._add_container_actions(_settings(section, tuple(without), tuple(only)))
 
 
 @functools.cache
-def _settings(section: str, without: tuple[str, ...]) -> Parser:
+def _settings(section: str, without: tuple[str, ...], only: tuple[str, ...]) -> Parser:
     """Return a parser with the flags of `add_settings`, which commands add to their own parsers.
 
     The parser is cached: most commands of a module have the same flags, and making them takes 2 ms.
     """
     flags = Parser(add_help=False)
-    group = flags.add_argument_group(
-        "settings",
-        "All flags of `trellis serve` are accepted; this command uses only the flags below."
-        if section
-        else None,
-    )
+    text = "All flags of `trellis serve` are accepted; this command uses only the flags below."
+    if only:
+        text = "Of the settings, this command uses only those of the flags below."
+    group = flags.add_argument_group("settings", text if section or only else None)
     group.add_argument(
         "--config",
         action="append",
@@ -188,10 +212,16 @@ def _settings(section: str, without: tuple[str, ...]) -> Parser:
         "[$TRELLIS_CONFIG, else ./broker.toml, else /etc/trellis/broker.toml]",
     )
     groups = {"": group}
+    used = ", ".join(OPTIONS[key].flag for key in only)
     for option in OPTIONS.values():
         if option.in_files_only or option.key in without:
             continue
-        shown = section in ("", option.section)
+        if only and option.key not in only:
+            flags.add_argument(
+                option.flag, action=_UnusedSetting, const=used, dest="", help=argparse.SUPPRESS
+            )
+            continue
+        shown = bool(only) or section in ("", option.section)
         if shown and option.section not in groups:
             groups[option.section] = flags.add_argument_group(title(option.section))
         groups[option.section if shown else ""].add_argument(

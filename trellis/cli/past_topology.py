@@ -76,14 +76,14 @@ class PastTopology:
             answer = self._routes.ask(self._vhost, RouteQuestion(exchange, key, headers))
         except ApiRefused:
             return []  # The exchange was deleted before its message was recorded.
-        found = [
+        pairs = [
             (row["destination"], _reason(row))
             for row in answer["bindings"]
             if row["destination_type"] != "exchange"
         ]
         if any(row["name"] == EXCHANGE for row in answer["exchanges"]):
-            found += self._sessions(key)
-        return found
+            pairs += self._sessions(key)
+        return pairs
 
     def _sessions(self, key: str) -> Iterator[tuple[str, str]]:
         for facts in self._bindings.values():

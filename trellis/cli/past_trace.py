@@ -52,7 +52,7 @@ class PastTrace:
         self._topology = PastTopology(arguments)
         #: Message numbers by message_id: a dead letter gets the number of its original message.
         self._numbers: dict[str, int] = {}
-        self._found = 0
+        self._numbered = 0
         #: Number of messages whose destinations are not known.
         self.without_destinations = 0
 
@@ -107,10 +107,10 @@ class PastTrace:
         """
         if row["message_id"] in self._numbers:
             return self._numbers[row["message_id"]]
-        self._found += 1
+        self._numbered += 1
         if row["message_id"]:
-            self._numbers[row["message_id"]] = self._found
-        return self._found
+            self._numbers[row["message_id"]] = self._numbered
+        return self._numbered
 
 
 def _row(batch: BatchView, number: int) -> Row:

@@ -52,7 +52,7 @@ def add(commands: Commands) -> None:
         "settings]",
     )
     add_result(command)
-    add_login(command)
+    add_login(command, uses=("amqp.host", "amqp.port"))
 
 
 def replay_rows(arguments: argparse.Namespace) -> int:

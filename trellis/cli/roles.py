@@ -149,7 +149,10 @@ def clear_role(arguments: argparse.Namespace) -> int:
     """
     known = _present(arguments, arguments.name)
     if known is None or arguments.vhost not in known:
-        raise CommandError(f"role {arguments.name} grants nothing in vhost {arguments.vhost}")
+        raise CommandError(
+            f"role '{arguments.name}' grants nothing in vhost '{arguments.vhost}'; next: trellis "
+            "roles list"
+        )
     confirm(arguments, role_lines(ApiClient(arguments), arguments.name, arguments.vhost))
     left = {vhost: grant for vhost, grant in known.items() if vhost != arguments.vhost}
     ask(arguments, "PUT", "roles", arguments.name, body={"vhosts": left})

@@ -95,16 +95,16 @@ def read_expectations(path: str) -> list[Expectation]:
         raise CommandError(f"cannot read {path}: {error.strerror}", 2) from None
     decode = msgspec.json.decode if data.lstrip()[:1] == b"{" else msgspec.toml.decode
     try:
-        found: list[Expectation] = decode(data, type=_Expectations).expect
+        expectations: list[Expectation] = decode(data, type=_Expectations).expect
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ValueError) as error:
         fields = ", ".join(Expectation.__struct_fields__)
         raise CommandError(
             f"{path} has no valid expectations: {error}; the fields of an expectation are {fields}",
             2,
         ) from None
-    if not found:
+    if not expectations:
         raise CommandError(f"{path} has no expectation: add a table [[expect]]", 2)
-    return found
+    return expectations
 
 
 def result_of(expectation: Expectation, ask: Ask) -> ExpectationResult:

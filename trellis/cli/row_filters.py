@@ -22,10 +22,10 @@ def condition_of(text: str, columns: Sequence[str]) -> Condition:
     The text is COLUMN=PATTERN or COLUMN!=PATTERN with the wildcards * and ?, COLUMN>NUMBER,
     COLUMN<NUMBER, or a word that a cell of the row contains.
     """
-    found = _CONDITION.fullmatch(text)
-    if found is None:
+    match = _CONDITION.fullmatch(text)
+    if match is None:
         return lambda row: any(text in cell_text(cell) for cell in row.values())
-    column, sign, value = found.groups()
+    column, sign, value = match.groups()
     if column not in columns:
         problem = f"the rows have no column {column}; the nearest is {nearest(column, columns)}"
         raise CommandError(f"--filter: {problem}", 2)

@@ -62,8 +62,8 @@ class StreamSource:
     def rows(self, *path: str, query: dict[str, object] | None = None) -> list[Row]:
         """Request `/api/PATH`, and return the answer: a decoded list of JSON objects."""
         answer = self._client.request("GET", *path, query=query)
-        found: list[Row] = self._client.decode(answer, list[Row], "JSON list of objects", *path)
-        return found
+        rows: list[Row] = self._client.decode(answer, list[Row], "JSON list of objects", *path)
+        return rows
 
     def begin_with_segment_of(self, at: int) -> None:
         """Skip segments whose rows are all older than a time in microseconds since 1970."""

@@ -187,14 +187,14 @@ def arguments_of(given: list[str], flag: str) -> Row:
     `given` has texts of the form NAME=VALUE, which follow `flag` on the command line. Raises
     CommandError.
     """
-    found: Row = {}
+    arguments: Row = {}
     for text in given:
         try:
             name, value = header_of(text)
         except BrokerError:
             raise CommandError(f"{flag}: '{text}' is not of the form NAME=VALUE", 2) from None
-        found[name] = value
-    return found
+        arguments[name] = value
+    return arguments
 
 
 # -- queues

@@ -124,15 +124,15 @@ def users_of(rows: list[Row], hashes: Iterable[str | None]) -> Iterator[Row]:
 
     `hashes` has the hash of each user's password, or None for a user that the file gives a hash.
     """
-    for row, made in zip(rows, hashes, strict=True):
+    for row, new_hash in zip(rows, hashes, strict=True):
         user = {"name": row["name"], "tags": row.get("tags", [])}
         if "role" in row:
             user["role"] = row["role"]
-        if made is None:
+        if new_hash is None:
             user["password_hash"] = row["password_hash"]
             user["hashing_algorithm"] = row.get("hashing_algorithm", "")
         else:
-            user["password_hash"], user["hashing_algorithm"] = show_hash(made)
+            user["password_hash"], user["hashing_algorithm"] = show_hash(new_hash)
         yield user
 
 

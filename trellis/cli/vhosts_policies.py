@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
-from typing import Any
-
-import msgspec
+from typing import Any, Final
 
 from broker.queues.policies import APPLY_TO
 from trellis.cli.actions import (
@@ -24,6 +23,10 @@ from trellis.cli.confirming import add_yes, arriving_text, confirm
 from trellis.cli.consequences import policy_lines, vhost_lines
 from trellis.cli.parsing import CommandError, Commands
 from trellis.cli.readable import count_text
+from trellis.settings.errors import shown
+
+#: A definition of a policy, as a word for a shell.
+_EXAMPLE: Final = """'{"max-length": 1000}'"""
 
 
 def add(commands: Commands) -> None:
@@ -64,7 +67,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "definition",
         metavar="DEFINITION",
-        help="""arguments that the policy sets, as JSON: '{"max-length": 1000}'""",
+        help=f"arguments that the policy sets, as JSON: {_EXAMPLE}",
     )
     command.add_argument(
         "--apply-to",
@@ -147,16 +150,9 @@ def list_policies(arguments: argparse.Namespace) -> int:
 
 def set_policy(arguments: argparse.Namespace) -> int:
     """Add or replace the policy that the arguments describe."""
-    try:
-        definition = msgspec.json.decode(arguments.definition)
-    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
-        example = """'{"max-length": 1000}'"""
-        raise CommandError(
-            f"DEFINITION is not JSON ({error}); write it as in {example}", 2
-        ) from None
     body = {
         "pattern": arguments.pattern,
-        "definition": definition,
+        "definition": _definition_of(arguments.name, arguments.definition),
         "apply-to": arguments.apply_to,
         "priority": arguments.priority,
     }
@@ -166,6 +162,28 @@ def set_policy(arguments: argparse.Namespace) -> int:
         arguments, text, policy=arguments.name, vhost=arguments.vhost, **body, changed=True
     )
     return 0
+
+
+def _definition_of(policy: str, text: str) -> dict[str, Any]:
+    """Decode the argument DEFINITION of a policy: a JSON object. Raises CommandError."""
+    try:
+        definition = json.loads(text)
+    except json.JSONDecodeError as error:
+        rest = text[error.pos :]
+        place = f"at character {error.pos + 1}, {shown(rest)}" if rest else "at its end"
+        fault = f"is not JSON {place}"
+    except (ValueError, RecursionError):
+        fault = "has a number with too many digits, or too many levels"
+    else:
+        if isinstance(definition, dict):
+            return definition
+        fault = "is JSON, but not an object"
+    raise CommandError(
+        f"policy '{policy}': the definition {shown(text)} {fault}: write an object in braces, with "
+        "names and texts in double quotes, and put single quotes around it for the shell, as in "
+        f"{_EXAMPLE}",
+        2,
+    )
 
 
 def clear_policy(arguments: argparse.Namespace) -> int:

@@ -8,15 +8,13 @@ from typing import Any, Final
 import msgspec
 
 from trellis.cli.actions import add_action, add_group, add_vhost
-from trellis.cli.api_client import ApiClient, ApiRefused
-from trellis.cli.parsing import CommandError, Commands, Parser, number
+from trellis.cli.api_client import ApiClient
+from trellis.cli.parsing import Commands, Parser, number
 from trellis.cli.readable import time_text
 from trellis.settings.errors import printable
 
 #: Exit code if a problem was found: 1, as in `trellis health`.
 FOUND: Final = 1
-#: HTTP status of an answer about an object that does not exist.
-_NOT_FOUND: Final = 404
 
 
 def add(commands: Commands) -> None:
@@ -61,7 +59,7 @@ def _action(group: Commands, name: str, run: Any, text: str, usage: str) -> Pars
 def why_queue(arguments: argparse.Namespace) -> int:
     """Print the problems of a queue; return the exit code 1 (FOUND) if there are any."""
     path = ("why", "queues", arguments.vhost, arguments.name)
-    answer = _ask(arguments, path, {"seconds": arguments.seconds}, "list queues")
+    answer = _ask(arguments, path, {"seconds": arguments.seconds})
     queue = answer["queue"]
     head = (
         f"{queue['type']} queue '{queue['name']}' in vhost '{queue['vhost']}': "
@@ -75,7 +73,7 @@ def why_queue(arguments: argparse.Namespace) -> int:
 
 def why_client(arguments: argparse.Namespace) -> int:
     """Print the problems of a client; return the exit code 1 (FOUND) if there are any."""
-    answer = _ask(arguments, ("why", "clients", arguments.name), {}, "list connections")
+    answer = _ask(arguments, ("why", "clients", arguments.name), {})
     client = answer["client"]
     head = (
         f"client '{client['name']}': open connections: {client['connections']:,}, MQTT sessions: "
@@ -91,8 +89,7 @@ def why_topic(arguments: argparse.Namespace) -> int:
     """
     query = {} if arguments.publisher is None else {"user": arguments.publisher}
     path = ("why", "topics", arguments.vhost, arguments.topic)
-    lists = "vhosts list" if arguments.publisher is None else "users list"
-    answer = _ask(arguments, path, query, lists)
+    answer = _ask(arguments, path, query)
     head = (
         f"topic '{arguments.topic}' in vhost '{arguments.vhost}': queues and sessions reached: "
         f"{answer['reached']:,}"
@@ -101,20 +98,11 @@ def why_topic(arguments: argparse.Namespace) -> int:
 
 
 def _ask(
-    arguments: argparse.Namespace, path: tuple[str, ...], query: dict[str, object], lists: str
+    arguments: argparse.Namespace, path: tuple[str, ...], query: dict[str, object]
 ) -> dict[str, Any]:
-    """Return the answer to a request.
-
-    Raises CommandError. The error for an unknown object names the command `lists`, without
-    `trellis`, which prints the known ones.
-    """
+    """Return the answer to a request. Raises CommandError."""
     client = ApiClient(arguments)
-    try:
-        data = client.request("GET", *path, query=query)
-    except ApiRefused as refusal:
-        if refusal.status != _NOT_FOUND:
-            raise
-        raise CommandError(f"{refusal}; next: trellis {lists}") from None
+    data = client.request("GET", *path, query=query)
     answer: dict[str, Any] = client.decode(data, dict[str, Any], "answer", *path)
     return answer
 

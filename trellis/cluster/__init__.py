@@ -13,6 +13,7 @@ names Kafka servers. Reading order:
     following        a standby: the thread that follows the log, and may claim it
     reporting        the reports of a node: its state, and the offset from which it would read
     ownership        the owner: appends batches; ends its process if another node owns the log
+    disk_watch       notices that the owner cannot write its disk
     retention        the owner's marks, and the removal of records that every node has
     format_upgrade   changes the encoding of batches once all nodes read a newer one
     listed_nodes     the list of the nodes for which the log is kept

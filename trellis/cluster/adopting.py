@@ -101,11 +101,12 @@ class Adoption:
         """
         self._refuse_foreign(survey)
         self._refuse_running()
-        found = self._survey_log(survey)
-        if found.records and found.interrupted is None and not over_records:
+        log_survey = self._survey_log(survey)
+        if log_survey.records and log_survey.interrupted is None and not over_records:
             raise ReplicationError(
-                f"the log has {found.records} records (offsets {found.low} to {found.tip - 1}): if "
-                "they belong to this cluster, start the node with `trellis serve`; otherwise "
+                f"the log has {log_survey.records} records (offsets {log_survey.low} to "
+                f"{log_survey.tip - 1}): if they belong to this cluster, start the node with "
+                "`trellis serve`; otherwise "
                 f"{_NEW_TOPIC}, or discard the records with --over-records"
             )
         ahead = self._ahead(survey)
@@ -116,7 +117,7 @@ class Adoption:
                 f"'{survey.path}' has only position {survey.position}: adopt the directory of node "
                 f"'{name}', or give up its later changes with --behind"
             )
-        return found
+        return log_survey
 
     def consequences(self, survey: DirectorySurvey, log: LogSurvey) -> Iterator[str]:
         """Yield lines that tell the operator the effects of the adoption, before it begins."""
@@ -156,33 +157,33 @@ class Adoption:
             }
 
     def carry_out(
-        self, survey: DirectorySurvey, directory: AdoptedDirectory, found: LogSurvey
+        self, survey: DirectorySurvey, directory: AdoptedDirectory, log_survey: LogSurvey
     ) -> int:
         """Append a claim to the log, then store in `directory` the log's state after the claim.
 
         Afterwards the log begins with the content of the directory.
 
-        Return the epoch, which is the number of the claim. `found` is the result of `examine`. If
-        this program ends between the two writes, the next adoption of the directory finds the
+        Return the epoch, which is the number of the claim. `log_survey` is the result of `examine`.
+        If this program ends between the two writes, the next adoption of the directory finds the
         claim, and only stores the state. Raises ReplicationError, OutcomeUnknown, StoreError.
         """
-        claim, offset = found.interrupted, found.tip - 1
+        claim, offset = log_survey.interrupted, log_survey.tip - 1
         if claim is None:
             claim = adoption_claim(
                 self._name,
                 survey.state,
                 directory,
-                found.epoch,
-                found.tip,
+                log_survey.epoch,
+                log_survey.tip,
                 secrets.randbits(63) | 1,
                 self._wall(),
                 NodeDescription(self._node, log=self._log.identity).encode(),
             )
             offset = self._log.append(claim.encode())
-            if offset != found.tip:
+            if offset != log_survey.tip:
                 raise ReplicationError(
-                    f"another program has appended records {found.tip} to {offset - 1} to the log "
-                    "at the same time: the data directory is unchanged; stop all nodes, "
+                    f"another program has appended records {log_survey.tip} to {offset - 1} to the "
+                    "log at the same time: the data directory is unchanged; stop all nodes, "
                     f"{_NEW_TOPIC}, and repeat this command"
                 )
         directory.store(state_after(claim, offset))
@@ -260,7 +261,7 @@ class Adoption:
         Return None if no node has reported a higher position than the directory has.
         """
         reports = self._log.reports()
-        found = max(reports, key=lambda name: reports[name].position, default="")
-        if found and reports[found].position > survey.position:
-            return found, reports[found]
+        highest = max(reports, key=lambda name: reports[name].position, default="")
+        if highest and reports[highest].position > survey.position:
+            return highest, reports[highest]
         return None

@@ -74,10 +74,10 @@ def _of_nodes(topic: KafkaTopic, cluster: ClusterSettings) -> Iterator[str]:
             value = topic.node_settings(node).get(name)
             if value is not None:
                 nodes.setdefault(value, []).append(node)
-        for value, found in nodes.items():
+        for value, ids in nodes.items():
             text = finding(int(value), cluster)
             if text:
-                yield f"Kafka nodes {', '.join(map(str, found))}: {name} is {value}{text}"
+                yield f"Kafka nodes {', '.join(map(str, ids))}: {name} is {value}{text}"
 
 
 def _of_timeout(milliseconds: int, cluster: ClusterSettings) -> str:

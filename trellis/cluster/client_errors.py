@@ -67,6 +67,12 @@ class LogHole(ReplicationError):
     """
 
 
+#: Errors of requests that no Kafka node answered.
+_NO_ANSWER: Final = (
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._ALL_BROKERS_DOWN,
+)
 #: Errors of the library that have a class of their own, because callers handle them differently.
 _CLASSES: Final[dict[int, type[LogUnreachable]]] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: TopicAbsent,
@@ -80,16 +86,23 @@ def described(error: KafkaError) -> str:
     return f"{error.str()} ({error.name()}): {_ADVICE.get(error.name(), _DEFAULT_ADVICE)}"
 
 
-def unreachable(task: str, cluster: ClusterSettings, error: KafkaError) -> LogUnreachable:
+def unreachable(
+    task: str, cluster: ClusterSettings, error: KafkaError, reason: str = ""
+) -> LogUnreachable:
     """Return the error of a request to Kafka that failed.
 
-    `task` is the text after "cannot" in the error, such as "append to topic".
+    `task` is the text after "cannot" in the error, such as "append to topic". `reason` is the last
+    log line of the client library. If no Kafka node answered, the error has it as a note, because
+    the error itself does not say why.
     """
     text = f"cannot {task} '{cluster.log_topic}' at {cluster.servers}: {described(error)}"
-    return _CLASSES.get(error.code(), LogUnreachable)(text)
+    failure = _CLASSES.get(error.code(), LogUnreachable)(text)
+    if reason and error.code() in _NO_ANSWER:
+        failure.add_note(reason)
+    return failure
 
 
 def error_in(error: KafkaException) -> KafkaError:
     """Return the error of Kafka's client library in an exception."""
-    found: KafkaError = error.args[0]
-    return found
+    kafka_error: KafkaError = error.args[0]
+    return kafka_error

@@ -56,6 +56,8 @@ class ClientLog:
         """Create the log of one client; `client` is the client's purpose, such as "append"."""
         self._client = client
         self._clock = clock
+        #: The reason in the last line: the line without the name of the library's thread.
+        self.reason = ""
         #: The time at which a line was written, and the number of its repetitions left out since;
         #: the key is the line without its numbers.
         self._written: dict[str, tuple[float, int]] = {}
@@ -63,6 +65,7 @@ class ClientLog:
     def log(self, level: int, text: str, *values: object) -> None:
         """Write a log line; `text` has a placeholder for each value, as in module logging."""
         line = text % values
+        self.reason = line.rpartition("]: ")[2]
         key, now = re.sub(r"\d+", "", line), self._clock()
         written, left_out = self._written.get(key, (-REPEAT_SECONDS, 0))
         if now < written + REPEAT_SECONDS:

@@ -191,13 +191,17 @@ class Following:
         self._refusal = reason
         self._stopped.set()
 
-    def report(self, state: str = "following") -> NodeReport:
-        """Return this node's report, with the offset up to which its directory has all batches."""
+    def report(self) -> NodeReport:
+        """Return this node's report, with the offset up to which its directory has all batches.
+
+        The log is handed over only to a node whose state is `following`. A node whose disk is full
+        is `blocked`: as the owner, it could not write to its disk either.
+        """
         known = self.standby.state
         return NodeReport(
             self._directory.stored_state.last + 1,
             self._version,
-            state,
+            "blocked" if self.blocked_reason else "following",
             known.epoch,
             known.number,
             wall_ms(),

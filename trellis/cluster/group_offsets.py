@@ -56,15 +56,15 @@ class GroupOffsets:
         wanted = TopicPartition(self._cluster.log_topic, self._partition)
         task = "read the synced offsets in topic"
         try:
-            found = self._consumer(group).committed(wanted)
+            position = self._consumer(group).committed(wanted)
         except KafkaException as raised:
             failed = unreachable(task, self._cluster, error_in(raised))
             if isinstance(failed, GroupAbsent):
                 return None
             raise failed from raised
-        if found.error is not None:
-            raise unreachable(task, self._cluster, found.error)
-        return (found.offset, found.metadata or "") if found.offset >= 0 else None
+        if position.error is not None:
+            raise unreachable(task, self._cluster, position.error)
+        return (position.offset, position.metadata or "") if position.offset >= 0 else None
 
     def close(self) -> None:
         """Wait for running calls, then close the connections to Kafka.
@@ -123,8 +123,8 @@ class _GroupConsumer:
     def committed(self, wanted: TopicPartition) -> TopicPartition:
         """Return the position that the group committed. Raises KafkaException, LogUnreachable."""
         with self._lock:
-            found: TopicPartition = self._open().committed([wanted], timeout=REQUEST_SECONDS)[0]
-            return found
+            position: TopicPartition = self._open().committed([wanted], timeout=REQUEST_SECONDS)[0]
+            return position
 
     def close(self) -> threading.Thread:
         """Start and return a thread that waits for the running call and closes the consumer."""

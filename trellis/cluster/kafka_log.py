@@ -121,14 +121,14 @@ class KafkaLog:
 
     def own_report(self) -> NodeReport | None:
         """Return the report of this node; None if it has not reported. Raises LogUnreachable."""
-        found = self._topic.reports([self._group])[self._group]
-        return None if found is None else NodeReport.decode(*found)
+        stored = self._topic.reports([self._group])[self._group]
+        return None if stored is None else NodeReport.decode(*stored)
 
     def reports(self) -> dict[str, NodeReport]:
         """Return the reports of all nodes of the cluster by name. Raises LogUnreachable."""
         return node_reports(self._cluster, self._topic)
 
-    def forget(self, node: str) -> None:
+    def remove_report(self, node: str) -> None:
         """Remove the report of a node that does not run. Raises LogUnreachable."""
         self._topic.delete_group(group_name(self._cluster, node))
 
@@ -156,22 +156,22 @@ class KafkaLog:
         self.topic_id = facts.id
         return facts
 
-    def _replaced(self, found: str, followed: str) -> TopicReplaced:
+    def _replaced(self, topic_id: str, followed: str) -> TopicReplaced:
         return TopicReplaced(
             f"topic '{self._cluster.log_topic}' at {self._cluster.servers} was deleted and created "
-            f"again: its id is {found}, and this node has followed {followed}, and cannot follow "
-            "another topic: keep the data directories of all nodes, and begin the new topic with "
-            "the one that has most of the log (`trellis cluster adopt`)"
+            f"again: its id is {topic_id}, and this node has followed {followed}, and cannot "
+            "follow another topic: keep the data directories of all nodes, and begin the new topic "
+            "with the one that has most of the log (`trellis cluster adopt`)"
         )
 
 
 def node_reports(cluster: ClusterSettings, topic: KafkaTopic) -> dict[str, NodeReport]:
     """Return the reports of all nodes of a cluster by name. Raises LogUnreachable."""
     prefix = group_name(cluster, "")
-    found = topic.reports(topic.groups(prefix))
+    stored_reports = topic.reports(topic.groups(prefix))
     return {
         group.removeprefix(prefix): NodeReport.decode(*report)
-        for group, report in found.items()
+        for group, report in stored_reports.items()
         if report is not None
     }
 

@@ -40,7 +40,7 @@ from trellis.cluster.following import Following, FollowingStopped
 from trellis.cluster.listed_nodes import ListedNodes
 from trellis.cluster.ownership import Ownership
 from trellis.cluster.retention import Retention
-from trellis.cluster.succession import successor
+from trellis.cluster.succession import BATCHES_MAX, successor
 
 State = Literal["following", "opening", "active", "fenced"]
 
@@ -179,10 +179,11 @@ class Membership:
         nodes = ListedNodes(broker, call_soon, ownership.log.identity)
         ownership.keep(report, self.description.node, limits, nodes)
 
-    def successor(self, wanted: str = "") -> tuple[str, NodeReport]:
+    def successor(self, wanted: str = "", has_all: bool = False) -> tuple[str, NodeReport]:
         """Return the name and the report of the standby to hand the log over to. May block.
 
-        `wanted` is the name of the standby; "" chooses the standby that has most of the log. Raises
+        `wanted` is the name of the standby; "" chooses the standby that has most of the log. If
+        `has_all` is True, the standby has all batches; otherwise it may lack BATCHES_MAX. Raises
         ReplicationError.
         """
         ownership = self.ownership
@@ -192,7 +193,8 @@ class Membership:
         except LogUnreachable as error:
             raise ReplicationError(f"the nodes of the cluster cannot be listed: {error}") from error
         known = ownership.owner.judge.state
-        return successor(reports, self.description.node, known.number, wall_ms(), wanted)
+        name, lacking = self.description.node, 0 if has_all else BATCHES_MAX
+        return successor(reports, name, known.number, wall_ms(), wanted, lacking)
 
     def figures(self) -> ClusterFigures:
         """Return the metrics of this node in its cluster."""
@@ -282,8 +284,8 @@ class Membership:
 
 def place_of(directory: Path) -> int:
     """Return a number that identifies this host and a data directory, the same after a restart."""
-    found = directory.stat()
-    text = f"{socket.gethostname()} {directory.resolve()} {found.st_dev} {found.st_ino}"
+    status = directory.stat()
+    text = f"{socket.gethostname()} {directory.resolve()} {status.st_dev} {status.st_ino}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]) | 1
 
 

@@ -10,9 +10,10 @@ at which a reader may begin. The owner is fenced once another node owns the log:
     thread "retention" appends marks, and trims the log (retention.py)
     event loop         asks `may_act` before its agenda and before each flush (turn.py)
 
-The process ends at once, without a clean stop, if another node owns the log, if the outcome of an
-append is unknown, or if the disk cannot be written for long. The publishers of a batch that was not
-confirmed yet then get no confirm for it, from any node.
+The process ends at once, without a clean stop, if another node owns the log, or if the outcome of
+an append is unknown. The publishers of a batch that was not confirmed yet then get no confirm for
+it, from any node. If the disk cannot be written for long, the owner hands the log over
+(disk_watch.py).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from broker.replication.report import NodeReport
 from broker.store.durable_batch import BatchShipping, DurableBatch
 from trellis import logs
 from trellis.cluster.clock import boot_seconds
+from trellis.cluster.disk_watch import DiskWatch
 from trellis.cluster.format_upgrade import FormatUpgrade
 from trellis.cluster.reporting import Reporting
 from trellis.cluster.retention import LogRetention, NodeListStore, Retention
@@ -69,9 +71,8 @@ class Ownership(BatchShipping):
         #: Held by the thread that appends a record: only one may append at a time.
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        #: The time at which the log acknowledged a batch that is not yet written to the disk; None
-        #: if there is no such batch.
-        self._unwritten: float | None = None
+        #: Notices that the disk cannot be written.
+        self.disk = DiskWatch(owner.timing.silence, clock, end)
         #: Number of batches that the log acknowledged, and the total of the seconds that their
         #: appends took.
         self.appended = 0
@@ -118,14 +119,14 @@ class Ownership(BatchShipping):
             content = written.encode(batch.changes, batch.records.parts, batch.rows, batch.garbage)
             began = self._clock()
             self._carry_out(self.owner.ship(content, int(batch.last), self.chunk_size))
-            self._unwritten = now = self._clock()
+            self.disk.shipped()
             self.appended += 1
-            self.append_seconds += now - began
+            self.append_seconds += self._clock() - began
             self.shipped += len(content)
             return self.owner.judge.state.encode()
 
     def written(self) -> None:
-        self._unwritten = None
+        self.disk.written()
 
     def wall(self) -> float:
         return self.owner.judge.state.wall / 1000
@@ -190,13 +191,7 @@ class Ownership(BatchShipping):
     def _run_beats(self) -> None:
         timing = self.owner.timing
         while not self._stopped.wait(timing.beat / BEAT_PART):
-            unwritten = self._unwritten
-            if unwritten is not None and self._clock() > unwritten + timing.silence:
-                self._end(
-                    f"a batch cannot be written to the data directory for {timing.silence:g} s: "
-                    "this node hands over"
-                )
-                return
+            self.disk.look()
             if self.owner.beat_is_due():
                 self._beat()
 

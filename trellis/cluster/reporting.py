@@ -46,7 +46,7 @@ class Reporting:
         self._reported = NodeReport(-1)
         #: The first report of another host or data directory under this node's name, and the time
         #: in ms at which this node found that report.
-        self._found: tuple[NodeReport, int] | None = None
+        self._conflicting: tuple[NodeReport, int] | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
 
@@ -83,13 +83,13 @@ class Reporting:
         last = self._log.own_report()
         if last is None or last.place in (0, report.place):
             return True
-        if self._found is None and self._reported.offset < 0:
-            self._found = last, report.wall
-        if self._found is None or last != self._found[0]:
+        if self._conflicting is None and self._reported.offset < 0:
+            self._conflicting = last, report.wall
+        if self._conflicting is None or last != self._conflicting[0]:
             self._on_conflict(
                 f"another node reports as node '{report.server.node}' of this cluster (its host "
                 f"is '{last.server.host}'): give each node a node.name of its own"
             )
             return self._reported.offset >= 0
-        since = min(self._found[1], last.wall)
+        since = min(self._conflicting[1], last.wall)
         return report.wall - since > 1000 * UNCHANGED_SECONDS or report.wall < since

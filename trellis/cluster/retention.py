@@ -151,7 +151,7 @@ class LogRetention:
             self._nodes.change(wanted)
         for name, report in reports.items():
             if report.forgotten and name not in known.listed:
-                self._log.forget(name)
+                self._log.remove_report(name)
         if self.upgrade is not None:
             self.upgrade.look(known, reports)
         self._note_unreported(wanted.unreported(reports))

@@ -53,7 +53,7 @@ def status(cluster: ClusterSettings) -> ClusterStatus:
     """Return the topic and the nodes of a cluster. Raises LogUnreachable, ReplicationError."""
     topic = KafkaTopic(cluster)
     facts, low, tip = topic.facts(), topic.low(), topic.tip()
-    lossy = [found.text for found in topic_findings(facts, topic.settings()) if found.loses]
+    lossy = [finding.text for finding in topic_findings(facts, topic.settings()) if finding.loses]
     reports, now = node_reports(cluster, topic), wall_ms()
     newest = max((report.batch for report in reports.values()), default=0)
     written = _times_of_records({report.offset for report in reports.values()}, cluster)
@@ -193,7 +193,7 @@ def _unreported(reports: Mapping[str, NodeReport]) -> set[str]:
     return {name for report in reports.values() for name in report.unreported.splitlines()}
 
 
-def forget(cluster: ClusterSettings, node: str) -> None:
+def remove_node(cluster: ClusterSettings, node: str) -> None:
     """Remove a node from the cluster, so that the log is no longer kept for this node.
 
     The active node removes the name from the list of nodes. Raises LogUnreachable,

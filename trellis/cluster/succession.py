@@ -16,35 +16,47 @@ BATCHES_MAX: Final = 50_000
 
 
 def successor(
-    reports: Mapping[str, NodeReport], owner: str, batch: int, wall: int, wanted: str = ""
+    reports: Mapping[str, NodeReport],
+    owner: str,
+    batch: int,
+    wall: int,
+    wanted: str = "",
+    lacking_most: int = BATCHES_MAX,
 ) -> tuple[str, NodeReport]:
     """Return the name and the report of the node to which the log can be handed over.
 
     `owner` is the name of the node that owns the log, `batch` the number of its last batch, and
     `wall` the time of its wall clock in ms. `wanted` is the name of the successor; "" chooses the
-    node that has most of the log. Raises ReplicationError if no such node can take over.
+    node that has most of the log. The successor lacks at most `lacking_most` batches. Raises
+    ReplicationError if no such node can take over.
     """
     if wanted:
-        reason = _refusal(wanted, reports.get(wanted), owner, batch, wall)
+        reason = _refusal(wanted, reports.get(wanted), owner, batch, wall, lacking_most)
         if reason:
             raise ReplicationError(reason)
         return wanted, reports[wanted]
     ready = {
         name: report
         for name, report in reports.items()
-        if not _refusal(name, report, owner, batch, wall)
+        if not _refusal(name, report, owner, batch, wall, lacking_most)
     }
     if not ready:
-        names = ", ".join(sorted(reports.keys() - {owner})) or "none"
+        refusals = [
+            _refusal(name, reports[name], owner, batch, wall, lacking_most)
+            for name in sorted(reports.keys() - {owner})
+        ]
         raise ReplicationError(
-            f"no standby can take over from '{owner}' (nodes that have reported: {names}): start a "
-            "standby, and wait until `trellis cluster status` shows it as following"
+            f"no standby can take over from '{owner}' "
+            f"({'; '.join(refusals) or 'no other node has reported'}): start a standby, and wait "
+            "until `trellis cluster status` shows it as following"
         )
     best = max(ready, key=lambda name: (ready[name].batch, ready[name].offset, name))
     return best, ready[best]
 
 
-def _refusal(name: str, report: NodeReport | None, owner: str, batch: int, wall: int) -> str:
+def _refusal(
+    name: str, report: NodeReport | None, owner: str, batch: int, wall: int, lacking_most: int
+) -> str:
     """Return why the log cannot be handed over to a node; "" if it can."""
     if name == owner:
         return f"node '{name}' is the active node already"
@@ -58,6 +70,6 @@ def _refusal(name: str, report: NodeReport | None, owner: str, batch: int, wall:
             f"the last report of node '{name}' is {age:.0f} s old by this node's clock: start the "
             "node, or correct the clocks"
         )
-    if batch - report.batch > BATCHES_MAX:
+    if batch - report.batch > lacking_most:
         return f"node '{name}' lacks {batch - report.batch} batches: wait until it has caught up"
     return ""

@@ -79,7 +79,8 @@ class KafkaTopic:
     def __init__(self, cluster: ClusterSettings) -> None:
         self._cluster = cluster
         self._name = cluster.log_topic
-        self._admin = AdminClient(admin_options(cluster), logger=ClientLog("admin"))
+        self._log = ClientLog("admin")
+        self._admin = AdminClient(admin_options(cluster), logger=self._log)
         self._offsets = GroupOffsets(cluster, PARTITION)
 
     def facts(self) -> TopicFacts:
@@ -90,11 +91,11 @@ class KafkaTopic:
         futures = self._admin.describe_topics(
             TopicCollection([self._name]), request_timeout=REQUEST_SECONDS
         )
-        found = self._wait("describe topic", futures[self._name])
-        first = found.partitions[PARTITION]
+        description = self._wait("describe topic", futures[self._name])
+        first = description.partitions[PARTITION]
         return TopicFacts(
-            str(found.topic_id),
-            len(found.partitions),
+            str(description.topic_id),
+            len(description.partitions),
             len(first.replicas),
             len(first.isr),
             first.leader is not None and first.leader.id >= 0,
@@ -106,11 +107,11 @@ class KafkaTopic:
 
     def nodes(self) -> list[int]:
         """Return the ids of the nodes of the Kafka cluster that are Kafka brokers."""
-        found = self._wait(
+        description = self._wait(
             "list the nodes for topic",
             self._admin.describe_cluster(request_timeout=REQUEST_SECONDS),
         )
-        return sorted(int(node.id) for node in found.nodes)
+        return sorted(int(node.id) for node in description.nodes)
 
     def node_settings(self, node: int) -> dict[str, str]:
         """Return the settings of a Kafka node, by name."""
@@ -181,13 +182,15 @@ class KafkaTopic:
 
     def groups(self, prefix: str) -> list[str]:
         """Return the names of all consumer groups that begin with a prefix."""
+        task = "list the consumer groups for topic"
         future = self._admin.list_consumer_groups(request_timeout=REQUEST_SECONDS)
-        found = self._wait("list the consumer groups for topic", future)
-        for error in found.errors:
-            raise unreachable(
-                "list the consumer groups for topic", self._cluster, error_in(error)
-            ) from error
-        return sorted(group.group_id for group in found.valid if group.group_id.startswith(prefix))
+        listing = self._wait(task, future)
+        for error in listing.errors:
+            known = error if isinstance(error, KafkaError) else error_in(error)
+            raise unreachable(task, self._cluster, known, self._log.reason)
+        return sorted(
+            group.group_id for group in listing.valid if group.group_id.startswith(prefix)
+        )
 
     def delete_group(self, group: str) -> None:
         """Delete a consumer group, unless it does not exist."""
@@ -215,10 +218,10 @@ class KafkaTopic:
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=seconds,
         )
-        found = int(self._wait(_ASK, next(iter(futures.values()))).offset)
-        if found < 0:  # With this offset, the library reports a lost connection.
+        offset = int(self._wait(_ASK, next(iter(futures.values()))).offset)
+        if offset < 0:  # With this offset, the library reports a lost connection.
             raise unreachable(_ASK, self._cluster, KafkaError(KafkaError._TRANSPORT))
-        return found
+        return offset
 
     def _learn_leader(self, seconds: float) -> None:
         try:
@@ -237,9 +240,11 @@ class KafkaTopic:
         try:
             return future.result(REQUEST_SECONDS + 1)
         except KafkaException as error:
-            raise unreachable(task, self._cluster, error_in(error)) from error
+            self._admin.poll(0)  # Delivers the log lines of the library.
+            reason = self._log.reason
+            raise unreachable(task, self._cluster, error_in(error), reason) from error
         except TimeoutError as error:
             text = f"cannot {task} '{self._name}' at {self._cluster.servers}: no answer"
             raise LogUnreachable(text) from error
         finally:
-            self._admin.poll(0)  # Delivers the log lines of the library.
+            self._admin.poll(0)

@@ -197,11 +197,11 @@ class GroupReader:
 
         Raises KafkaFailed.
         """
-        found = await self._call(self._consumer.consume, most, _POLL_SECONDS)
-        for message in found:
+        messages = await self._call(self._consumer.consume, most, _POLL_SECONDS)
+        for message in messages:
             if (error := message.error()) is not None:
                 raise KafkaFailed(error.str())
-        return list(found)
+        return list(messages)
 
     async def keep(self) -> None:
         """Stay a member of the group without reading records.
@@ -210,8 +210,8 @@ class GroupReader:
         """
         partitions = await self._call(self._consumer.assignment)
         await self._call(self._consumer.pause, partitions)
-        found = await self._call(self._consumer.consume, 1, 0.0)
-        if found:  # A record of a new partition, which is not paused: it would be lost here.
+        messages = await self._call(self._consumer.consume, 1, 0.0)
+        if messages:  # A record of a new partition, which is not paused: it would be lost here.
             raise KafkaFailed(
                 f"Kafka has assigned other partitions of {', '.join(self._topics)} to this "
                 "consumer, so the link must connect again"

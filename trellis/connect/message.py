@@ -196,17 +196,17 @@ def kafka_headers(message: BrokerMessage) -> list[tuple[str, bytes]]:
 
     Text becomes UTF-8, bytes are unchanged, and other values, such as numbers or tables, are JSON.
     """
-    found = [
+    headers = [
         (name, bytes(value) if isinstance(value, bytes | bytearray) else _kafka_text(value))
         for name, value in message.headers.items()
     ]
     for header, name in _PROPERTIES.items():
         value = getattr(message.incoming, name)
         if value:
-            found.append((header, str(value).encode(errors="replace")))
-    found.append(("amqp-exchange", (message.incoming.exchange or "").encode(errors="replace")))
-    found.append(("amqp-routing-key", message.routing_key.encode(errors="replace")))
-    return found
+            headers.append((header, str(value).encode(errors="replace")))
+    headers.append(("amqp-exchange", (message.incoming.exchange or "").encode(errors="replace")))
+    headers.append(("amqp-routing-key", message.routing_key.encode(errors="replace")))
+    return headers
 
 
 def _kafka_text(value: Any) -> bytes:

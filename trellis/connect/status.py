@@ -73,7 +73,7 @@ class LinkStatus:
 
     def document(self) -> dict[str, Any]:
         """Return the part of /health about this link."""
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "name": self.name,
             "kind": self.kind,
             "state": self.state.value,
@@ -82,9 +82,9 @@ class LinkStatus:
             "dead_lettered": self.dead_lettered,
         }
         if self.error:
-            found["error"] = self.error
-            found["error_age_seconds"] = round(time.time() - self.error_at, 1)
-        return found
+            fields["error"] = self.error
+            fields["error_age_seconds"] = round(time.time() - self.error_at, 1)
+        return fields
 
     def add_metrics(self, page: MetricsPage) -> None:
         """Add the metrics of this link to a page."""

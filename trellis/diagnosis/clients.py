@@ -25,6 +25,8 @@ from trellis.server.refusals import LoggedRefusal
 NAME_FIELDS: Final = ("client_id", "user", "address", "new_address")
 #: Largest number of refusals of a client that are shown: the latest ones.
 REFUSALS_MAX: Final = 10
+#: The event of a refused HTTP request.
+HTTP_REFUSED: Final = "http_refused"
 #: The texts of refusals, by event.
 _EVENTS: Final = {
     "login_refused": "a login was refused",
@@ -35,7 +37,7 @@ _EVENTS: Final = {
     "topic_refused": "a topic was refused",
     "subscription_refused": "a subscription was refused",
     "session_taken_over": "another connection took the session over",
-    "http_refused": "a request over HTTP was refused",
+    HTTP_REFUSED: "a request over HTTP was refused",
 }
 
 
@@ -49,9 +51,20 @@ def belongs_to(row: dict[str, object], full_name: str, name: str) -> bool:
     return name in (row.get("client"), row["user"], peer, peer.rpartition(":")[0], full_name)
 
 
-def refusal_findings(refusals: Iterable[LoggedRefusal], name: str) -> list[Problem]:
-    """Return a problem for each of the last refusals of a client, the latest refusal first."""
-    known = [one for one in refusals if name in (one.fields.get(field) for field in NAME_FIELDS)]
+def refusal_findings(
+    refusals: Iterable[LoggedRefusal], name: str, operator: str = ""
+) -> list[Problem]:
+    """Return a problem for each of the last refusals of a client, the latest refusal first.
+
+    Refused HTTP requests of `operator`, the user that asks, are left out: an operator that
+    mistypes a name is no client with a problem.
+    """
+    known = [
+        one
+        for one in refusals
+        if name in (one.fields.get(field) for field in NAME_FIELDS)
+        and (one.event != HTTP_REFUSED or one.fields.get("user") != operator)
+    ]
     return [_refusal(one) for one in reversed(known[-REFUSALS_MAX:])]
 
 
@@ -155,8 +168,9 @@ def session_findings(session: Session) -> Iterator[Problem]:
             "away",
             f"the client is not connected; its session keeps "
             f"{plural(len(session.subscriptions), 'subscription')} and "
-            f"{plural(waiting, 'message')} for it",
-            command("sessions", "delete", name, *vhost),
+            f"{plural(waiting, 'message')} for it; if the client will not return, "
+            f"`{command('sessions', 'delete', name, *vhost)}` ends the session",
+            watch_session(name),
         )
     elif waiting and any(state_of(one) == FULL for one in session.inbox.consumers):
         yield Problem(

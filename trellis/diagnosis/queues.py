@@ -53,14 +53,14 @@ def queue_findings(
     vhost: VirtualHost, queue: Queue, before: QueueCounts | None, now: QueueCounts
 ) -> list[Problem]:
     """Return the problems of a queue, the most important first; `before` are earlier counts."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     if not isinstance(queue, StreamQueue):
-        found += _consumers(vhost, queue)
-    found += _head(vhost, queue)
-    found += _growth(before, now, next_consumers(vhost, queue))
-    found += _limits(vhost, queue)
-    found += _dead_letters(vhost, queue)
-    return found
+        problems += _consumers(vhost, queue)
+    problems += _head(vhost, queue)
+    problems += _growth(before, now, next_consumers(vhost, queue))
+    problems += _limits(vhost, queue)
+    problems += _dead_letters(vhost, queue)
+    return problems
 
 
 def next_consumers(vhost: VirtualHost, queue: Queue) -> str:

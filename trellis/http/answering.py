@@ -76,7 +76,7 @@ class CallServer(asyncio.Protocol):
         #: Set when the gateway has closed its end.
         self.lost = asyncio.Event()
         #: True if the gateway has announced its end (`Bye`).
-        self.said_bye = False
+        self.has_announced_end = False
 
     # -- the transport
 
@@ -145,7 +145,7 @@ class CallServer(asyncio.Protocol):
         elif isinstance(message, contract.Tally):
             self._count(message)
         elif isinstance(message, contract.Bye):
-            self.said_bye = True
+            self.has_announced_end = True
         elif isinstance(message, contract.Ping):
             self.send(contract.Pong())
         elif isinstance(message, contract.Cancel):

@@ -30,6 +30,7 @@ from trellis.monitoring.pace import Pace
 from trellis.monitoring.page import OBJECTS_MAX, Labels, MetricsPage
 from trellis.monitoring.scrape import DetailedScrape, labels_of
 from trellis.server.node import BrokerNode
+from trellis.settings.errors import printable
 
 #: Number of an exchange's destinations whose bindings are counted in one step.
 DESTINATIONS_STEP: Final = 50
@@ -37,6 +38,9 @@ DESTINATIONS_STEP: Final = 50
 MEMORY_STEPS: Final = 10
 #: Prefixes of metric names: for most single objects, and for virtual hosts and exchanges.
 _DETAILED: Final = "rabbitmq_detailed"
+#: Largest number of unknown families that a page names, and of characters of a name.
+_NAMES_MAX: Final = 5
+_NAME_MAX: Final = 60
 _CLUSTER: Final = "rabbitmq_cluster"
 
 
@@ -308,19 +312,21 @@ async def detailed_metrics(node: BrokerNode, http: HttpCounters, query: str) -> 
     """Return a page with the families of metrics that the query string names.
 
     As in RabbitMQ, unknown families and parameters are ignored, so that one configuration of
-    Prometheus may scrape brokers of several versions.
+    Prometheus may scrape brokers of several versions. The help text of the metric that counts the
+    unknown families names them, and the known ones.
     """
-    asked = parse_qsl(query, keep_blank_values=True)
-    families = [value for name, value in asked if name == "family"]
-    vhosts = [value for name, value in asked if name == "vhost"]
+    parameters = parse_qsl(query, keep_blank_values=True)
+    families = [value for name, value in parameters if name == "family"]
+    vhosts = [value for name, value in parameters if name == "vhost"]
     scrape = await begin(node, http, families, vhosts, _DETAILED)
     await fill(scrape, OBJECTS_MAX)
     node_metrics.add_identity(scrape.page, node, node_metrics.DETAILED)
-    scrape.page.gauge(
-        "trellis_detailed_families_unknown",
-        "Number of families that the query names and that do not exist.",
-        len(scrape.families - FAMILIES.keys()),
-    )
+    unknown = sorted(scrape.families - FAMILIES.keys())
+    text = "Number of families that the query names and that do not exist."
+    if unknown:
+        named = ", ".join(f"'{printable(name[:_NAME_MAX])}'" for name in unknown[:_NAMES_MAX])
+        text = f"{text} Unknown: {named}. Known: {', '.join(FAMILIES)}."
+    scrape.page.gauge("trellis_detailed_families_unknown", text, len(unknown))
     return scrape.page
 
 

@@ -72,16 +72,16 @@ async def _dead_letters(vhost: VirtualHost) -> dict[str, Counter[str]]:
 
     Only the queues that exist now are counted, for their present dead letter exchange.
     """
-    found: dict[str, Counter[str]] = {}
+    by_exchange: dict[str, Counter[str]] = {}
     for number, queue in enumerate(list(vhost.queues.values()), 1):
         exchange = queue.arguments.dead_letter_exchange
         if exchange is not None:
-            found.setdefault(exchange, Counter()).update(
+            by_exchange.setdefault(exchange, Counter()).update(
                 {f"dead_letters_{name}": count for name, count in dead_letters_of(queue).items()}
             )
         if number % _QUEUES_PER_SLICE == 0:
             await asyncio.sleep(0)
-    return found
+    return by_exchange
 
 
 async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:

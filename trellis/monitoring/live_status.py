@@ -121,12 +121,12 @@ class LiveStatus:
 
     async def _ingress(self) -> IngressCounters:
         """Return the counts of received messages of all virtual hosts, collected in slices."""
-        found = IngressCounters()
+        totals = IngressCounters()
         await collect_counts(self._node.broker.vhosts.values())
         for counters in collected(self._node.broker.vhosts.values()):
             for one in counters.values():
-                found.merge(one)
-        return found
+                totals.merge(one)
+        return totals
 
     async def _count(self) -> None:
         """Count all queues and sessions in slices, and find the deepest queues.
@@ -157,13 +157,13 @@ class LiveStatus:
     async def _count_unroutable(self, totals: ObjectTotals) -> float:
         """Find the topics with most unroutable messages; return the seconds of work."""
         spent = 0.0
-        found = HistorySum(self._node.broker.history, True)
+        history_sum = HistorySum(self._node.broker.history, True)
         began = thread_time()
-        for _ in found.steps():
+        for _ in history_sum.steps():
             spent += thread_time() - began
             await asyncio.sleep(0)
             began = thread_time()
-        for (vhost, exchange), keys in found.counts.items():
+        for (vhost, exchange), keys in history_sum.counts.items():
             began = thread_time()
             largest = heapq.nlargest(UNROUTABLE_TOPICS, keys.items(), key=lambda pair: pair[1])
             rows = [

@@ -169,14 +169,14 @@ class MetricsPage:
         """
         text_of_page = bytearray()
         parts: list[str] = []
-        made = 0
+        samples = 0
         for family in self.families.values():
             parts.append(family.head(in_openmetrics))
             for lines in family.take_lines(in_openmetrics):
                 parts += lines
-                made += len(lines)
-                if made >= RENDER_SLICE:
-                    made = 0
+                samples += len(lines)
+                if samples >= RENDER_SLICE:
+                    samples = 0
                     text_of_page += "".join(parts).encode()
                     parts = []
                     await asyncio.sleep(0)

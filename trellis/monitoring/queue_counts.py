@@ -15,10 +15,10 @@ def ended_of(queue: Queue) -> dict[str, int]:
     by their reason: `dead_lettered_expired`, `dead_lettered_maxlen`, `dead_lettered_rejected` and
     `dead_lettered_delivery_limit`.
     """
-    found = dict(zip(COPY_FATES, queue.fates(), strict=True))
-    del found["dead_lettered"]
-    found |= {f"dead_lettered_{reason}": count for reason, count in dead_letters_of(queue).items()}
-    return {name: count for name, count in found.items() if count}
+    counts = dict(zip(COPY_FATES, queue.fates(), strict=True))
+    del counts["dead_lettered"]
+    counts |= {f"dead_lettered_{reason}": count for reason, count in dead_letters_of(queue).items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def dead_letters_of(queue: Queue) -> dict[str, int]:

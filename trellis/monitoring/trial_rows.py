@@ -79,9 +79,9 @@ class TrialAnswer:
         self._vhost = vhost
         self._sum = HistorySum(history)
         scope = vhost.declarations.planner.scope
-        found = [_change_of(vhost, change) for change in changes]
+        binding_changes = [_change_of(vhost, change) for change in changes]
         gone = [_object_of(vhost, one, find_session) for one in deleted]
-        self._trial = BindingTrial(vhost.name, scope, found, self._sum, gone)
+        self._trial = BindingTrial(vhost.name, scope, binding_changes, self._sum, gone)
         #: The fields of the answer before its sections. `rows` adds most of them.
         self.head: Row = {
             "vhost": vhost.name,
@@ -191,10 +191,10 @@ def _object_of(vhost: VirtualHost, row: DeletedObject, find_session: FindSession
         return vhost.exchange(row.name)
     if row.type not in ("queue", SESSION):
         raise PreconditionFailed(f"'type' is '{shown(row.type)}', not queue, exchange or session")
-    found = vhost.queues.get(row.name) if row.type == "queue" else find_session(row.name)
-    if found is None:
+    destination = vhost.queues.get(row.name) if row.type == "queue" else find_session(row.name)
+    if destination is None:
         raise NotFound(f"no {row.type} '{shown(row.name)}' in vhost '{vhost.name}'")
-    return found
+    return destination
 
 
 def _change_of(vhost: VirtualHost, row: ChangedBinding) -> BindingChange:

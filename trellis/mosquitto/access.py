@@ -15,14 +15,12 @@ cannot express denies more.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from broker.access.rules import RULES_MAX, check_rule
+from broker.access.variables import has_variable
 
-#: Pattern of a text that a topic rule would read as a variable.
-_VARIABLE: Final = re.compile(r"\{username\}|\{vhost\}|\{client_id\}")
 _CLIENT: Final = "{client_id}"
 #: Placeholder for the client identifier while the other words of a filter are checked. NUL is in no
 #: topic.
@@ -68,7 +66,7 @@ def filter_of(topic: str, user: str, variables: bool) -> tuple[str, bool] | None
     exact = True
     words: list[str] = []
     for word in text.split("/"):
-        plain = _VARIABLE.search(word) is None and (words or word == word.lstrip())
+        plain = not has_variable(word) and (words or word == word.lstrip())
         # A name that contains a wildcard must not widen the filter.
         if not plain or (word not in ("+", "#") and ("+" in word or "#" in word)):
             exact, word = False, "+"
@@ -93,12 +91,12 @@ def entry_of(
     """
     if user is None and variables and "%u" in topic:
         return None, True
-    found = filter_of(topic, user or "", variables)
-    if found is None:
+    converted = filter_of(topic, user or "", variables)
+    if converted is None:
         if allow:
             return None, False
         return Entry(False, publish, subscribe, "$+/#" if topic.startswith("$") else "#"), False
-    topic_filter, exact = found
+    topic_filter, exact = converted
     if allow and not exact:
         return None, False
     return Entry(allow, publish, subscribe, topic_filter), exact

@@ -57,14 +57,14 @@ def _bridge_table(bridge: MosquittoListener, report: Report) -> dict[str, Any] |
     if problem or address is None:
         report.not_taken(line.place, line.text, problem)
         return None
-    files = {key: found for key, name in _FILES.items() if (found := bridge.last(name))}
+    files = {key: file_line for key, name in _FILES.items() if (file_line := bridge.last(name))}
     table: dict[str, Any] = {
         "name": line.value,
         "remote": _url(address, bool(files) or bridge.is_on("bridge_tls_use_os_certs")),
         "topics": [each.value for each in topics],
     }
-    for key, found in files.items():
-        table[key] = str(beside(found.place.file, found.value))
+    for key, file_line in files.items():
+        table[key] = str(beside(file_line.place.file, file_line.value))
     for key, names in _TEXTS.items():
         value = next((value for name in names if (value := bridge.value(name))), "")
         if value:

@@ -239,8 +239,8 @@ def _completed(entries: list[Entry], dollar: bool, default: bool) -> list[Entry]
 
 def _acls(role: Table, kind: str) -> list[Table]:
     """Return a role's access entries of one type, highest priority first."""
-    found = [acl for acl in _tables(role, "acls") if str(acl.get("acltype")) == kind]
-    return sorted(found, key=lambda acl: -_number(acl.get("priority"), _ACL_PRIORITY))
+    acls = [acl for acl in _tables(role, "acls") if str(acl.get("acltype")) == kind]
+    return sorted(acls, key=lambda acl: -_number(acl.get("priority"), _ACL_PRIORITY))
 
 
 def _tables(owner: Table, key: str) -> Iterable[Table]:

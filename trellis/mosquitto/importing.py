@@ -140,8 +140,8 @@ class MosquittoImport:
             owner = listener if conf.per_listener else conf.general
             files.append(SecurityFiles(owner, [*conf.general.plugins, *listener.plugins]))
         taken = []
-        for listener, found in zip(conf.listeners, files, strict=True):
-            if found.key == files[0].key:
+        for listener, security_files in zip(conf.listeners, files, strict=True):
+            if security_files.key == files[0].key:
                 taken.append(listener)
                 continue
             line = listener.line

@@ -37,7 +37,7 @@ class DiskReserve:
         self._directory = str(directory)
         self._path = f"{directory}/{NAME}"
         self._lock = threading.Lock()
-        self._made = False
+        self._exists = False
         #: Number of free bytes on the disk below which the disk alarm is on, if the file system
         #: cannot promise space to a file; 0 if it can.
         self.threshold = size if size and process.copies_on_write(directory) else 0
@@ -57,12 +57,12 @@ class DiskReserve:
     @property
     def missing(self) -> bool:
         """True while the reserve's file is missing because `give_up` has removed it."""
-        return self.given_up > 0 and self.size > 0 and not self._made
+        return self.given_up > 0 and self.size > 0 and not self._exists
 
     @property
     def held(self) -> int:
         """Size of the reserve's file in bytes; 0 while the file does not exist."""
-        return self.size if self._made else 0
+        return self.size if self._exists else 0
 
     def look(self) -> int:
         """Make the reserve's file again if the disk has room. Return the free bytes of the disk.
@@ -74,7 +74,7 @@ class DiskReserve:
         with self._lock:
             try:
                 free = int(self._disk.free(self._directory))
-                if self.size and not self._made and free >= 2 * self.size:
+                if self.size and not self._exists and free >= 2 * self.size:
                     self._make()
                     free = int(self._disk.free(self._directory))
             except OSError as error:
@@ -92,7 +92,7 @@ class DiskReserve:
 
     def _make(self) -> None:
         self._disk.allocate(self._path, self.size)
-        self._made = True
+        self._exists = True
         self._refused = False
         if self.given_up:
             logs.info("reserve_made", bytes=self.size, note="the disk has space again")
@@ -103,14 +103,14 @@ class DiskReserve:
         Return True if the file was removed. May block.
         """
         with self._lock:
-            if not self._made:
+            if not self._exists:
                 return False
             try:
                 self._disk.remove(self._path)
             except OSError as error:
                 logs.error("reserve_stuck", path=self._path, error=error.strerror)
                 return False
-            self._made = False
+            self._exists = False
             self.given_up += 1
         logs.warning(
             "reserve_given_up",
@@ -122,8 +122,8 @@ class DiskReserve:
     def close(self) -> None:
         """Remove the reserve's file: a stopped broker reserves no space."""
         with self._lock:
-            if self._made:
-                self._made = False
+            if self._exists:
+                self._exists = False
                 try:
                     self._disk.remove(self._path)
                 except OSError:

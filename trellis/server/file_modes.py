@@ -14,6 +14,7 @@ from typing import Final
 
 from broker.store.opening import CATALOG, LOG, STREAMS
 from trellis import logs
+from trellis.auth.private_files import SCRAM_SECRET_FILE
 from trellis.auth.settings_users import GENERATED_USER_FILE
 from trellis.server.disk_reserve import NAME as RESERVE
 
@@ -27,6 +28,7 @@ _FILES: Final = (
     "lock",
     RESERVE,
     GENERATED_USER_FILE,
+    SCRAM_SECRET_FILE,
 )
 
 

@@ -74,8 +74,13 @@ class Link(TurnLink):
         #: True while this link is in the turn's list of links with leftover input.
         self._in_leftover = False
 
-    def _wake(self) -> None:
+    # -- the sender of the connection's output
+
+    def output_ready(self) -> None:
         self._turn.add_dirty(self)
+
+    def backlog(self) -> int:
+        return 0 if self._transport is None else int(self._transport.get_write_buffer_size())
 
     # -- asyncio.Protocol
 
@@ -92,8 +97,7 @@ class Link(TurnLink):
         transport.set_write_buffer_limits(self._context.backpressure_bytes)
         self._transport = transport
         connection = self._connection = self._context.front.connect(peer)
-        connection.wake = self._wake
-        connection.transport_backlog = transport.get_write_buffer_size
+        connection.sender = self
         self._admission.add(connection)
         self._turn.links[self] = None
 

@@ -5,28 +5,35 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 
 class SignalHandlers:
-    """Signal handlers for the duration of this context: SIGTERM and SIGINT stop, SIGHUP reloads.
+    """Signal handlers of a broker's process: SIGTERM and SIGINT stop, SIGHUP reloads.
 
-    In threads other than the main thread, no handler is installed.
+    The handlers are called in the event loop, so a signal that arrives in a long turn is handled
+    after the turn. In threads other than the main thread, no handler is installed.
     """
 
     def __init__(self, stop: Callable[[], None], reload: Callable[[], None]) -> None:
         self._handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
-        self._loop = asyncio.get_running_loop()
 
-    def __enter__(self) -> None:
+    def install(self) -> None:
+        """Install the handlers. Does nothing if they are installed already."""
+        loop = asyncio.get_running_loop()
         for signum, handler in self._handlers.items():
             try:
-                self._loop.add_signal_handler(signum, handler)
+                loop.add_signal_handler(signum, handler)
             except (NotImplementedError, RuntimeError, ValueError):
                 return
 
-    def __exit__(self, *_: object) -> None:
+    def remove(self) -> None:
+        """Remove the handlers: SIGTERM and SIGINT then end the process, and SIGHUP is ignored."""
+        loop = asyncio.get_running_loop()
         for signum in self._handlers:
             try:
-                self._loop.remove_signal_handler(signum)
+                loop.remove_signal_handler(signum)
             except (NotImplementedError, RuntimeError, ValueError):
                 return
+        with suppress(ValueError):  # In threads other than the main thread.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)

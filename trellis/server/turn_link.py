@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from broker.messages.outlet import Sender
 
-class TurnLink:
+
+class TurnLink(Sender):
     """The base class of links: the methods of a link that the turn of the event loop calls.
 
     This is a base class and not a Protocol, because compiled code calls methods of a base class

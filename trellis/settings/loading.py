@@ -160,7 +160,7 @@ def _read_tables(key: str, value: object, where: str) -> tuple[msgspec.Struct, .
     if not (isinstance(value, list) and all(isinstance(table, dict) for table in value)):
         raise SettingsError(where, key, f"must be {OPTIONS[key].expected}")
     kind, options = TABLE_LISTS[key]
-    found = []
+    tables = []
     for number, table in enumerate(value, 1):
         place = f"{key}[{number}]"
         for name in table:
@@ -174,7 +174,7 @@ def _read_tables(key: str, value: object, where: str) -> tuple[msgspec.Struct, .
                     f"the key '{name}' of this {owner} is missing; set it to the {option.help}"
                 )
                 raise SettingsError(where, f"{place}.{name}", problem)
-        found.append(
+        tables.append(
             kind(
                 **{
                     name: _read(options[name], item, where, f"{place}.{name}")
@@ -182,7 +182,7 @@ def _read_tables(key: str, value: object, where: str) -> tuple[msgspec.Struct, .
                 }
             )
         )
-    return tuple(found)
+    return tuple(tables)
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:

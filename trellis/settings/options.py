@@ -65,8 +65,8 @@ class Option(Struct, frozen=True):
     @property
     def check(self) -> Callable[[str], None] | None:
         """The function that checks a text value, None if every text is valid."""
-        found: Callable[[str], None] | None = self._extra["check"]
-        return found
+        checker: Callable[[str], None] | None = self._extra["check"]
+        return checker
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -107,8 +107,8 @@ class Option(Struct, frozen=True):
 
     @property
     def _fills(self) -> tuple[CoreField, ...]:
-        found: tuple[CoreField, ...] = self._extra["fills"]
-        return found
+        core_fields: tuple[CoreField, ...] = self._extra["fills"]
+        return core_fields
 
     def value_in(self, settings: Settings) -> Any:
         """Return the value of this setting in `settings`."""
@@ -179,18 +179,18 @@ class Option(Struct, frozen=True):
 
 def _options(table: type[Struct], prefix: str = "") -> dict[str, Option]:
     """Return the settings of a table by key, in the order of declaration."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for field in msgspec.structs.fields(table):
         key = prefix + field.name
         if isinstance(field.type, type) and issubclass(field.type, Struct):
-            found |= _options(field.type, key + ".")
+            options |= _options(field.type, key + ".")
             continue
         kind, meta = get_args(field.type)
         default = (
             field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
         )
-        found[key] = Option(key=key, type=kind, meta=meta, default=default)
-    return found
+        options[key] = Option(key=key, type=kind, meta=meta, default=default)
+    return options
 
 
 OPTIONS = _options(Settings)

@@ -15,10 +15,10 @@ SALT_SIZES: Final = (12, 64)
 
 def parse_scram(password_hash: str) -> tuple[int, bytes, bytes, bytes]:
     """Return iterations, salt, StoredKey and ServerKey of a hash for SCRAM. Raises ValueError."""
-    found = re.fullmatch(r"SCRAM-SHA-256\$(\d{1,10}):([^$:]+)\$([^$:]+):([^$:]+)", password_hash)
-    if found is None:
+    match = re.fullmatch(r"SCRAM-SHA-256\$(\d{1,10}):([^$:]+)\$([^$:]+):([^$:]+)", password_hash)
+    if match is None:
         raise ValueError("the hash is not SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY")
-    iterations = int(found[1])
+    iterations = int(match[1])
     low, high = ITERATIONS
     if not low <= iterations <= high:
         raise ValueError(
@@ -27,7 +27,7 @@ def parse_scram(password_hash: str) -> tuple[int, bytes, bytes, bytes]:
         )
     try:
         salt, stored_key, server_key = (
-            base64.b64decode(part, validate=True) for part in found.groups()[1:]
+            base64.b64decode(part, validate=True) for part in match.groups()[1:]
         )
     except (binascii.Error, ValueError):
         raise ValueError("the salt or a key of the SCRAM hash is not base64") from None

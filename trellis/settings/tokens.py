@@ -27,6 +27,9 @@ JwtAlgorithm = Literal[
     "HS512",
 ]
 
+#: Matches a placeholder such as `${sub}`, which the value of a claim replaces; the group is the
+#: path of the claim.
+PLACEHOLDER = re.compile(r"\$\{([^{}]{1,100})\}")
 _SCOPE = re.compile(r"(?:configure|write|read):[^/\s]+/[^/\s]*(?:/[^/\s]*)?|tag:\S+")
 
 
@@ -68,6 +71,11 @@ def check_scope(text: str) -> None:
         raise ValueError(
             "must be a scope such as read:%2F/orders or write:*/amq.topic/sensors.*, or tag:NAME"
         )
+
+
+def check_token_rule(text: str) -> None:
+    """Raise ValueError unless a text is a topic rule, which may have placeholders of claims."""
+    check_rule(text, PLACEHOLDER.sub("claim", text))
 
 
 def check_alias(text: str) -> None:
@@ -186,7 +194,7 @@ class Jwt(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         option(
             "topic rules of every token, which apply before the rules in the token's claim",
-            check=check_rule,
+            check=check_token_rule,
         ),
     ] = ()
 

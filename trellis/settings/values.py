@@ -10,6 +10,7 @@ import re
 from argon2 import extract_parameters
 
 from broker.access.rules import check_rule as check_user_rule
+from broker.access.rules import check_rule_variables
 from broker.names import NAME_BYTES_MAX, fault_of
 from broker.patterns import without_posix
 from matching.grammar import MQTT, InvalidPattern
@@ -151,9 +152,16 @@ def check_topic_filter(text: str) -> None:
         raise ValueError(f"must be an MQTT topic filter ({error.rule})") from None
 
 
-def check_rule(text: str) -> None:
-    """Raise ValueError unless the text is an access rule for topics (docs/security.md)."""
+def check_rule(text: str, expanded: str | None = None) -> None:
+    """Raise ValueError unless the text is an access rule for topics (docs/security.md).
+
+    `expanded` is the text without placeholders, which only rules of tokens have.
+    """
     try:
         check_user_rule(text, "user", "vhost")
     except ValueError as error:
         raise ValueError(f"must be a valid rule ({error})") from None
+    try:
+        check_rule_variables(text if expanded is None else expanded)
+    except ValueError as error:
+        raise ValueError(f"must be a valid rule ('{text}': {error})") from None

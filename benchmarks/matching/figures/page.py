@@ -223,7 +223,7 @@ def _targets(results: MatchingResults) -> str:
         "of the library. The last rows have other figures, which they name.\n\n"
     ) + rows(
         ["target", "bound of the figure", "measured figure", "met"],
-        [[each.what, each.bound, each.found, words[each.met]] for each in targets(results)],
+        [[each.what, each.bound, each.measured, words[each.met]] for each in targets(results)],
     )
 
 

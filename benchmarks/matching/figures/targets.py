@@ -13,7 +13,7 @@ class TargetResult(NamedTuple):
 
     what: str
     bound: str
-    found: str
+    measured: str
     met: bool | None
 
 
@@ -69,12 +69,12 @@ def _others(results: MatchingResults, native: str) -> Iterator[TargetResult]:
     ours, theirs = (
         results.median(name, "iot iot 1000000 memory", "octets") for name in ("shapes", "nats")
     )
-    yield _made(
+    yield _result(
         "`shapes`, bytes per subscription, iot 1M, × NATS",
         0.4,
         ours / theirs if ours and theirs else None,
     )
-    yield _made("`shapes`, bytes per subscription, iot 1M", 210, ours)
+    yield _result("`shapes`, bytes per subscription, iot 1M", 210, ours)
     for workload, words in (("zipf-1", "Zipf's law"), ("zipf-1.7", "Zipf's law, exponent 1.7")):
         key = next(
             (
@@ -87,13 +87,13 @@ def _others(results: MatchingResults, native: str) -> Iterator[TargetResult]:
         ours, theirs = (
             results.median(name, key, "publish") for name in ("route-cache", "nats-cached")
         )
-        yield _made(
+        yield _result(
             f"route cache, 50k topics by {words}, × NATS with its cache",
             0.3,
             ours / theirs if ours and theirs else None,
         )
     load = results.median(native or "trie", "iot iot 1000000 workload", "load")
-    yield _made("CPU time in s to load 1M iot patterns", 3.0, load / 1e3 if load else None)
+    yield _result("CPU time in s to load 1M iot patterns", 3.0, load / 1e3 if load else None)
     worst = [
         value
         for name in (native or "trie", "shapes", "auto", "dfa", "bitmap")
@@ -102,7 +102,7 @@ def _others(results: MatchingResults, native: str) -> Iterator[TargetResult]:
         for value in [results.median(name, key, "lookup")]
         if value
     ]
-    yield _made(
+    yield _result(
         "slowest lookup in ms of an attack, by trie, shapes, auto, dfa, bitmap",
         1.0,
         max(worst) / 1e6 if worst else None,
@@ -122,13 +122,13 @@ def _ratio(
     ours, theirs = results.median(name, key, "lookup"), results.median(peer, key, "lookup")
     about = results.contenders.get(peer)
     what = f"{title}, {workload} {size(count)}, × {about.title if about else peer}"
-    return _made(what, bound, ours / theirs if ours and theirs else None)
+    return _result(what, bound, ours / theirs if ours and theirs else None)
 
 
-def _made(what: str, bound: float, found: float | None) -> TargetResult:
+def _result(what: str, bound: float, measured: float | None) -> TargetResult:
     return TargetResult(
         what,
         f"≤ {bound:g}",
-        "-" if found is None else f"{found:.3g}",
-        None if found is None else found <= bound,
+        "-" if measured is None else f"{measured:.3g}",
+        None if measured is None else measured <= bound,
     )

@@ -75,8 +75,8 @@ def main() -> None:
                 expected = expected or answers
                 assert answers == expected, name
                 ways[name] = partial(ask, matcher, some[:200] or messages[:2])
-            found = sum(map(len, expected)) / len(expected)
-            time_ways(f"{workload.__name__} {size:,}, {found:.1f} found", ways)
+            average = sum(map(len, expected)) / len(expected)
+            time_ways(f"{workload.__name__} {size:,}, {average:.1f} found", ways)
 
 
 if __name__ == "__main__":

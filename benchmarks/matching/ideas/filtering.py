@@ -85,7 +85,7 @@ def any_walk(node: PlainNode, words: list[str], at: int, wildcard_first: bool) -
     if node.many:
         return True
     if at == len(words):
-        return bool(node.found)
+        return bool(node.exact)
     ways = [node.children.get(words[at]), node.one]
     if wildcard_first:
         ways.reverse()

@@ -18,19 +18,19 @@ from matching import AMQP, Matcher, create
 class PlainNode:
     """A trie node.
 
-    `found` has the subscribers of patterns that end at this node, `many` the subscribers of
+    `exact` has the subscribers of patterns that end at this node, `many` the subscribers of
     patterns that continue with `#`. `children` has the next nodes by literal word, `one` is the
     next node for `*`. In a rolled-up trie, the edge to a node may represent several words: `tail`
     has the words after the first.
     """
 
-    __slots__ = ("children", "found", "many", "one", "tail")
+    __slots__ = ("children", "exact", "many", "one", "tail")
 
     def __init__(self) -> None:
         self.children: dict[str, PlainNode] = {}
         self.one: PlainNode | None = None
         self.many: list[int] = []
-        self.found: list[int] = []
+        self.exact: list[int] = []
         self.tail: list[str] = []
 
 
@@ -49,7 +49,7 @@ def planted(patterns: list[str]) -> PlainNode:
             else:
                 node = node.children.setdefault(word, PlainNode())
         else:
-            node.found.append(number)
+            node.exact.append(number)
     return root
 
 
@@ -58,7 +58,7 @@ def rolled(node: PlainNode) -> PlainNode:
 
     Return the root, which may be another node.
     """
-    while len(node.children) == 1 and node.one is None and not node.many and not node.found:
+    while len(node.children) == 1 and node.one is None and not node.many and not node.exact:
         ((word, child),) = node.children.items()
         child.tail = [*node.tail, word]
         node = child
@@ -68,18 +68,18 @@ def rolled(node: PlainNode) -> PlainNode:
     return node
 
 
-def plain_walk(node: PlainNode, words: list[str], at: int, found: list[int]) -> None:
-    """Append to `found` the subscribers below `node` of a plain trie that match `words[at:]`."""
+def plain_walk(node: PlainNode, words: list[str], at: int, subscribers: list[int]) -> None:
+    """Append to `subscribers` those below `node` of a plain trie that match `words[at:]`."""
     while True:
-        found += node.many
+        subscribers += node.many
         if at == len(words):
-            found += node.found
+            subscribers += node.exact
             return
         child = node.children.get(words[at])
         at += 1
         if node.one is not None:
             if child is not None:
-                plain_walk(node.one, words, at, found)
+                plain_walk(node.one, words, at, subscribers)
             else:
                 child = node.one
         if child is None:
@@ -87,8 +87,8 @@ def plain_walk(node: PlainNode, words: list[str], at: int, found: list[int]) -> 
         node = child
 
 
-def rolled_walk(node: PlainNode, words: list[str], at: int, found: list[int]) -> None:
-    """Append to `found` the subscribers below `node` of a rolled-up trie that match `words[at:]`.
+def rolled_walk(node: PlainNode, words: list[str], at: int, subscribers: list[int]) -> None:
+    """Append to `subscribers` those below `node` of a rolled-up trie that match `words[at:]`.
 
     An edge to a node represents the word of the edge and the words in the node's `tail`.
     """
@@ -98,15 +98,15 @@ def rolled_walk(node: PlainNode, words: list[str], at: int, found: list[int]) ->
             if words[at:end] != node.tail:
                 return
             at = end
-        found += node.many
+        subscribers += node.many
         if at == len(words):
-            found += node.found
+            subscribers += node.exact
             return
         child = node.children.get(words[at])
         at += 1
         if node.one is not None:
             if child is not None:
-                rolled_walk(node.one, words, at, found)
+                rolled_walk(node.one, words, at, subscribers)
             else:
                 child = node.one
         if child is None:
@@ -121,7 +121,7 @@ def size(node: PlainNode) -> tuple[int, int]:
     """
     nodes, total = 1, sys.getsizeof(node)
     total += sum(
-        sys.getsizeof(part) for part in (node.children, node.many, node.found, node.tail) if part
+        sys.getsizeof(part) for part in (node.children, node.many, node.exact, node.tail) if part
     )
     for child in [*node.children.values(), *([node.one] if node.one else [])]:
         more, others = size(child)
@@ -303,12 +303,12 @@ def split_once() -> None:
                 for number, pattern in enumerate(patterns):
                     matcher.subscribe(pattern, number)
 
-                def asked_all(matcher: Matcher[int] = matcher, topics: list[str] = topics) -> int:
+                def match_all(matcher: Matcher[int] = matcher, topics: list[str] = topics) -> int:
                     for topic in topics:
                         matcher.match(topic)
                     return len(topics)
 
-                ways[algorithm] = asked_all
+                ways[algorithm] = match_all
             time_ways(f"{size_:,} {name}", ways)
 
 

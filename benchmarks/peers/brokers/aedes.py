@@ -37,16 +37,15 @@ class AedesPeer(PeerBroker):
     def version(self) -> str:
         """Return the versions of aedes and Node."""
         version = json.loads(_PACKAGE.read_text())["version"]
-        return (
-            f"{version} on Node {first_words([self.found('node'), '--version']).removeprefix('v')}"
-        )
+        node_version = first_words([self.program_path("node"), "--version"]).removeprefix("v")
+        return f"{version} on Node {node_version}"
 
     def launch(self, directory: Path, running: Running) -> None:
         """Start the broker `aedes.js` in Node.js, and wait until it answers MQTT."""
         [running.mqtt] = free_ports(1)
         program, environment = HERE / "node" / "aedes.js", {"NODE_ENV": "production"}
         child = Child(
-            [self.found("node"), program, LOOPBACK, str(running.mqtt)],
+            [self.program_path("node"), program, LOOPBACK, str(running.mqtt)],
             directory,
             environment,
             name="aedes",

@@ -40,13 +40,13 @@ class MochiPeer(PeerBroker):
 
     def version(self) -> str:
         """Return the version of mochi-mqtt."""
-        return first_words([self.found("mochi"), "--version"])
+        return first_words([self.program_path("mochi"), "--version"])
 
     def launch(self, directory: Path, running: Running) -> None:
         """Start the Go program with mochi-mqtt, and wait until it answers MQTT."""
         [running.mqtt] = free_ports(1)
         child = Child(
-            [self.found("mochi"), "--address", f"{LOOPBACK}:{running.mqtt}"], directory, GO
+            [self.program_path("mochi"), "--address", f"{LOOPBACK}:{running.mqtt}"], directory, GO
         )
         running.children.append(child)
         child.wait_until(lambda: speaks_mqtt(running.mqtt), 10)

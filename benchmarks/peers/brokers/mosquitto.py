@@ -50,7 +50,7 @@ class MosquittoPeer(PeerBroker):
 
     def version(self) -> str:
         """Return the version of mosquitto."""
-        output = first_words([self.found("mosquitto"), "-h"])
+        output = first_words([self.program_path("mosquitto"), "-h"])
         match = re.search(r"mosquitto version (\S+)", output)
         if match is None:
             raise Failed(f"mosquitto -h prints no version: {output[:80]}")
@@ -61,6 +61,6 @@ class MosquittoPeer(PeerBroker):
         [running.mqtt] = free_ports(1)
         configuration = directory / "mosquitto.conf"
         configuration.write_text(_CONFIGURATION.format(port=running.mqtt, host=LOOPBACK))
-        child = Child([self.found("mosquitto"), "-c", configuration], directory)
+        child = Child([self.program_path("mosquitto"), "-c", configuration], directory)
         running.children.append(child)
         child.wait_until(lambda: speaks_mqtt(running.mqtt), 10)

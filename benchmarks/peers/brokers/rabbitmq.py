@@ -85,7 +85,7 @@ class RabbitMQPeer(PeerBroker):
         match = re.search(r"rabbitmq_server-([\d.]+)", server)
         return (
             f"{match[1] if match else 'unknown'} on Erlang "
-            f"{first_words([self.found('erl'), '-noshell', '-eval', _ERLANG])}"
+            f"{first_words([self.program_path('erl'), '-noshell', '-eval', _ERLANG])}"
         )
 
     def launch(self, directory: Path, running: Running) -> None:
@@ -121,7 +121,9 @@ class RabbitMQPeer(PeerBroker):
         # If no name server (epmd) answers, Erlang starts one, which would outlive the broker. So
         # epmd is started here first.
         epmd = Child(
-            [self.found("epmd"), "-port", str(names), "-address", LOOPBACK], directory, name="epmd"
+            [self.program_path("epmd"), "-port", str(names), "-address", LOOPBACK],
+            directory,
+            name="epmd",
         )
         running.children.append(epmd)
         server = Child(

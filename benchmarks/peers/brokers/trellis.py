@@ -38,6 +38,8 @@ class TrellisPeer(PeerBroker):
     settings = ("default settings, on free ports; log of warnings only",)
     #: Additional flags of `trellis serve`, to measure a feature.
     flags: tuple[str, ...] = ()
+    #: Seconds that a start may take.
+    patience: float = 20
 
     def missing(self) -> str:
         """Return which program is missing and how to install it; "" if nothing is missing."""
@@ -82,7 +84,7 @@ class TrellisPeer(PeerBroker):
             )
             return bool(ready)
 
-        child.wait_until(read, 20)
+        child.wait_until(read, self.patience)
         ports = {name: int(port) for name, port in re.findall(r"(\w+)=\S*:(\d+)", ready[0])}
         running.amqp, running.mqtt = ports["amqp"], ports["mqtt"]
 

@@ -121,16 +121,16 @@ class Exchange(Destination):
         An empty list means that there are no more bindings to the destination.
         """
         mine = self.bindings.get(destination, {})
-        found: list[Binding] = []
+        removed: list[Binding] = []
         key_bytes = 0
         for identity in list(islice(mine, most)):
             binding = self.unbind(destination, identity)
             if binding is not None:
-                found.append(binding)
+                removed.append(binding)
                 key_bytes += len(binding.key)
             if key_bytes > most * KEY_BYTES_PER_BINDING:
                 break
-        return found
+        return removed
 
     def redirect(self, old: Destination, new: Destination) -> None:
         """Move all bindings from the old destination to the new destination."""
@@ -157,10 +157,10 @@ class Exchange(Destination):
 
     def all_bindings(self) -> list[Binding]:
         """Return a new list of all bindings."""
-        found: list[Binding] = []
+        bindings: list[Binding] = []
         for mine in self.bindings.values():
-            found += mine.values()
-        return found
+            bindings += mine.values()
+        return bindings
 
     def check(self, binding: Binding) -> None:
         """Raise PreconditionFailed if this type of exchange does not accept the binding."""
@@ -181,13 +181,13 @@ class Exchange(Destination):
         return None
 
     def searches(
-        self, key: str, properties: Properties, found: list[Binding]
+        self, key: str, properties: Properties, bindings: list[Binding]
     ) -> list[Search[Binding]]:
-        """Return searches that can pause, and that add the matching bindings to `found`.
+        """Return searches that can pause, and that add the matching bindings to `bindings`.
 
         An exchange without such searches adds the bindings itself, and returns an empty list.
         """
-        found += self.match(key, properties)
+        bindings += self.match(key, properties)
         return []
 
     def match(self, key: str, properties: Properties) -> list[Binding]:

@@ -120,19 +120,19 @@ class ConsistentHashExchange(Exchange):
         return 0 if self.needs_search else len(self._shares) // SHARES_PER_STEP
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
-        found: list[Binding] = []
-        search = self._search(key, properties, found)
+        bindings: list[Binding] = []
+        search = self._search(key, properties, bindings)
         while not search.done:
             search.advance(DIRECT_SHARES)
-        return found
+        return bindings
 
     def searches(
-        self, key: str, properties: Properties, found: list[Binding]
+        self, key: str, properties: Properties, bindings: list[Binding]
     ) -> list[Search[Binding]]:
-        return [self._search(key, properties, found)]
+        return [self._search(key, properties, bindings)]
 
-    def _search(self, key: str, properties: Properties, found: list[Binding]) -> HashSearch:
-        return HashSearch(list(self._shares.values()), self._key_hash(key, properties), found)
+    def _search(self, key: str, properties: Properties, bindings: list[Binding]) -> HashSearch:
+        return HashSearch(list(self._shares.values()), self._key_hash(key, properties), bindings)
 
     def _key_hash(self, key: str, properties: Properties) -> i64:
         """Return a 32-bit hash of the routing key, or of the chosen header or property.
@@ -153,8 +153,8 @@ class HashSearch(Search[Binding]):
 
     __slots__ = ("_best", "_highest", "_key_hash", "_next", "_shares")
 
-    def __init__(self, shares: list[HashShare], key_hash: i64, found: list[Binding]) -> None:
-        super().__init__(found)
+    def __init__(self, shares: list[HashShare], key_hash: i64, bindings: list[Binding]) -> None:
+        super().__init__(bindings)
         self._shares = shares
         self._key_hash: i64 = key_hash
         self._next: i64 = 0
@@ -185,7 +185,7 @@ class HashSearch(Search[Binding]):
         if last == len(shares):
             self.done = True
             if self._best is not None:
-                self.found.append(self._best)
+                self.subscribers.append(self._best)
         return steps - int((last - first) // SHARES_PER_STEP)
 
 

@@ -80,13 +80,13 @@ class DelayedExchange(Exchange):
         return 0 if self._delays else self.inner.lookup_steps
 
     def searches(
-        self, key: str, properties: Properties, found: list[Binding]
+        self, key: str, properties: Properties, bindings: list[Binding]
     ) -> list[Search[Binding]]:
         self._delays = delay_of(properties) > 0
         if self._delays:
-            found.append(Binding(key, self.waiting))
+            bindings.append(Binding(key, self.waiting))
             return []
-        return self.inner.searches(key, properties, found)
+        return self.inner.searches(key, properties, bindings)
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
         self._delays = delay_of(properties) > 0

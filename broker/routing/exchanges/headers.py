@@ -59,9 +59,9 @@ class HeadersExchange(Exchange):
         return self._matcher.weight > DIRECT_CRITERIA
 
     def searches(
-        self, key: str, properties: Properties, found: list[Binding]
+        self, key: str, properties: Properties, bindings: list[Binding]
     ) -> list[Search[Binding]]:
-        return self._matcher.searches(_headers(properties), found)
+        return self._matcher.searches(_headers(properties), bindings)
 
     def rows(self) -> list[FieldsRow[Binding]]:
         """Return the bindings in rows, the oldest row first. A row has bindings with equal

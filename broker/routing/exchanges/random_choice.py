@@ -40,8 +40,8 @@ class RandomExchange(Exchange):
         #: The index of each binding in `_choices`.
         self._places: dict[Binding, int] = {}
         self._seed: i64 = zlib.crc32(name.encode("utf-8", "surrogateescape"))
-        #: The number of choices that were made.
-        self._made: i64 = 0
+        #: The number of choices so far.
+        self._choice_count: i64 = 0
 
     @property
     def uses_keys(self) -> bool:
@@ -62,10 +62,11 @@ class RandomExchange(Exchange):
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
         while self._choices:
-            self._made += 1
+            self._choice_count += 1
             count: i64 = len(self._choices)
             # The product fits into 63 bits, because the hash is below 2**32.
-            choice = self._choices[mixed(self._made & 0xFFFF_FFFF, self._seed) * count >> 32]
+            choice_hash: i64 = mixed(self._choice_count & 0xFFFF_FFFF, self._seed)
+            choice = self._choices[choice_hash * count >> 32]
             if not choice.destination.dead:
                 return [choice]
             self.removed(choice)

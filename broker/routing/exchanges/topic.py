@@ -128,9 +128,9 @@ class TopicExchange(Exchange):
         return self._matcher.match(key)
 
     def searches(
-        self, key: str, properties: Properties, found: list[Binding]
+        self, key: str, properties: Properties, bindings: list[Binding]
     ) -> list[Search[Binding]]:
-        return self._matcher.searches(key, found)
+        return self._matcher.searches(key, bindings)
 
 
 def topic_exchange(

@@ -107,7 +107,7 @@ def _columns(data: bytes) -> list[tuple[int, bytes]]:
     `data` is flags and properties. If a property is cut off, this property and all later ones are
     omitted.
     """
-    found: list[tuple[int, bytes]] = []
+    columns: list[tuple[int, bytes]] = []
     headers: bytes | None = None
     end: i64 = len(data)
     flags: i64 = i64(read_i16_be(data, 0)) & 0xFFFF if end >= 2 else 0
@@ -125,18 +125,18 @@ def _columns(data: bytes) -> list[tuple[int, bytes]]:
             if stop > end:
                 break
             if width == _TEXT:
-                found.append((_COLUMNS[number], _text(data[at + 1 : stop])))
+                columns.append((_COLUMNS[number], _text(data[at + 1 : stop])))
             elif width == _TABLE:
                 headers = _json(data[at:stop])
             else:
                 # Columns are little-endian; properties are big-endian.
                 value = data[at:stop] if width == 1 else data[at:stop][::-1]
-                found.append((_COLUMNS[number], value))
+                columns.append((_COLUMNS[number], value))
             at = stop
         flag >>= 1
     if headers is not None:
-        found.append((_LAST, headers))
-    return found
+        columns.append((_LAST, headers))
+    return columns
 
 
 def _text(data: bytes) -> bytes:

@@ -98,7 +98,7 @@ def amended(data: bytes, headers: Mapping[str, object], changed: Mapping[str, ob
 
 def split_properties(data: bytes) -> list[tuple[str, str, bytes]]:
     """Return name, type and bytes of each property before the first property that is cut off."""
-    found: list[tuple[str, str, bytes]] = []
+    properties: list[tuple[str, str, bytes]] = []
     flags = int.from_bytes(data[:2], "big")
     at, end = 2, len(data)
     flag = 1 << 15
@@ -115,10 +115,10 @@ def split_properties(data: bytes) -> list[tuple[str, str, bytes]]:
                 break
             if stop > end:
                 break
-            found.append((name, kind, data[at:stop]))
+            properties.append((name, kind, data[at:stop]))
             at = stop
         flag >>= 1
-    return found
+    return properties
 
 
 def _join(properties: dict[str, bytes]) -> bytes:

@@ -192,13 +192,13 @@ class PacketHandler(InputHandler):
                     run_count = 0
                     body = data[mark + 1 : end] if has_properties else data[mark:end]
                     message = Message(route, body, PLAIN, AT_MOST_ONCE)
-                    found = connection.plan_of(context, route, message)
-                    if found is None:
+                    message_plan = connection.plan_of(context, route, message)
+                    if message_plan is None:
                         connection.behind = True
                         return position
                     context.received += 1
-                    budget -= found.weight + connection.end_search()
-                    connection.publish(context, route, found, message, None)
+                    budget -= message_plan.weight + connection.end_search()
+                    connection.publish(context, route, message_plan, message, None)
                     if connection.stalled:
                         return end
                 else:
@@ -308,15 +308,15 @@ class PacketHandler(InputHandler):
         message = Message(route, data[body:end], PLAIN, AT_LEAST_ONCE)
         plan = route.plan
         if plan.slow_path_mask & ALWAYS or plan.reliable_relay is not EMPTY_RELAY:
-            found = self.connection.plan_of(context, route, message)
-            if found is None:
+            message_plan = self.connection.plan_of(context, route, message)
+            if message_plan is None:
                 return SEARCHING
             context.received += 1
             ticket = Ticket(replies)
             self.connection.persists = True
-            fate = self.connection.publish(context, route, found, message, ticket)
+            fate = self.connection.publish(context, route, message_plan, message, ticket)
             replies.give_code(_PUBACK, packet_id, ticket, reason_of(fate, self._has_properties))
-            return found.weight + self.connection.end_search()
+            return message_plan.weight + self.connection.end_search()
         context.received += 1
         if plan.slow_path_mask & PERSISTENCE:
             vhost = self.connection.vhost

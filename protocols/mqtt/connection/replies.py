@@ -6,6 +6,8 @@ replies before it [MQTT-4.6.0-2], [MQTT-4.6.0-3].
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64
 
 from broker.messages.outlet import Outlet
@@ -28,12 +30,16 @@ class PendingReply:
         self.code: i64 = code
 
 
+#: The `_waiting` of all connections without waiting replies. It is never changed.
+_NO_REPLIES: Final[list[PendingReply]] = []
+
+
 class PublishReplies(Waiter):
     """The queue of the PUBACK, PUBREC, PUBREL and PUBCOMP packets that one connection sends."""
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet: Outlet | None = outlet
-        self._waiting: list[PendingReply] = []
+        self._waiting = _NO_REPLIES
         #: The ticket for the messages of the store's latest batch, and the number of that batch.
         self._ticket: Ticket | None = None
         self._batch: i64 = -1
@@ -61,9 +67,9 @@ class PublishReplies(Waiter):
         `first` is the first byte of the packet.
         """
         if ticket is not None and ticket.outstanding > 0:
-            self._waiting.append(PendingReply(first, packet_id, ticket, 0))
+            self._wait(PendingReply(first, packet_id, ticket, 0))
         elif self._waiting:
-            self._waiting.append(PendingReply(first, packet_id, None, 0))
+            self._wait(PendingReply(first, packet_id, None, 0))
         elif self._outlet is not None:
             write_answer(self._outlet.out, first, packet_id)
 
@@ -76,11 +82,18 @@ class PublishReplies(Waiter):
         if code == 0:
             self.give(first, packet_id, ticket)
         elif ticket is not None and ticket.outstanding > 0:
-            self._waiting.append(PendingReply(first, packet_id, ticket, code))
+            self._wait(PendingReply(first, packet_id, ticket, code))
         elif self._waiting:
-            self._waiting.append(PendingReply(first, packet_id, None, code))
+            self._wait(PendingReply(first, packet_id, None, code))
         elif self._outlet is not None:
             self._outlet.out.write(acknowledgement5(int(first), int(packet_id), int(code)))
+
+    def _wait(self, reply: PendingReply) -> None:
+        """Append a reply to those that wait."""
+        if self._waiting is _NO_REPLIES:
+            self._waiting = [reply]
+        else:
+            self._waiting.append(reply)
 
     def settled(self) -> None:
         waiting, outlet = self._waiting, self._outlet
@@ -103,6 +116,6 @@ class PublishReplies(Waiter):
 
     def close(self) -> None:
         """Drop the waiting replies, because the connection has ended."""
-        self._waiting.clear()
+        self._waiting = _NO_REPLIES
         self._ticket = None  # Break a reference cycle: the ticket refers to this object.
         self._outlet = None

@@ -192,9 +192,9 @@ class Level5Writer(PublishWriter):
         alias = b""
         known = False
         if self._aliases_max:
-            found = self._aliases.get(topic)
-            known = found is not None
-            alias = self._new_alias(topic) if found is None else found
+            known_alias = self._aliases.get(topic)
+            known = known_alias is not None
+            alias = self._new_alias(topic) if known_alias is None else known_alias
         name = b"" if known else topic
         properties = alias + identifiers + properties
         head = (

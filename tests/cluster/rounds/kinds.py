@@ -166,12 +166,12 @@ def losing(which: str) -> Fault:
 
 def controller(world: World) -> int:
     """Return the number of the Kafka node that is the controller, from the files of the nodes."""
-    found: list[tuple[int, int]] = []
+    leaders: list[tuple[int, int]] = []
     for node in (1, 2, 3):
         path = world.directory / f"node-{node}" / "data" / "__cluster_metadata-0" / "quorum-state"
         state = json.loads(path.read_text())
-        found.append((state["leaderEpoch"], state["leaderId"]))
-    return max(found)[1]
+        leaders.append((state["leaderEpoch"], state["leaderId"]))
+    return max(leaders)[1]
 
 
 def seed(world: World, chance: random.Random) -> bool:

@@ -3,9 +3,11 @@
     python -m tests.cluster.rounds.node SETTINGS
 
 SETTINGS is JSON: `directory`, `control`, `times` (silence, lease, beat), `cluster` (the name of the
-broker), and `server` (the port of a LogServer) or `kafka` (the servers of a cluster on Kafka).
+broker), and `server` (the port of a LogServer) or `kafka` (the servers of a cluster on Kafka). With
+`amqp` (a port), the node does not redirect clients (`cluster.redirect`), and has this AMQP port.
 `control` is a directory. Its file `point` names the point at which the process stops itself once
-(SIGSTOP). While its file `full` exists, writes to the disk fail as on a full disk. The points:
+(SIGSTOP). While its file `full` exists, writes to the disk fail with the error number in the file.
+The points:
 
     claim      before the claim of a standby is appended: between the decision and the claim
     flush      between the test of the lease and the flush that follows
@@ -13,11 +15,11 @@ broker), and `server` (the port of a LogServer) or `kafka` (the servers of a clu
     chunk      between two chunks of a batch
     catalog    between the local log and the catalog
     opening    between the claim and the takeover of the data directory by the broker
+    restoring  before the broker restores queues and sessions from the directory
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -38,6 +40,7 @@ from tests.top.disks import HandledDisk
 from trellis.app import run
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.membership import Membership
+from trellis.server.node import BrokerNode
 from trellis.settings import Settings
 
 #: Size of a chunk in bytes: small, so that most batches have several chunks.
@@ -65,7 +68,12 @@ class Control:
 
     def refuse(self, operation: str, path: str) -> int:
         """Return the error number with which an operation of the disk must fail; 0 for success."""
-        return errno.ENOSPC if operation in WRITES and self._full.exists() else 0
+        if operation not in WRITES:
+            return 0
+        try:
+            return int(self._full.read_text())
+        except FileNotFoundError:
+            return 0
 
 
 class PausingLog:
@@ -94,16 +102,17 @@ class PausingLog:
 
 
 def install(control: Control) -> None:
-    """Patch the broker so that it calls `control.reach` at the points `flush`, `catalog` and
-    `opening`. (The log of the node reaches the other points.)
+    """Patch the broker so that it calls `control.reach` at the points `flush`, `catalog`, `opening`
+    and `restoring`. (The log of the node reaches the other points.)
     """
     lasts, write, take_over = Lease.lasts, Catalog.write, ReplicaDirectory.take_over
+    restore = BrokerNode.__init__
 
     def tested(self: Lease) -> bool:
-        found = lasts(self)
-        if found:
+        holds = lasts(self)
+        if holds:
             control.reach("flush")
-        return found
+        return holds
 
     def written(self: Catalog, *arguments: Any) -> None:
         control.reach("catalog")
@@ -113,6 +122,11 @@ def install(control: Control) -> None:
         control.reach("opening")
         return take_over(self, *arguments)
 
+    def restored(self: BrokerNode, *arguments: Any) -> None:
+        control.reach("restoring")
+        restore(self, *arguments)
+
+    BrokerNode.__init__ = restored  # type: ignore[assignment, method-assign]
     Lease.lasts = tested  # type: ignore[method-assign]
     Catalog.write = written  # type: ignore[assignment, method-assign]
     ReplicaDirectory.take_over = opened  # type: ignore[assignment, method-assign]
@@ -134,6 +148,9 @@ def settings_of(given: dict[str, Any]) -> Settings:
         "keep_time": 1.0,
         "grace": 2.0,
     }
+    if "amqp" in given:
+        sections["cluster"]["redirect"] = False
+        sections["amqp"]["port"] = given["amqp"]
     sections["data"] = {"dir": given["directory"]}
     sections["store"] = {"segment": 1 << 20, "reserve": False}
     sections["limits"] = {"disk_free": 0}

@@ -70,7 +70,7 @@ def read(path: Path) -> Record:
     """Return the record in a file; an empty one if the file does not exist."""
     if not path.exists():
         return {}
-    return {kind: Figures(**found) for kind, found in json.loads(path.read_text()).items()}
+    return {kind: Figures(**figures) for kind, figures in json.loads(path.read_text()).items()}
 
 
 def add(path: Path, kind: str, figures: Figures) -> Record:

@@ -5,6 +5,7 @@ Faults (kinds.py) stop and kill the processes, fill their disks, and cut them of
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -120,9 +121,11 @@ class RoundNode:
         """Cancel `stop_at`."""
         (self._control / "point").unlink(missing_ok=True)
 
-    def fill_disk(self) -> None:
-        """Make the disk of this node full."""
-        (self._control / "full").touch()
+    def fill_disk(self, error: int = errno.ENOSPC) -> None:
+        """Make each write to the disk of this node fail; by default, the disk is full."""
+        written = self._control / "full.new"
+        written.write_text(str(error))
+        os.replace(written, self._control / "full")
 
     def resume_disk(self) -> None:
         """Give the disk of this node space again."""
@@ -189,10 +192,10 @@ class World:
         All LogServers share one log. A fault may stop one of them, to cut its node off the log.
         """
         if name not in self.servers:
-            made = LogServer()
+            server = LogServer()
             for other in self.servers.values():
-                made.log, made.lock = other.log, other.lock
-            self.servers[name] = made
+                server.log, server.lock = other.log, other.lock
+            self.servers[name] = server
         return self.servers[name]
 
     def _ready(self, node: RoundNode) -> None:

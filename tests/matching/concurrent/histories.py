@@ -199,9 +199,9 @@ def done(matcher: Matcher[int], operation: Operation) -> Result:
 
 def answer(matcher: Matcher[int], topic: str) -> int:
     """Return the subscribers that the matcher finds, as the bits of an int."""
-    found = matcher.match(topic)
-    assert len(found) == len(set(found))
-    return sum(1 << subscriber for subscriber in found)
+    subscribers = matcher.match(topic)
+    assert len(subscribers) == len(set(subscribers))
+    return sum(1 << subscriber for subscriber in subscribers)
 
 
 def contents(snapshot: Matcher[int]) -> Result:
@@ -237,11 +237,11 @@ def after(state: int, operation: Operation) -> tuple[int, Result]:
 @cache
 def expected(state: int, topic: str) -> int:
     """Return the subscribers that match a topic by the definition, as the bits of an int."""
-    found = 0
+    subscribers = 0
     for (pattern, subscriber), bit in BITS.items():
         if state & bit and AMQP.matches(pattern, topic):
-            found |= 1 << subscriber
-    return found
+            subscribers |= 1 << subscriber
+    return subscribers
 
 
 def linearizable(events: list[Event]) -> bool:

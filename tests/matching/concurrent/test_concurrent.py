@@ -18,13 +18,13 @@ KINDS = [ConcurrentTrie, Persistent]
 
 
 class CountedCell(SteppedCell[object]):
-    """A cell whose class counts, in `made`, how many of its cells were created."""
+    """A cell whose class counts, in `created`, how many of its cells were created."""
 
-    made = 0
+    created = 0
 
     def __init__(self, value: object) -> None:
         super().__init__(value)
-        CountedCell.made += 1
+        CountedCell.created += 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -32,11 +32,11 @@ def test_a_snapshot_makes_few_cells_and_so_does_the_next_change(kind: Kind) -> N
     matcher = kind(AMQP, CountedCell)
     for number in range(500):
         matcher.subscribe(f"{number}.a.b", "x")
-    CountedCell.made = 0
+    CountedCell.created = 0
     snapshot = matcher.snapshot()
     assert matcher.subscribe("7.a.c", "y")
     assert matcher.unsubscribe("8.a.b", "x")
-    assert CountedCell.made <= 32
+    assert CountedCell.created <= 32
     assert (len(snapshot), len(matcher)) == (500, 500)
 
 

@@ -29,11 +29,11 @@ class Key:
 
 
 def pairs(some: Hamt[Key, int] | None) -> dict[Key, int]:
-    found: dict[Key, int] = {}
+    content: dict[Key, int] = {}
     for leaf in () if some is None else some.leaves():
-        assert not found.keys() & leaf.keys()
-        found |= leaf
-    return found
+        assert not content.keys() & leaf.keys()
+        content |= leaf
+    return content
 
 
 def many(keys: list[Key]) -> Hamt[Key, int]:

@@ -41,9 +41,9 @@ def test_subscribers_are_added_and_removed_and_earlier_sets_do_not_change(
         earlier.append((value, present.copy()))
     for then, those in earlier:
         assert (then is None) == (not those)
-        found = members(then)
-        assert len(found) == len(those)
-        assert all(subscriber in those for subscriber in found)
+        subscribers_then = members(then)
+        assert len(subscribers_then) == len(those)
+        assert all(subscriber in those for subscriber in subscribers_then)
 
 
 def test_merging_several_sets_returns_every_subscriber_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 
 from broker.replication.contract import Fenced, ReceivedBatch, Timing
 from broker.replication.owner import LogOwner
@@ -30,6 +31,9 @@ TIMING = Timing(1.0, 0.7, 0.15)
 FAULTY_SECONDS = 16.0
 #: Seconds without faults at the end: longer than a pause, a restart and the seeding of a node take.
 HEALTHY_SECONDS = 12.0
+#: Seconds for which a disk is full; the second line is for simulations of full disks.
+FULL_SECONDS = (0.3, 1.0, 2.5)
+LONG_FULL_SECONDS = (0.7, 1.3, 2.5, 6.0)
 #: Largest number of batches by which a node may be behind the owner at the end.
 LAG_MAX = 20
 
@@ -38,7 +42,8 @@ class Cluster:
     """A simulated cluster of three nodes.
 
     With `only_log_faults`, the log has faults and the nodes have none. With `switches`, an
-    operator repeatedly orders the owner to hand the log over to a standby.
+    operator repeatedly orders the owner to hand the log over to a standby. With `full_disks`, half
+    of the faults are full disks, most of them on the owner, which then hands the log over.
     """
 
     def __init__(
@@ -47,10 +52,14 @@ class Cluster:
         node_type: type[Node] = Node,
         only_log_faults: bool = False,
         switches: bool = False,
+        full_disks: bool = False,
     ) -> None:
         self.switches = switches
-        #: Number of times that an owner handed the log over.
-        self.handovers = 0
+        self._full_disks = full_disks
+        #: Number of times that an owner handed the log over, and of these, because its disk was
+        #: full.
+        self.handovers = self.handovers_unwritten = 0
+        self._handover_nonces = count(1 << 61)
         self.world = World(seed, TIMING, 0.0 if only_log_faults else 0.004)
         self.nodes = [node_type(self.world, f"node {number}", self) for number in range(3)]
         #: The nodes whose unread records must stay in the log.
@@ -87,6 +96,26 @@ class Cluster:
     def handed_over(self) -> None:
         """Count a handover: the owner has appended a claim in the name of its successor."""
         self.handovers += 1
+
+    def handed_over_unwritten(self) -> None:
+        """Count a handover of an owner whose disk is full."""
+        self.handovers_unwritten += 1
+
+    def new_handover_nonce(self) -> int:
+        """Return the number by which the log can be handed over to a process of a node."""
+        return next(self._handover_nonces)
+
+    def successors(self, owner: LogOwner) -> tuple[int, ...]:
+        """Return the handover numbers of the standbys that have all batches of the owner."""
+        return tuple(
+            node.standby.handover_nonce
+            for node in self.nodes
+            if node.running
+            and node.owner is None
+            and node.standby is not None
+            and node.full_until <= self.world.now
+            and node.standby.state.number >= owner.judge.state.number
+        )
 
     def shipped(self, owner: LogOwner, batch: ReceivedBatch) -> None:
         """Do nothing: an owner has appended a batch, and will confirm its messages."""
@@ -252,6 +281,11 @@ class Cluster:
                 )
             )
         )
+        full: tuple[float, ...] = FULL_SECONDS
+        if self._full_disks and chance.random() < 0.5:
+            kind, full = "full", LONG_FULL_SECONDS
+            owners = [one for one in self.nodes if one.is_open]
+            node = chance.choice(owners) if owners and chance.random() < 0.8 else node
         if kind == "pause":
             node.paused_until = world.now + chance.choice((0.3, 0.8, 1.1, 1.5, 3.0, 6.0))
             world.say(f"{node.name} is paused until {node.paused_until:.3f}")
@@ -264,7 +298,7 @@ class Cluster:
             node.cut_until = world.now + chance.choice((0.3, 0.8, 1.5, 3.0, 6.0))
             world.say(f"{node.name} is cut from the log until {node.cut_until:.3f}")
         elif kind == "full":
-            node.full_until = world.now + chance.choice((0.3, 1.0, 2.5))
+            node.full_until = world.now + chance.choice(full)
             world.say(f"the disk of {node.name} is full until {node.full_until:.3f}")
         # The next fault comes after the outage: a log that stops for longer than a writer waits
         # would end the owner.

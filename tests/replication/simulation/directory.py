@@ -130,13 +130,13 @@ class Directory:
 
     def live(self) -> dict[int, int]:
         """Return the identities of the messages in queues, by position."""
-        found: dict[int, int] = {}
+        messages: dict[int, int] = {}
         for kind, position, queue, what in self.log:
             if kind == "store" and queue in self.queues:
-                found[position] = what
+                messages[position] = what
             elif kind == "settle":
-                found.pop(what, None)
-        return found
+                messages.pop(what, None)
+        return messages
 
     def warm_differences(self) -> list[str]:
         """Return no differences: this model does not keep its live records (survivors) up to date.

@@ -100,8 +100,7 @@ class Node(Computer):
             bytes(32),
         )
         standby.salt = self.world.random.getrandbits(32)
-        if self.cluster.switches:
-            standby.handover_nonce = self.world.random.getrandbits(60) | 1
+        standby.handover_nonce = self.cluster.new_handover_nonce()
         self.standby = standby
         self.carry_out(standby.follow(), self.apply, self.own, self.end)
 
@@ -203,6 +202,22 @@ class Node(Computer):
             else:
                 yield Sleep(0.01)
 
+    def hand_over_unwritten(self, owner: LogOwner) -> Steps[None]:
+        """Hand the log over, because the disk of this node is full, and raise Fenced.
+
+        Do nothing if no standby has all batches. The owner knows the standbys by reports, which are
+        late: the chosen standby may have restarted, or its disk may be full by now.
+        """
+        successors = self.cluster.successors(owner)
+        if not successors:
+            return
+        successor = self.world.choice(successors)
+        yield Sleep(self.world.choice((0.001, 0.1, 0.3)))
+        if self.may_act():
+            self.successor = successor
+            self.cluster.handed_over_unwritten()
+            yield from self.hand_over(owner)
+
     def before_step(self, owner: LogOwner) -> Steps[None]:
         """Do nothing. Subclasses write further records here, between two batches."""
         yield from ()
@@ -225,7 +240,8 @@ class Node(Computer):
     def write_locally(self, owner: LogOwner, batch: ReceivedBatch) -> Steps[None]:
         """Write a batch to the directory after the log has the batch.
 
-        Raises Fenced if the disk stays full.
+        If the disk stays full, hand the log over to a node that has all batches, and raise Fenced.
+        If there is no such node, try again.
         """
         state, since = owner.judge.state, self.world.now
         while True:
@@ -234,7 +250,7 @@ class Node(Computer):
                 return
             except ReplicaFull:
                 if self.world.now > since + self.world.timing.silence:
-                    raise Fenced("the disk is full: this node hands over") from None
+                    yield from self.hand_over_unwritten(owner)
                 if owner.beat_is_due():
                     yield from owner.beat()
                 yield Sleep(0.1)

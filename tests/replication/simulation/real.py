@@ -146,18 +146,18 @@ class RealDirectory(Directory):
     def _recover(self, disk: SimulatedDisk, path: str) -> dict[int, int]:
         reports: list[str] = []
         opened = open_store(disk, path, Codecs(), 0, reports.append, lambda _: None, SEGMENT)
-        reader, found = LogReader(opened.store.log), {}
+        reader, messages = LogReader(opened.store.log), {}
         for queue, positions in opened.survivors.copies.by_queue().items():
             for position in positions:
                 entry = opened.store.read_stored(reader, position)
                 assert entry is not None, reports
-                found[position] = int(entry.message.content.rstrip(b"x"))
+                messages[position] = int(entry.message.content.rstrip(b"x"))
                 self.queue_of[position] = queue
         self.recovered = int(opened.store.position)
         damage = (MISSING, QUARANTINED, WRONG)
-        assert not [found for found in opened.recovery.findings if found.kind in damage]
+        assert not [messages for messages in opened.recovery.findings if messages.kind in damage]
         opened.store.close()
-        return dict(sorted(found.items()))
+        return dict(sorted(messages.items()))
 
     def warm_differences(self) -> list[str]:
         assert self.replica is not None
@@ -239,15 +239,15 @@ class RealNode(Node):
 
     def encode(self, entries: list[Entry]) -> bytes:
         queue_of = self.directory.queue_of
-        found: list[tuple[int, StoreEntry]] = []
+        stored_entries: list[tuple[int, StoreEntry]] = []
         for kind, position, queue, what in entries:
             if kind == "define":
-                found.append((position, Defined("/", "queue", f"queue {position}", {})))
+                stored_entries.append((position, Defined("/", "queue", f"queue {position}", {})))
             elif kind == "store":
                 queue_of[position] = queue
                 content = b"%d" % what + b"x" * (what % 7 * 20)
-                found.append((position, MessageStored("/", message(content), [queue])))
+                stored_entries.append((position, MessageStored("/", message(content), [queue])))
             else:
-                found.append((position, MessageSettled(queue_of[what], what)))
+                stored_entries.append((position, MessageSettled(queue_of[what], what)))
         assert self.owner is not None
-        return encode_entries(found, self.owner.judge.state.salt)
+        return encode_entries(stored_entries, self.owner.judge.state.salt)

@@ -80,7 +80,7 @@ def test_the_same_with_many_seeds_of_switches(first: int) -> None:
 @pytest.mark.parametrize(
     ("node_type", "first", "caught"),
     [
-        (wrong.ActsBeforeItsFirstRecord, 90, {OVERLAP}),
+        (wrong.ActsBeforeItsFirstRecord, 150, {OVERLAP}),
         (wrong.ActsAfterHandover, 0, {OVERLAP}),
         (wrong.HandsOverTooEarly, 38, {LOST}),
     ],
@@ -95,6 +95,43 @@ def test_a_wrong_design_of_a_switch_is_caught(
     complaints: Counter[str] = Counter()
     for seed in range(first, first + 100):
         complaints += Cluster(seed, node_type, switches=True).run()
+        if complaints.keys() & caught:
+            return
+    raise AssertionError(f"nothing of {caught} among {dict(complaints)}")
+
+
+def check_full_disks(first: int, count: int) -> None:
+    handovers = 0
+    for seed in range(first, first + count):
+        cluster = Cluster(seed, full_disks=True)
+        assert not cluster.run(), f"seed {seed}:\n" + "\n".join(cluster.world.story)
+        handovers += cluster.handovers
+    assert handovers > count / 2
+
+
+@pytest.mark.parametrize("first", range(0, 40, 20))
+def test_owners_with_full_disks_keep_the_guarantees(first: int) -> None:
+    check_full_disks(first, 20)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(40, 3_040, 500))
+def test_the_same_with_many_seeds_of_full_disks(first: int) -> None:
+    check_full_disks(first, 500)
+
+
+@pytest.mark.parametrize(
+    ("node_type", "caught"),
+    [
+        (wrong.ActsAfterHandover, {OVERLAP}),
+        (wrong.ConfirmsUnshipped, {LOST}),
+        (wrong.ShippedAgain, {DIVERGED, DIFFERENT}),
+    ],
+)
+def test_a_wrong_design_for_full_disks_is_caught(node_type: type[Node], caught: set[str]) -> None:
+    complaints: Counter[str] = Counter()
+    for seed in range(100):
+        complaints += Cluster(seed, node_type, full_disks=True).run()
         if complaints.keys() & caught:
             return
     raise AssertionError(f"nothing of {caught} among {dict(complaints)}")

@@ -46,11 +46,11 @@ class VersionedDirectory(Directory):
     formats = OLD
 
     def entries_of(self, payload: bytes) -> tuple[Entry, ...]:
-        found = json.loads(payload)
-        self.formats.check(found["format"], "a batch")
-        if found["format"] == NEW_NUMBER:
-            assert found["note"] == len(found["entries"])
-        return decode_entries(json.dumps(found["entries"]).encode())
+        document = json.loads(payload)
+        self.formats.check(document["format"], "a batch")
+        if document["format"] == NEW_NUMBER:
+            assert document["note"] == len(document["entries"])
+        return decode_entries(json.dumps(document["entries"]).encode())
 
 
 class VersionedNode(Node):

@@ -456,3 +456,16 @@ class HandsOverTooEarly(Node):
             for entry in self.pending:
                 if entry[0] == "store":
                     self.outbox.append(("confirm", entry[3]))
+
+
+class ConfirmsUnshipped(Node):
+    """A wrong node: an owner whose disk is full confirms too much when it hands the log over.
+
+    It confirms the messages that came after its last batch, which the log does not have.
+    """
+
+    def hand_over_unwritten(self, owner: LogOwner) -> Steps[None]:
+        for kind, _, _, identity in self.pending:
+            if kind == "store":
+                self.outbox.append(("confirm", identity))
+        yield from super().hand_over_unwritten(owner)

@@ -49,9 +49,9 @@ class Amqp(Client):
             else:
                 if isinstance(frame, spec.Basic.Deliver | spec.Basic.GetOk):
                     self._frame = frame
-                self.told(frame)
+                self.on_method(frame)
 
-    def told(self, frame: Any) -> None:
+    def on_method(self, frame: Any) -> None:
         """Handle a method frame from the broker."""
 
     def got(self, frame: Any, body: bytes) -> None:
@@ -88,7 +88,7 @@ class Publisher(Amqp):
                 publication(exchange, key, self.world.body(message), delivery_mode=2, **properties)
             )
 
-    def told(self, frame: Any) -> None:
+    def on_method(self, frame: Any) -> None:
         if isinstance(frame, spec.Basic.Ack | spec.Basic.Nack):
             numbers = (
                 [one for one in self._waiting if one <= frame.delivery_tag]
@@ -135,7 +135,7 @@ class TxPublisher(Amqp):
             self._pending = {}
             self.tell(marshal(1, spec.Tx.Rollback()))
 
-    def told(self, frame: Any) -> None:
+    def on_method(self, frame: Any) -> None:
         if isinstance(frame, spec.Tx.CommitOk):
             for message in self._committing:
                 self.world.ledger.confirmed(message)
@@ -219,24 +219,24 @@ class Mover(Amqp):
         self.world.ledger.delivered("plain", named(body), frame.redelivered)
         self._held[frame.delivery_tag] = body
 
-    def told(self, frame: Any) -> None:
+    def on_method(self, frame: Any) -> None:
         if isinstance(frame, spec.Tx.CommitOk):
             self._committing = False
 
     def act(self) -> None:
         if self._committing or not self._held:
             return
-        said = b""
+        methods = b""
         for tag, body in list(self._held.items())[: self.random.randrange(1, 4)]:
             del self._held[tag]
             if self.random.random() < 0.8:
-                said += publication("", "moved", body, delivery_mode=2) + marshal(
+                methods += publication("", "moved", body, delivery_mode=2) + marshal(
                     1, spec.Basic.Ack(tag)
                 )
             else:
-                said += marshal(1, spec.Basic.Nack(tag, requeue=self.random.random() < 0.5))
+                methods += marshal(1, spec.Basic.Nack(tag, requeue=self.random.random() < 0.5))
         self._committing = True
-        self.tell(said + marshal(1, spec.Tx.Commit()))
+        self.tell(methods + marshal(1, spec.Tx.Commit()))
 
     def finish(self) -> bool:
         if not super().finish():
@@ -251,27 +251,26 @@ class Operator(Amqp):
 
     def connect(self) -> None:
         super().connect()
-        self._asked: Callable[[], None] | None = None
-        self._said = False
+        self._on_confirm: Callable[[], None] | None = None
 
     def ask(self, thing: str, method: Any, change: Callable[[], None]) -> None:
         """Send a request about the object `thing`; when it is confirmed, apply `change` to the
         definitions."""
         self.world.tell(f"{self.name}: {type(method).__qualname__} {thing}")
         self.tell(marshal(1, method))
-        self._asked = self.world.definitions.change(thing, change)
+        self._on_confirm = self.world.definitions.change(thing, change)
 
-    def told(self, frame: Any) -> None:
+    def on_method(self, frame: Any) -> None:
         if (
             type(frame).__name__ in ("DeclareOk", "DeleteOk", "BindOk", "UnbindOk")
-            and self._asked is not None
+            and self._on_confirm is not None
         ):
-            self._asked()
-            self._asked = None
+            self._on_confirm()
+            self._on_confirm = None
 
     def act(self) -> None:
-        if self._asked is None:
+        if self._on_confirm is None:
             self.world.definitions.something(self)
 
     def finish(self) -> bool:
-        return super().finish() and self._asked is None
+        return super().finish() and self._on_confirm is None

@@ -60,7 +60,7 @@ class Declared:
         )
 
 
-def found(world: World) -> tuple[object, ...]:
+def definitions_of(world: World) -> tuple[object, ...]:
     """Return the durable definitions of a broker as a tuple of sorted lists."""
     vhost, sessions = (
         world.vhost,
@@ -98,7 +98,8 @@ class Definitions:
         self.now = Declared()
         self._complain = complain
         self._newest = newest
-        self._made = 0
+        #: Number of the latest step.
+        self._step = 0
         #: Object -> the last step that changed it.
         self._last: dict[str, int] = {}
         #: The last confirmed step, and all later steps.
@@ -113,15 +114,15 @@ class Definitions:
         before = self.now.seen()
         how()
         if self.now.seen() == before:
-            made = self._last.get(thing, 0)
+            step = self._last.get(thing, 0)
         else:
-            self._made += 1
-            self._steps.append((self._made, self.now.copy()))
-            made = self._last[thing] = self._made
-        return lambda: self._answered(made)
+            self._step += 1
+            self._steps.append((self._step, self.now.copy()))
+            step = self._last[thing] = self._step
+        return lambda: self._answered(step)
 
-    def _answered(self, made: int) -> None:
-        while self._steps[0][0] < made:
+    def _answered(self, step: int) -> None:
+        while self._steps[0][0] < step:
             del self._steps[0]
 
     def recovered(self, world: World) -> None:
@@ -129,7 +130,7 @@ class Definitions:
 
         They must be those after the last confirmed change, or after a later change.
         """
-        there = found(world)
+        there = definitions_of(world)
         steps = [step for _, step in self._steps if step.seen() == there]
         if steps:
             self.now = steps[-1].copy()
@@ -143,8 +144,8 @@ class Definitions:
                 DEFINITIONS,
                 f"{there}, and it should be one of {[step.seen() for _, step in self._steps]}",
             )
-        self._made += 1
-        self._steps = [(self._made, self.now.copy())]
+        self._step += 1
+        self._steps = [(self._step, self.now.copy())]
         self._last.clear()
 
     # -- sessions

@@ -74,9 +74,9 @@ class Journal:
         for position, live in sorted(state.messages.items()):
             for queue in live.queues:
                 wanted.setdefault(queue, array("q")).append(position)
-        found = survivors.copies.by_queue()
-        if found != wanted:
-            self._complain(DISK, f"queues hold {found}, and should hold {wanted}")
+        copies = survivors.copies.by_queue()
+        if copies != wanted:
+            self._complain(DISK, f"queues hold {copies}, and should hold {wanted}")
         state.pubrec_received = {
             (queue, position)
             for queue, position in state.pubrec_received
@@ -134,7 +134,7 @@ class Journal:
                 f" {sorted(state.retained)}",
             )
         self._compare_contents(
-            store, sorted({position for held in found.values() for position in held})
+            store, sorted({position for held in copies.values() for position in held})
         )
 
     def _compare_contents(self, store: DurableStore, positions: list[int]) -> None:

@@ -198,13 +198,15 @@ class Ledger:
 
     # -- after a start
 
-    def recovered(self, found: dict[str, list[str]], last: int) -> None:
+    def recovered(self, by_queue: dict[str, list[str]], last: int) -> None:
         """Check the messages in the queues after a start; the log ends at position `last`."""
         for family in self.families.values():
-            there = Counter(message for queue in family.queues for message in found.get(queue, []))
+            there = Counter(
+                message for queue in family.queues for message in by_queue.get(queue, [])
+            )
             for message, count in there.items():
                 self._judge(family, message, count, last)
-            self._check_order(family.name, found.get(family.name, []))
+            self._check_order(family.name, by_queue.get(family.name, []))
             for message, copy in family.copies.items():
                 if (
                     message not in there
@@ -214,14 +216,16 @@ class Ledger:
                     and not family.lossy
                 ):
                     self._complain(LOST, f"{message} of {family.name}")
-        self._check_transactions(found, last)
+        self._check_transactions(by_queue, last)
         for family in self.families.values():
-            there = Counter(message for queue in family.queues for message in found.get(queue, []))
+            there = Counter(
+                message for queue in family.queues for message in by_queue.get(queue, [])
+            )
             for message, copy in list(family.copies.items()):
                 if message in there:
                     copy.confirmed, copy.settled_at = True, None
                     copy.delivered_from = {
-                        queue for queue in copy.delivered_from if message in found.get(queue, [])
+                        queue for queue in copy.delivered_from if message in by_queue.get(queue, [])
                     }
                     continue
                 del family.copies[message]
@@ -263,8 +267,8 @@ class Ledger:
                 )
             newest[publisher] = number
 
-    def _check_transactions(self, found: dict[str, list[str]], last: int) -> None:
-        there = {(queue, message) for queue, messages in found.items() for message in messages}
+    def _check_transactions(self, by_queue: dict[str, list[str]], last: int) -> None:
+        there = {(queue, message) for queue, messages in by_queue.items() for message in messages}
         for transaction in self._transactions:
             present = []
             for family, message in transaction:
@@ -312,12 +316,12 @@ class Ledger:
         if value in values:
             del values[: values.index(value)]
 
-    def check_retained(self, found: dict[str, bytes]) -> None:
+    def check_retained(self, values: dict[str, bytes]) -> None:
         """Check retained messages after a start: the last confirmed value of each topic, or a later
         value.
         """
-        for topic in self.retained.keys() | found.keys():
-            value = found.get(topic, b"")
+        for topic in self.retained.keys() | values.keys():
+            value = values.get(topic, b"")
             if value not in self.retained.get(topic, [b""]):
                 self._complain(
                     RETAINED,

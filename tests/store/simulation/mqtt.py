@@ -50,12 +50,12 @@ class Mqtt(Client):
                 if self.connection is not None:
                     self.begun(one[2] == 1)
             else:
-                self.told(kind, int.from_bytes(one[2:4], "big"), one)
+                self.on_packet(kind, int.from_bytes(one[2:4], "big"), one)
 
     def begun(self, present: bool) -> None:
         """Handle CONNACK with its session-present flag."""
 
-    def told(self, kind: int, packet_id: int, data: bytes) -> None:
+    def on_packet(self, kind: int, packet_id: int, data: bytes) -> None:
         """Handle a packet from the broker, other than CONNACK."""
 
     def cut_off(self) -> None:
@@ -121,7 +121,7 @@ class MqttPublisher(Mqtt):
         self._open[packet_id] = (message, topic, body, flags, False)
         self.tell(mqtt_publish(topic, body, self.quality, packet_id, flags))
 
-    def told(self, kind: int, packet_id: int, data: bytes) -> None:
+    def on_packet(self, kind: int, packet_id: int, data: bytes) -> None:
         if kind in (4, 5):
             message, topic, body, flags, recorded = self._open[packet_id]
             if not recorded:
@@ -155,7 +155,7 @@ class Subscriber(Mqtt):
         self._held: set[int] = set()
         #: Replies to send later: packet, and the message that it settles.
         self._answers: list[tuple[bytes, str]] = []
-        self._asked: Callable[[], None] | None = None
+        self._on_confirm: Callable[[], None] | None = None
         self._under: dict[int, str] = {}
         self._known = False
 
@@ -166,17 +166,17 @@ class Subscriber(Mqtt):
     def cut_off(self) -> None:
         super().cut_off()
         self._answers.clear()
-        self._asked = None
+        self._on_confirm = None
 
-    def told(self, kind: int, packet_id: int, data: bytes) -> None:
+    def on_packet(self, kind: int, packet_id: int, data: bytes) -> None:
         if kind == 3:
             self._publication(publications(data)[0])
         elif kind == 6:
             self._held.discard(packet_id)
             self._answers.append((pubcomp(packet_id), self._under.get(packet_id, "")))
-        elif kind in (9, 11) and self._asked is not None:
-            self._asked()
-            self._asked = None
+        elif kind in (9, 11) and self._on_confirm is not None:
+            self._on_confirm()
+            self._on_confirm = None
 
     def _publication(self, publication: Publication) -> None:
         message = named(publication.body)
@@ -206,7 +206,7 @@ class Subscriber(Mqtt):
         if self._answers and self.random.random() < 0.8:
             # Replies of each kind are sent in order: [MQTT-4.6.0-2], [MQTT-4.6.0-3]
             self._answer()
-        elif self._asked is None and self.random.random() < (
+        elif self._on_confirm is None and self.random.random() < (
             0.15 if self.world.definitions.now.sessions.get(self.name) else 0.9
         ):
             self._resubscribe()
@@ -227,13 +227,13 @@ class Subscriber(Mqtt):
         topic_filter = self.random.choice((*self.FILTERS, "r/#"))
         if topic_filter in definitions.now.sessions.get(name, {}) and self.random.random() < 0.5:
             self.tell(unsubscribe(9, topic_filter))
-            self._asked = definitions.change(
+            self._on_confirm = definitions.change(
                 f"{name} {topic_filter}", lambda: definitions.unsubscribe(name, topic_filter)
             )
         else:
             quality = self.random.choice((0, 1, 2, 2))
             self.tell(subscribe(9, (topic_filter, quality)))
-            self._asked = definitions.change(
+            self._on_confirm = definitions.change(
                 f"{name} {topic_filter}", lambda: definitions.subscribe(name, topic_filter, quality)
             )
 
@@ -243,4 +243,4 @@ class Subscriber(Mqtt):
         if self._answers:
             self._answer()
             return False
-        return self._asked is None and not self._held
+        return self._on_confirm is None and not self._held

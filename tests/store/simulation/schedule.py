@@ -197,14 +197,14 @@ class Simulation:
 
         Families are groups of queues (see ledger.py); only families that get a copy are included.
         """
-        found = {"bridge": quality}
+        families = {"bridge": quality}
         for name, subscriptions in self.definitions.now.sessions.items():
             granted = max(
                 (most for one, most in subscriptions.items() if topic in MATCHES[one]), default=0
             )
             if min(granted, quality):
-                found[f"session {name}"] = min(granted, quality)
-        return found
+                families[f"session {name}"] = min(granted, quality)
+        return families
 
     # -- the history
 

@@ -78,44 +78,44 @@ class Rows:
     def check(self, disk: SimulatedDisk, queue: StreamQueue) -> list[bytes]:
         """Compare the rows of a stream after a start with the model; return their bodies."""
         local, rows = queue.local, self.by_stream.get(int(queue.number), [])
-        found, at = read_rows(disk, queue), int(local.first_offset)
+        stored, at = read_rows(disk, queue), int(local.first_offset)
         if local.end != len(rows):
             self._complain(
                 DISK, f"stream {queue.name} ends with {local.end}, and should with {len(rows)}"
             )
         if at and queue.arguments.max_bytes < 0:
             self._complain(LOST, f"stream {queue.name} begins with {at}")
-        if [offset for offset, _ in found] != list(range(at, int(local.end))):
+        if [offset for offset, _ in stored] != list(range(at, int(local.end))):
             self._complain(
                 DISK,
-                f"stream {queue.name} has offsets {[offset for offset, _ in found]}, from {at}"
+                f"stream {queue.name} has offsets {[offset for offset, _ in stored]}, from {at}"
                 f" to {local.end}",
             )
-        elif [body for _, body in found] != rows[at:]:
+        elif [body for _, body in stored] != rows[at:]:
             self._complain(DISK, f"stream {queue.name} is not what was put, from {at} on")
-        if local.rows != len(found) or queue.depth != len(found):
+        if local.rows != len(stored) or queue.depth != len(stored):
             self._complain(
                 DISK,
-                f"stream {queue.name} has {len(found)} rows, and counts {local.rows},"
+                f"stream {queue.name} has {len(stored)} rows, and counts {local.rows},"
                 f" {queue.depth}",
             )
-        return [body for _, body in found]
+        return [body for _, body in stored]
 
 
 def read_rows(disk: SimulatedDisk, queue: StreamQueue) -> list[tuple[int, bytes]]:
     """Return (offset, body) of all rows on the disk."""
-    found: list[tuple[int, bytes]] = []
+    rows: list[tuple[int, bytes]] = []
     for segment in queue.local.segments:
         data = bytes(disk.names[segment.path].now[: int(segment.size)])
         at: i64 = SCHEMA_SIZE
         while at < len(data):
             batch = view_batch(data, at)
             assert batch is not None and batch.is_intact(), f"{segment.path} at {at}"
-            found += [
+            rows += [
                 (int(batch.base) + row, batch.text("body", row)) for row in range(int(batch.rows))
             ]
             at = batch.end
-    return found
+    return rows
 
 
 class Numbered(Amqp):
@@ -161,7 +161,7 @@ class Numbered(Amqp):
             self._open[self._next] = message, self.world.body(message)
             self._send({self._next: self._open[self._next]})
 
-    def told(self, frame: Any) -> None:
+    def on_method(self, frame: Any) -> None:
         if isinstance(frame, spec.Basic.Ack):
             for at in (
                 range(len(self._tags) if frame.delivery_tag is None else frame.delivery_tag)
@@ -207,7 +207,7 @@ class Reader(Amqp):
         )
         super().connect()
 
-    def told(self, frame: Any) -> None:
+    def on_method(self, frame: Any) -> None:
         if isinstance(frame, ContentHeader):
             headers: Any = frame.properties.headers
             self._offset = headers["x-stream-offset"]
@@ -273,14 +273,16 @@ class Streams:
     def recovered(self) -> dict[str, list[str]]:
         """Check all streams after a start; return the messages in each stream, by its name."""
         life, complain = self.world.life, self.world.complain
-        found: dict[str, list[str]] = {}
+        messages: dict[str, list[str]] = {}
         for finding in life.broker.streams.findings:
             if finding.kind != "cut":
                 complain(DISK, str(finding))
         for queue in life.vhost.queues.values():
             if isinstance(queue, StreamQueue) and queue.name != TOPOLOGY:
                 bodies = self.rows.check(life.disk, queue)
-                found[queue.name] = [named(body) for body in bodies if body[:1] not in (b"", b"R")]
+                messages[queue.name] = [
+                    named(body) for body in bodies if body[:1] not in (b"", b"R")
+                ]
         for client in self.clients:
             if isinstance(client, Reader) and client.queue in life.vhost.queues:
                 rows = self.rows.by_stream.get(int(life.vhost.queues[client.queue].number), [])
@@ -290,7 +292,7 @@ class Streams:
                             LOST, f"offset {offset} of {client.queue} was told to {client.name}"
                         )
         self._check_directories()
-        return found
+        return messages
 
     def check_journal(self, confirmed: set[str]) -> None:
         """Check that the journal has all confirmed messages."""

@@ -36,8 +36,8 @@ class WithoutRemovals(StandbyDirectory):
     """Wrong on purpose: a cluster whose batches lack the removals of definitions."""
 
     def encode(self, batch: DurableBatch) -> bytes:
-        made = [change for change in batch.changes if not isinstance(change[1], Undefined)]
-        return payload.encode(made, batch.records.parts)
+        changes = [change for change in batch.changes if not isinstance(change[1], Undefined)]
+        return payload.encode(changes, batch.records.parts)
 
 
 class WithoutDefinitions(StandbyDirectory):

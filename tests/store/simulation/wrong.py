@@ -85,7 +85,7 @@ def drop_unmarked(log: SegmentLog) -> int:
     runs = dead_files(log)
     for run in runs:
         log.files[log.files.index(run[-1]) + 1].previous_last = run[0].previous_last
-        log.forget(run)
+        log.unlist(run)
     files = [file for run in runs for file in run]
     for file in files:
         log.disk.remove(file.path)

@@ -24,11 +24,11 @@ def accounts() -> Iterator[Accounts]:
     `guest` may log in from loopback only; `ann` may write to amq.topic only.
     """
     cheap = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-    found = [
+    users = [
         Account(Identity("guest"), cheap.hash("guest"), True),
         Account(Identity("ann", write="amq\\.topic"), cheap.hash("ann's"), False),
     ]
-    accounts = Accounts(found, Identity("anonymous"), False, 1, 8, 300)
+    accounts = Accounts(users, Identity("anonymous"), False, 1, 8, 300)
     yield accounts
     accounts.close()
 

@@ -13,6 +13,7 @@ import pamqp.frame
 from broker.broker import Broker
 from broker.limits import BrokerLimits
 from broker.messages.fates import MESSAGE_FATES
+from broker.messages.outlet import FunctionSender
 from broker.store.memory import MemoryStore
 from protocols.amqp.connection.handshake import GREETING
 from protocols.amqp.front import AmqpFront
@@ -129,7 +130,7 @@ class Client:
     async def ask(self, data: bytes) -> bytes:
         """Send data, wait until no login waits for its verdict, and return the broker's output."""
         woken = asyncio.Event()
-        self.connection.wake = woken.set
+        self.connection.sender = FunctionSender(woken.set)
         self.connection.receive_data(data)
         while self.connection.stalled:
             await asyncio.wait_for(woken.wait(), 30)
@@ -138,12 +139,12 @@ class Client:
         return self.connection.data_to_send()
 
     def frames(self, data: bytes) -> list[Any]:
-        found = []
+        frames = []
         while data:
             size, _, frame = pamqp.frame.unmarshal(data)
-            found.append(frame)
+            frames.append(frame)
             data = data[size:]
-        return found
+        return frames
 
     async def send(self, *methods: Any) -> list[Any]:
         """Send AMQP methods on channel 1, and return the broker's replies."""

@@ -70,7 +70,7 @@ async def test_a_password_file_of_amqtt_decides_about_clients_of_both_protocols(
     }
     assert isinstance(frames["bobs"][1], spec.Connection.Tune)
     assert frames["wrong"][1].reply_code == 403
-    assert house.authenticator.asked == 6
+    assert house.authenticator.submitted == 6
     assert house.authenticator.waiting == 0
 
 
@@ -106,10 +106,12 @@ async def test_anonymous_plugin_admits_all_clients_from_any_address(build: Build
 async def test_answers_are_combined_as_amqtt_does_but_silence_is_left_to_the_accounts(
     build: Build, answers: tuple[bool | None, ...]
 ) -> None:
-    async def said(**_: object) -> dict[object, bool | None]:
+    async def answers_by_plugin(**_: object) -> dict[object, bool | None]:
         return dict(enumerate(answers))
 
-    amqtt = SimpleNamespace(plugins_manager=SimpleNamespace(map_plugin_auth=said), logger=logging)
+    amqtt = SimpleNamespace(
+        plugins_manager=SimpleNamespace(map_plugin_auth=answers_by_plugin), logger=logging
+    )
     theirs = await AmqttBroker._authenticate(amqtt, None, None)
     house = build(
         {
@@ -235,10 +237,12 @@ async def test_topic_plugins_narrow_the_rights_of_an_account_and_widen_none(buil
     "answers", list(itertools.product((True, False, None, 1, ""), repeat=2)), ids=str
 )
 async def test_all_topic_plugins_must_say_yes_as_in_amqtt(answers: tuple[Any, ...]) -> None:
-    async def said(**_: object) -> dict[object, object]:
+    async def answers_by_plugin(**_: object) -> dict[object, object]:
         return dict(enumerate(answers))
 
-    manager = SimpleNamespace(map_plugin_topic=said, is_topic_filtering_enabled=lambda: True)
+    manager = SimpleNamespace(
+        map_plugin_topic=answers_by_plugin, is_topic_filtering_enabled=lambda: True
+    )
     theirs = await AmqttBroker._topic_filtering(
         SimpleNamespace(plugins_manager=manager), None, "a", Action.PUBLISH
     )

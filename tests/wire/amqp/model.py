@@ -168,7 +168,7 @@ class Play:
 
     # -- the model's knowledge of a step
 
-    def said(self, who: int, *methods: Any, first: bool = True) -> list[str]:
+    def send_and_check(self, who: int, *methods: Any, first: bool = True) -> list[str]:
         """Send methods from client number `who`; check the deliveries to all clients.
 
         Return the names of the replies that are not deliveries. With `first`, also check that
@@ -207,7 +207,7 @@ class Play:
         by_priority: dict[str, dict[int, int]] = {name: {} for name in self.queues}
         for side, heard in zip(self.sides, frames, strict=True):
             places: dict[str, list[tuple[int, int]]] = {}
-            for one, headers in zip(deliveries(heard), told(heard), strict=True):
+            for one, headers in zip(deliveries(heard), headers_of(heard), strict=True):
                 consumer = side.consumers[one.tag]
                 copy = self.take(side, one, headers, consumer.queue, consumer)
                 came[consumer.queue].append(copy)
@@ -311,7 +311,7 @@ class Play:
         side.begin()
         self.expire()
 
-    def found(self, exchange: str, keys: list[str]) -> list[ModelQueue]:
+    def routed_queues(self, exchange: str, keys: list[str]) -> list[ModelQueue]:
         """Return the queues to which the exchange routes a message with these routing keys."""
         if not exchange:
             return [queue for name, queue in self.queues.items() if name in keys]
@@ -336,7 +336,7 @@ class Play:
 
     def declare(self, who: int, name: str) -> None:
         self.queues.setdefault(name, ModelQueue(name))
-        assert self.said(who, Q.Declare(queue=name, arguments=ARGUMENTS.get(name))) == [
+        assert self.send_and_check(who, Q.Declare(queue=name, arguments=ARGUMENTS.get(name))) == [
             "Queue.DeclareOk"
         ]
 
@@ -344,13 +344,13 @@ class Play:
         self.queues.pop(name, None)
         for side in self.sides:
             side.consumers = {tag: one for tag, one in side.consumers.items() if one.queue != name}
-        assert self.said(who, Q.Delete(queue=name)) == ["Queue.DeleteOk"]
+        assert self.send_and_check(who, Q.Delete(queue=name)) == ["Queue.DeleteOk"]
 
     def purge(self, who: int, name: str) -> None:
         if name in self.queues:
             queue = self.queues[name]
             queue.arrived = [copy for copy in queue.arrived if copy in queue.held]
-            assert self.said(who, Q.Purge(queue=name)) == ["Queue.PurgeOk"]
+            assert self.send_and_check(who, Q.Purge(queue=name)) == ["Queue.PurgeOk"]
 
     def bind_or_unbind(self, who: int, name: str, pattern: str, there: bool, later: bool) -> None:
         if name in self.queues and not (later and name not in DELAYED_TO):
@@ -359,9 +359,9 @@ class Play:
             (bindings.add if there else bindings.discard)(pattern)
             kind = Q.Bind if there else Q.Unbind
             answer = "Queue.BindOk" if there else "Queue.UnbindOk"
-            assert self.said(who, kind(queue=name, exchange=exchange, routing_key=pattern)) == [
-                answer
-            ]
+            assert self.send_and_check(
+                who, kind(queue=name, exchange=exchange, routing_key=pattern)
+            ) == [answer]
 
     def publish(
         self,
@@ -403,14 +403,14 @@ class Play:
             if delay:
                 arrives = self.later(delay, body, keys, priority)
             else:
-                arrives = self.arrival(self.found(exchange, keys), body, priority)
+                arrives = self.arrival(self.routed_queues(exchange, keys), body, priority)
             if side.transaction is not None:
                 side.transaction.published.append(arrives)
             else:
                 returned += not arrives()
         side.client.connection.receive_data(data[:cut])
         side.client.connection.receive_data(data[cut:])
-        assert self.said(who) == (["Basic.Return"] * returned if direct else [])
+        assert self.send_and_check(who) == (["Basic.Return"] * returned if direct else [])
 
     def arrival(self, queues: list[ModelQueue], body: bytes, priority: int) -> Callable[[], int]:
         return lambda: self.arrivals(queues, body, priority)
@@ -422,7 +422,7 @@ class Play:
                 (
                     self.now + delay,
                     self.places,
-                    lambda: self.arrivals(self.found("later", keys), body, priority),
+                    lambda: self.arrivals(self.routed_queues("later", keys), body, priority),
                 )
             )
             return 1
@@ -440,7 +440,7 @@ class Play:
                 no_ack=no_ack,
                 arguments={"x-priority": priority} if priority else None,
             )
-            assert self.said(who, B.Qos(prefetch_count=prefetch), consume) == [
+            assert self.send_and_check(who, B.Qos(prefetch_count=prefetch), consume) == [
                 "Basic.QosOk",
                 "Basic.ConsumeOk",
             ]
@@ -450,7 +450,7 @@ class Play:
         if consumers:
             tag = sorted(consumers)[which % len(consumers)]
             del consumers[tag]
-            assert self.said(who, B.Cancel(tag)) == ["Basic.CancelOk"]
+            assert self.send_and_check(who, B.Cancel(tag)) == ["Basic.CancelOk"]
 
     def get(self, who: int, name: str, no_ack: bool) -> None:
         if name in self.queues:
@@ -459,7 +459,9 @@ class Play:
             frames = side.client.send(B.Get(queue=name, no_ack=no_ack))
             assert frames[0].name == ("Basic.GetOk" if waiting else "Basic.GetEmpty")
             size = 3 if waiting else 1
-            for one, headers in zip(deliveries(frames[:size]), told(frames[:size]), strict=True):
+            for one, headers in zip(
+                deliveries(frames[:size]), headers_of(frames[:size]), strict=True
+            ):
                 assert one.body == waiting[0].body
                 self.take(side, one, headers, name, None, no_ack)
             self.world.sleep(0)
@@ -490,7 +492,7 @@ class Play:
         method = (
             B.Ack(number, multiple) if how == "ack" else B.Nack(number, multiple, how == "requeue")
         )
-        assert self.said(who, method) == []
+        assert self.send_and_check(who, method) == []
 
     def recover(self, who: int) -> None:
         side = self.sides[who]
@@ -498,12 +500,12 @@ class Play:
         for tag in [tag for tag in side.unsettled if tag not in settled]:
             self.give_back(side.unsettled.pop(tag), "requeue")
         self.expire()
-        assert self.said(who, B.Recover(requeue=True)) == ["Basic.RecoverOk"]
+        assert self.send_and_check(who, B.Recover(requeue=True)) == ["Basic.RecoverOk"]
 
     def select(self, who: int) -> None:
         side = self.sides[who]
         side.transaction = side.transaction or Transaction()
-        assert self.said(who, T.Select()) == ["Tx.SelectOk"]
+        assert self.send_and_check(who, T.Select()) == ["Tx.SelectOk"]
 
     def commit(self, who: int) -> None:
         side = self.sides[who]
@@ -515,33 +517,37 @@ class Play:
                 self.give_back(side.unsettled.pop(tag), how)
             self.expire()
             assert [
-                name for name in self.said(who, T.Commit(), first=False) if name != "Basic.Return"
+                name
+                for name in self.send_and_check(who, T.Commit(), first=False)
+                if name != "Basic.Return"
             ] == ["Tx.CommitOk"]
 
     def rollback(self, who: int) -> None:
         side = self.sides[who]
         if side.transaction is not None:
             side.transaction = Transaction()
-            assert self.said(who, T.Rollback()) == ["Tx.RollbackOk"]
+            assert self.send_and_check(who, T.Rollback()) == ["Tx.RollbackOk"]
 
     def close_channel(self, who: int) -> None:
         self.leave(self.sides[who])
-        assert self.said(who, spec.Channel.Close(0, "", 0, 0), spec.Channel.Open()) == [
+        assert self.send_and_check(who, spec.Channel.Close(0, "", 0, 0), spec.Channel.Open()) == [
             "Channel.CloseOk",
             "Channel.OpenOk",
         ]
 
     def break_channel(self, who: int) -> None:
         self.leave(self.sides[who])
-        assert self.said(who, B.Ack(1_000_000)) == ["Channel.Close"]
-        assert self.said(who, spec.Channel.CloseOk(), spec.Channel.Open()) == ["Channel.OpenOk"]
+        assert self.send_and_check(who, B.Ack(1_000_000)) == ["Channel.Close"]
+        assert self.send_and_check(who, spec.Channel.CloseOk(), spec.Channel.Open()) == [
+            "Channel.OpenOk"
+        ]
 
     def lose_connection(self, who: int) -> None:
         side = self.sides[who]
         self.leave(side)
         side.client.connection.on_closed()
         side.client = self.world.amqp()
-        self.said(who)
+        self.send_and_check(who)
 
     def pass_time(self, milliseconds: int) -> None:
         """Advance the clock in steps, so that messages expire in the order of their times."""
@@ -553,7 +559,7 @@ class Play:
             self.delayed = [one for one in self.delayed if one[0] > self.now]
             self.expire()
             self.world.sleep(1)
-            self.said(0)
+            self.send_and_check(0)
 
     # -- invariants
 
@@ -583,13 +589,13 @@ def deaths_in(headers: dict[str, Any]) -> list[tuple[str, str, int]]:
     ]
 
 
-def told(frames: list[Any]) -> list[dict[str, Any]]:
+def headers_of(frames: list[Any]) -> list[dict[str, Any]]:
     """Return the headers of each delivered message, in order."""
-    found: list[dict[str, Any]] = []
+    headers: list[dict[str, Any]] = []
     returned = False
     for one in frames:
         if one.name in ("Basic.Return", "Basic.Deliver", "Basic.GetOk"):
             returned = one.name == "Basic.Return"
         elif isinstance(one, pamqp.header.ContentHeader) and not returned:
-            found.append(one.properties.headers or {})
-    return found
+            headers.append(one.properties.headers or {})
+    return headers

@@ -37,13 +37,13 @@ def frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 def split(data: bytes) -> list[Frame]:
     """Return the frames in `data`, which must be complete."""
-    found = []
+    frames = []
     while data:
         end = 8 + int.from_bytes(data[3:7], "big")
         assert data[end - 1 : end] == b"\xce"
-        found.append(Frame(data[0], int.from_bytes(data[1:3], "big"), data[7 : end - 1]))
+        frames.append(Frame(data[0], int.from_bytes(data[1:3], "big"), data[7 : end - 1]))
         data = data[end:]
-    return found
+    return frames
 
 
 def short(text: str | bytes) -> bytes:
@@ -139,21 +139,21 @@ class Delivered(NamedTuple):
 
 def deliveries(frames: list[Any]) -> list[Delivered]:
     """Return the delivered or fetched messages in these frames, in order."""
-    found: list[Delivered] = []
+    messages: list[Delivered] = []
     returned = False
     for one in frames:
         if one.name in ("Basic.Return", "Basic.Deliver", "Basic.GetOk"):
             returned = one.name == "Basic.Return"
         if one.name in ("Basic.Deliver", "Basic.GetOk"):
             tag = one.consumer_tag if one.name == "Basic.Deliver" else ""
-            found.append(
+            messages.append(
                 Delivered(
                     tag, one.delivery_tag, one.redelivered, one.exchange, one.routing_key, b""
                 )
             )
         elif isinstance(one, pamqp.body.ContentBody) and not returned:
-            found[-1] = found[-1]._replace(body=found[-1].body + one.value)
-    return found
+            messages[-1] = messages[-1]._replace(body=messages[-1].body + one.value)
+    return messages
 
 
 def properties(frames: list[Any]) -> Any:

@@ -47,8 +47,8 @@ def test_a_delivery_that_is_not_acknowledged_closes_the_channel_and_is_requeued(
     assert refusal(pass_time(client, 400)) == ("channel", 406, TEXT, 0, 0)
     assert client.world.amqp_front.tally.acknowledgements_expired == 1
     other = client.world.amqp()
-    [found] = deliveries(other.send(B.Get(queue="q")))
-    assert found.body == b"x" and found.redelivered
+    [message] = deliveries(other.send(B.Get(queue="q")))
+    assert message.body == b"x" and message.redelivered
     # The client continues with a new channel.
     client.send(spec.Channel.CloseOk())
     assert names(client.send(spec.Channel.Open())) == ["Channel.OpenOk"]
@@ -227,5 +227,5 @@ def test_a_timeout_does_not_count_as_a_failed_delivery_for_delayed_retry() -> No
 @pytest.mark.parametrize("timeout", [-1, "1000", True, 1 << 51])
 def test_an_invalid_timeout_is_refused(timeout: Any) -> None:
     arguments = {"x-consumer-timeout": timeout}
-    found = refusal(World().amqp().send(Q.Declare(queue="q", arguments=arguments)))
-    assert found.code == 406 and "x-consumer-timeout" in found.text
+    error = refusal(World().amqp().send(Q.Declare(queue="q", arguments=arguments)))
+    assert error.code == 406 and "x-consumer-timeout" in error.text

@@ -237,15 +237,15 @@ def test_a_hash_over_many_bindings_is_computed_in_slices_with_the_same_result() 
     exchange, _ = ring(DIRECT_SHARES + 100)
     assert exchange.needs_search and exchange.lookup_steps == 0
     for key in ("a", "b", "c"):
-        found: list[Binding] = []
-        [search] = exchange.searches(key, {}, found)
+        matches: list[Binding] = []
+        [search] = exchange.searches(key, {}, matches)
         slices = 0
         while not search.done:
-            assert found == []
+            assert matches == []
             assert search.advance(1_000) >= -1
             slices += 1
         assert slices == -(-(DIRECT_SHARES + 100) // (1_000 * SHARES_PER_STEP))
-        assert found == exchange.match(key, {}) and len(found) == 1
+        assert matches == exchange.match(key, {}) and len(matches) == 1
 
 
 def test_a_hash_over_few_bindings_counts_its_work() -> None:

@@ -20,6 +20,7 @@ from pamqp.commands import Tx as T
 
 from broker.access.identity import Identity
 from broker.limits import BrokerLimits
+from broker.messages.outlet import FunctionSender
 from broker.messages.x_death import COPIES_MAX
 from broker.queues.policies import Policy
 from broker.routing.binding import Binding
@@ -577,13 +578,13 @@ def test_messages_that_do_not_fit_into_the_frames_of_a_client_stay_for_other_cli
     assert names(reader.send(B.Get(queue="q", no_ack=True))) == ["Basic.GetEmpty"]
     assert world.queue("q").depth == 90
     taken = publisher.send(*[B.Get(queue="q", no_ack=True)] * 45)
-    found = deliveries(taken)
-    assert [(one.body, one.redelivered) for one in found] == [
+    messages = deliveries(taken)
+    assert [(one.body, one.redelivered) for one in messages] == [
         (b"%d" % number, False) for number in range(45)
     ]
     publisher.send(B.Consume(queue="q", consumer_tag="t", no_ack=True))
-    found = deliveries(publisher.read())
-    assert not any(one.redelivered for one in found)
+    messages = deliveries(publisher.read())
+    assert not any(one.redelivered for one in messages)
     assert world.copies() == {"auto_acknowledged": 91}
     world.fates()
 
@@ -613,7 +614,7 @@ def test_a_returned_message_of_any_size_wakes_the_connection(size: int) -> None:
     world = World()
     client = world.amqp()
     wakes: list[int] = []
-    client.connection.wake = lambda: wakes.append(1)
+    client.connection.sender = FunctionSender(lambda: wakes.append(1))
     client.connection.receive_data(publication("", "nowhere", b"x" * size, mandatory=True))
     assert wakes == [1]
     assert names(client.read())[0] == "Basic.Return"

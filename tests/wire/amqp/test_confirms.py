@@ -25,7 +25,7 @@ def confirming(**queue: Any) -> Amqp:
     return client
 
 
-def told(frames: list[Any]) -> list[tuple[str, int, bool]]:
+def outcomes(frames: list[Any]) -> list[tuple[str, int, bool]]:
     """Return (kind, delivery tag, `multiple` flag) of each ack, nack and return."""
     return [
         (
@@ -40,7 +40,7 @@ def told(frames: list[Any]) -> list[tuple[str, int, bool]]:
 
 def say(client: Amqp, *publications: bytes) -> list[tuple[str, int, bool]]:
     client.connection.receive_data(b"".join(publications))
-    return told(client.read())
+    return outcomes(client.read())
 
 
 def test_a_run_is_confirmed_by_one_frame_and_numbers_begin_with_one() -> None:
@@ -120,7 +120,7 @@ def test_a_persistent_message_is_confirmed_when_the_disk_has_it() -> None:
     client.world.slow_disk = True
     assert say(client, publication("", "d", b"x", delivery_mode=2)) == []
     client.world.durable()
-    assert told(client.read()) == [("ack", 1, False)]
+    assert outcomes(client.read()) == [("ack", 1, False)]
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_no_message_overtakes_a_persistent_message_that_waits() -> None:
     assert say(client, safe, quick) == []
     first.write()
     world.store.written(first)
-    assert told(client.read()) == [("ack", 7, True)]
+    assert outcomes(client.read()) == [("ack", 7, True)]
     world.durable()
-    assert told(client.read()) == [("ack", 9, True)]
+    assert outcomes(client.read()) == [("ack", 9, True)]
 
 
 def test_a_mandatory_return_does_not_wait_for_the_disk_and_its_confirm_waits_in_line() -> None:
@@ -156,7 +156,7 @@ def test_a_mandatory_return_does_not_wait_for_the_disk_and_its_confirm_waits_in_
         ("return", 0, False)
     ]
     client.world.durable()
-    assert told(client.read()) == [("ack", 2, True)]
+    assert outcomes(client.read()) == [("ack", 2, True)]
 
 
 def test_other_answers_do_not_wait_for_a_confirm_that_waits() -> None:
@@ -165,7 +165,7 @@ def test_other_answers_do_not_wait_for_a_confirm_that_waits() -> None:
     client.connection.receive_data(publication("", "d", b"x", delivery_mode=2))
     assert names(client.send(Q.Declare(queue="q"))) == ["Queue.DeclareOk"]
     client.world.durable()
-    assert told(client.read()) == [("ack", 1, False)]
+    assert outcomes(client.read()) == [("ack", 1, False)]
 
 
 def test_a_message_in_two_durable_queues_is_confirmed_once() -> None:
@@ -175,7 +175,7 @@ def test_a_message_in_two_durable_queues_is_confirmed_once() -> None:
     client.world.slow_disk = True
     assert say(client, publication("amq.fanout", "", b"x", delivery_mode=2)) == []
     client.world.durable()
-    assert told(client.read()) == [("ack", 1, False)]
+    assert outcomes(client.read()) == [("ack", 1, False)]
     client.world.durable()
     assert client.read() == []
 
@@ -188,7 +188,7 @@ def test_message_consumed_before_it_was_durable_is_confirmed() -> None:
     assert "Basic.Deliver" in names(client.read())
     client.send(B.Ack(1))
     client.world.durable()
-    assert told(client.read()) == [("ack", 1, False)]
+    assert outcomes(client.read()) == [("ack", 1, False)]
 
 
 @pytest.mark.parametrize("end", ["channel", "error", "connection", "lost", "shutdown"])
@@ -236,7 +236,7 @@ def test_a_nack_waits_for_its_turn() -> None:
     safe, refused = publication("", "d", b"x", delivery_mode=2), publication("", "q", b"x")
     assert say(client, safe, refused, safe, refused) == []
     client.world.durable()
-    assert told(client.read()) == [
+    assert outcomes(client.read()) == [
         ("ack", 1, False),
         ("nack", 2, False),
         ("ack", 3, False),
@@ -251,7 +251,7 @@ def test_refusing_queue_of_several_nacks_and_the_others_keep_the_message() -> No
     client.world.slow_disk = True
     assert say(client, publication("amq.fanout", "", b"x", delivery_mode=2)) == []
     client.world.durable()
-    assert told(client.read()) == [("nack", 1, False)]
+    assert outcomes(client.read()) == [("nack", 1, False)]
     assert (client.world.queue("q").depth, client.world.queue("d").depth) == (0, 1)
     assert client.world.fates() == {"refused": 1}
     [live] = client.world.store.state.messages.values()

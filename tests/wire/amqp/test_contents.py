@@ -71,15 +71,15 @@ def test_bodies_arrive_whole_in_frames_that_both_sides_allow(
 ) -> None:
     world = World()
     writer, target = world.amqp(ours), reader(world, theirs)
-    said = bytes(range(256)) * (size // 256) + bytes(range(size % 256))
-    say(writer, publish("", "q") + header(size, b"\x80\0" + short("type")) + cut(said, ours - 8))
+    payload = bytes(range(256)) * (size // 256) + bytes(range(size % 256))
+    say(writer, publish("", "q") + header(size, b"\x80\0" + short("type")) + cut(payload, ours - 8))
     deliver, head, *bodies = heard(target)
     assert deliver.payload.endswith(short("") + short("q")) and head == (
         HEADER,
         1,
         header(size, b"\x80\0" + short("type"))[7:-1],
     )
-    assert b"".join(one.payload for one in bodies) == said
+    assert b"".join(one.payload for one in bodies) == payload
     assert all(one.kind == BODY and 0 < len(one.payload) <= theirs - 8 for one in bodies)
     if theirs < ours:
         assert [len(one.payload) for one in bodies[:-1]] == [theirs - 8] * (len(bodies) - 1)
@@ -151,14 +151,14 @@ def test_channel_numbers_are_the_readers_own(theirs: int, ours: int, piece: int)
     writer, target = world.amqp(), reader(world, channel=theirs)
     if ours != 1:
         open_channel(writer, ours)
-    said = header(5, b"\x20\0" + long(short("n") + b"I" + ours.to_bytes(4, "big")), ours) + cut(
+    contents = header(5, b"\x20\0" + long(short("n") + b"I" + ours.to_bytes(4, "big")), ours) + cut(
         ours.to_bytes(2, "big") * 2 + b"!", 2, ours
     )
-    say(writer, publish("", "q", channel=ours) + said, piece)
+    say(writer, publish("", "q", channel=ours) + contents, piece)
     data = heard(target)
     assert {one.channel for one in data} == {theirs}
     assert [(one.kind, one.payload) for one in data[1:]] == [
-        (one.kind, one.payload) for one in split(said)
+        (one.kind, one.payload) for one in split(contents)
     ]
 
 
@@ -174,15 +174,18 @@ def test_readers_of_every_kind_get_the_same_message_from_one_fanout() -> None:
         client.send(B.Consume(queue=f"q{number}", consumer_tag="t", no_ack=True), channel=channel)
         targets.append((client, frame_max, channel))
     writer = world.amqp(8_192)
-    said = b"0123456789" * 2_000
+    payload = b"0123456789" * 2_000
     for _ in range(3):
-        say(writer, publish("amq.fanout", "") + header(len(said), b"\x10\0\1") + cut(said, 8_184))
+        say(
+            writer,
+            publish("amq.fanout", "") + header(len(payload), b"\x10\0\1") + cut(payload, 8_184),
+        )
         for client, frame_max, channel in targets:
             deliver, head, *bodies = heard(client)
             assert {deliver.channel, head.channel, *(one.channel for one in bodies)} == {channel}
             assert (
-                head.payload == header(len(said), b"\x10\0\1")[7:-1]
-                and b"".join(one.payload for one in bodies) == said
+                head.payload == header(len(payload), b"\x10\0\1")[7:-1]
+                and b"".join(one.payload for one in bodies) == payload
             )
             assert max(len(one.payload) for one in bodies) <= frame_max - 8
 
@@ -307,9 +310,9 @@ def test_payloads_up_to_the_negotiated_size_are_taken_and_no_larger_ones(
     world = World()
     writer, target = world.amqp(frame_max), reader(world, frame_max)
     whole = b"x" * (frame_max + excess)
-    said = publish("", "q") + header(2 * len(whole)) + body(whole) + body(whole)
-    for piece in (0, 1 + len(said) // 2):
-        say(writer, said, piece)
+    stream = publish("", "q") + header(2 * len(whole)) + body(whole) + body(whole)
+    for piece in (0, 1 + len(stream) // 2):
+        say(writer, stream, piece)
         got = heard(target)
         bodies = [one.payload for one in got[2:]]
         assert b"".join(bodies) == whole + whole and writer.read() == []
@@ -432,13 +435,13 @@ def test_a_consumer_gets_properties_up_to_the_size_of_its_frames() -> None:
     # The largest header value: the frame without frame header and end (8), fixed fields (14),
     # length of the table (4), the name "h" (2), type and length of the value (5).
     most = 4_096 - 8 - 14 - 4 - 2 - 5
-    for said, size in ((b"a", 10), (b"b", 4_000), (b"c", most), (b"d", most + 1)):
-        publisher.publish("", "q", said, headers={"h": "x" * size})
+    for letter, size in ((b"a", 10), (b"b", 4_000), (b"c", most), (b"d", most + 1)):
+        publisher.publish("", "q", letter, headers={"h": "x" * size})
     data = reader.read_bytes()
     assert all(len(one.data) <= 4096 for one in split(data))
-    found = unmarshal(data)
-    assert [one.body for one in deliveries(found)] == [b"a", b"b", b"c"]
-    assert refusal(found[-1:])[:2] == ("channel", 406)
+    frames = unmarshal(data)
+    assert [one.body for one in deliveries(frames)] == [b"a", b"b", b"c"]
+    assert refusal(frames[-1:])[:2] == ("channel", 406)
     assert read(publisher, "q") == [b"d"]
     world.fates()
 
@@ -465,18 +468,18 @@ def test_a_message_that_does_not_fit_closes_the_channel_and_stays_for_other_cons
     consume = spec.Basic.Consume(queue="q", consumer_tag="t", no_ack=no_ack)
 
     def publish() -> None:
-        for said, size in ((b"a", 10), (b"b", 5_000), (b"c", 10)):
-            publisher.publish("", "q", said, headers={"h": "x" * size}, delivery_mode=2)
+        for letter, size in ((b"a", 10), (b"b", 5_000), (b"c", 10)):
+            publisher.publish("", "q", letter, headers={"h": "x" * size}, delivery_mode=2)
 
     if waits:
         publish()
-        found = reader.send(consume)
+        frames = reader.send(consume)
     else:
         reader.send(consume)
         publish()
-        found = reader.read()
-    assert [one.body for one in deliveries(found)] == [b"a"]
-    assert refusal(found[-1:]) == (
+        frames = reader.read()
+    assert [one.body for one in deliveries(frames)] == [b"a"]
+    assert refusal(frames[-1:]) == (
         "channel",
         406,
         DOES_NOT_FIT,
@@ -521,8 +524,8 @@ def test_basic_get_passes_over_properties_that_do_not_fit() -> None:
     world = World()
     publisher, reader = world.amqp(), world.amqp(frame_max=4096)
     publisher.queue("q")
-    for said, size in ((b"a", 9_000), (b"b", 10)):
-        publisher.publish("", "q", said, headers={"h": "x" * size})
+    for letter, size in ((b"a", 9_000), (b"b", 10)):
+        publisher.publish("", "q", letter, headers={"h": "x" * size})
     assert [
         one.body for one in deliveries(reader.send(spec.Basic.Get(queue="q", no_ack=True)))
     ] == [b"b"]

@@ -96,13 +96,13 @@ def test_x_death_is_written_in_the_types_that_clients_cast_to() -> None:
         + b"A"
         + long(b"S" + long(b"q"))
     )
-    told = b"".join(
+    summary = b"".join(
         short(f"x-{which}-death-{what}") + b"S" + long(value)
         for which in ("first", "last")
         for what, value in (("queue", b"q"), ("reason", b"maxlen"), ("exchange", b""))
     )
     assert head.data == header(
-        1, b"\x20\0" + long(short("x-death") + b"A" + long(b"F" + long(death)) + told)
+        1, b"\x20\0" + long(short("x-death") + b"A" + long(b"F" + long(death)) + summary)
     )
 
 

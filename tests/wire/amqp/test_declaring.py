@@ -455,8 +455,8 @@ def test_a_queue_name_of_line_breaks_asks_for_a_generated_name() -> None:
 def test_a_queue_with_a_generated_name_has_no_default_type(name: str) -> None:
     client = World().amqp()
     client.world.vhost.options = VirtualHostOptions(default_queue_type="quorum")
-    [found] = client.send(spec.Queue.Declare(queue=name, durable=True))
-    assert not client.world.queue(found.queue).arguments.quorum
+    [declared] = client.send(spec.Queue.Declare(queue=name, durable=True))
+    assert not client.world.queue(declared.queue).arguments.quorum
 
 
 @pytest.mark.parametrize(

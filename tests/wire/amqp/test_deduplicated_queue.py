@@ -36,8 +36,8 @@ def publish(client: Amqp, body: bytes, value: Any, **properties: Any) -> list[An
 def got(client: Amqp, no_ack: bool = True) -> list[bytes]:
     """Fetch all messages of the queue `q` by basic.get, and return their bodies."""
     bodies: list[bytes] = []
-    while found := client.bodies(client.send(B.Get(queue="q", no_ack=no_ack))):
-        bodies += found
+    while fetched := client.bodies(client.send(B.Get(queue="q", no_ack=no_ack))):
+        bodies += fetched
     return bodies
 
 
@@ -163,9 +163,9 @@ def test_any_history_with_restarts_equals_a_model(
                 values[body] = value
         elif choice < 0.7:
             waiting = [body for body in values if body not in held.values()]
-            found = client.bodies(client.send(B.Get(queue="q")))
-            assert found == waiting[:1]
-            for body in found:
+            fetched = client.bodies(client.send(B.Get(queue="q")))
+            assert fetched == waiting[:1]
+            for body in fetched:
                 tags += 1
                 held[tags] = body
         elif choice < 0.9 and held:

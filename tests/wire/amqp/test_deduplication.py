@@ -196,12 +196,12 @@ def test_a_transaction_publishes_a_value_once() -> None:
 )
 def test_invalid_arguments_are_refused(arguments: dict[str, Any]) -> None:
     client = World().amqp()
-    found = refusal(
+    error = refusal(
         client.send(
             X.Declare(exchange="x", exchange_type="x-message-deduplication", arguments=arguments)
         )
     )
-    assert found.code == 406 and "x-cache-" in found.text
+    assert error.code == 406 and "x-cache-" in error.text
 
 
 def test_the_filter_is_empty_after_a_restart(tmp_path: Path) -> None:

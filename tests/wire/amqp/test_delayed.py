@@ -67,11 +67,11 @@ def test_after_the_delay_the_header_is_negative_and_the_rest_is_unchanged() -> N
     client.world.sleep(10)
     client.world.turn()
     frames = client.send(B.Get(queue="q"))
-    found = properties(frames)
+    received = properties(frames)
     assert (
-        found.headers == {"x-delay": -10, "a": 1}
-        and found.message_id == "m"
-        and found.delivery_mode == 2
+        received.headers == {"x-delay": -10, "a": 1}
+        and received.message_id == "m"
+        and received.delivery_mode == 2
     )
     assert [(one.exchange, one.key) for one in deliveries(frames)] == [("later", "k")]
 
@@ -175,17 +175,17 @@ def test_dead_letters_are_delayed_once() -> None:
     ],
 )
 def test_a_delayed_exchange_without_a_valid_x_delayed_type_is_refused(arguments: Any) -> None:
-    found = refusal(
+    error = refusal(
         World()
         .amqp()
         .send(X.Declare(exchange="x", exchange_type="x-delayed-message", arguments=arguments))
     )
-    assert found[:2] == ("channel", 406) and "x-delayed-type" in found.text
+    assert error[:2] == ("channel", 406) and "x-delayed-type" in error.text
 
 
 def test_a_delayed_exchange_with_another_x_delayed_type_is_not_equivalent() -> None:
     client = delaying()
-    found = refusal(
+    error = refusal(
         client.send(
             X.Declare(
                 exchange="later",
@@ -194,7 +194,7 @@ def test_a_delayed_exchange_with_another_x_delayed_type_is_not_equivalent() -> N
             )
         )
     )
-    assert found.text.startswith(
+    assert error.text.startswith(
         "PRECONDITION_FAILED - inequivalent arg 'x-delayed-type' for exchange 'later' in vhost "
         "'/': received 't"
     )

@@ -28,8 +28,8 @@ def retrying(world: World, kind: str = "all", **arguments: Any) -> Amqp:
 
 def get(client: Amqp) -> int:
     """Poll the queue; return the delivery tag, or 0 if no message is there."""
-    found = deliveries(client.send(B.Get(queue="q")))
-    return found[0].number if found else 0
+    messages = deliveries(client.send(B.Get(queue="q")))
+    return messages[0].number if messages else 0
 
 
 def delay_after(client: Amqp, method: Any) -> int:
@@ -107,8 +107,8 @@ def test_a_consumer_gets_the_message_when_its_delay_is_over() -> None:
     client.world.sleep(9)
     assert deliveries(client.read()) == []
     client.world.sleep(1)
-    [found] = deliveries(client.read())
-    assert found.redelivered and found.body == b"x"
+    [message] = deliveries(client.read())
+    assert message.redelivered and message.body == b"x"
 
 
 def test_the_delivery_limit_ends_the_retries() -> None:
@@ -216,8 +216,8 @@ def test_the_memory_of_delayed_messages_counts() -> None:
 )
 def test_invalid_arguments_are_refused(arguments: dict[str, Any]) -> None:
     client = World().amqp()
-    found = refusal(client.send(Q.Declare(queue="q", durable=True, arguments=arguments)))
-    assert found.code == 406 and "x-delayed-retry" in found.text
+    error = refusal(client.send(Q.Declare(queue="q", durable=True, arguments=arguments)))
+    assert error.code == 406 and "x-delayed-retry" in error.text
 
 
 def test_the_deletion_of_a_queue_ends_the_timer_of_its_delays() -> None:

@@ -28,28 +28,28 @@ Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 Ways = Callable[[list[bytes]], list[bytes]]
 
 
-def whole(said: list[bytes]) -> list[bytes]:
-    return [b"".join(said)]
+def whole(frames: list[bytes]) -> list[bytes]:
+    return [b"".join(frames)]
 
 
-def one_by_one(said: list[bytes]) -> list[bytes]:
-    return said
+def one_by_one(frames: list[bytes]) -> list[bytes]:
+    return frames
 
 
-def cut_at_the_end(said: list[bytes]) -> list[bytes]:
-    return [piece for one in said for piece in (one[:-1], one[-1:])]
+def cut_at_the_end(frames: list[bytes]) -> list[bytes]:
+    return [piece for one in frames for piece in (one[:-1], one[-1:])]
 
 
-def cut_in_the_header(said: list[bytes]) -> list[bytes]:
+def cut_in_the_header(frames: list[bytes]) -> list[bytes]:
     return [
         piece
-        for one in said
+        for one in frames
         for piece in (one[: one.index(b"\xce") + 12], one[one.index(b"\xce") + 12 :])
     ]
 
 
-def byte_by_byte(said: list[bytes]) -> list[bytes]:
-    return [byte.to_bytes(1, "big") for one in said for byte in one]
+def byte_by_byte(frames: list[bytes]) -> list[bytes]:
+    return [byte.to_bytes(1, "big") for one in frames for byte in one]
 
 
 WAYS: list[Ways] = [whole, one_by_one, cut_at_the_end, cut_in_the_header, byte_by_byte]
@@ -146,13 +146,13 @@ class Scene:
 
 def confirmed(answers: list[Any]) -> list[tuple[int, bool]]:
     """Return (sequence number, True for ack, False for nack) of each confirmed message."""
-    found: list[tuple[int, bool]] = []
+    confirms: list[tuple[int, bool]] = []
     for one in answers:
         if one.payload[:4] in (b"\0\x3c\0\x50", b"\0\x3c\0\x78"):
             number, multiple = int.from_bytes(one.payload[4:12], "big"), one.payload[12] == 1
-            first = len(found) + 1 if multiple else number
-            found += [(at, one.payload[3] == 0x50) for at in range(first, number + 1)]
-    return found
+            first = len(confirms) + 1 if multiple else number
+            confirms += [(at, one.payload[3] == 0x50) for at in range(first, number + 1)]
+    return confirms
 
 
 def mqtt_at(qos: int) -> Callable[[Scene], None]:
@@ -399,10 +399,10 @@ CONDITIONS: dict[str, tuple[list[bytes], Callable[[Scene], None]]] = {
 
 
 def outcome(condition: str, way: Ways, confirms: bool) -> dict[str, Any]:
-    said, prepare = CONDITIONS[condition]
+    frames, prepare = CONDITIONS[condition]
     scene = Scene(confirms)
     prepare(scene)
-    for piece in way(said):
+    for piece in way(frames):
         scene.say(piece)
     return scene.seen()
 
@@ -432,7 +432,7 @@ def test_both_paths_look_alike_from_outside(condition: str, confirms: bool) -> N
 def test_a_change_counts_from_the_next_message_on_in_both_paths(
     change: Callable[[Amqp], Any], way: Ways
 ) -> None:
-    def told(by: Ways) -> dict[str, Any]:
+    def seen_with(by: Ways) -> dict[str, Any]:
         scene = Scene(True)
         for _ in range(2):
             for piece in by([publication(T, "k", b"before", delivery_mode=2)] * 2):
@@ -443,11 +443,11 @@ def test_a_change_counts_from_the_next_message_on_in_both_paths(
         scene.keeper.send(Q.Declare(queue="plain"))
         return scene.seen()
 
-    assert told(way) == told(whole)
+    assert seen_with(way) == seen_with(whole)
 
 
 KEYS = st.sampled_from(["k", "k.d", "k.l", "k.t", "k.f", "e", "z"])
-SAID = st.lists(
+PUBLICATIONS = st.lists(
     st.tuples(
         KEYS,
         st.booleans(),
@@ -470,13 +470,13 @@ SAID = st.lists(
 
 
 @settings(max_examples=40, deadline=None)
-@given(SAID, st.lists(st.integers(1, 90), max_size=10), st.booleans(), st.booleans())
+@given(PUBLICATIONS, st.lists(st.integers(1, 90), max_size=10), st.booleans(), st.booleans())
 def test_any_publications_in_any_chunks_look_alike_from_outside(
-    said: list[Any], cuts: list[int], confirms: bool, listening: bool
+    publications: list[Any], cuts: list[int], confirms: bool, listening: bool
 ) -> None:
     data = b"".join(
         publication(T, key, text, mandatory=mandatory, **given)
-        for key, mandatory, text, given in said
+        for key, mandatory, text, given in publications
     )
     seen = []
     for pieces in ([], cuts):
@@ -508,13 +508,13 @@ def test_a_route_that_has_left_the_cache_is_found_again() -> None:
 
 
 def test_long_header_tables_are_relayed_on_both_paths() -> None:
-    said = publish(T, "k") + content(
+    frames = publish(T, "k") + content(
         b"x", b"\x20\0" + long(b"".join(short(f"h{number}") + b"t\1" for number in range(2_000)))
     )
-    for pieces in ([said], [said[:500], said[500:]]):
+    for pieces in ([frames], [frames[:500], frames[500:]]):
         client = World().amqp()
         client.queue("q", T, "#")
         for piece in pieces:
             client.connection.receive_data(piece)
         client.connection.receive_data(marshal(1, B.Get(queue="q")))
-        assert said[said.index(b"\xce") + 1 :] in client.read_bytes()
+        assert frames[frames.index(b"\xce") + 1 :] in client.read_bytes()

@@ -251,12 +251,12 @@ def test_contents_with_any_properties_never_escape_and_are_relayed_as_they_came(
     for flags, raw, size in contents:
         flags &= ~0x0110  # Invalid values of expiration and user_id are refused.
         properties = flags.to_bytes(2, "big") + raw
-        said = content(b"x" * size, properties)
+        relayed = content(b"x" * size, properties)
         client.connection.receive_data(
-            (publish("amq.headers", "") if queue == "h" else publish("", queue)) + said
+            (publish("amq.headers", "") if queue == "h" else publish("", queue)) + relayed
         )
         answer = client.read_bytes()
-        assert answer.endswith(said) or queue in "hl"
+        assert answer.endswith(relayed) or queue in "hl"
         client.connection.receive_data(marshal(1, B.Get(queue="dead_letters", no_ack=True)))
         split(client.read_bytes())
     assert not client.connection.finished

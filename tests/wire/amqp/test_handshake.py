@@ -208,9 +208,9 @@ def test_silence_during_the_handshake_ends_the_connection_after_ten_seconds() ->
         marshal(0, spec.Connection.TuneOk(0, 0, 0)),
         b"",
     ]
-    for said in range(len(spoken)):
+    for steps in range(len(spoken)):
         raw = Raw(World())
-        for data in spoken[:said]:
+        for data in spoken[:steps]:
             raw.say(data)
         assert raw.connection.deadline == raw.world.broker.agenda.now + 10_000
         raw.connection.advance(raw.connection.deadline)

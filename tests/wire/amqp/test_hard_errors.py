@@ -379,13 +379,13 @@ def test_input_behind_a_broken_frame_is_ignored_however_it_is_cut(
     broken: bytes, text: str, cut: int
 ) -> None:
     client = World().amqp()
-    said = (
+    stream = (
         broken
         + marshal(0, spec.Connection.Close(0, "", 0, 0))
         + marshal(0, spec.Connection.CloseOk())
     )
-    client.connection.receive_data(said[:cut])
-    client.connection.receive_data(said[cut:])
+    client.connection.receive_data(stream[:cut])
+    client.connection.receive_data(stream[cut:])
     assert refusal(client.read()) == ("connection", 501, f"FRAME_ERROR - {text}", 0, 0)
     assert not client.connection.finished
     client.connection.receive_data(marshal(0, spec.Connection.CloseOk()))

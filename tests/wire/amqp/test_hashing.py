@@ -38,11 +38,11 @@ def winners(exchange: ConsistentHashExchange, keys: list[str] = KEYS) -> list[st
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=6))
 def test_each_binding_gets_messages_in_proportion_to_its_weight(weights: list[int]) -> None:
-    found = winners(ring(*weights))
+    queues = winners(ring(*weights))
     for number, weight in enumerate(weights):
         share = weight / sum(weights)
         assert (
-            abs(found.count(f"q{number}") / len(KEYS) - share)
+            abs(queues.count(f"q{number}") / len(KEYS) - share)
             < 0.01 + 4 * (share * (1 - share) / len(KEYS)) ** 0.5
         )
 
@@ -148,9 +148,9 @@ def test_each_message_goes_to_one_queue_and_equal_keys_to_the_same() -> None:
     for _ in range(2):
         for key in KEYS[:50]:
             client.publish("x", key, key.encode())
-    found = [read(client, f"q{number}") for number in range(3)]
-    assert sum(len(one) for one in found) == 100 and all(
-        len(one) == 2 * len(set(one)) for one in found
+    bodies = [read(client, f"q{number}") for number in range(3)]
+    assert sum(len(one) for one in bodies) == 100 and all(
+        len(one) == 2 * len(set(one)) for one in bodies
     )
     assert client.world.fates() == {"routed": 100}
 
@@ -178,9 +178,9 @@ def test_a_header_or_property_decides_instead_of_the_key(arguments: Any, propert
     for number in range(40):
         client.publish("x", f"k{number}", b"same", **filled(properties, "same"))
         client.publish("x", "k", b"%d" % number, **filled(properties, str(number)))
-    found = [read(client, f"q{number}") for number in range(2)]
-    assert sorted(one.count(b"same") for one in found) == [0, 40]
-    assert all(len(set(one) - {b"same"}) > 5 for one in found)
+    bodies = [read(client, f"q{number}") for number in range(2)]
+    assert sorted(one.count(b"same") for one in bodies) == [0, 40]
+    assert all(len(set(one) - {b"same"}) > 5 for one in bodies)
 
 
 @pytest.mark.parametrize(
@@ -197,12 +197,12 @@ def test_a_header_or_property_decides_instead_of_the_key(arguments: Any, propert
 def test_an_exchange_with_contradictory_hash_arguments_is_refused(
     arguments: Any, text: str
 ) -> None:
-    found = refusal(
+    error = refusal(
         World()
         .amqp()
         .send(X.Declare(exchange="x", exchange_type="x-consistent-hash", arguments=arguments))
     )
-    assert found[:2] == ("channel", 406) and text in found.text and found[3:] == (40, 10)
+    assert error[:2] == ("channel", 406) and text in error.text and error[3:] == (40, 10)
 
 
 @pytest.mark.parametrize("key", ["", "a", "-1", "0", "1.5", "1000001", "\u0661"])
@@ -210,8 +210,8 @@ def test_a_weight_is_a_number_above_zero(key: str) -> None:
     client = World().amqp()
     client.send(X.Declare(exchange="x", exchange_type="x-consistent-hash"))
     client.queue("q")
-    found = refusal(client.send(Q.Bind(queue="q", exchange="x", routing_key=key)))
-    assert found[:2] == ("channel", 406) and "invalid binding key" in found.text
+    error = refusal(client.send(Q.Bind(queue="q", exchange="x", routing_key=key)))
+    assert error[:2] == ("channel", 406) and "invalid binding key" in error.text
 
 
 def test_without_bindings_a_message_is_unroutable_and_goes_to_the_alternate() -> None:
@@ -295,8 +295,8 @@ def test_header_hash_does_not_depend_on_printable_characters_of_a_python() -> No
     exchange = ConsistentHashExchange("x", options)
     for number in range(64):
         exchange.bind(Binding("1", Destination(f"q{number}")))
-    found = [
+    queues = [
         exchange.match("", {"headers": {"h": value}})[0].destination.name
         for value in ("\U0001fae8", "\u00e4", "a", 7, b"\xff")
     ]
-    assert found == ["q1", "q44", "q61", "q25", "q58"]
+    assert queues == ["q1", "q44", "q61", "q25", "q58"]

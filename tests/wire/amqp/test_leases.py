@@ -219,10 +219,10 @@ def test_a_consumer_is_told_the_count_too_and_its_redeliveries_are_limited() -> 
 )
 def test_a_quorum_queue_lasts(flags: Any, what: str) -> None:
     client = World().amqp()
-    found = refusal(
+    error = refusal(
         client.send(Q.Declare(queue="q", arguments={"x-queue-type": "quorum"}, **flags))
     )
-    assert found[:2] == ("channel", 406) and found.text.startswith(
+    assert error[:2] == ("channel", 406) and error.text.startswith(
         f"PRECONDITION_FAILED - invalid property '{what}' for queue 'q' in vhost '/'"
     )
 
@@ -248,8 +248,8 @@ def test_a_quorum_queue_lasts(flags: Any, what: str) -> None:
 )
 def test_arguments_that_are_none_are_refused(arguments: Any) -> None:
     [name] = arguments
-    found = refusal(World().amqp().send(Q.Declare(queue="q", durable=True, arguments=arguments)))
-    assert found[:2] == ("channel", 406) and found[3:] == (50, 10)
-    assert found.text.startswith(
+    error = refusal(World().amqp().send(Q.Declare(queue="q", durable=True, arguments=arguments)))
+    assert error[:2] == ("channel", 406) and error[3:] == (50, 10)
+    assert error.text.startswith(
         f"PRECONDITION_FAILED - invalid arg '{name}' for queue 'q' in vhost '/': "
     )

@@ -231,11 +231,11 @@ def test_the_capabilities_that_are_told_are_kept() -> None:
     """
     world = World()
     start = unmarshal(_greeting(world))[0]
-    told = start.server_properties["capabilities"]
+    capabilities = start.server_properties["capabilities"]
     assert (
-        all(told.values())
+        all(capabilities.values())
         and {"connection.blocked", "consumer_cancel_notify", "authentication_failure_close"}
-        <= told.keys()
+        <= capabilities.keys()
     )
     client, other = world.amqp(), world.amqp()
     client.queue("q")

@@ -145,8 +145,8 @@ class Limits(RuleBasedStateMachine):
         self.tag += 1
         self.held[self.tag] = copy
         [one] = deliveries(frames)
-        found = properties(frames)
-        assert (found.message_id, one.number, one.redelivered) == (
+        received = properties(frames)
+        assert (received.message_id, one.number, one.redelivered) == (
             str(copy.number),
             self.tag,
             copy.returned > 0,
@@ -156,7 +156,7 @@ class Limits(RuleBasedStateMachine):
             if self.limit is not None and copy.returned
             else None
         )
-        assert found.headers == expected
+        assert received.headers == expected
         self.expire()
 
     @rule(which=st.integers(0, 9), how=st.sampled_from(["ack", "reject", "requeue", "requeue"]))
@@ -207,8 +207,8 @@ class Limits(RuleBasedStateMachine):
             0
         ].name == "Basic.GetOk":
             self.tag += 1
-            found = properties(frames)
-            entry = (int(found.message_id), found.headers["x-death"][0]["reason"])
+            letter = properties(frames)
+            entry = (int(letter.message_id), letter.headers["x-death"][0]["reason"])
             assert entry in self.buried
             self.buried.remove(entry)
         assert not self.buried

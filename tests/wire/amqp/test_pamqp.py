@@ -233,14 +233,14 @@ def reads_and_writes(one: Frame) -> None:
 def test_many_broken_streams_have_one_answer_that_pamqp_reads(raw: bytes, cuts: list[int]) -> None:
     whole = heard(raw, [])
     assert heard(raw, cuts) == whole
-    said = whole[0]
-    if not said.endswith(GREETING):
+    reply = whole[0]
+    if not reply.endswith(GREETING):
         # Only method frames are decoded: the broker relays headers and bodies unread, so they may
         # have any bytes.
         unmarshal(
             b"".join(
                 one.data
-                for one in split(said)
+                for one in split(reply)
                 if one.kind == 1 and not one.payload.startswith(b"\0\x1e")
             )
         )

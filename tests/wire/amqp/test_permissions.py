@@ -91,7 +91,7 @@ def test_every_method_asks_for_its_rights_and_for_no_others(
 ) -> None:
     rules = {
         operation: "|".join(
-            f"^{re.escape(name)}$" for asked, _, name in needed if asked == operation
+            f"^{re.escape(name)}$" for right, _, name in needed if right == operation
         )
         or "^$"
         for operation in ("configure", "write", "read")
@@ -102,8 +102,8 @@ def test_every_method_asks_for_its_rights_and_for_no_others(
         others = (
             "|".join(
                 f"^{re.escape(one)}$"
-                for asked, _, one in needed
-                if asked == missing and one != name
+                for right, _, one in needed
+                if right == missing and one != name
             )
             or "^$"
         )

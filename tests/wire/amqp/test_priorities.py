@@ -139,8 +139,8 @@ def test_consumers_of_lower_priority_take_the_surplus_in_turn() -> None:
         consume(
             client, tag, -1 if tag == "lower" else None, no_ack=False, prefetch=2, channel=channel
         )
-    found = [tags(client.publish("", "q", b"x"))[0] for _ in range(7)]
-    assert found == ["high", "low", "low too", "low", "low too", "lower", "lower"]
+    consumers = [tags(client.publish("", "q", b"x"))[0] for _ in range(7)]
+    assert consumers == ["high", "low", "low too", "low", "low too", "lower", "lower"]
     client.publish("", "q", b"x")
     assert tags(client.send(B.Ack(1))) == ["high"]
 
@@ -164,14 +164,14 @@ def test_consumers_of_the_next_priority_replace_cancelled_ones() -> None:
 def test_a_priority_that_is_no_number_is_refused(priority: Any) -> None:
     client = World().amqp()
     client.queue("q")
-    found = refusal(
+    error = refusal(
         client.send(B.Consume(queue="q", consumer_tag="t", arguments={"x-priority": priority}))
     )
     assert (
-        found[:2] == ("channel", 406)
-        and "invalid arg 'x-priority' for queue 'q' in vhost '/'" in found.text
+        error[:2] == ("channel", 406)
+        and "invalid arg 'x-priority' for queue 'q' in vhost '/'" in error.text
     )
-    assert found[3:] == (60, 20)
+    assert error[3:] == (60, 20)
 
 
 # -- one at a time

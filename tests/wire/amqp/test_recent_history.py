@@ -75,10 +75,10 @@ def test_a_message_keeps_its_properties_and_its_expiration_counts_from_publishin
     client.publish("x", "b", b"new", message_id="m", headers={"h": 1})
     client.world.sleep(10)
     client.queue("q", "x", "")
-    found = client.send(B.Get(queue="q"))
-    assert client.bodies(found) == [b"new"]
-    assert (properties(found).message_id, properties(found).headers) == ("m", {"h": 1})
-    assert (found[0].exchange, found[0].routing_key) == ("x", "b")
+    frames = client.send(B.Get(queue="q"))
+    assert client.bodies(frames) == [b"new"]
+    assert (properties(frames).message_id, properties(frames).headers) == ("m", {"h": 1})
+    assert (frames[0].exchange, frames[0].routing_key) == ("x", "b")
 
 
 def test_a_message_with_the_header_no_store_is_routed_but_not_kept() -> None:
@@ -182,8 +182,8 @@ def test_a_binding_that_is_removed_meanwhile_gets_no_more() -> None:
     other.connection.receive_data(marshal(1, Q.Unbind(queue="q", exchange="x", routing_key="")))
     client.world.settle()
     client.read()
-    found = read(client, "q")
-    assert found == bodies(range(len(found))) and 0 < len(found) < 300
+    received = read(client, "q")
+    assert received == bodies(range(len(received))) and 0 < len(received) < 300
     client.world.fates()
 
 
@@ -254,7 +254,7 @@ def test_a_durable_binding_is_confirmed_after_its_history_once_it_is_durable(
 @pytest.mark.parametrize("length", [0, -1, 10_001, "5", True])
 def test_an_invalid_length_is_refused(length: Any) -> None:
     client = World().amqp()
-    found = refusal(
+    error = refusal(
         client.send(
             X.Declare(
                 exchange="x",
@@ -263,7 +263,7 @@ def test_an_invalid_length_is_refused(length: Any) -> None:
             )
         )
     )
-    assert found.code == 406 and "x-recent-history-length" in found.text
+    assert error.code == 406 and "x-recent-history-length" in error.text
 
 
 def test_persistent_messages_of_a_durable_exchange_survive_a_restart(tmp_path: Path) -> None:

@@ -37,14 +37,14 @@ def asker(world: World) -> tuple[Amqp, str]:
         content_type="text/plain",
     )
     frames = client.send(B.Get(queue="rpc", no_ack=True))
-    found = properties(frames)
-    assert (found.correlation_id, found.headers, found.content_type) == (
+    request = properties(frames)
+    assert (request.correlation_id, request.headers, request.content_type) == (
         "7",
         {"a": 1},
         "text/plain",
     )
     assert client.bodies(frames) == [b"question"]
-    return client, found.reply_to
+    return client, request.reply_to
 
 
 # -- direct replies
@@ -103,8 +103,8 @@ def test_the_name_can_be_asked_for_and_nothing_else_can_be_done_with_it() -> Non
     world = World()
     client, name = asker(world)
     for queue in (DIRECT, name):
-        found = client.send(Q.Declare(queue=queue, passive=True))[0]
-        assert (found.name, found.queue, found.consumer_count) == ("Queue.DeclareOk", queue, 1)
+        answer = client.send(Q.Declare(queue=queue, passive=True))[0]
+        assert (answer.name, answer.queue, answer.consumer_count) == ("Queue.DeclareOk", queue, 1)
     for method in (
         Q.Declare(queue=DIRECT + ".x", passive=True),
         B.Get(queue=DIRECT),
@@ -119,8 +119,8 @@ def test_the_name_can_be_asked_for_and_nothing_else_can_be_done_with_it() -> Non
 
 def test_a_request_for_a_direct_reply_needs_a_consumer_of_replies() -> None:
     client = World().amqp()
-    found = refusal(client.publish("", "q", b"x", reply_to=DIRECT))
-    assert found == (
+    error = refusal(client.publish("", "q", b"x", reply_to=DIRECT))
+    assert error == (
         "channel",
         406,
         "PRECONDITION_FAILED - fast reply consumer does not exist",
@@ -207,11 +207,11 @@ def test_a_persistent_copy_is_kept_for_every_queue() -> None:
 @pytest.mark.parametrize("headers", [{"CC": "a"}, {"BCC": {}}, {"CC": 1}])
 def test_keys_that_are_no_list_are_refused(headers: Any) -> None:
     client = World().amqp()
-    found = refusal(client.publish("", "q", b"x", headers=headers))
+    error = refusal(client.publish("", "q", b"x", headers=headers))
     assert (
-        found[:2] == ("channel", 406)
-        and "invalid message: the header '" in found.text
-        and found[3:] == (60, 40)
+        error[:2] == ("channel", 406)
+        and "invalid message: the header '" in error.text
+        and error[3:] == (60, 40)
     )
     reopen(client)
     assert client.world.fates() == {"refused": 1}

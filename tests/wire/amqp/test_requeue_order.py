@@ -66,13 +66,13 @@ def requeued(client: Amqp, how: str) -> None:
 
 def delivered(world: World, client: Amqp, count: int) -> list[Any]:
     """Run turns until a client has received at least `count` deliveries; return the deliveries."""
-    found: list[Any] = []
+    messages: list[Any] = []
     for _ in range(1_000):
-        found += deliveries(client.read())
-        if len(found) >= count:
-            return found
+        messages += deliveries(client.read())
+        if len(messages) >= count:
+            return messages
         world.turn()
-    raise AssertionError(f"{len(found)} deliveries after 1,000 turns, not {count}")
+    raise AssertionError(f"{len(messages)} deliveries after 1,000 turns, not {count}")
 
 
 IN_ORDER = [b"%d" % number for number in range(HELD + 100)]
@@ -91,9 +91,9 @@ def test_requeued_messages_of_several_queues_are_delivered_in_order(how: str) ->
     for queue in ("q", "r"):
         world.queue(queue).consumers[0].credit = 1 << 40
     requeued(client, how)
-    found = delivered(world, other, 2 * (HELD + 100))
+    messages = delivered(world, other, 2 * (HELD + 100))
     for queue in ("q", "r"):
-        mine = [one for one in found if one.key == queue]
+        mine = [one for one in messages if one.key == queue]
         assert [one.body for one in mine] == IN_ORDER
         assert [one.redelivered for one in mine] == [True] * HELD + [False] * 100
     # After the last slice, the queues deliver later messages at once.
@@ -128,8 +128,8 @@ def test_two_channels_that_requeue_at_once_keep_the_order_of_their_queue() -> No
     other.connection.receive_data(marshal(1, B.Consume(queue="q", no_ack=True)))
     for client in (first, second):
         requeued(client, "lost")
-    found = delivered(world, other, 2 * HELD + 100)
-    assert [int(one.body) for one in found] == [*range(2 * HELD), *range(100)]
+    messages = delivered(world, other, 2 * HELD + 100)
+    assert [int(one.body) for one in messages] == [*range(2 * HELD), *range(100)]
 
 
 @pytest.mark.parametrize("no_ack", [True, False])
@@ -140,11 +140,11 @@ def test_basic_get_waits_until_the_messages_of_its_queue_are_requeued(no_ack: bo
     gets = marshal(1, B.Get(queue="q", no_ack=no_ack)) * (HELD + 100)
     other.connection.receive_data(gets)
     assert other.connection.stalled
-    found: list[Any] = []
-    while len(found) < HELD + 100:
+    messages: list[Any] = []
+    while len(messages) < HELD + 100:
         world.settle(other.connection)
-        found += deliveries(other.read())
-    assert [one.body for one in found] == IN_ORDER
+        messages += deliveries(other.read())
+    assert [one.body for one in messages] == IN_ORDER
 
 
 @pytest.mark.parametrize("change", ["policy", "delete", "redeclare"])
@@ -226,6 +226,8 @@ def test_a_message_that_comes_while_the_returned_ones_leave_follows_the_rest(
         queue.expire(first)
     assert queue.held and queue.depth == 0
     other.connection.receive_data(publication("", "q", b"new"))
-    found = delivered(world, other, 2 * first + 1)
-    assert [one.body for one in found] == [b"%d" % at for at in range(first, 3 * first)] + [b"new"]
+    messages = delivered(world, other, 2 * first + 1)
+    assert [one.body for one in messages] == [b"%d" % at for at in range(first, 3 * first)] + [
+        b"new"
+    ]
     world.fates()

@@ -192,8 +192,8 @@ def test_keys_that_are_not_utf_8_bind_match_and_come_out_unharmed(
     assert names(client.read()) == ["Queue.BindOk"]
     client.send(spec.Basic.Consume(queue="q", consumer_tag="t", no_ack=True))
     for _ in range(2):
-        said = publish(exchange, key) + content(b"x")
-        for piece in [said] if whole else [said[:-3], said[-3:]]:
+        frames = publish(exchange, key) + content(b"x")
+        for piece in [frames] if whole else [frames[:-3], frames[-3:]]:
             client.connection.receive_data(piece)
     delivered = split(client.read_bytes())
     assert [
@@ -433,12 +433,12 @@ def test_a_headers_exchange_has_an_alternate_exchange_too() -> None:
 def test_a_returned_message_equals_the_published_one(size: int, whole: bool) -> None:
     client = World().amqp()
     properties = b"\x80\0" + short("text/plain")
-    said = (
+    frames = (
         publish("amq.topic", "nowhere", 1)
         + header(size, properties)
         + b"".join(body(b"x" * min(100_000, size - at)) for at in range(0, size, 100_000))
     )
-    for piece in [said] if whole else [said[:30], said[30:]]:
+    for piece in [frames] if whole else [frames[:30], frames[30:]]:
         client.connection.receive_data(piece)
     back, head, *bodies = split(client.read_bytes())
     assert back == (

@@ -42,10 +42,10 @@ def publish(client: Amqp, count: int = MESSAGES) -> None:
 def test_each_message_goes_to_one_queue_and_each_queue_gets_its_share(kind: str) -> None:
     client = client_of(World(), kind, ["a", "b", "c"])
     publish(client)
-    found = [read(client, name) for name in ("a", "b", "c")]
-    assert sorted(int(body) for bodies in found for body in bodies) == list(range(MESSAGES))
+    received = [read(client, name) for name in ("a", "b", "c")]
+    assert sorted(int(body) for bodies in received for body in bodies) == list(range(MESSAGES))
     # Five standard deviations of a binomial distribution: 5 * sqrt(600 * 1/3 * 2/3) = 58.
-    assert all(abs(len(bodies) - MESSAGES / 3) < 58 for bodies in found)
+    assert all(abs(len(bodies) - MESSAGES / 3) < 58 for bodies in received)
     client.world.fates()
 
 
@@ -87,11 +87,11 @@ def test_a_policy_that_replaces_a_queue_keeps_its_bindings(kind: str) -> None:
 
 def test_a_local_random_exchange_refuses_keys_and_exchanges() -> None:
     client = client_of(World(), "x-local-random", ["a"])
-    found = refusal(client.send(Q.Bind(queue="a", exchange="x", routing_key="k")))
-    assert found.code == 406 and "accepts no binding key" in found.text
+    error = refusal(client.send(Q.Bind(queue="a", exchange="x", routing_key="k")))
+    assert error.code == 406 and "accepts no binding key" in error.text
     client = client_of(World(), "x-local-random", [])
-    found = refusal(client.send(X.Bind(destination="amq.direct", source="x", routing_key="")))
-    assert found.code == 406 and "routes to queues only" in found.text
+    error = refusal(client.send(X.Bind(destination="amq.direct", source="x", routing_key="")))
+    assert error.code == 406 and "routes to queues only" in error.text
 
 
 @given(st.lists(st.text(max_size=8), max_size=20), st.integers(1, 6))
@@ -129,16 +129,16 @@ def test_a_second_binding_of_a_queue_does_not_change_the_modulus() -> None:
 
 
 def test_the_modulus_leads_to_the_same_queues_after_a_restart(tmp_path: Path) -> None:
-    found = []
+    received = []
     for _ in range(2):
         home = Home(tmp_path / "d")
         client = client_of(home, "x-modulus-hash", ["c", "a", "b"], durable=True)
         publish(client, 100)
-        found.append([read(client, name) for name in "abc"])
+        received.append([read(client, name) for name in "abc"])
         home.settle()
         home.store.sync()
         home.store.close()
-    assert found[0] == found[1] and all(found[0])
+    assert received[0] == received[1] and all(received[0])
 
 
 @pytest.mark.parametrize("kind", [RandomExchange, ModulusHashExchange])
@@ -160,9 +160,9 @@ def test_every_choice_leads_to_a_live_destination_that_is_bound(
         else:
             exchange.bind(Binding(str(key), queue))
         live = {one for one in exchange.bindings if not one.dead}
-        found = [
+        destinations = [
             binding.destination
             for number in range(4)
             for binding in exchange.match(f"k{number}", {})
         ]
-        assert set(found) <= live and len(found) == (4 if live else 0)
+        assert set(destinations) <= live and len(destinations) == (4 if live else 0)

@@ -341,9 +341,9 @@ def test_properties_are_read_as_they_were_written_and_amended_in_two_places_only
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 0xFFFF), st.binary(max_size=60))
 def test_any_bytes_are_properties_of_some_sort(flags: int, data: bytes) -> None:
-    said = flags.to_bytes(2, "big") + data
-    first = read_properties(said)
-    letter = amended(said, {"x-death": []}, {"expiration": None})
+    properties = flags.to_bytes(2, "big") + data
+    first = read_properties(properties)
+    letter = amended(properties, {"x-death": []}, {"expiration": None})
     kept = read_properties(letter)
     assert "expiration" not in kept and kept["headers"]["x-death"] == []  # type: ignore[index]
     for name in ("content_type", "timestamp", "message_id", "app_id"):

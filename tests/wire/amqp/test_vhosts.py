@@ -35,8 +35,8 @@ def bounded(**limits: int) -> World:
 
 
 def closed(client: Any) -> tuple[str, int, str]:
-    found = refusal([one for one in client.greeting if one.name.endswith("Close")])
-    return found.scope, found.code, found.text
+    error = refusal([one for one in client.greeting if one.name.endswith("Close")])
+    return error.scope, error.code, error.text
 
 
 def test_names_in_one_virtual_host_mean_nothing_in_another() -> None:
@@ -122,12 +122,12 @@ def test_a_user_has_a_limit_of_channels() -> None:
     world = bounded(user_channels=3)
     client, other = world.amqp(), world.amqp()
     open_channel(client, 2)
-    found = refusal(other.send(spec.Channel.Open(), channel=2))
+    error = refusal(other.send(spec.Channel.Open(), channel=2))
     text = (
         "NOT_ALLOWED - number of channels opened for user 'guest' has reached the maximum "
         "allowed limit of (3)"
     )
-    assert found == ("connection", 530, text, 20, 10)
+    assert error == ("connection", 530, text, 20, 10)
 
 
 def test_a_channel_has_a_limit_of_consumers() -> None:

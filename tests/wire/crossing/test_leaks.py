@@ -109,11 +109,11 @@ def nothing_for_the_collector() -> Iterator[None]:
     try:
         yield
         gc.set_debug(gc.DEBUG_SAVEALL)
-        found = gc.collect()
+        unreachable = gc.collect()
         gc.set_debug(0)
         kinds = Counter(type(one).__name__ for one in gc.garbage)
         gc.garbage.clear()
-        assert found == 0, kinds
+        assert unreachable == 0, kinds
     finally:
         gc.set_debug(0)
         gc.enable()

@@ -72,20 +72,20 @@ def listener(
 
 def delivered(frames: list[Any]) -> list[tuple[str, str, bool, bytes, dict[str, Any]]]:
     """Return (exchange, routing key, redelivered, body, properties) of every message."""
-    found: list[tuple[str, str, bool, bytes, dict[str, Any]]] = []
+    messages: list[tuple[str, str, bool, bytes, dict[str, Any]]] = []
     for frame in frames:
         if isinstance(frame, pamqp.body.ContentBody):
-            exchange, key, again, body, properties = found.pop()
-            found.append((exchange, key, again, body + frame.value, properties))
+            exchange, key, again, body, properties = messages.pop()
+            messages.append((exchange, key, again, body + frame.value, properties))
         elif isinstance(frame, pamqp.header.ContentHeader):
-            exchange, key, again, body, _ = found.pop()
+            exchange, key, again, body, _ = messages.pop()
             properties = {
                 name: value for name, value in frame.properties if value not in (None, "")
             }  # pamqp adds an empty table of headers.
-            found.append((exchange, key, again, body, properties))
+            messages.append((exchange, key, again, body, properties))
         else:
-            found.append((frame.exchange, frame.routing_key, frame.redelivered, b"", {}))
-    return found
+            messages.append((frame.exchange, frame.routing_key, frame.redelivered, b"", {}))
+    return messages
 
 
 # -- from MQTT to AMQP

@@ -110,15 +110,15 @@ def test_mqtt_properties_are_equal_after_a_way_through_amqp(
     if rewritten:
         data = write_properties(read_properties(data))
     republish(middle, "to.a/b", data, body)
-    [expected], [found] = direct.publications(), reader.publications()
-    assert (found.topic, found.payload, int(found.qos), found.retain) == (
+    [expected], [received] = direct.publications(), reader.publications()
+    assert (received.topic, received.payload, int(received.qos), received.retain) == (
         "to/a.b",
         body,
         qos,
         retain,
     )
     for field in FIELDS:
-        assert getattr(found, field) == getattr(expected, field), field
+        assert getattr(received, field) == getattr(expected, field), field
     assert len(world.vhost.retained) == (2 if retain else 0)
     world.fates()
 
@@ -347,6 +347,9 @@ def test_a_trace_context_crosses_in_both_directions_and_not_to_mqtt_3() -> None:
     writer.send(publish("from/x", b"1", 1, user_properties=context))
     assert got(client)[0]["headers"] == dict(context)
     client.publish("amq.topic", "to.x", b"2", headers=dict(context))
-    assert [sorted(found.user_properties) for found in reader.publications()] == [context, context]
+    assert [sorted(publication.user_properties) for publication in reader.publications()] == [
+        context,
+        context,
+    ]
     received = old.read()
     assert b"1" in received and b"2" in received and b"trace" not in received

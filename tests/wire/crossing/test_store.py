@@ -227,7 +227,7 @@ def test_other_clients_are_served_while_one_waits() -> None:
 
 def outstanding(world: World) -> list[Delivery]:
     """Return the unacknowledged deliveries of clients of both protocols."""
-    found = [
+    deliveries = [
         delivery
         for session in world.mqtt_front.sessions.all()
         for _, delivery in session.in_flight.outstanding()
@@ -235,8 +235,8 @@ def outstanding(world: World) -> list[Delivery]:
     for connection in world.amqp_front.connections:
         assert isinstance(connection, AmqpConnection)
         for channel in connection.channels.open.values():
-            found += [delivery for _, delivery in channel.receiver.unacked.outstanding()]
-    return found
+            deliveries += [delivery for _, delivery in channel.receiver.unacked.outstanding()]
+    return deliveries
 
 
 def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
@@ -266,7 +266,7 @@ def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
 
 def bindings(vhost: VirtualHost) -> dict[str, tuple[int, str]]:
     """Return (QoS, name of the grammar) of each durable binding, by its identity in the store."""
-    found = {}
+    durable = {}
     for exchange in vhost.exchanges.values():
         for binding in exchange:
             target = binding.destination
@@ -276,11 +276,11 @@ def bindings(vhost: VirtualHost) -> dict[str, tuple[int, str]]:
                 assert isinstance(target, (Queue, Subscriber))
                 lasting = (target if isinstance(target, Queue) else target.inbox).durable
             if lasting and exchange.options.durable:
-                found[f"{exchange.number}:{target.number}:{binding.identity}"] = (
+                durable[f"{exchange.number}:{target.number}:{binding.identity}"] = (
                     int(binding.qos),
                     binding.grammar.name,
                 )
-    return found
+    return durable
 
 
 def check(world: World) -> None:

@@ -152,5 +152,5 @@ def test_every_filter_finds_the_retained_messages_that_it_matches() -> None:
     reader = here(world, "r")
     for topic_filter in FILTERS:
         pattern = mqtt_filter(topic_filter)
-        found = [one.topic for one in publications(reader.send(subscribe(1, (topic_filter, 0))))]
-        assert sorted(found) == [topic for topic in TOPICS if pattern.fullmatch(mqtt_words(topic))]
+        topics = [one.topic for one in publications(reader.send(subscribe(1, (topic_filter, 0))))]
+        assert sorted(topics) == [topic for topic in TOPICS if pattern.fullmatch(mqtt_words(topic))]

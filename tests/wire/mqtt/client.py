@@ -114,7 +114,7 @@ def unsubscribe(packet_id: int, *filters: str) -> bytes:
 
 def packets(data: bytes) -> list[bytes]:
     """Return packets one by one; the data must be whole packets."""
-    found = []
+    parts = []
     while data:
         length, shift, at = 0, 0, 1
         while True:
@@ -124,9 +124,9 @@ def packets(data: bytes) -> list[bytes]:
             if data[at - 1] < 128:
                 break
         assert at + length <= len(data), "half a packet"
-        found.append(data[: at + length])
+        parts.append(data[: at + length])
         data = data[at + length :]
-    return found
+    return parts
 
 
 def publications(data: bytes) -> list[Publication]:

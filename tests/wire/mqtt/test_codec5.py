@@ -509,7 +509,7 @@ def test_subscribe_of_3_1_1_as_amqtt_reads_it(
     other = asyncio.run(SubscribePacket.from_stream(BufferReader(data)))
     reader = body_of(data)
     assert reader.packet_id() == packet_id == other.variable_header.packet_id
-    found = []
+    filters = []
     while reader.more:
-        found.append((reader.text(), reader.byte()))
-    assert found == other.payload.topics == wanted
+        filters.append((reader.text(), reader.byte()))
+    assert filters == other.payload.topics == wanted

@@ -73,16 +73,16 @@ class Broker(RuleBasedStateMachine):
         self.guests.identities["other"] = Identity("other")
         self.publisher: Amqp = self.world.amqp(user="other")
         self.watcher = Client(self.world, connect("watcher", user="other", password=b"guest"))
-        self.said: list[Conversation] = []
+        self.conversations: list[Conversation] = []
         for name in ("a", "b"):
             self.connect(name, 4, False, False, b"", SUBSCRIBE)
         self.world.slow_disk = True
 
     def latest(self, at: int) -> Conversation:
-        return self.said[-1 - at % min(4, len(self.said))]
+        return self.conversations[-1 - at % min(4, len(self.conversations))]
 
     def read(self) -> None:
-        for one in self.said:
+        for one in self.conversations:
             one.heard += one.connection.data_to_send()
 
     # -- clients
@@ -120,7 +120,7 @@ class Broker(RuleBasedStateMachine):
                 will=mqtt5.Will(topic="t", payload=b"will") if will else None,
             ).write()
         connection = self.world.raw_mqtt()
-        self.said.append(Conversation(connection, level, first))
+        self.conversations.append(Conversation(connection, level, first))
         connection.receive_data(first + behind)
         if more:
             self.world.turn()
@@ -136,7 +136,7 @@ class Broker(RuleBasedStateMachine):
             authentication_data=data,
         ).write()
         connection = self.world.raw_mqtt()
-        self.said.append(Conversation(connection, 5, first))
+        self.conversations.append(Conversation(connection, 5, first))
         connection.receive_data(first)
 
     @rule(at=st.integers(0, 3), data=st.sampled_from([b"42", b"no"]))
@@ -180,7 +180,7 @@ class Broker(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(["t", "r", "q"]), qos=st.integers(0, 2), kept=st.booleans())
     def publish(self, topic: str, qos: int, kept: bool) -> None:
-        packet_id = len(self.said) + 1 if qos else 0
+        packet_id = len(self.conversations) + 1 if qos else 0
         self.watcher.send(mqtt_publish(topic, b"from MQTT", qos, packet_id, int(kept)))
 
     @rule(name=st.sampled_from(["a", "b"]), level=LEVELS, mode=st.sampled_from([1, 2]))
@@ -197,7 +197,7 @@ class Broker(RuleBasedStateMachine):
 
     @rule()
     def turn(self) -> None:
-        self.world.settle(*(one.connection for one in self.said))
+        self.world.settle(*(one.connection for one in self.conversations))
 
     @rule()
     def durable(self) -> None:
@@ -217,7 +217,7 @@ class Broker(RuleBasedStateMachine):
     def sleep(self, seconds: int) -> None:
         self.world.sleep(seconds * 1_000)
         now = int(self.world.broker.agenda.now)
-        for one in self.said:
+        for one in self.conversations:
             connection = one.connection
             if 0 < connection.deadline <= now and not connection.finished:
                 connection.advance(now)
@@ -230,7 +230,7 @@ class Broker(RuleBasedStateMachine):
 
     @rule()
     def shut_down(self) -> None:
-        for one in self.said:
+        for one in self.conversations:
             if not one.connection.finished:
                 one.connection.close(SHUTDOWN)
 
@@ -251,7 +251,7 @@ class Broker(RuleBasedStateMachine):
     @invariant()
     def connack_is_first(self) -> None:
         self.read()
-        for one in self.said:
+        for one in self.conversations:
             kinds = [packet[0] >> 4 for packet in packets(one.heard)]
             while one.level == 5 and kinds and kinds[0] == AUTH:
                 del kinds[0]

@@ -176,7 +176,7 @@ def test_3_1_ignores_the_reserved_connect_flag_and_leaves_the_connack_byte_0() -
 
 
 @pytest.mark.parametrize(
-    ("said", "answer"),
+    ("client_packet", "answer"),
     [
         (b"\x8a" + subscribe(1, ("a", 0))[1:], suback(1, 0)),
         (b"\x80" + subscribe(1, ("a", 0))[1:], suback(1, 0)),
@@ -189,16 +189,16 @@ def test_3_1_ignores_the_reserved_connect_flag_and_leaves_the_connack_byte_0() -
         (b"\xc1\0", PINGRESP),
     ],
 )
-def test_3_1_ignores_the_flags_of_the_fixed_header(said: bytes, answer: bytes) -> None:
+def test_3_1_ignores_the_flags_of_the_fixed_header(client_packet: bytes, answer: bytes) -> None:
     """The broker ignores the flags of the first byte of an MQTT 3.1 packet.
 
     Clients of MQTT 3.1 set DUP there when they send a SUBSCRIBE, UNSUBSCRIBE or PUBREL again. In
     MQTT 3.1.1, this is a protocol error.
     """
     client = Client(World(), connect("c", name=b"MQIsdp", level=3))
-    assert client.send(said) == answer and client.send(PINGREQ) == PINGRESP
+    assert client.send(client_packet) == answer and client.send(PINGREQ) == PINGRESP
     newer = Client(World(), connect("c"))
-    newer.send(said)
+    newer.send(client_packet)
     assert newer.closed == "protocol_error"
 
 

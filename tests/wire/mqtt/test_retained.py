@@ -320,14 +320,19 @@ def test_changes_between_two_slices_are_delivered_as_they_happen() -> None:
     seen = {one.topic for one in first}
     waiting = [f"t/{number}" for number in range(MANY) if f"t/{number}" not in seen]
     replaced, removed = waiting[:200], waiting[200:400]
-    told = sorted(seen)[:10]
+    delivered = sorted(seen)[:10]
     writer.connection.receive_data(
-        b"".join(mqtt_publish(topic, b"new", flags=RETAIN) for topic in replaced + told)
+        b"".join(mqtt_publish(topic, b"new", flags=RETAIN) for topic in replaced + delivered)
         + b"".join(mqtt_publish(topic, b"", flags=RETAIN) for topic in removed)
         + mqtt_publish("t/fresh", b"new", flags=RETAIN)
     )
     rest = publications(late.all())
-    assert [one.topic for one in rest if not one.retain] == [*replaced, *told, *removed, "t/fresh"]
+    assert [one.topic for one in rest if not one.retain] == [
+        *replaced,
+        *delivered,
+        *removed,
+        "t/fresh",
+    ]
     again = [one for one in rest if one.retain]
     assert sorted(one.topic for one in again) == sorted(waiting[400:])
     assert {one.body for one in first + again} == {b"old"}

@@ -194,9 +194,9 @@ def test_suback_has_only_the_codes_of_the_specification(
         )
         for number in range(count)
     ]
-    said = client.send(subscribe(1, *filters))
+    reply = client.send(subscribe(1, *filters))
     world.settle(client.connection)
-    [answer] = packets(said + client.connection.data_to_send())
+    [answer] = packets(reply + client.connection.data_to_send())
     codes = answer[-count:]
     assert set(codes) <= {0, 1, 2, 0x80}
     assert all(

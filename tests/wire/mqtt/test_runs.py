@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pamqp.commands as spec
 import pytest
 
+from broker.messages.outlet import FunctionSender
 from broker.routing.plan_index import bucket_of
 from broker.routing.publish_context import PublishContext
 from broker.routing.route import Route
@@ -336,7 +337,7 @@ def test_relaying_needs_one_wake_a_turn() -> None:
     world = World()
     one = reader(world, "r", "a")
     woken = []
-    one.connection.wake = lambda: woken.append(True)
+    one.connection.sender = FunctionSender(lambda: woken.append(True))
     writer = here(world, "w")
     for _ in range(3):
         writer.send(mqtt_publish("a", b"x") * 10, PINGREQ, mqtt_publish("a", b"x"))

@@ -30,12 +30,12 @@ def members(enum: Any) -> list[Any]:
 
 def read(data: bytes) -> list[Any]:
     """Return the decoded packets in these bytes, which the broker has sent."""
-    found = []
+    decoded = []
     for one in packets(data):
         parsed, size = mqtt5.read(one)  # type: ignore[arg-type]  # it takes any buffer
         assert size == len(one)
-        found.append(parsed)
-    return found
+        decoded.append(parsed)
+    return decoded
 
 
 def subscription(
@@ -140,9 +140,9 @@ class Client5:
 
         Fail if it has sent another packet.
         """
-        found = self.read()
-        assert all(isinstance(one, mqtt5.PublishPacket) for one in found), found
-        return found
+        publications = self.read()
+        assert all(isinstance(one, mqtt5.PublishPacket) for one in publications), publications
+        return publications
 
     def bodies(self) -> list[bytes]:
         return [one.payload for one in self.publications()]

@@ -113,7 +113,7 @@ def test_the_connack_comes_before_all_else() -> None:  # [MQTT-3.2.0-1], [MQTT-3
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"),
+    ("connect_data", "code"),
     [
         (
             mqtt5.ConnectPacket(
@@ -127,12 +127,12 @@ def test_the_connack_comes_before_all_else() -> None:  # [MQTT-3.2.0-1], [MQTT-3
     ],
 )
 def test_a_refusal_says_that_no_session_is_present_and_ends_the_connection(
-    asked: bytes, code: int
+    connect_data: bytes, code: int
 ) -> None:
     # [MQTT-3.2.2-6], [MQTT-3.2.2-7], [MQTT-3.2.2-8]
     world = World()
     Client5(world, session_expiry_interval=100).vanish()
-    client = Client5(world, data=asked)
+    client = Client5(world, data=connect_data)
     assert (int(client.connack.reason_code), client.connack.session_present) == (code, False)
     assert code in CONNACK_CODES
     assert client.connection.finished

@@ -14,10 +14,10 @@ from tests.wire.mqtt5.client import Client5, disconnect_of, publish, raw_connect
 
 
 def options(**changes: Any) -> MqttOptions:
-    made = MqttOptions()
+    settings = MqttOptions()
     for name, value in changes.items():
-        setattr(made, name, value)
-    return made
+        setattr(settings, name, value)
+    return settings
 
 
 def test_connack_announces_the_limits_of_the_broker() -> None:  # [MQTT-3.2.2-1], [MQTT-3.1.4-5]
@@ -48,16 +48,16 @@ def test_a_client_without_an_identifier_is_given_one() -> (
 
 
 @pytest.mark.parametrize(
-    ("asked", "granted"), [(0, 60), (10, None), (60, None), (61, 60), (65_535, 60)]
+    ("keep_alive", "granted"), [(0, 60), (10, None), (60, None), (61, 60), (65_535, 60)]
 )
 def test_the_keep_alive_has_a_cap_which_the_connack_announces(
-    asked: int, granted: int | None
+    keep_alive: int, granted: int | None
 ) -> None:
     # [MQTT-3.1.2-21], [MQTT-3.2.2-21], [MQTT-3.2.2-22]
     world = World(mqtt=options(keep_alive_max=60))
-    client = Client5(world, keep_alive=asked)
+    client = Client5(world, keep_alive=keep_alive)
     assert client.connack.server_keep_alive == granted
-    world.sleep((granted or asked) * 1_500 - 1)
+    world.sleep((granted or keep_alive) * 1_500 - 1)
     client.connection.advance(int(world.broker.agenda.now))
     assert client.closed == ""
     world.sleep(1)
@@ -67,16 +67,16 @@ def test_the_keep_alive_has_a_cap_which_the_connack_announces(
 
 
 @pytest.mark.parametrize(
-    ("asked", "granted"), [(0, None), (99, None), (100, None), (101, 100), (0xFFFFFFFF, 100)]
+    ("expiry", "granted"), [(0, None), (99, None), (100, None), (101, 100), (0xFFFFFFFF, 100)]
 )
 def test_the_session_expiry_has_a_cap_which_the_connack_announces(
-    asked: int, granted: int | None
+    expiry: int, granted: int | None
 ) -> None:  # [MQTT-4.1.0-2]
     world = World(mqtt=options(session_expiry_s=100))
-    client = Client5(world, session_expiry_interval=asked)
+    client = Client5(world, session_expiry_interval=expiry)
     assert client.connack.session_expiry_interval == granted
     client.vanish()
-    kept = asked if granted is None else granted
+    kept = expiry if granted is None else granted
     if kept:
         world.sleep(kept * 1_000 - 1)
         assert len(world.mqtt_front.sessions) == 1

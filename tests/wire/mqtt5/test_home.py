@@ -48,12 +48,14 @@ def test_a_house_comes_up() -> None:
     )
     topics: list[str] = []
     while heard:
-        found = [one for one in heard if isinstance(one, mqtt5.PublishPacket)]
-        assert len(found) <= 50
-        assert all(one.retain for one in found)
-        topics += [one.topic for one in found]
+        received = [one for one in heard if isinstance(one, mqtt5.PublishPacket)]
+        assert len(received) <= 50
+        assert all(one.retain for one in received)
+        topics += [one.topic for one in received]
         heard = (
-            home.send(*[mqtt5.PubAckPacket(one.packet_id or 0) for one in found]) if found else []
+            home.send(*[mqtt5.PubAckPacket(one.packet_id or 0) for one in received])
+            if received
+            else []
         )
     assert len(topics) == len(set(topics)) == DEVICES + 20
     # All devices lose the network. Some of them connect again before the broker notices: each takes

@@ -192,10 +192,10 @@ def test_both_levels_stop_at_the_same_publication_when_the_budget_is_used_up(qos
             here(side.world, f"wide {number}").send(subscribe(1, ("wide", qos)))
         one = Publication("wide", b"x", qos, 1 if qos else 0, False).encoded(level)
         side.connection.receive_data(one * 1_000)
-        found = []
+        progress = []
         while side.connection.behind:
-            found.append(sum(side.world.fates().values()))
+            progress.append(sum(side.world.fates().values()))
             side.connection.resume()
-        counts.append(found)
+        counts.append(progress)
     assert counts[0] == counts[1]
     assert len(counts[0]) > 2

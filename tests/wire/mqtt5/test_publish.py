@@ -248,12 +248,12 @@ def test_no_packet_is_larger_than_its_client_takes(
 
 
 def _split(data: bytes) -> list[Any]:
-    found = []
+    packets = []
     while data:
         one, size = mqtt5.read(data)  # type: ignore[arg-type]
-        found.append(one)
+        packets.append(one)
         data = data[size:]
-    return found
+    return packets
 
 
 def test_a_packet_larger_than_the_broker_takes() -> None:  # [MQTT-3.2.2-15]

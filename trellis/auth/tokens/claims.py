@@ -13,29 +13,25 @@ denies the topics of all values.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
 from broker.access.reservations import is_reservation
-from broker.access.rules import RULES_MAX, UserPermissions
+from broker.access.rules import DENY_ALL, RULES_MAX, UserPermissions, check_rule_variables
 from broker.errors import PreconditionFailed
 from broker.names import fault_of
 from trellis.auth.tokens.identity import TOPICS_ONLY, TokenGrants
 from trellis.auth.tokens.refusal import TokenRefused
 from trellis.auth.tokens.scopes import Scope
-from trellis.settings.tokens import Jwt
+from trellis.settings.tokens import PLACEHOLDER, Jwt
 
 #: Largest number of scopes, of tags, of roles and of virtual hosts that are read from a token.
 MAX_SCOPES: Final = 200
 MAX_TAGS: Final = 20
 MAX_ROLES: Final = 20
 MAX_VHOSTS: Final = 16
-#: Rule of a token whose topic rules permit nothing.
-DENY_ALL: Final = "deny all #"
 
-_PLACEHOLDER: Final = re.compile(r"\$\{([^{}]{1,100})\}")
 #: Characters that the value of a claim must not have in the routing key of a scope, and in a rule.
 _NOT_IN_KEYS: Final = frozenset("./+#*\0")
 _NOT_IN_LEVELS: Final = frozenset("/+#\0{}")
@@ -58,12 +54,12 @@ def claim(claims: Claims, path: str) -> Any:
     """
     if path in claims:
         return claims[path]
-    found: Any = claims
+    claim_value: Any = claims
     for name in path.split("."):
-        if not isinstance(found, Mapping) or name not in found:
+        if not isinstance(claim_value, Mapping) or name not in claim_value:
             return None
-        found = found[name]
-    return found
+        claim_value = claim_value[name]
+    return claim_value
 
 
 def words(value: Any) -> list[str]:
@@ -160,16 +156,16 @@ class ClaimMapping:
         stand for. At most MAX_SCOPES words of the token are read.
         """
         prefix = self._settings.prefix
-        found = list(self._settings.grants)
+        scopes = list(self._settings.grants)
         given = [
             word for path in self._settings.scopes.split() for word in words(claim(claims, path))
         ]
         for word in given[:MAX_SCOPES]:
             if word in self._aliases:
-                found += self._aliases[word]
+                scopes += self._aliases[word]
             elif word.startswith(prefix):
-                found.append(word.removeprefix(prefix))
-        return found
+                scopes.append(word.removeprefix(prefix))
+        return scopes
 
     def _tag(self, word: str) -> str:
         return word[len("tag:") :] if word.startswith("tag:") else ""
@@ -208,7 +204,7 @@ class ClaimMapping:
         given += [] if value is None else _rules_of(value, path)
         if len(given) > RULES_MAX:
             raise TokenRefused(path, f"{len(given)} topic rules apply; the limit is {RULES_MAX}")
-        found: list[str] = []
+        rules: list[str] = []
         for text in given:
             if is_reservation(text):
                 raise TokenRefused(
@@ -216,10 +212,14 @@ class ClaimMapping:
                 )
             rule = _expanded(text, claims, _NOT_IN_LEVELS)
             if rule is None and text.split()[:1] == ["deny"]:
-                rule = _PLACEHOLDER.sub("+", text)
+                rule = PLACEHOLDER.sub("+", text)
             if rule is not None:
-                found.append(rule)
-        return found or [DENY_ALL]
+                try:
+                    check_rule_variables(rule)
+                except ValueError as error:
+                    raise TokenRefused(path, f"topic rule '{rule}': {error}") from None
+                rules.append(rule)
+        return rules or [DENY_ALL]
 
 
 def _expanded(
@@ -231,8 +231,8 @@ def _expanded(
     values are percent-encoded, so that `*` in a value is no wildcard of a Glob.
     """
     result, end = "", 0
-    for found in _PLACEHOLDER.finditer(text):
-        value = claim(claims, found[1])
+    for placeholder in PLACEHOLDER.finditer(text):
+        value = claim(claims, placeholder[1])
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
             value = str(value)
         if not isinstance(value, str) or not value or len(value) > 255:
@@ -240,10 +240,12 @@ def _expanded(
         if any(mark in forbidden for mark in value) or not escaped and value.split() != [value]:
             return None
         try:
-            result += text[end : found.start()] + (quote(value, safe="") if escaped else value)
+            result += text[end : placeholder.start()] + (
+                quote(value, safe="") if escaped else value
+            )
         except UnicodeEncodeError:
             return None
-        end = found.end()
+        end = placeholder.end()
     return result + text[end:]
 
 

@@ -76,13 +76,13 @@ class KeyFetcher:
             document: Any = msgspec.json.decode(await self._get(url))
         except (ValueError, RecursionError):
             raise FetchError(f"{url}: the answer is not JSON") from None
-        found = document if isinstance(document, dict) else {}
-        if found.get("issuer") != self._issuer:  # Section 4.3 demands that both are equal.
+        fields = document if isinstance(document, dict) else {}
+        if fields.get("issuer") != self._issuer:  # Section 4.3 demands that both are equal.
             raise FetchError(
-                f"{url}: the provider names the issuer {found.get('issuer')!r:.200}, and "
+                f"{url}: the provider names the issuer {fields.get('issuer')!r:.200}, and "
                 f"jwt.issuer is {self._issuer!r}; both must be equal"
             )
-        jwks_url = found.get("jwks_uri")
+        jwks_url = fields.get("jwks_uri")
         fault = url_fault(jwks_url) if isinstance(jwks_url, str) else "must be a URL"
         if fault or not isinstance(jwks_url, str):
             raise FetchError(f"{url}: the field `jwks_uri` {fault}")

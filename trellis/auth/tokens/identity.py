@@ -107,11 +107,11 @@ class TokenIdentity(Identity):
             return None
         if vhost not in self._ruled:
             try:
-                found = UserPermissions(self.name, vhost, TOPICS_ONLY, self.grants.rules)
+                permissions = UserPermissions(self.name, vhost, TOPICS_ONLY, self.grants.rules)
             except PreconditionFailed:
                 # A rule is too long once the name of the virtual host has replaced a variable.
-                found = None
-            self._ruled[vhost] = found
+                permissions = None
+            self._ruled[vhost] = permissions
         return self._ruled[vhost]
 
     def _role_in(self, vhost: str) -> UserPermissions | None:
@@ -122,10 +122,10 @@ class TokenIdentity(Identity):
         if role is None:
             return None
         known = self._by_role.get(vhost)
-        found = role.permissions_of(self.name, vhost, known)
-        if found is not None:
-            self._by_role[vhost] = found
-        return found
+        permissions = role.permissions_of(self.name, vhost, known)
+        if permissions is not None:
+            self._by_role[vhost] = permissions
+        return permissions
 
 
 class RuledScopesIdentity(Identity):

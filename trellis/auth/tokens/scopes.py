@@ -52,10 +52,10 @@ class Glob:
         if end < at or not text.startswith(first) or not text.endswith(last):
             return False
         for piece in pieces[1:-1]:
-            found = text.find(piece, at, end)
-            if found < 0:
+            start = text.find(piece, at, end)
+            if start < 0:
                 return False
-            at = found + len(piece)
+            at = start + len(piece)
         return True
 
 

@@ -23,11 +23,11 @@ _PATIENCE: Final = 1.0
 class MatchAnswers(NamedTuple):
     """A summary of a matcher's answers for the first `topics` topics.
 
-    `found` is the number of subscribers in all answers, `digest` a checksum of the answers.
+    `subscribers` is the number of subscribers in all answers, `digest` a checksum of the answers.
     """
 
     topics: int
-    found: int
+    subscribers: int
     digest: int
 
 
@@ -37,13 +37,13 @@ class WrongMatch(Exception):
 
 def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> MatchAnswers:
     """Match all topics; return the number of topics and of subscribers found, and a checksum."""
-    found = digest = 0
+    subscribers = digest = 0
     for number, topic in enumerate(topics, 1):
         row = number * _TOPIC & _ALL
         for subscriber in match(topic):
-            found += 1
+            subscribers += 1
             digest += row ^ ((subscriber + 1) * _SUBSCRIBER & _ALL)
-    return MatchAnswers(len(topics), found, digest & _ALL)
+    return MatchAnswers(len(topics), subscribers, digest & _ALL)
 
 
 def check(
@@ -60,10 +60,11 @@ def check(
         if rate * wanted[0] > _PATIENCE:
             return
         began = time.monotonic()
-        found = answers(match, topics[: wanted[0]])
-        if list(found) != list(wanted):
+        summary = answers(match, topics[: wanted[0]])
+        if list(summary) != list(wanted):
             raise WrongMatch(
-                f"the matcher found {found.found:,} subscribers for {found.topics} topics (digest "
-                f"{found.digest:x}), but {wanted[1]:,} are expected (digest {wanted[2]:x})"
+                f"the matcher found {summary.subscribers:,} subscribers for {summary.topics} "
+                f"topics (digest {summary.digest:x}), but {wanted[1]:,} are expected (digest "
+                f"{wanted[2]:x})"
             )
         rate = (time.monotonic() - began) / wanted[0]

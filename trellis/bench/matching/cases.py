@@ -189,10 +189,10 @@ def batches(names: Sequence[str], sizes: Sequence[int]) -> list[CaseBatch]:
     run alone.
     """
     cases = [case for name in names for case in PARTS[name].make(sizes)]
-    found: list[CaseBatch] = []
+    case_batches: list[CaseBatch] = []
     for size in sorted({case.size for case in cases}):
         timed = [case for case in cases if case.size == size and case.kind != "memory"]
         alone = [case for case in cases if case.size == size and case.kind == "memory"]
-        found += [CaseBatch(timed)] if timed else []
-        found += [CaseBatch(alone, alone=True)] if alone else []
-    return found
+        case_batches += [CaseBatch(timed)] if timed else []
+        case_batches += [CaseBatch(alone, alone=True)] if alone else []
+    return case_batches

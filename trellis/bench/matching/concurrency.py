@@ -40,8 +40,8 @@ class LockedMatcher:
     def match(self, topic: str) -> list[int]:
         """Return the subscribers of a topic, looked up under the lock."""
         with self._lock:
-            found: list[int] = self._matcher.match(topic)
-            return found
+            subscribers: list[int] = self._matcher.match(topic)
+            return subscribers
 
 
 class _Work:

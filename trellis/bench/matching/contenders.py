@@ -59,8 +59,8 @@ def ours(interpreted: Sequence[str] = ()) -> list[Contender]:
 
     Algorithms named in `interpreted` appear a second time, uncompiled, as `NAME-py`.
     """
-    found = [_ours(algorithm) for algorithm in matching.algorithms()]
-    found.append(
+    contenders = [_ours(algorithm) for algorithm in matching.algorithms()]
+    contenders.append(
         Contender(
             CACHED,
             "route cache, trie",
@@ -70,15 +70,15 @@ def ours(interpreted: Sequence[str] = ()) -> list[Contender]:
             "our own",
         )
     )
-    known = {contender.name: contender for contender in found}
+    known = {contender.name: contender for contender in contenders}
     for name in interpreted:
         one, command = known[name], _command(name, "--interpreted")
-        found.append(
+        contenders.append(
             Contender(
                 f"{name}-py", f"{one.title}, pure", command, True, one.idea, one.origin, one.missing
             )
         )
-    return found
+    return contenders
 
 
 def missing(algorithm: Algorithm) -> str:
@@ -130,17 +130,17 @@ def _peer(
     Words of `command` that name files in the folder become absolute paths. If the first word names
     no file in the folder, the peer is not installed, and `missing` says how to install the peer.
     """
-    found = [
+    words = [
         str((folder / word).absolute()) if (folder / word).is_file() else word for word in command
     ]
     return Contender(
         name,
         title,
-        tuple(found),
+        tuple(words),
         False,
         idea,
         origin,
-        "" if Path(found[0]).is_absolute() else missing,
+        "" if Path(words[0]).is_absolute() else missing,
     )
 
 

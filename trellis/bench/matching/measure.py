@@ -125,13 +125,13 @@ def workload(
     check(matcher.match, topics, expected)
     warm = topics[:done]
     lookup = per_call(matcher.match, warm, seconds)
-    found_any = per_call(matcher.matches_any, warm, seconds)
+    any_match = per_call(matcher.matches_any, warm, seconds)
     subscribe, unsubscribe = pairs(matcher, further, len(patterns), seconds)
     check(matcher.match, topics, expected[:1])
     return {
         "lookup": lookup,
         "first": first,
-        "any": found_any,
+        "any": any_match,
         "subscribe": subscribe,
         "unsubscribe": unsubscribe,
         "load": load,

@@ -18,17 +18,17 @@ Row = dict[str, str | int | float | bool | None]
 
 def environment(command: Sequence[str]) -> dict[str, Any]:
     """Return time, command and machine of this run; `load` is the present load average."""
-    found = of_bench(command, {})
+    facts = of_bench(command, {})
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": _command(command),
-        "trellis": found.trellis,
-        "python": found.python,
-        "cpu": found.cpu,
-        "cpus": found.cpus,
-        "kernel": found.kernel,
-        "machine": found.machine,
-        "load": found.load,
+        "trellis": facts.trellis,
+        "python": facts.python,
+        "cpu": facts.cpu,
+        "cpus": facts.cpus,
+        "kernel": facts.kernel,
+        "machine": facts.machine,
+        "load": facts.load,
     }
 
 
@@ -46,10 +46,10 @@ def _command(command: Sequence[str]) -> str:
 
 def heading(results: MatchingResults) -> str:
     """Return a line about the environment and the method, to print above the tables."""
-    found = results.environment
+    facts = results.environment
     return (
-        f"{found['python']}, {found['kernel']}, {found['cpus']} x {found['cpu']}, "
-        f"load {found['load']:g}; medians of {results.rounds} rounds; ns of CPU time, "
+        f"{facts['python']}, {facts['kernel']}, {facts['cpus']} x {facts['cpu']}, "
+        f"load {facts['load']:g}; medians of {results.rounds} rounds; ns of CPU time, "
         f"{results.loop_ns:.0f} of them for the loop"
     )
 
@@ -127,12 +127,12 @@ def _row(results: MatchingResults, name: str, key: str, memory: str | None) -> R
 def _wide(results: MatchingResults, keys: Sequence[str], figure: str) -> list[Row]:
     rows: list[Row] = []
     for name, about in results.contenders.items():
-        found = {results.cases[key].variant: results.median(name, key, figure) for key in keys}
-        if any(value is not None for value in found.values()):
+        medians = {results.cases[key].variant: results.median(name, key, figure) for key in keys}
+        if any(value is not None for value in medians.values()):
             rows.append(
                 {
                     "": about.title,
-                    **{variant: value and _digits(value) for variant, value in found.items()},
+                    **{variant: value and _digits(value) for variant, value in medians.items()},
                 }
             )
     return rows

@@ -48,9 +48,9 @@ class ResultCell:
 
     def spread(self, name: str) -> float:
         """Return the spread of a figure over the rounds: (highest - lowest) / median."""
-        found = [each[name] for each in self.rounds]
-        middle = statistics.median(found)
-        return (max(found) - min(found)) / middle if middle else 0.0
+        figures = [each[name] for each in self.rounds]
+        middle = statistics.median(figures)
+        return (max(figures) - min(figures)) / middle if middle else 0.0
 
 
 @dataclass
@@ -117,17 +117,18 @@ class MatchingResults:
 
 def read(path: Path) -> MatchingResults:
     """Return the results in a file. Raises ValueError if its format is unknown."""
-    found = json.loads(path.read_text())
-    if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
+    document = json.loads(path.read_text())
+    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise ValueError(f"{path} holds no results of format {FORMAT}")
-    found["contenders"] = {
-        name: MatchingAbout(**about) for name, about in found["contenders"].items()
+    document["contenders"] = {
+        name: MatchingAbout(**about) for name, about in document["contenders"].items()
     }
-    found["cases"] = {key: CaseAbout(**about) for key, about in found["cases"].items()}
-    found["cells"] = {
-        name: {key: _cell(cell) for key, cell in of.items()} for name, of in found["cells"].items()
+    document["cases"] = {key: CaseAbout(**about) for key, about in document["cases"].items()}
+    document["cells"] = {
+        name: {key: _cell(cell) for key, cell in of.items()}
+        for name, of in document["cells"].items()
     }
-    return MatchingResults(**found)
+    return MatchingResults(**document)
 
 
 def merged(runs: Sequence[MatchingResults]) -> MatchingResults:
@@ -150,5 +151,5 @@ def merged(runs: Sequence[MatchingResults]) -> MatchingResults:
     return first
 
 
-def _cell(found: dict[str, Any]) -> ResultCell:
-    return ResultCell(**{name: value for name, value in found.items() if name != "medians"})
+def _cell(document: dict[str, Any]) -> ResultCell:
+    return ResultCell(**{name: value for name, value in document.items() if name != "medians"})

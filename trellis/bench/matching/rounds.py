@@ -56,7 +56,7 @@ class RoundPlan:
         """Number of requests in the run if no case is skipped."""
         return sum(
             (1 if batch.alone else self.rounds)
-            * sum(1 for case in batch.cases for one in self.contenders if _asked(one, case))
+            * sum(1 for case in batch.cases for one in self.contenders if _takes_part(one, case))
             for batch in self.batches
         )
 
@@ -82,7 +82,7 @@ def measure(
         save()
 
 
-def _asked(contender: Contender, case: MatchingCase) -> bool:
+def _takes_part(contender: Contender, case: MatchingCase) -> bool:
     """True if a contender (an algorithm or a peer) takes part in a measurement."""
     return (
         contender.name in case.only
@@ -116,7 +116,7 @@ class _Bench:
         for number in range(1 if batch.alone else self._plan.rounds):
             turn = number % len(contenders)
             for contender in [*contenders[turn:], *contenders[:turn]]:
-                mine = [case for case in batch.cases if _asked(contender, case)]
+                mine = [case for case in batch.cases if _takes_part(contender, case)]
                 for group in [[case] for case in mine] if batch.alone else [mine]:
                     self._cases(contender, group, requests, number)
 
@@ -151,18 +151,18 @@ class _Bench:
         """
         self._tell(self._done, f"{case.workload.name} {case.size:,}: expected answers")
         few = max(1, min(_TOPICS, _TRIED // case.size))
-        found = []
+        expected = []
         for name, topics in (("naive", few), ("trie", few), ("trie", _TOPICS)):
             with RunningContender(self._oracles[name]) as process:
                 answer = process.ask(
                     {**request, "kind": "answers", "topics_asked": topics}, _ORACLE_PATIENCE
                 )
-            found.append(MatchAnswers(**answer))
-        if found[0] != found[1]:
+            expected.append(MatchAnswers(**answer))
+        if expected[0] != expected[1]:
             raise Disagreement(
-                f"{case.key}: the matchers naive and trie disagree: {found[0]} and {found[1]}"
+                f"{case.key}: the matchers naive and trie disagree: {expected[0]} and {expected[1]}"
             )
-        return found[1:]
+        return expected[1:]
 
     def _cases(
         self,

@@ -4,7 +4,7 @@ A request is a line of JSON, and so is its answer. A peer is a program with the 
 
     {"kind": "about"}                                    -> {"version": "..."}
     {"kind": "answers", files, "topics_asked": N}
-        -> {"topics": N, "found": N, "digest": N}, see `answers`
+        -> {"topics": N, "subscribers": N, "digest": N}, see `answers`
     {"kind": "workload", files, "seconds", "expected"}
         -> {"lookup", "first", "any", "subscribe", "unsubscribe", "load"} in ns
     {"kind": "memory", files}
@@ -17,7 +17,7 @@ A request is a line of JSON, and so is its answer. A peer is a program with the 
 
     files       paths "patterns", "topics" and "further" of files with one AMQP key per line;
                 subscribers are the line numbers of patterns, from 0
-    expected    a list of [topics, found, digest]
+    expected    a list of [topics, subscribers, digest]
 
 The answer to an unsupported request is {"unable": reason}. The answer is {"wrong": problem} if the
 algorithm's answers differ from the expected answers.

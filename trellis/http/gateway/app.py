@@ -140,14 +140,14 @@ class Gateway:
         if is_page(path):
             return await self._page.answer(incoming, method)
         try:
-            found = self._router.find(method, path)
+            route = self._router.find(method, path)
         except UnicodeDecodeError as error:
             name = bytes(error.object).decode("utf-8", "backslashreplace")
             raise bad_request(f"'{name}' in the path is not valid UTF-8") from None
-        if isinstance(found, Unrouted):
-            return _unrouted(found)
+        if isinstance(route, Unrouted):
+            return _unrouted(route)
         incoming.check_origin()
-        number, parts = found
+        number, parts = route
         await self._link.writable(self._greeting.seconds)
         exchange = self._call(incoming, number, path, parts)
         try:
@@ -362,18 +362,18 @@ def _refused(refusal: HttpRefusal, of_page: bool = False) -> Response:
     return Response(encode(value), refusal.status, headers, JSON)
 
 
-def _unrouted(found: Unrouted) -> Response:
+def _unrouted(unrouted: Unrouted) -> Response:
     """Return the response for an unknown path, or a method that the path does not support."""
-    if found.status == 404:
+    if unrouted.status == 404:
         return _refused(
             HttpRefusal(
                 404, "Object Not Found", f"no such path; GET {OPENAPI_PATH} lists the paths"
             )
         )
     response = _refused(
-        HttpRefusal(405, "method_not_allowed", f"only {found.allow} are allowed for this path")
+        HttpRefusal(405, "method_not_allowed", f"only {unrouted.allow} are allowed for this path")
     )
-    response.headers["Allow"] = found.allow
+    response.headers["Allow"] = unrouted.allow
     # The client may speak another protocol, such as HTTP/2. Then its next bytes are not a request.
     response.headers["Connection"] = "close"
     return response

@@ -135,6 +135,6 @@ def _row_spans(text: memoryview) -> Iterator[tuple[int, int]]:
 
 def _skip(pattern: re.Pattern[bytes], text: memoryview, at: int) -> int:
     """Return the end of the pattern's match at offset `at`, where the pattern must match."""
-    found = pattern.match(text, at)
-    assert found is not None, "the pattern must match an empty text, too"
-    return found.end()
+    match = pattern.match(text, at)
+    assert match is not None, "the pattern must match an empty text, too"
+    return match.end()

@@ -151,8 +151,8 @@ class WebPage:
         The call is made with the user and password of `login`, or with the session of the caller.
         Raises HttpRefusal, TimeoutError.
         """
-        found = self._router.find(method, path)
-        assert not isinstance(found, Unrouted)
+        route = self._router.find(method, path)
+        assert not isinstance(route, Unrouted)
         user, password = (None, b"") if login is None else (login.user, login.password.encode())
         # A caller without a session gets the same refusal as a caller whose session has ended.
         session = "" if login is not None else caller.session or "none"
@@ -160,7 +160,7 @@ class WebPage:
         exchange = self._link.begin(
             lambda number: contract.ApiCall(
                 number,
-                found[0],
+                route[0],
                 path,
                 [],
                 {},

@@ -43,8 +43,8 @@ def session_of(headers: dict[bytes, bytes]) -> str:
         cookies: SimpleCookie = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
     except CookieError:
         return ""
-    found = cookies.get(cookie_name(headers))
-    return "" if found is None else found.value
+    cookie = cookies.get(cookie_name(headers))
+    return "" if cookie is None else cookie.value
 
 
 def logged_in(user: dict[str, Any], name: str, token: str, secure: bool) -> Response:

@@ -11,42 +11,17 @@ Nothing in the broker changes. The work is done in slices, and the lists in the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from broker.access.users import User
-from broker.queues.arguments import NUMBER_MAX, UNLIMITED, QueueArguments
-from broker.queues.policies import Policies, Policy
-from broker.queues.queue import Queue
-from broker.routing.exchanges import Exchange
 from broker.routing.topic_history import HistorySum
 from broker.stream.queue import StreamQueue
 from broker.vhost.vhost import VirtualHost
 from trellis.http.management.answers import Call, Row
 from trellis.http.management.permissions import user_with_permissions
 from trellis.http.management.policies import known_policy
+from trellis.http.management.policy_removal import SHOWN, PolicyRemoval
 from trellis.http.management.roles import known_role
 from trellis.http.management.topology import count_messages
-
-#: Largest number of changed queues and exchanges, and of queues with messages, in an answer.
-SHOWN: Final = 20
-#: Key of a policy about queues -> attribute of QueueArguments, and the value that means "not set".
-EFFECTS: Final[dict[str, tuple[str, object]]] = {
-    "message-ttl": ("ttl", -1),
-    "expires": ("expires", -1),
-    "max-length": ("max_length", int(UNLIMITED)),
-    "max-length-bytes": ("max_bytes", int(UNLIMITED)),
-    "overflow": ("overflow", "drop-head"),
-    "dead-letter-exchange": ("dead_letter_exchange", None),
-    "dead-letter-routing-key": ("dead_letter_key", None),
-    "delivery-limit": ("delivery_limit", -1),
-    "consumer-timeout": ("consumer_timeout", -1),
-    "delayed-retry-type": ("retry_type", "disabled"),
-    "delayed-retry-min": ("retry_min", 0),
-    "delayed-retry-max": ("retry_max", NUMBER_MAX),
-    "max-age": ("max_age", -1),
-    "stream-max-segment-size-bytes": ("segment_bytes", None),
-}
-
 
 # -- policies
 
@@ -55,92 +30,14 @@ async def policy(call: Call) -> Row:
     """Return which queues and exchanges change if the policy that the path names is deleted.
 
     A changed key of a queue has its value before and after the deletion; null is "not set".
-    `dropped` counts the messages that are more than the `max-length` of another policy permits.
-    Messages over its `max-length-bytes` are not counted.
+    `dropped` and `dead_lettered` count the messages that queues then lose (policy_removal.py).
     """
-    vhost, found = known_policy(call)
-    left = vhost.policies.without(found.name)
-    counts = {"queues": 0, "exchanges": 0, "dropped": 0}
-    shown: list[Row] = []
+    removal = PolicyRemoval(*known_policy(call))
     async with call.slice() as work:
-        for row in _changes(vhost, found, left):
-            if row is not None:
-                counts[f"{row['type']}s"] += 1
-                counts["dropped"] += row["dropped"]
-                shown.append(row)
-                if len(shown) >= 10 * SHOWN:
-                    shown = _largest(shown)
+        for _ in removal.steps():
             if work.over:
                 await work.pause()
-    return {"vhost": vhost.name, "policy": found.name, **counts, "changes": _largest(shown)}
-
-
-def _largest(rows: list[Row]) -> list[Row]:
-    """Return the rows of the queues that drop, or have, the most messages: at most SHOWN."""
-    return sorted(rows, key=lambda row: (-row["dropped"], -row["messages"], row["name"]))[:SHOWN]
-
-
-def _changes(vhost: VirtualHost, policy: Policy, left: Policies) -> Iterator[Row | None]:
-    """Yield a row for each queue and exchange that changes, and None for each other one."""
-    for queue in list(vhost.queues.values()):
-        yield _queue_change(vhost, queue, policy, left)
-    for exchange in list(vhost.exchanges.values()):
-        yield _exchange_change(vhost, exchange, policy, left)
-
-
-def _queue_change(vhost: VirtualHost, queue: Queue, policy: Policy, left: Policies) -> Row | None:
-    given = queue.arguments.arguments
-    kind = given.get("x-queue-type")
-    if vhost.policies.for_queue(queue.name, kind) is not policy:
-        return None
-    after = QueueArguments(queue.name, vhost.name, given, left.arguments(queue.name, given))
-    before = {key: _effect(queue.arguments, key) for key in EFFECTS}
-    changes = {
-        key: [value, _effect(after, key)]
-        for key, value in before.items()
-        if value != _effect(after, key)
-    }
-    if not changes:
-        return None
-    other = left.for_queue(queue.name, kind)
-    trims = not (after.reject_publish or isinstance(queue, StreamQueue))
-    return {
-        "type": "queue",
-        "name": queue.name,
-        "policy": "" if other is None else other.name,
-        "messages": int(queue.depth),
-        "dropped": max(0, int(queue.depth) - int(after.max_length)) if trims else 0,
-        "changes": changes,
-    }
-
-
-def _effect(arguments: QueueArguments, key: str) -> object:
-    """Return the value of a policy's key that is in force for a queue; None if it is not set."""
-    attribute, unset = EFFECTS[key]
-    if attribute == "overflow":
-        refuses = "reject-publish-dlx" if arguments.dead_letter_refused else "reject-publish"
-        return refuses if arguments.reject_publish else "drop-head"
-    value = getattr(arguments, attribute)
-    return None if value == unset else value
-
-
-def _exchange_change(
-    vhost: VirtualHost, exchange: Exchange, policy: Policy, left: Policies
-) -> Row | None:
-    if exchange.options.alternate is not None:
-        return None  # The exchange's own argument decides.
-    before, after = vhost.policies.alternate(exchange.name), left.alternate(exchange.name)
-    if vhost.policies.for_exchange(exchange.name) is not policy or before == after:
-        return None
-    other = left.for_exchange(exchange.name)
-    return {
-        "type": "exchange",
-        "name": exchange.name,
-        "policy": "" if other is None else other.name,
-        "messages": 0,
-        "dropped": 0,
-        "changes": {"alternate-exchange": [before, after]},
-    }
+    return removal.row
 
 
 # -- permissions and roles
@@ -177,23 +74,23 @@ async def role(call: Call) -> Row:
     virtual host, `losing` counts the users without permissions of their own there, who may not use
     it any more.
     """
-    found = known_role(call)
+    candidate = known_role(call)
     wanted = call.query.get("vhost")
     users: list[User] = []
     async with call.slice() as work:
         for user in list(call.broker.users.by_name.values()):
-            if user.role is found and user.name not in call.node.accounts.settings_accounts:
+            if user.role is candidate and user.name not in call.node.accounts.settings_accounts:
                 users.append(user)
             if work.over:
                 await work.pause()
     rows = []
-    for name, grant in list(found.grants.items()):
+    for name, grant in list(candidate.grants.items()):
         vhost = call.broker.vhosts.get(name)
         if vhost is not None and wanted in (None, name):
             losing = {user.name for user in users if name not in user.permissions}
             clients = await _clients(call, vhost, losing)
             rows.append({"vhost": name, **grant.row, "losing": len(losing), **clients})
-    return {"role": found.name, "users": len(users), "vhosts": rows}
+    return {"role": candidate.name, "users": len(users), "vhosts": rows}
 
 
 async def _clients(call: Call, vhost: VirtualHost, users: set[str]) -> Row:
@@ -224,16 +121,16 @@ async def vhost(call: Call) -> Row:
     `published` counts the messages that were published there since the time `since` (about an
     hour): their publishers are disconnected. `deepest` are the queues with the most messages.
     """
-    found = call.vhost(call.path_parameters[0])
-    ready, unacknowledged = await count_messages(found)
+    candidate = call.vhost(call.path_parameters[0])
+    ready, unacknowledged = await count_messages(candidate)
     counts = {
         "messages": ready + unacknowledged,
         "queues": 0,
         "streams": 0,
         "rows": 0,
-        "exchanges": sum(not name.startswith("amq.") for name in found.exchanges if name),
-        "policies": len(found.policies.by_name) + len(found.policies.operator_by_name),
-        "retained": len(found.retained),
+        "exchanges": sum(not name.startswith("amq.") for name in candidate.exchanges if name),
+        "policies": len(candidate.policies.by_name) + len(candidate.policies.operator_by_name),
+        "retained": len(candidate.retained),
         "sessions": 0,
         "connections": 0,
         "users": 0,
@@ -243,16 +140,21 @@ async def vhost(call: Call) -> Row:
     await call.node.topic_collector.collect()
     history = HistorySum(call.broker.history)
     async with call.slice() as work:
-        for step in _counting(call, found, counts, deepest, history):
+        for step in _counting(call, candidate, counts, deepest, history):
             assert step is None
             if work.over:
                 await work.pause()
     return {
-        "vhost": found.name,
+        "vhost": candidate.name,
         **counts,
         "since": int(history.since),
-        "deepest": _largest(deepest),
+        "deepest": _deepest(deepest),
     }
+
+
+def _deepest(rows: list[Row]) -> list[Row]:
+    """Return the rows of the queues that have the most messages: at most SHOWN."""
+    return sorted(rows, key=lambda row: (-row["messages"], row["name"]))[:SHOWN]
 
 
 def _counting(
@@ -266,9 +168,9 @@ def _counting(
         else:
             counts["queues"] += 1
             if queue.depth:
-                deepest.append({"name": queue.name, "messages": int(queue.depth), "dropped": 0})
+                deepest.append({"name": queue.name, "messages": int(queue.depth)})
                 if len(deepest) >= 10 * SHOWN:
-                    deepest[:] = _largest(deepest)
+                    deepest[:] = _deepest(deepest)
         yield None
     for session in call.node.mqtt.sessions.all():
         counts["sessions"] += session.vhost is vhost

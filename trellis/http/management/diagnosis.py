@@ -42,27 +42,27 @@ async def queue(call: Call) -> Row:
     The queue is counted twice, to see if it grows. The query may have `seconds`, the time between
     the counts: 1 by default. If `seconds` is 0, the queue is counted once.
     """
-    vhost, found = _queue(call)
+    vhost, queue = _queue(call)
     seconds = _seconds(call)
     before = None
     clock = asyncio.get_running_loop().time
     if seconds:
-        before = counts_of(found, clock())
+        before = counts_of(queue, clock())
         await asyncio.sleep(seconds)
-        vhost, found = _queue(call)
-    findings = queue_findings(vhost, found, before, counts_of(found, clock()))
-    shown = queue_row(vhost, found, call.broker.name)
+        vhost, queue = _queue(call)
+    findings = queue_findings(vhost, queue, before, counts_of(queue, clock()))
+    shown = queue_row(vhost, queue, call.broker.name)
     fields = ("name", "vhost", "type", "consumers", "messages_ready", "messages_unacknowledged")
-    queue = {name: shown[name] for name in fields} | {"head_age_ms": found.head_age}
-    return {"queue": queue} | _found(findings, watch_queue(vhost, found))
+    summary = {name: shown[name] for name in fields} | {"head_age_ms": queue.head_age}
+    return {"queue": summary} | _findings_and_next(findings, watch_queue(vhost, queue))
 
 
 def _queue(call: Call) -> tuple[VirtualHost, Queue]:
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
-    found = vhost.queues.get(name) or vhost.inboxes.get(name)
-    if found is None:
+    queue = vhost.queues.get(name) or vhost.inboxes.get(name)
+    if queue is None:
         raise not_found(f"there is no queue '{name}' in vhost '{vhost.name}'")
-    return vhost, found
+    return vhost, queue
 
 
 def _seconds(call: Call) -> float:
@@ -81,7 +81,7 @@ async def client(call: Call) -> Row:
     The path names the client by MQTT client identifier, AMQP connection name, address, or user.
     """
     name = call.path_parameters[0]
-    findings = refusal_findings(call.node.refusals.recent, name)
+    findings = refusal_findings(call.node.refusals.recent, name, call.identity.name)
     known = bool(findings)
     sessions, connections, left_out = 0, 0, 0
     after, of_sessions = watch_session(name), list[Problem]()
@@ -114,7 +114,7 @@ async def client(call: Call) -> Row:
     return {
         "client": {"name": name, "sessions": sessions, "connections": connections},
         "examined_all": not left_out,
-    } | _found([*findings, *of_sessions], after)
+    } | _findings_and_next([*findings, *of_sessions], after)
 
 
 async def topic(call: Call) -> Row:
@@ -140,10 +140,10 @@ async def topic(call: Call) -> Row:
         "reached": sum(verdicts.values()),
         "verdicts": verdicts,
         "queues": sections["queues"],
-    } | _found(findings, follow_topic(name, answer.head["vhost"]))
+    } | _findings_and_next(findings, follow_topic(name, answer.head["vhost"]))
 
 
-def _found(findings: list[Problem], otherwise: str) -> Row:
+def _findings_and_next(findings: list[Problem], otherwise: str) -> Row:
     """Return the fields of an answer with its findings, and with the command to type next.
 
     The command is that of the most important finding, or `otherwise` if there is no finding.

@@ -56,8 +56,8 @@ async def _rows(call: Call, kind: str) -> Listing:
                 yield None
             elif paged and "name" not in row:
                 # The gateway filters pages by this field.
-                found = [str(row[field]) for field in NAME_FIELDS if field in row]
-                yield {"name": found[0] if found else "", **row}
+                names = [str(row[field]) for field in NAME_FIELDS if field in row]
+                yield {"name": names[0] if names else "", **row}
             else:
                 yield row
 

@@ -105,8 +105,8 @@ def _federation_link(call: Call, link: KnownLink) -> Row:
 
 async def federation_links(call: Call) -> Listing:
     """List the links of federated exchanges, of one virtual host if the path names it."""
-    found = _links(call, contract.FEDERATION)
-    return Listing(iterate(_federation_link(call, link) for link in found))
+    links = _links(call, contract.FEDERATION)
+    return Listing(iterate(_federation_link(call, link) for link in links))
 
 
 def check_parameter(call: Call, component: str, vhost: str, name: str, value: object) -> None:

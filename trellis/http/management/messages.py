@@ -17,6 +17,7 @@ from typing import Any, Final
 import pamqp.commands as spec
 
 from broker.errors import AccessRefused
+from broker.messages.outlet import FunctionSender
 from broker.names import NAME_BYTES_MAX, shown
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.codec.contents import frames_of, split_content
@@ -87,15 +88,12 @@ class DirectClient:
         #: read.
         self._output = b""
         self._read = 0
-        connection.wake = self._wake
+        connection.sender = FunctionSender(self._awake.set)
         try:
             open_directly(connection, call.identity, vhost)
         except AccessRefused:
             connection.on_closed("login_refused")
             raise
-
-    def _wake(self) -> None:
-        self._awake.set()
 
     def send(self, data: bytes) -> None:
         """Send AMQP frames to the broker, as a client would."""

@@ -95,8 +95,8 @@ class _FirstObjects(Generic[Object]):
 
     def __init__(self, page: Page) -> None:
         self._page = page
-        self._found: list[tuple[Key, Object]] = []
-        self._more: list[tuple[Key, Object]] = []
+        self._sorted: list[tuple[Key, Object]] = []
+        self._unsorted: list[tuple[Key, Object]] = []
         #: Only an object whose key comes before this key is still added; None: every object is.
         self._bound: Key | None = None
 
@@ -105,15 +105,15 @@ class _FirstObjects(Generic[Object]):
         bound = self._bound
         if bound is not None and (key <= bound if self._page.reverse else key >= bound):
             return
-        self._more.append((key, one))
-        if len(self._more) >= BATCH:
+        self._unsorted.append((key, one))
+        if len(self._unsorted) >= BATCH:
             self._merge()
 
     def _merge(self) -> None:
-        both = [*self._found, *self._more]
+        both = [*self._sorted, *self._unsorted]
         both.sort(key=_key_of, reverse=self._page.reverse)
         del both[self._page.last :]
-        self._found, self._more = both, []
+        self._sorted, self._unsorted = both, []
         if len(both) == self._page.last:
             self._bound = both[-1][0]
 
@@ -121,7 +121,7 @@ class _FirstObjects(Generic[Object]):
         """Return the objects of the page."""
         self._merge()
         page = self._page
-        return [one for _, one in self._found[page.last - page.size :]]
+        return [one for _, one in self._sorted[page.last - page.size :]]
 
 
 def _key_of(pair: tuple[Key, object]) -> Key:

@@ -72,10 +72,10 @@ async def peek(call: Call) -> Listing:
     async def rows() -> AsyncIterator[Row | None]:
         left, size = count, 0
         while left > 0:
-            found = _read(queue, cursor, min(left, _AT_ONCE))
-            if not found:
+            messages = _read(queue, cursor, min(left, _AT_ONCE))
+            if not messages:
                 return
-            for one in found:
+            for one in messages:
                 row = _row(one, queue, truncate, encoding)
                 yield row
                 if row is not None:

@@ -144,9 +144,9 @@ def user_with_permissions(call: Call) -> tuple[VirtualHost, User]:
 async def permission(call: Call) -> Row:
     """Return the permissions of the user in the virtual host that the path names."""
     vhost, name = user_of_path(call)
-    found = _permission_of(call, name, vhost.name)
-    if found is not None:
-        return _permission(name, vhost.name, found)
+    permissions = _permission_of(call, name, vhost.name)
+    if permissions is not None:
+        return _permission(name, vhost.name, permissions)
     stored = call.broker.users.by_name.get(name)
     if stored is not None:
         for granted, grant in role_grants(call, stored):

@@ -109,16 +109,16 @@ async def count(call: Call) -> Row:
     """
     selection = RetainedSelection(call)
     readable = ReadableTopics(call, selection)
-    found = 0
+    topics = 0
     async with call.slice() as work:
         for key in selection.matching():
             if key is not None and readable.message(key) is not None:
-                found += 1
-                if found > COUNTED_MAX:
+                topics += 1
+                if topics > COUNTED_MAX:
                     break
             if work.over:
                 await work.pause()
-    return {"topics": min(found, COUNTED_MAX), "more": found > COUNTED_MAX}
+    return {"topics": min(topics, COUNTED_MAX), "more": topics > COUNTED_MAX}
 
 
 async def retained(call: Call) -> Listing:
@@ -179,7 +179,7 @@ async def clear(call: Call) -> Row:
     selection = RetainedSelection(call)
     vhost, identity = selection.vhost, _identity(call, selection.vhost)
     identity.may("write", "exchange", EXCHANGE, vhost.name)
-    found: list[str] = []
+    keys: list[str] = []
     refused = 0
     async with call.slice() as work:
         for key in selection.matching():
@@ -187,18 +187,18 @@ async def clear(call: Call) -> Row:
                 if work.over:
                     await work.pause()
             elif identity.may_route(EXCHANGE, key, topic_of(key)):
-                found.append(key)
+                keys.append(key)
             else:
                 refused += 1
-    removed = len(found)
+    removed = len(keys)
     if not call.flag("dry_run"):
         removed = 0
-        for at in range(0, len(found), _REMOVED):
-            removed += await _remove(call, vhost, found[at : at + _REMOVED])
+        for at in range(0, len(keys), _REMOVED):
+            removed += await _remove(call, vhost, keys[at : at + _REMOVED])
         if removed:
             facts = {"messages": removed}
             call.audit("clear", "retained messages", vhost.name, selection.filter, facts)
-    if refused and not found:
+    if refused and not keys:
         raise ApiRefusal(
             403,
             "not_authorised",

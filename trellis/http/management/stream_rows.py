@@ -119,7 +119,7 @@ async def rows(call: Call) -> Listing:
     cursor = StreamCursor(stream, await _first_offset(call, stream))
     await fetch_rows(call, stream.local, cursor.offset, count)
 
-    async def found() -> AsyncIterator[Row]:
+    async def shown_rows() -> AsyncIterator[Row]:
         size = 0
         for _ in range(count):
             row = cursor.next_row()
@@ -129,7 +129,7 @@ async def rows(call: Call) -> Listing:
             size += len(shown_row["payload"])
             yield shown_row
 
-    return Listing(found(), contract.MESSAGES)
+    return Listing(shown_rows(), contract.MESSAGES)
 
 
 async def _first_offset(call: Call, stream: StreamQueue) -> int:
@@ -216,10 +216,10 @@ async def replay(call: Call) -> Row:
             while cursor.offset < end:
                 sent = 0
                 while sent < WINDOW and cursor.offset < end:
-                    found = cursor.next_row()
-                    if found is None:
+                    row = cursor.next_row()
+                    if row is None:
                         break
-                    client.send(_publication(call, *found, exchange))
+                    client.send(_publication(call, *row, exchange))
                     sent += 1
                     if work.over:
                         await work.pause()

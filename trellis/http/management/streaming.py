@@ -94,11 +94,11 @@ async def _all_segments(
         if at >= local.first_offset:
             break
         arrived = asyncio.Event()
-        asked = asyncio.ensure_future(service.files(rows, at, FILES))
-        asked.add_done_callback(partial(_set, arrived))
+        request = asyncio.ensure_future(service.files(rows, at, FILES))
+        request.add_done_callback(partial(_set, arrived))
         yield arrived
         try:
-            files = await asked
+            files = await request
         except ArchiveUnavailable as error:
             raise ApiRefusal(503, "busy", f"{error}; try again later") from None
     for row in stream_files.local_segments(local, at):

@@ -345,14 +345,14 @@ def _pausable(call: Call) -> Queue:
     """Return the queue that the path names, if it can be paused. Raises ApiRefusal."""
     vhost, named = named_queue(call)
     call.may("configure", "queue", named.name, vhost)
-    found = vhost.queue(named.name, named.exclusive_to)
-    if isinstance(found, StreamQueue):
+    queue = vhost.queue(named.name, named.exclusive_to)
+    if isinstance(queue, StreamQueue):
         raise bad_request(
-            f"queue '{found.name}' in vhost '{vhost.name}' is a stream, which cannot be paused: "
+            f"queue '{queue.name}' in vhost '{vhost.name}' is a stream, which cannot be paused: "
             "each consumer reads at an offset of its own; close the consumers instead"
         )
     call.node.turn.schedule()
-    return found
+    return queue
 
 
 async def purge_queue(call: Call) -> Empty:

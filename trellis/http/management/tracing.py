@@ -71,8 +71,8 @@ async def events(call: Call) -> Row:
     """
     _, trace = _known(call)
     after = whole_number(call.query, "after", 0, 1 << 53)
-    found = trace.read(after, _READ_MAX)
-    return {**_row(trace), "events": [_event(event) for event in found]}
+    batch = trace.read(after, _READ_MAX)
+    return {**_row(trace), "events": [_event(event) for event in batch]}
 
 
 async def end(call: Call) -> Empty:

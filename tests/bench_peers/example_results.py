@@ -18,8 +18,8 @@ def figures(cpu: float, rate: float = 1000.0, **further: Any) -> Figures:
 
 def results() -> Results:
     about: dict[str, Any] = {"family": "mqtt", "half": "", "rate": None}
-    made = Results(
-        name="made",
+    example = Results(
+        name="example",
         date="2026-01-02",
         command=["python", "benchmarks/peers", "run"],
         machine={"processor": "one"},
@@ -37,7 +37,7 @@ def results() -> Results:
             "amqp-auto": {**about, "title": "no acknowledgements", "family": "amqp"},
         },
     )
-    made.cells = {
+    example.cells = {
         "trellis": {
             "mqtt-qos0": PeerCell([figures(0.1), figures(0.3), figures(0.2)]),
             "mqtt-qos1": PeerCell([figures(4.0, p50=10.0, p99=30.0, p999=90.0)] * 3),
@@ -54,4 +54,4 @@ def results() -> Results:
             "amqp-auto": PeerCell(failed="the broker ended"),
         },
     }
-    return made
+    return example

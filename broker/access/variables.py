@@ -1,0 +1,35 @@
+"""Variables in topic rules: `{username}`, `{vhost}` and `{client_id}`.
+
+Rules that reserve client identifiers have the variables `{username}` and `{vhost}` only. A new rule
+with another word in braces, such as `{user}`, is refused, because the word would match no client's
+name. Rules that an earlier version stored may have such words, and keep them as literal text.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Final
+
+TOPIC_VARIABLES: Final = ("{username}", "{vhost}", "{client_id}")
+CLIENT_ID_VARIABLES: Final = ("{username}", "{vhost}")
+#: Matches a word in braces that is a variable or could be a misspelt one, with `$` in front of it
+#: as in the placeholders of other brokers. A text with digits, such as a GUID, is no such word.
+_WORD: Final = re.compile(r"\$?\{[A-Za-z][A-Za-z_.-]*\}")
+
+
+def has_variable(text: str) -> bool:
+    """True if a topic rule cannot contain the text literally: it looks like a variable."""
+    return _WORD.search(text) is not None
+
+
+def check_variables(rule: str, variables: tuple[str, ...] = TOPIC_VARIABLES) -> None:
+    """Raise ValueError if a rule has a word in braces that is none of the `variables`."""
+    for match in _WORD.finditer(rule):
+        word = match[0]
+        if word not in variables:
+            nearest = get_close_matches(word, variables, 1, 0)[0]
+            raise ValueError(
+                f"there is no variable {word}; the nearest is {nearest}, and there are "
+                f"{', '.join(variables)}"
+            )

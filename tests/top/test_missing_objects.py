@@ -1,0 +1,107 @@
+"""The errors of commands about an object that does not exist: nearest name, and next command."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+import pytest
+
+from tests.top.commands import Commands
+from tests.top.conftest import Start
+from tests.top.test_api import api, users
+from trellis.cli import parser
+from trellis.cli.missing_objects import NAMES_MAX, advice_about
+
+#: Commands with a misspelt name, the nearest name, and the command that lists the names.
+MISSPELT: Final = [
+    ("queues delete ordrs", "orders", "list queues"),
+    ("peek ordrs", "orders", "list queues"),
+    ("purge ordrs", "orders", "list queues"),
+    ("pause ordrs", "orders", "list queues"),
+    ("why queue ordrs", "orders", "list queues"),
+    ("move ordrs --to orders", "orders", "list queues"),
+    ("queues delete pump --vhost plant", "pumps", "list queues --vhost plant"),
+    ("queues delete orders --vhost plant", "", "list queues --vhost plant"),
+    ("queues delete orders --vhost plnt", "plant", "vhosts list"),
+    ("vhosts delete plnt", "plant", "vhosts list"),
+    ("exchanges delete sensor", "sensors", "list exchanges"),
+    ("publish sensor a", "sensors", "list exchanges"),
+    ("bindings declare sensors ordrs a", "orders", "list queues"),
+    ("bindings declare sensor orders a", "sensors", "list exchanges"),
+    ("policies clear limit", "limits", "policies list"),
+    ("users delete anne", "ann", "users list"),
+    ("users tags anne", "ann", "users list"),
+    ("permissions set anne a b c", "ann", "users list"),
+    ("permissions clear ann", "", "permissions list ann"),
+    ("why topic a --publisher anne", "ann", "users list"),
+    ("roles delete device", "devices", "roles list"),
+    ("roles assign device ann", "devices", "roles list"),
+    ("why client device-8", "device-7", "list connections"),
+    ("sessions delete device-8", "device-7", "list sessions"),
+    ("stream head histry", "history", "stream list"),
+]
+
+
+@pytest.fixture
+async def commands(
+    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Commands:
+    """Start a broker with an object of each kind, and return the commands against it."""
+    broker = await start(**users())
+    stream = {"arguments": {"x-queue-type": "stream"}}
+    policy = {"pattern": "^o", "definition": {"max-length": 9}}
+    role = {"vhosts": {"/": {"configure": "", "write": "", "read": ""}}}
+    for path, body in (
+        ("vhosts/plant", {}),
+        ("permissions/plant/admin", {"configure": ".*", "write": ".*", "read": ".*"}),
+        ("queues/%2F/orders", {}),
+        ("queues/plant/pumps", {}),
+        ("queues/%2F/history", stream),
+        ("exchanges/%2F/sensors", {"type": "topic"}),
+        ("policies/%2F/limits", policy),
+        ("roles/devices", role),
+        ("users/ann", {"password_hash": "", "tags": ""}),
+    ):
+        assert (await api(broker, "PUT", path, body))[0] == 201, path
+    await (await broker.mqtt("device-7", user="known/known", clean=False)).leave()
+    return Commands(broker, capsys, monkeypatch)
+
+
+async def test_the_error_names_the_nearest_object_and_the_command_that_lists_all(
+    commands: Commands,
+) -> None:
+    for command, nearest, lists in MISSPELT:
+        error = await commands.fails(*shlex.split(command))
+        name = f"; the nearest is '{nearest}'" if nearest else ""
+        assert error.endswith(f"{name}; next: trellis {lists}\n"), (command, error)
+        assert ("; the nearest is " in error) == bool(nearest), (command, error)
+        assert error.count("\n") == 1, (command, error)
+        words = shlex.split(lists)
+        assert parser(words[0]).parse(words).command == words[0]
+    # A user that may not enter a virtual host gets no names of its queues.
+    code, _, error = await commands.run("queues", "delete", "pump", "--vhost=plant", user="known")
+    assert code == 1 and "access to vhost 'plant' refused" in error and "pumps" not in error
+
+
+@pytest.mark.parametrize(
+    "error", ["no answer from http://127.0.0.1", "no flag '--x'", "", "no queue of this name"]
+)
+def test_an_error_about_something_else_is_left_as_it_is(error: str) -> None:
+    assert advice_about(error, lambda path, query: [{"name": "x"}]) == ""
+
+
+def test_the_names_that_are_compared_are_bounded() -> None:
+    rows: list[dict[str, object]] = [{"name": f"q{number}"} for number in range(NAMES_MAX)]
+    rows.append({"name": "orders"})
+    asked = []
+
+    def list_rows(path: tuple[str, ...], query: object) -> list[dict[str, object]]:
+        asked.append((path, query))
+        return rows
+
+    assert advice_about("no queue 'ordrs' in vhost 'a b'", list_rows) == (
+        "; next: trellis list queues --vhost 'a b'"
+    )
+    expected = {"page": 1, "page_size": NAMES_MAX, "columns": "name"}
+    assert asked == [(("queues", "a b"), expected)]

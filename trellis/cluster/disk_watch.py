@@ -1,0 +1,78 @@
+"""Notices that the owner of the replicated log cannot write its disk.
+
+The log has the last batch then, and the disk has not. The batch is not confirmed before both have
+it. So the owner hands the log over to a standby that has the batch (trellis/switching.py). Without
+such a standby, the owner stays active, and the publishers wait until the disk has space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+#: Seconds between two requests to hand the log over. Nodes report at most once a second.
+REPEAT_SECONDS: Final = 1.0
+
+
+class DiskWatch:
+    """The time for which the batch that was shipped last has not been written to the disk.
+
+    The writer's thread calls `shipped` and `written`, and the thread of the beats calls `look`.
+    """
+
+    def __init__(
+        self, silence: float, clock: Callable[[], float], end: Callable[[str], None]
+    ) -> None:
+        """Create the watch; `silence` is in seconds. `end` ends the process, for a reason."""
+        self._silence = silence
+        self._clock = clock
+        self._end = end
+        #: Makes the event loop try to hand the log over. None until the broker is restored.
+        self.request: Callable[[], None] | None = None
+        #: The time at which the log acknowledged a batch that is not yet written to the disk; None
+        #: if there is no such batch.
+        self._since: float | None = None
+        #: The time of the last request, and True if the event loop has answered that request.
+        self._requested: float | None = None
+        self._answered = False
+
+    def shipped(self) -> None:
+        """Record that the log has acknowledged a batch, which is to be written to the disk now."""
+        self._since = self._clock()
+
+    def written(self) -> None:
+        """Record that the disk has the batch."""
+        self._since = self._requested = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if the last batch could not be written to the disk for the silence."""
+        since = self._since
+        return since is not None and self._clock() > since + self._silence
+
+    @property
+    def problem(self) -> str:
+        """The problem as a text, for the log and for errors."""
+        return f"a batch cannot be written to the data directory for {self._silence:g} s"
+
+    def answer(self) -> None:
+        """Record that the event loop has begun to carry out the request."""
+        self._answered = True
+
+    def look(self) -> None:
+        """Request a handover if the disk is stuck.
+
+        End the process if the event loop does not answer a request for the silence. The beats end
+        with the process, so a standby then takes over.
+        """
+        if not self.is_stuck:
+            return
+        now, requested = self._clock(), self._requested
+        if requested is None or self._answered and now >= requested + REPEAT_SECONDS:
+            self._requested, self._answered = now, False
+            if self.request is None:
+                self._end(f"{self.problem}, while the broker is restored")
+            else:
+                self.request()
+        elif not self._answered and now > requested + self._silence:
+            self._end(f"{self.problem}, and the event loop does not answer")
