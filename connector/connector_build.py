@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from setuptools import build_meta
-from setuptools.build_meta import get_requires_for_build_sdist, get_requires_for_build_wheel
 
 __all__ = [
     "build_sdist",
@@ -35,6 +34,18 @@ def _copy_packages() -> None:
         ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.pyc")
         shutil.copytree(tree / name, Path("src", name), ignore=ignored)
     shutil.copy2(tree / "LICENSE", "LICENSE")
+
+
+def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
+    """Return what the build of a wheel needs (PEP 517)."""
+    _copy_packages()
+    return build_meta.get_requires_for_build_wheel(config_settings)
+
+
+def get_requires_for_build_sdist(config_settings: Any = None) -> list[str]:
+    """Return what the build of a source distribution needs (PEP 517)."""
+    _copy_packages()
+    return build_meta.get_requires_for_build_sdist(config_settings)
 
 
 def build_wheel(

@@ -314,6 +314,8 @@ def test_version_is_the_same_everywhere() -> None:
     assert f"ARG VERSION={PROJECT['version']}\n" in (ROOT / "Dockerfile").read_text()
     image = read_yaml(ROOT / "docker-compose.yml")["services"]["trellis"]["image"]
     assert image == f"{PROJECT['name']}:{PROJECT['version']}"
+    testing = (ROOT / "docs" / "testing.md").read_text()
+    assert f'DockerContainer("{image}")' in testing and f"docker build -t {image} ." in testing
     assert CONNECTOR["version"] == PROJECT["version"]
 
 

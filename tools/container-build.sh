@@ -18,3 +18,4 @@ for wheel in "$wheels"/*.whl; do
     "$directory/bin/python" -m pip install --quiet "${wheel}[server]"
 done
 "$directory/bin/python" build_backend/compiled_modules.py
+"$directory/bin/python" -c "import confluent_kafka"

@@ -16,7 +16,6 @@ export TRELLIS_CONFIG TRELLIS_DATA_DIR TRELLIS_USER TRELLIS_PASSWORD
 export TRELLIS_AMQP_PORT TRELLIS_MQTT_PORT TRELLIS_HTTP_PORT TRELLIS_METRICS_PORT
 
 "$trellis" version
-"${trellis%/*}/python" -c "import confluent_kafka"
 "$trellis" serve &
 server=$!
 tries=100

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final, cast
 
-from trellis.child_process import start_program, wait_or_kill
+from trellis.child_process import Program, start_program, wait_or_kill
 
 #: Seconds before the worker is started again: doubled after each worker that ended within
 #: RESTART_MAX seconds, up to RESTART_MAX.
@@ -72,7 +72,7 @@ class WorkerProcess:
         #: True from the worker's answer to the opening until its end. While it is False, nothing is
         #: sent to the worker.
         self.ready = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Program | None = None
         #: The broker's end of the connection, while a worker runs.
         self._socket: socket.socket | None = None
         self._closed = False

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import pika
@@ -12,6 +16,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tests.broker import BrokerProcess
 from tests.telemetry.sampling import PARENT
 
+ROOT: Final = Path(__file__).parents[2]
 #: Longest wait in seconds. A test that waits so long fails.
 PATIENCE: Final = 60.0
 
@@ -53,3 +58,25 @@ def publish(channel: BlockingChannel, count: int = 1, first: int = 1) -> None:
     for number in range(first, first + count):
         headers = {"traceparent": f"00-{number:032x}-{PARENT}-01"}
         channel.basic_publish("", "q", b"m", pika.BasicProperties(headers=headers))
+
+
+def run_example(broker: BrokerProcess, endpoint: str) -> str:
+    """Run examples/tracing.py, and return the id of its trace."""
+    host, port = broker.mqtt
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "tracing.py")],
+        env=os.environ
+        | {
+            "AMQP_URL": broker.amqp_url,
+            "MQTT_HOST": host,
+            "MQTT_PORT": str(port),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        },
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+    )
+    assert run.returncode == 0, run.stderr
+    order, trace = run.stdout.splitlines()
+    assert order == "order: 1 lamp"
+    return trace.removeprefix("trace: ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ from tests.addresses import free_port
 from tests.foreign import require
 from tests.interop.test_toolchains import BUILT, build
 from tests.telemetry.collector import ReceivedSpan, Receiver
-from tests.telemetry.running import PATIENCE, TracingBroker, publish
+from tests.telemetry.running import TracingBroker, publish, run_example
 
 ROOT: Final = Path(__file__).parents[2]
 #: The name of each span of the example, and the name of its parent.
@@ -28,28 +27,6 @@ EXPECTED: Final = {
     # pika's instrumentation: the consumer's span is a child of the publisher's span.
     "amq.topic receive": "send orders/new",
 }
-
-
-def run_example(broker: TracingBroker, endpoint: str) -> str:
-    """Run examples/tracing.py, and return the id of its trace."""
-    host, port = broker.mqtt
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "tracing.py")],
-        env=os.environ
-        | {
-            "AMQP_URL": broker.amqp_url,
-            "MQTT_HOST": host,
-            "MQTT_PORT": str(port),
-            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-        },
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-    )
-    assert run.returncode == 0, run.stderr
-    order, trace = run.stdout.splitlines()
-    assert order == "order: 1 lamp"
-    return trace.removeprefix("trace: ")
 
 
 def expect_one_trace(spans: list[ReceivedSpan], trace_id: str) -> None:

@@ -17,7 +17,8 @@ from typing import Final
 
 import pytest
 
-from trellis.testing.running import BrokerFailure, RunningBroker, Spawner
+from trellis.testing.running import RunningBroker
+from trellis.testing.starting import BrokerFailure, Spawner
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "testing.md").read_text()
@@ -74,16 +75,70 @@ def test_wrong_settings(trellis_factory):
     assert "unknown argument --mqtt-retaned; the nearest flag is --mqtt-retained" in done.stdout
 
 
-def test_the_plugin_imports_nothing_of_the_broker_before_a_test_asks(tmp_path: Path) -> None:
-    text = """
+#: Test code that records whether the process that starts brokers runs when the file is imported.
+RECORD: Final = """
 import sys
 
+STARTED = "trellis.testing.starting" in sys.modules
+"""
+
+
+def test_the_plugin_starts_and_imports_nothing_if_no_test_requests_a_broker(tmp_path: Path) -> None:
+    text = f"""{RECORD}
 def test_imports():
     assert not [name for name in sys.modules if name.startswith(("broker", "protocols"))]
-    assert "trellis.testing.running" not in sys.modules
+    assert not STARTED and "trellis.testing.starting" not in sys.modules
 """
     done = run_pytest(tmp_path, text)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("arguments", [[], ["test_it.py::test_two"]])
+@pytest.mark.parametrize(
+    "request_text", ["def test_two(tmp_path, trellis):", "def test_two(trellis_factory):"]
+)
+def test_the_process_starts_before_the_file_is_imported(
+    tmp_path: Path, request_text: str, arguments: list[str]
+) -> None:
+    text = f"{RECORD}\n{request_text}\n    assert STARTED\n"
+    done = run_pytest(tmp_path, text, *arguments)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_process_starts_for_a_fixture_of_a_module_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("pytest_plugins = ['fixtures.shared']\n")
+    (tmp_path / "fixtures").mkdir()
+    (tmp_path / "fixtures" / "shared.py").write_text("""
+import pytest
+
+@pytest.fixture
+def orders(trellis):
+    trellis.declare("orders")
+    return trellis
+""")
+    text = f"""{RECORD}
+def test_started_after_the_import_and_before_the_first_test():
+    assert not STARTED and "trellis.testing.starting" in sys.modules
+
+def test_orders(orders):
+    assert orders.publish("", "orders", "x")
+"""
+    done = run_pytest(tmp_path, text, "test_it.py")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("flags", [["--collect-only"], ["-p", "xdist", "-n", "1"]])
+def test_a_process_that_runs_no_test_starts_nothing(tmp_path: Path, flags: list[str]) -> None:
+    """Check pytest with --collect-only, and the controlling process of pytest-xdist."""
+    (tmp_path / "conftest.py").write_text("""
+import sys
+
+def pytest_unconfigure(config):
+    if not hasattr(config, "workerinput"):
+        print("started:", "trellis.testing.starting" in sys.modules)
+""")
+    done = run_pytest(tmp_path, "def test_one(trellis): pass", "test_it.py", *flags)
+    assert done.returncode == 0 and "started: False" in done.stdout, done.stdout
 
 
 @pytest.fixture
@@ -105,6 +160,48 @@ def test_a_broker_is_stopped_killed_and_started_on_the_same_ports(
     with pytest.raises(BrokerFailure, match="status 404"):
         broker.api("GET", "queues/%2F/absent")
     assert broker.log.count(" info start ") == 3
+    spawner.close()
+
+
+def children(pid: int) -> list[int]:
+    """Return the numbers of the child processes of a process with one thread."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_broker_uses_forked_gateways_and_starts_another_after_a_failure(
+    tmp_path: Path, spawner: Spawner
+) -> None:
+    broker = RunningBroker(spawner, tmp_path, {})
+    process = spawner._process
+    assert process is not None
+    assert children(process.pid) == [broker._pid]
+    broker.declare("q")
+    [gateway] = set(children(process.pid)) - {broker._pid}
+    watched = os.pidfd_open(gateway)
+    os.kill(gateway, signal.SIGKILL)
+    assert select.select([watched], [], [], 30)[0] == [watched]
+    os.close(watched)
+    broker.declare("other")
+    assert "warning http_gateway_lost status=-9" in broker.log
+    assert len(children(process.pid)) == 2 and gateway not in children(process.pid)
+    broker.stop()
+    assert children(process.pid) == []
+    spawner.close()
+
+
+def test_a_broker_that_ended_by_itself_can_be_started_again(
+    tmp_path: Path, spawner: Spawner
+) -> None:
+    broker = RunningBroker(spawner, tmp_path, {})
+    other = tmp_path / "other"
+    other.mkdir()
+    watched = os.pidfd_open(broker._pid)
+    os.kill(broker._pid, signal.SIGKILL)
+    assert select.select([watched], [], [], 30)[0] == [watched]
+    os.close(watched)
+    RunningBroker(spawner, other, {}).stop()
+    broker.restart()
+    broker.declare("q")
     spawner.close()
 
 

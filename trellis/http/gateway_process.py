@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
 from typing import Final
 
 import trellis
 from broker.definitions.rabbitmq import SECTIONS
 from trellis import logs
-from trellis.child_process import start_program, wait_or_kill
+from trellis.child_process import Program, start_program, wait_or_kill
 from trellis.http import contract
 from trellis.http.answering import CallServer
 from trellis.http.management.answers import ApiBackend
@@ -47,7 +46,7 @@ class GatewayProcess:
         self._task: asyncio.Task[None] | None = None
         self._started_at = -RESTART_SECONDS
         self._logged_at = -LOG_INTERVAL
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Program | None = None
         #: The connection to the gateway; None while no gateway runs.
         self.server: CallServer | None = None
         self._watch()
@@ -165,7 +164,7 @@ class GatewayProcess:
             self._logged_at = self._loop.time()
             logs.warning(event, **fields)
 
-    def _start(self, connection: socket.socket, files: socket.socket) -> subprocess.Popen[bytes]:
+    def _start(self, connection: socket.socket, files: socket.socket) -> Program:
         """Start the gateway's process.
 
         Runs in a thread, because it waits until the program is loaded.

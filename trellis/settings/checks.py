@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 
 from broker.access.rules import RULES_MAX
-from matching.registry import algorithms
+from matching.registry import ALGORITHMS, NAMES, algorithms
 from trellis.settings.bridge import TOPICS_MAX
 from trellis.settings.cluster import cluster_problems
 from trellis.settings.listeners import Mqtts, PlainListener, TlsListener
@@ -72,7 +72,8 @@ def _matchers(settings: Settings) -> Iterator[Problem]:
         problem = f"{default}, the default algorithm, is missing from the allowed ones ({words})"
         keys = ("matcher.default", "matcher.allowed")
         yield keys, f"{problem}; change matcher.default or matcher.allowed"
-    for algorithm in algorithms():
+    # Most settings allow built-in algorithms only, and need not search the installed packages.
+    for algorithm in ALGORITHMS if set(allowed) <= set(NAMES) else algorithms():
         if algorithm.name in allowed:
             try:
                 algorithm.check()

@@ -2,29 +2,86 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
-    from trellis.testing.running import RunningBroker, Spawner
+    from trellis.testing.running import RunningBroker
+    from trellis.testing.starting import Spawner
 
     TrellisFactory = Callable[..., RunningBroker]
 
 #: Key in a test's stash for the list of the brokers that the test has started.
 _BROKERS: pytest.StashKey[list[RunningBroker]] = pytest.StashKey()
+#: Key in the run's stash for the process that starts brokers, once it is needed.
+_SPAWNER: pytest.StashKey[Spawner] = pytest.StashKey()
+#: Pattern of a function with one of the fixtures as a parameter, and of a mark that requests one.
+_REQUEST: Final = re.compile(
+    rb"""\bdef\s+\w+\s*\([^)]*\btrellis(_factory)?\b|\busefixtures\([^)]*["']trellis"""
+)
+
+
+def _spawner(config: pytest.Config) -> Spawner:
+    """Return the process that starts the brokers of this run; start the process if necessary.
+
+    The process loads the broker while pytest imports and collects tests.
+    """
+    from trellis.testing.starting import Spawner
+
+    if _SPAWNER not in config.stash:
+        config.stash[_SPAWNER] = Spawner()
+        config.stash[_SPAWNER].start()
+    return config.stash[_SPAWNER]
+
+
+def _prepare(config: pytest.Config, file: Path) -> None:
+    """Start the process that starts brokers if the file has tests that request a broker."""
+    if _SPAWNER not in config.stash and file.suffix == ".py":
+        if not config.known_args_namespace.collectonly and _REQUEST.search(file.read_bytes()):
+            _spawner(config)
+
+
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Start the process before conftest files are imported, if the command line names test files.
+
+    If pytest-xdist runs the tests in other processes, these start it.
+    """
+    given = early_config.known_args_namespace
+    if not getattr(given, "numprocesses", None):
+        for argument in given.file_or_dir:
+            file = Path(argument.partition("::")[0])
+            if file.is_file():
+                _prepare(early_config, file)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:
+    """Start the process before pytest imports the first test file that requests a broker."""
+    _prepare(parent.config, file_path)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the process if a test requests a broker by a fixture of another file."""
+    if not session.config.option.collectonly:
+        if any("_trellis_spawner" in getattr(item, "fixturenames", ()) for item in session.items):
+            _spawner(session.config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the process that starts brokers."""
+    if _SPAWNER in config.stash:
+        config.stash[_SPAWNER].close()
+        del config.stash[_SPAWNER]
 
 
 @pytest.fixture(scope="session")
-def _trellis_spawner() -> Iterator[Spawner]:
+def _trellis_spawner(pytestconfig: pytest.Config) -> Spawner:
     """Provide the process that starts the brokers of all tests."""
-    from trellis.testing.running import Spawner
-
-    spawner = Spawner()
-    yield spawner
-    spawner.close()
+    return _spawner(pytestconfig)
 
 
 @pytest.fixture

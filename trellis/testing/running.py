@@ -1,21 +1,20 @@
-"""A running broker of a test, with helpers over its HTTP API, and the process that starts it."""
+"""A running broker of a test, with helpers over its HTTP API."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
+
+from trellis.testing.starting import BrokerFailure, Spawner
 
 #: Flags of every broker of a test: free ports on this machine, and no settings of the user.
 FLAGS: Final = (
@@ -33,49 +32,6 @@ PATIENCE: Final = 5.0
 _FATE: Final = re.compile(
     r'^trellis_(messages|copies)_total\{fate="(\w+)"\} ([0-9.e+]+)$', re.MULTILINE
 )
-
-
-class BrokerFailure(Exception):
-    """Raised if a broker of a test does not start, or refuses a request of a helper."""
-
-
-class Spawner:
-    """The process that forks brokers for tests. The first broker starts this process."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """Send a request to the spawner process, and return its answer. Raises BrokerFailure."""
-        if self._process is None:
-            environment = {
-                name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
-            }
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "trellis.testing.spawner"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env=environment,
-            )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        line = ""
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        if not line:
-            raise BrokerFailure(f"the process that starts brokers ended: {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise BrokerFailure(answer["error"])
-        return answer
-
-    def close(self) -> None:
-        """End the spawner process, and with it all its brokers."""
-        if self._process is not None:
-            self._process.communicate()
-            self._process = None
 
 
 class RunningBroker:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import socket
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Mqtt0, Running
 
 FETCHED = Path(__file__).parents[3] / "build" / "tools" / "ldap"
+PAGE = (Path(__file__).parents[3] / "docs" / "amqtt-plugins.md").read_text()
+SETTINGS = tomllib.loads(re.findall(r"^```toml\n(.*?)^```", PAGE, re.M | re.S)[1])
 PLUGIN = "trellis.auth.ldap_plugin.LdapAuthPlugin"
 ENTRIES = """\
 dn: dc=plant
@@ -115,10 +119,11 @@ def slapd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slapd]:
 
 
 async def start_with(start: Start, slapd: Slapd) -> Running:
+    """Start a broker with the settings of docs/amqtt-plugins.md for this server."""
     options = {
+        **SETTINGS["amqtt"]["plugins"][PLUGIN],
         "server": slapd.url,
         "base_dn": "dc=plant",
-        "user_attribute": "uid",
         "bind_dn": "cn=admin,dc=plant",
         "bind_password": "secret",
     }

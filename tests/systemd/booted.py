@@ -1,0 +1,130 @@
+"""A Debian system in a directory, with its own systemd as the first process."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+BOOT: Final = Path(__file__).with_name("boot.sh")
+#: Longest wait in seconds: for the boot, for a command, and for a line of a log.
+PATIENCE: Final = 120.0
+#: The path of the commands in the system.
+PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+#: Removes the control groups that the system has made. The argument is the name of the first one.
+REMOVE_GROUPS: Final = """
+groups=$(mktemp -d)
+mount -t cgroup2 cgroup2 "$groups"
+find "$groups/$1" -depth -type d -exec rmdir {} +
+umount "$groups"
+rmdir "$groups"
+"""
+
+
+class BootedSystem:
+    """A system with its own processes, control groups, mounts and network (loopback only).
+
+    `root` is a directory with a Debian that has systemd. Needs root's rights.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Boot the system, and wait until systemd has started all services."""
+        self._first_ends = -1
+        self._group = f"trellis-test-{os.getpid()}"
+        booted = root / "booted"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:
+            reports.bind(str(booted))
+            reports.settimeout(PATIENCE)
+            self._process = subprocess.Popen(
+                ["unshare", "--mount", "sh", str(BOOT), str(root), self._group],
+                stdin=subprocess.DEVNULL,
+            )
+            try:
+                while "READY=1" not in reports.recv(4096).decode().split("\n"):
+                    pass
+            except TimeoutError:
+                self._end()
+                raise
+        booted.unlink()
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        self._first = int(children.read_text())
+        self._first_ends = os.pidfd_open(self._first)
+
+    def _enter(self, *words: str) -> list[str]:
+        """Return the command line that runs a command in the system."""
+        inside = ("nsenter", f"--target={self._first}", "--all", "--root", "--wd")
+        return [*inside, "env", "-i", f"PATH={PATH}", *words]
+
+    def try_to(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the system, which may fail."""
+        return subprocess.run(
+            self._enter(*words), capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+
+    def run(self, *words: str) -> str:
+        """Run a command in the system, check that it succeeds, and return its output."""
+        done = self.try_to(*words)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
+
+    def properties(self, unit: str, *names: str) -> list[str]:
+        """Return properties of a unit, such as ActiveState."""
+        rows = self.run("systemctl", "show", unit, *(f"--property={name}" for name in names))
+        values = dict(row.split("=", 1) for row in rows.splitlines())
+        return [values[name] for name in names]
+
+    def kill(self, unit: str, number: signal.Signals) -> None:
+        """Send a signal to the main process of a unit."""
+        [pid] = self.properties(unit, "MainPID")
+        self.run("sh", "-c", f"kill -{int(number)} {pid}")
+
+    @contextmanager
+    def log(self, unit: str) -> Iterator[LogLines]:
+        """Yield the lines that are added to the log of a unit from now on."""
+        words = ("timeout", str(PATIENCE), "journalctl", "--follow", "--output=cat", "--unit", unit)
+        process = subprocess.Popen(
+            self._enter(*words, "--lines=1"), stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        process.stdout.readline()  # The last line until now: the follower has begun.
+        yield LogLines(process.stdout)
+        # journalctl ends at its next line, or after PATIENCE; it is a child of nsenter.
+        process.stdout.close()
+        process.kill()
+        process.wait()
+
+    def close(self) -> None:
+        """Kill all processes of the system, and remove its control groups."""
+        self._end()
+        remove = ("unshare", "--mount", "sh", "-euc", REMOVE_GROUPS, "sh", self._group)
+        subprocess.run(remove, check=True)
+
+    def _end(self) -> None:
+        # The first process ends with unshare (--kill-child), after all others of its namespace.
+        self._process.kill()
+        self._process.wait()
+        if self._first_ends >= 0:
+            assert select.select([self._first_ends], [], [], PATIENCE)[0]
+            os.close(self._first_ends)
+
+
+class LogLines:
+    """The lines of a log as they are written."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines = lines
+
+    def wait(self, text: str) -> None:
+        """Wait for a line that contains a text."""
+        passed = []
+        for line in self._lines:
+            passed.append(line)
+            if text in line:
+                return
+        raise AssertionError(f"no line with {text!r} in {passed}")

@@ -1,0 +1,113 @@
+"""A broker that `make` installs into .run, and the extras that the first commands of pages add."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.source_tree import ROOT, copy_sources
+
+pytestmark = pytest.mark.long
+#: Flags for free ports, and no data on disk.
+FLAGS: Final = (
+    *("--data-dir", ":memory:", "--amqp-port", "0", "--mqtt-port", "0"),
+    *("--http-port", "0", "--metrics-port", "0"),
+)
+PATIENCE: Final = 600.0
+
+
+def page(name: str) -> str:
+    """Return the text of a page of the documentation."""
+    return (ROOT / "docs" / f"{name}.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the broker, uncompiled, into .run of a copy of the sources."""
+    tree = tmp_path_factory.mktemp("installed") / "tree"
+    copy_sources(tree)
+    run(tree, "make", ".run/installed", TRELLIS_PURE="1", PYTHON=sys.executable)
+    return tree
+
+
+def run(tree: Path, *words: str, **variables: str) -> str:
+    """Run a command in the copy of the sources, check that it succeeds, and return its output."""
+    done = start(tree, *words, **variables)
+    out, _ = done.communicate(timeout=PATIENCE)
+    assert done.returncode == 0, (words, out[-3000:])
+    return out
+
+
+def start(tree: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
+    """Start a command in the copy of the sources, without the modules of the tests' own copy."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.Popen(
+        words,
+        cwd=tree,
+        env=kept | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def expect_extra(tree: Path, name: str, extra: str, *flags: str) -> None:
+    """Check that a broker with these flags starts only after the page's command for the extra."""
+    serve = (".run/bin/trellis", "serve", *FLAGS, *flags)
+    refused = start(tree, *serve)
+    out, _ = refused.communicate(timeout=PATIENCE)
+    assert refused.returncode == 2 and f"pip install 'trellis-broker[{extra}]'" in out, out
+    first = re.search(rf"^ *(\.run/bin/pip install 'trellis-broker\[{extra}\]')", page(name), re.M)
+    assert first is not None
+    run(tree, *shlex.split(first[1]))
+    broker = start(tree, *serve)
+    assert broker.stdout is not None
+    lines = []
+    for line in broker.stdout:
+        lines.append(line)
+        if line.startswith("ready "):
+            break
+    else:
+        raise AssertionError("".join(lines))
+    broker.terminate()
+    broker.communicate(timeout=PATIENCE)
+    assert broker.returncode == 0
+
+
+def test_the_extra_for_opentelemetry(tree: Path) -> None:
+    serve = re.search(r"^    trellis serve (.*)$", page("opentelemetry"), re.MULTILINE)
+    assert serve is not None
+    expect_extra(tree, "opentelemetry", "otel", *shlex.split(serve[1]))
+
+
+def test_the_extra_for_plugins_of_amqtt(tree: Path, tmp_path: Path) -> None:
+    text = re.findall(r"^```toml\n(.*?)^```", page("amqtt-plugins"), re.MULTILINE | re.DOTALL)[0]
+    passwords = tmp_path / "passwords"
+    passwords.write_text("")
+    settings = tmp_path / "broker.toml"
+    settings.write_text(text.replace("/etc/trellis/passwords", str(passwords)))
+    expect_extra(tree, "amqtt-plugins", "amqtt", "--config", str(settings))
+
+
+def test_the_first_commands_of_the_page_about_tests(tree: Path, tmp_path: Path) -> None:
+    """Check that pytest finds the fixtures in an environment with the wheel, without an option."""
+    first = re.search(
+        r"^    pip install dist/(trellis_broker-[\d.]+)-\S+ (pytest)\b.*\n    (pytest)$",
+        page("testing"),
+        re.MULTILINE,
+    )
+    assert first is not None
+    (wheel,) = (tree / "dist").glob(f"{first[1]}-*.whl")
+    run(tree, ".run/bin/pip", "install", str(wheel), first[2], "pika")
+    example = re.search(r"^## pika\n\n```python\n(.*?)^```", page("testing"), re.M | re.S)
+    assert example is not None
+    (tmp_path / "test_it.py").write_text(example[1])
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    assert "1 passed" in run(tmp_path, str(tree / ".run/bin" / first[3]))
