@@ -24,6 +24,7 @@ Reading order:
     description the description of a node in its claims: addresses, settings, topic
     report      the report of a node: its state, and the offset from which it would read
     adoption    a data directory becomes the beginning of a replicated log
+    read_sizes  the size of the log, as a follower has read it
     trimming    the list of the nodes, and which part of the log all of them have
     figures     the figures of a node for the metrics
     memory      a replicated log in memory

@@ -42,13 +42,17 @@ class ReplicaFull(Exception):
 
 
 class LogTrimmed(ReplicationError):
-    """Raised if the records to read were trimmed. The log now begins at the offset `low`."""
+    """Raised if the records to read, from `offset` on, were trimmed.
+
+    The log now begins at the offset `low`.
+    """
 
     def __init__(self, low: int, offset: int) -> None:
         super().__init__(
             f"cannot read offset {offset}: the log now begins at offset {low}; {REMEDY}"
         )
         self.low = low
+        self.offset = offset
 
 
 class Fenced(ReplicationError):

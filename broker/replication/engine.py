@@ -45,6 +45,19 @@ class ReplicatedLog(Protocol):
         Raises ReplicationError if the log has another identity.
         """
 
+    @property
+    def refusal(self) -> str:
+        """Why no batch may be appended, because the log could lose it; "" if batches may be.
+
+        Any thread may read this property.
+        """
+
+    def check(self) -> None:
+        """Check whether the log can lose records (`refusal`), if a check is due.
+
+        Raises LogUnreachable.
+        """
+
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset once the log has committed it.
 

@@ -29,7 +29,7 @@ class ClusterFigures:
     append_seconds: float = 0.0
     #: The offset up to which this node trimmed the log as the owner; -1 if it has not.
     trimmed: int = -1
-    #: Size in bytes of the batches that this node appended as the owner, and that are in the log.
+    #: Size in bytes of the batches in the log, as the owner counts them; 0 on a standby.
     log_bytes: int = 0
     #: Number of listed nodes, for which the log is kept, and of nodes that were struck from the
     #: list; 0 on a standby.

@@ -27,6 +27,7 @@ from broker.replication.contract import (
 )
 from broker.replication.formats import FORMATS, Formats
 from broker.replication.judge import Judge
+from broker.replication.read_sizes import ReadSizes
 from broker.replication.records import BatchChunk, Claim, ClusterState, Mark, decode
 
 #: Seconds before the next attempt to apply a batch for which the disk was full.
@@ -50,6 +51,8 @@ class Follower:
         #: The writer's wall clock in the last record that counts, in ms of Unix time.
         self.last_wall = 0
         self._assembly = BatchAssembly()
+        #: The sizes of the batches that this follower has read.
+        self.sizes = ReadSizes(self.next)
 
     def take(self, span: LogSpan, until: int | None = None) -> Steps[bool]:
         """Judge the records of a span, and apply each batch that they complete.
@@ -75,12 +78,15 @@ class Follower:
                 self.last_wall = record.wall
                 batch: ReceivedBatch | None = None
                 if isinstance(record, BatchChunk):
+                    self.sizes.add(len(record.payload))
                     batch = self._assembly.add(offset, record, before)
                     if batch is not None:
                         self.judge.completed(batch.number, batch.position, batch.offset)
                 elif isinstance(record, Claim):
                     self._assembly.discard()
                     self.formats.check(self.judge.state.format, f"the log from offset {offset} on")
+                elif isinstance(record, Mark):
+                    self.sizes.mark(offset)
                 if batch is not None or isinstance(record, Claim | Mark):
                     yield from self._apply(Apply(batch, self.judge.state))
             self.next = offset + 1
@@ -124,6 +130,7 @@ class Follower:
         self.judge = Judge.at_mark(offset, record)
         self.formats.check(self.judge.state.format, f"the log from offset {offset} on")
         self.next, self.is_verified, self._last_record = offset + 1, True, data
+        self.sizes.mark(offset)
         yield from self._apply(Apply(None, self.judge.state))
 
     def _apply(self, step: Apply) -> Steps[None]:

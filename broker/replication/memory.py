@@ -57,6 +57,14 @@ class MemoryNodeLog:
     def expect(self, identity: str) -> None:
         """Do nothing: a log in memory accepts every identity."""
 
+    @property
+    def refusal(self) -> str:
+        """Return "": a log in memory loses no records."""
+        return ""
+
+    def check(self) -> None:
+        """Do nothing: a log in memory loses no records."""
+
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset."""
         return self._log.append(data)

@@ -162,15 +162,29 @@ class Standby:
             if not follower.is_verified:
                 span = yield Read(self.state.last)
         except LogTrimmed as trimmed:
-            span = yield Read(trimmed.low)
-            if span.records:
-                yield from follower.begin_at_mark(trimmed, span.records[0])
-            elif self._stays_empty():
-                raise
+            span = yield from self._read_trimmed(trimmed)
         else:
             self._empty_since = None
         self._heard = self._clock()
         return span
+
+    def _read_trimmed(self, trimmed: LogTrimmed) -> Steps[LogSpan]:
+        """Read the first records of a log that was trimmed; begin at its first record, a mark.
+
+        The owner may trim the log again before each of these reads. Raises LogTrimmed if this node
+        lacks batches before the mark, or if the log stays empty.
+        """
+        while True:
+            try:
+                span: LogSpan = yield Read(trimmed.low)
+            except LogTrimmed as again:
+                trimmed = LogTrimmed(again.low, trimmed.offset)
+                continue
+            if span.records:
+                yield from self.follower.begin_at_mark(trimmed, span.records[0])
+            elif self._stays_empty():
+                raise trimmed
+            return span
 
     def _stays_empty(self) -> bool:
         """True if a trimmed log has had no record for a time: it does not even have a mark."""

@@ -30,6 +30,10 @@ class NodeList:
     #: Identity of the replicated log (`ReplicatedLog.identity`) of this list; "" in the list of an
     #: earlier version. A log that was begun anew (`trellis cluster adopt`) has other nodes.
     log: str = ""
+    #: Size in bytes of the batches between the offsets `begin` and `mark`, where `begin` was the
+    #: first offset of the log. A new owner may not have read these batches.
+    size: int = 0
+    begin: int = -1
 
     def of_log(self, identity: str) -> NodeList:
         """Return this list if it belongs to the log with this identity; otherwise an empty list.
@@ -48,6 +52,8 @@ class NodeList:
             "struck": dict(sorted(self.struck.items())),
             "mark": self.mark,
             "log": self.log,
+            "size": self.size,
+            "begin": self.begin,
         }
 
     @staticmethod
@@ -58,7 +64,7 @@ class NodeList:
         """
         document = value if isinstance(value, dict) else {}
         listed, struck, mark = document.get("listed"), document.get("struck"), document.get("mark")
-        log = document.get("log")
+        log, size, begin = document.get("log"), document.get("size"), document.get("begin")
         return NodeList(
             frozenset(name for name in listed if isinstance(name, str))
             if isinstance(listed, list)
@@ -68,6 +74,8 @@ class NodeList:
             else {},
             mark if isinstance(mark, int) else -1,
             log if isinstance(log, str) else "",
+            size if isinstance(size, int) else 0,
+            begin if isinstance(begin, int) else -1,
         )
 
     def after(self, reports: Mapping[str, NodeReport], low: int) -> NodeList:

@@ -8,6 +8,7 @@ from mypy_extensions import i64, mypyc_attr
 from broker.store.batch_records import Records
 from broker.store.catalog import Catalog, CatalogUnwritten
 from broker.store.contract import Ticket, WriteBatch
+from broker.store.disk import StoreError
 from broker.store.entries import (
     StoreEntry,
     Undefined,
@@ -17,9 +18,18 @@ from broker.store.segments import SegmentLog
 from broker.store.stream_contract import ShippedRows
 
 
+class ShippingRefused(StoreError):
+    """Raised if a batch must not be appended to the replicated log now, because the log could lose
+    it. The write of the batch may be repeated.
+    """
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BatchShipping:
     """Appends batches to a replicated log. Only the owner of a cluster's log has such an object."""
+
+    def require_safe_log(self) -> None:
+        """Raise ShippingRefused if the log could lose a batch that is appended now."""
 
     def ship(self, batch: DurableBatch) -> bytes:
         """Append a batch to the replicated log. Return the node's state after the batch.
@@ -43,8 +53,8 @@ class BatchShipping:
 class DurableBatch(WriteBatch):
     """Records for the log and changes for the catalog, which are made durable together.
 
-    `write` may be repeated after WriteFailed or CatalogUnwritten. After any other StoreError the
-    store is stopped.
+    `write` may be repeated after WriteFailed, CatalogUnwritten or ShippingRefused. After any other
+    StoreError the store is stopped.
     """
 
     def __init__(
@@ -86,6 +96,7 @@ class DurableBatch(WriteBatch):
 
     def write(self) -> None:
         if self.shipping is not None and not self.replica_state:
+            self.shipping.require_safe_log()
             self.records.complete(self._log.seed)
             self.rows = [rows for share in self.stream_writes for rows in share.prepare()]
             self.replica_state = self.shipping.ship(self)

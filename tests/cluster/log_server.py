@@ -96,6 +96,11 @@ class SocketLog:
         self._lock = threading.Lock()
 
     identity = "memory"
+    #: Why no batch may be appended (`ReplicatedLog.refusal`).
+    refusal = ""
+
+    def check(self) -> None:
+        """Do nothing: this log loses no records."""
 
     def expect(self, identity: str) -> None:
         assert identity in ("", self.identity)

@@ -134,9 +134,15 @@ def start(
 
 
 def node_on_kafka(
-    cluster: ClusterSettings, directory: Path, more: dict[str, str] | None = None
+    cluster: ClusterSettings,
+    directory: Path,
+    more: dict[str, str] | None = None,
+    program: str = "trellis",
 ) -> NodeProcess:
-    """Start `trellis serve` as a node whose log is on Kafka; `more` has further flags by name."""
+    """Start `trellis serve` as a node whose log is on Kafka; `more` has further flags by name.
+
+    `program` is the module to run in place of `trellis`.
+    """
     flags = {
         "config": os.devnull,
         "data-dir": str(directory),
@@ -151,7 +157,7 @@ def node_on_kafka(
         **(more or {}),
     }
     given = [word for name, value in flags.items() for word in (f"--{name}", value)]
-    return NodeProcess(directory, "trellis", "serve", *given)
+    return NodeProcess(directory, program, "serve", *given)
 
 
 def started(nodes: list[NodeProcess], node: NodeProcess, state: str) -> NodeProcess:

@@ -113,7 +113,7 @@ def test_unsafe_topic_is_named_when_a_node_connects(
 ) -> None:
     cluster = replace(cluster_on(kfake.servers, name), unsafe=True)
     new_topic(cluster, {**SAFE, **settings}, replicas=replicas)
-    warnings = open_log(cluster, "one").unsafe
+    warnings = [finding.text for finding in open_log(cluster, "one").findings]
     assert [text for text in texts if not any(text in line for line in warnings)] == []
     assert len(warnings) == len(texts), warnings
 
@@ -148,7 +148,8 @@ def test_topic_that_can_lose_confirmed_messages_is_refused(
     assert line.startswith(f"topic 'trellis-{name}' can lose confirmed messages: {text}")
     assert line.endswith("; only for a trial, set cluster.unsafe to true on all nodes")
     assert "\n" not in line
-    assert any(text in warning for warning in open_log(replace(cluster, unsafe=True), "one").unsafe)
+    accepted = open_log(replace(cluster, unsafe=True), "one").findings
+    assert any(text in finding.text for finding in accepted)
 
 
 def test_settings_that_a_hosted_kafka_does_not_show_are_not_refused() -> None:

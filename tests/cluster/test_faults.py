@@ -208,6 +208,17 @@ def test_log_that_stays_shorter_than_the_directory_is_refused(
     assert log.read(1) == LogSpan([], 1)
 
 
+def test_reader_of_trimmed_records_gets_the_first_records_of_the_log(
+    kfake: Kfake, name: str, open_log: OpenLog
+) -> None:
+    log = open_log(created(cluster_on(kfake.servers, name)), "one")
+    for data in (b"a", b"b", b"c"):
+        log.append(data)
+    log.trim(1)
+    assert log.read_present(0).records == [(1, b"b"), (2, b"c")]
+    assert log.read_present(2).records == [(2, b"c")]
+
+
 def test_topic_with_several_partitions_is_refused(kfake: Kfake, name: str) -> None:
     cluster = cluster_on(kfake.servers, name)
     new_topic(cluster, {}, partitions=2)

@@ -8,11 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.replication.contract import LogUnreachable
-from broker.replication.records import MARK, decode
+from broker.replication.engine import carry_out
+from broker.replication.follower import Follower
+from broker.replication.read_sizes import ReadSizes
+from broker.replication.records import MARK, BatchChunk, ClusterState, decode
 from broker.replication.report import NodeReport
 from broker.replication.trimming import NodeList
 from tests.cluster.test_ownership import QUEUE, Owner, stored
@@ -38,7 +44,7 @@ class Nodes:
 class Cluster:
     """An active node, its retention of the log, and the reports of the other nodes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, read: ReadSizes | None = None) -> None:
         self.owner, self.nodes = Owner(path), Nodes()
         self.log = self.owner.log
         ownership = self.owner.ownership
@@ -51,6 +57,7 @@ class Cluster:
             self.owner.clock,
             lambda: ownership.shipped,
             ownership._mark,
+            read or ReadSizes(0),
         )
         self.report("owner", 0)
 
@@ -201,6 +208,90 @@ def test_node_that_is_too_far_behind_is_struck_and_listed_again_once_it_is_seede
     assert caplog.text.count("cluster_node_struck") == 1
 
 
+class Reader:
+    """A standby that reads the log of a Cluster, and may start again from its state."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._log = cluster.log
+        self.follower = Follower(ClusterState("broker"))
+
+    def read(self) -> None:
+        """Read the log up to its end."""
+        while self.follower.next < self._log.records.tip:
+            span = self._log.read(self.follower.next - (not self.follower.is_verified))
+            carry_out(self.follower.take(span), self._log, lambda step: None, lambda seconds: None)
+
+    def restart(self) -> None:
+        """Begin anew after the last record that was read."""
+        self.follower = Follower(self.follower.judge.state)
+
+    def size(self, nodes: NodeList, low: int) -> int:
+        """Return the size of the log, as this node knows it when it becomes the owner."""
+        return self.follower.sizes.of_log(low, nodes)
+
+
+def size_from(cluster: Cluster, offset: int) -> int:
+    """Return the size of the payloads that the log has from an offset on."""
+    records = [decode(data) for _, data in cluster.log.records.read(offset, 100_000).records]
+    return sum(len(one.payload) for one in records if isinstance(one, BatchChunk))
+
+
+@given(st.lists(st.sampled_from(("write", "look", "owner", "all", "restart")), max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_new_owner_knows_the_size_of_the_log(steps: list[str]) -> None:
+    with TemporaryDirectory() as directory:
+        cluster = Cluster(Path(directory) / "owner")
+        cluster.owner.write(QUEUE)
+        reader, started = Reader(cluster), 0
+        reader.read()
+        cluster.report("standby", 0)
+        for step in steps:
+            if step == "write":
+                cluster.write(len(steps))
+            elif step == "look":
+                cluster.retention.look()
+            elif step == "owner":
+                cluster.report("owner")
+            elif step == "all":
+                cluster.report("owner")
+                cluster.report("standby")
+            reader.read()
+            if step == "restart":
+                reader.restart()
+                started = reader.follower.next
+        known = reader.size(cluster.nodes.durable, cluster.low)
+        actual = size_from(cluster, cluster.low)
+        if started <= cluster.low:
+            assert known == actual
+        else:
+            # Only batches between the last stored mark and the start of the node may be missing.
+            stored = cluster.nodes.durable.begin == cluster.low
+            missing = cluster.nodes.durable.mark if stored else cluster.low
+            least = actual - size_from(cluster, missing) + size_from(cluster, started)
+            assert min(least, actual) <= known <= actual
+
+
+def test_new_owner_counts_the_batches_of_earlier_owners(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    read = ReadSizes(0)
+    read.add(LIMITS.most + 1)
+    cluster = Cluster(tmp_path / "owner", read)
+    cluster.owner.write(QUEUE)
+    cluster.report("standby", 1)
+    cluster.retention.look()
+    assert cluster.retention.size > LIMITS.most and cluster.marks() == []
+    cluster.report("owner")
+    cluster.retention.look()  # The log is too large, so a mark is due at once.
+    cluster.report("owner")
+    assert len(cluster.marks()) == 1
+    assert cluster.listed() == ({"owner"}, {"standby": 1})
+    cluster.retention.look()
+    assert cluster.low == cluster.marks()[-1]
+    assert cluster.retention.size < LIMITS.most
+    assert caplog.text.count("cluster_node_struck") == 1
+
+
 def test_owner_is_never_struck(cluster: Cluster) -> None:
     cluster.report("owner", 1)
     cluster.report("standby")
@@ -242,6 +333,6 @@ def test_trimming_goes_on_after_the_log_was_unreachable(
 def test_value_that_is_no_list_of_nodes_is_an_empty_list(
     change: Callable[[object], object],
 ) -> None:
-    nodes = NodeList(frozenset({"a", "b"}), {"c": 3}, 7)
+    nodes = NodeList(frozenset({"a", "b"}), {"c": 3}, 7, "log", 900, 5)
     assert NodeList.from_value(nodes.value()) == nodes
     assert NodeList.from_value(change(nodes.value())) == NodeList()

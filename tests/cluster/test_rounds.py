@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.rounds.kinds import KINDS
-from tests.cluster.rounds.record import Figures, add, read, table
+from tests.cluster.rounds.record import Figures, add, pauses, read, table
 from tests.cluster.rounds.run import run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,8 +39,25 @@ def test_documentation_shows_the_record() -> None:
     assert shown == table(read(ROOT / "tests" / "cluster" / "rounds" / "record.json"))
 
 
-def test_record_adds_up_the_figures_of_several_runs(tmp_path: Path) -> None:
+def test_documentation_shows_the_record_of_pauses() -> None:
+    """The second table in docs/high-availability.md must show the pauses of record.json, too."""
+    page = (ROOT / "docs" / "high-availability.md").read_text()
+    shown = page.partition("<!-- record of pauses -->\n\n")[2].partition("\n\n<!-- end")[0]
+    assert shown == pauses(read(ROOT / "tests" / "cluster" / "rounds" / "record.json"))
 
+
+def test_record_tells_short_pauses_of_kafka_from_long_ones(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    add(path, "kafka-leader", Figures(2, pauses=[(1.8, 1.79, 0, 0), (1.8, 1.8, 1, 3)]))
+    add(path, "kafka-leader", Figures(1, pauses=[(1.8, 4.0, 1, 2)]))
+    add(path, "kill-active", Figures(1))
+    assert pauses(read(path)).splitlines()[2:] == [
+        "| kafka-leader | below 1.8 s | 1 | 0 | 0 | 1.79 |",
+        "| kafka-leader | 1.8 s or longer | 2 | 2 | 5 | 4.00 |",
+    ]
+
+
+def test_record_adds_up_the_figures_of_several_runs(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     gaps = [float(number) for number in range(1, 21)]
     add(path, "kill", Figures(20, 19, 1_000, gaps=gaps))

@@ -13,6 +13,11 @@ class ThreadedLog:
     """A `ReplicatedLog` that all nodes of a test share. After `stand_still`, all calls wait."""
 
     identity = "memory"
+    #: Why no batch may be appended (`ReplicatedLog.refusal`).
+    refusal = ""
+
+    def check(self) -> None:
+        """Do nothing: this log loses no records."""
 
     def __init__(self) -> None:
         self.records = MemoryLog()

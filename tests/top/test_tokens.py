@@ -264,8 +264,9 @@ async def test_a_connection_ends_with_its_token_unless_a_new_one_comes(
     start: Start, keys: Path
 ) -> None:
     running = await start_with(start, keys)
-    # The token has expired, but is accepted for 1 s more, because the leeway is 10 s.
-    soon = int(time.time()) - 9
+    # The token has expired, but is accepted for 2 s to 3 s more, because the leeway is 10 s. Within
+    # this time, three clients must log in, also on a busy machine.
+    soon = int(time.time()) - 7
     ends, stays = (
         await running.amqp("ann", token(exp=soon)),
         await running.amqp("ann", token(exp=soon)),

@@ -152,6 +152,7 @@ def show_status(arguments: argparse.Namespace) -> int:
     """Print the topic and the nodes of the cluster."""
     cluster = cluster_settings(arguments)
     from trellis.cluster import status
+    from trellis.cluster.topic_safety import mending_command
 
     try:
         cluster_status = status.status(cluster)
@@ -166,7 +167,11 @@ def show_status(arguments: argparse.Namespace) -> int:
             "replicas": cluster_status.facts.replicas,
             "replicas_in_sync": cluster_status.facts.in_sync,
             "format": cluster_status.format,
-            "unsafe": cluster_status.unsafe,
+            "unsafe": [finding.text for finding in cluster_status.findings if finding.loses],
+            "findings": [
+                {"text": finding.text, "mend": mending_command(cluster, finding)}
+                for finding in cluster_status.findings
+            ],
             "nodes": cluster_status.rows,
         }
         print_json(document)
@@ -177,8 +182,14 @@ def show_status(arguments: argparse.Namespace) -> int:
         f"{cluster_status.facts.replicas} replicas in sync; batches have format "
         f"{cluster_status.format or 'unknown'}"
     )
-    for text in cluster_status.unsafe:
-        print(f"unsafe: the topic can lose confirmed messages: {text}")
+    for finding in cluster_status.findings:
+        risk = "the topic can lose confirmed messages: " if finding.loses else "topic: "
+        blocked = " (nodes confirm nothing until it is mended)"
+        is_refused = finding.loses and not cluster.unsafe
+        print(f"unsafe: {risk}{finding.text}{blocked if is_refused else ''}")
+        command = mending_command(cluster, finding)
+        if command:
+            print(f"  mend it: {command}")
     columns = (
         *("node", "state", "host", "version", "formats"),
         *("batches_behind", "seconds_behind", "clock_ms", "seen_s", "must_be_seeded"),

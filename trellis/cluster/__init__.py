@@ -25,6 +25,7 @@ names Kafka servers. Reading order:
     client_errors    error texts
     topic            the topic: its id, settings, trimming; the offsets that nodes report
     topic_safety     properties of the topic that are unsafe
+    topic_watch      checks these properties again while a node runs
     appender         appends records, each at most once
     reader           reads records, and asks for the tip: the offset of the next record
     kafka_log        `KafkaLog`, the log as the nodes of a broker use it

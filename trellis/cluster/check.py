@@ -118,7 +118,7 @@ def _of_records(cluster: ClusterSettings) -> Iterator[str]:
         log.connect(usable=False)
         low, tip = log.bounds()
         for begin in sorted({low, max(low, tip - SAMPLE)}):
-            for offset, data in log.read(begin).records[:SAMPLE]:
+            for offset, data in log.read_present(begin).records[:SAMPLE]:
                 problem = _foreign(data, cluster.name)
                 if problem:
                     advice = "set cluster.topic to another topic"

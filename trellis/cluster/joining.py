@@ -6,6 +6,7 @@ from broker.replication.engine import ReplicatedLog
 from trellis import logs
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.membership import Membership
+from trellis.cluster.topic_safety import mending_command
 from trellis.settings import Settings
 
 
@@ -30,8 +31,13 @@ def membership_from_settings(settings: Settings) -> Membership:
                 note="cluster.unsafe is true: this node accepts a topic that can lose confirmed "
                 "messages; set it to false, unless this is a trial",
             )
-        for finding in log.unsafe:
-            logs.warning("cluster_unsafe", topic=cluster.log_topic, finding=finding)
+        for finding in log.findings:
+            logs.warning(
+                "cluster_unsafe",
+                topic=cluster.log_topic,
+                finding=finding.text,
+                mend=mending_command(cluster, finding),
+            )
         return log, log.chunk_size
 
     return Membership(cluster.name, cluster.timing, open_log)

@@ -15,7 +15,8 @@ from trellis.cluster.client_errors import LogBehind, LogShorter, TopicAbsent, To
 from trellis.cluster.client_options import MESSAGE_OVERHEAD
 from trellis.cluster.reader import KafkaReader
 from trellis.cluster.topic import KafkaTopic, TopicFacts
-from trellis.cluster.topic_safety import refuse_lossy, refuse_unusable, topic_findings
+from trellis.cluster.topic_safety import TopicFinding, refuse_lossy, refuse_unusable, topic_findings
+from trellis.cluster.topic_watch import TopicWatch
 from trellis.settings.cluster import ClusterSettings
 
 #: A node that reads the log checks the id of the topic at this interval, in seconds.
@@ -35,11 +36,13 @@ class KafkaLog:
         self._group = group_name(cluster, node)
         #: Kafka's id of the topic; "" before `connect`.
         self.topic_id = ""
-        #: The properties of the topic that are unsafe for the log, as texts (topic_safety.py).
-        self.unsafe: list[str] = []
+        #: The properties of the topic that are unsafe for the log, when this node connected.
+        self.findings: list[TopicFinding] = []
         #: The largest payload of a chunk that the topic accepts, in bytes.
         self.chunk_size = CHUNK_SIZE
         self._checked = 0.0
+        #: Checks the topic's properties while the node runs; None before `connect`.
+        self._watch: TopicWatch | None = None
         try:
             self._topic = KafkaTopic(cluster)
             self._reader = KafkaReader(cluster, self._group, self._topic)
@@ -59,12 +62,12 @@ class KafkaLog:
         self.topic_id = topic_id
         facts = self._check_topic()
         settings = self._topic.settings()
-        findings = topic_findings(facts, settings)
+        self.findings = findings = topic_findings(facts, settings)
         if usable:
             refuse_unusable(self._cluster.log_topic, settings)
             if not self._cluster.unsafe:
                 refuse_lossy(self._cluster.log_topic, findings)
-        self.unsafe = [finding.text for finding in findings]
+        self._watch = TopicWatch(self._topic, self._cluster, findings)
         accepted = int(settings.get("max.message.bytes", CHUNK_SIZE))
         self.chunk_size = max(1, min(CHUNK_SIZE, accepted - MESSAGE_OVERHEAD))
 
@@ -80,6 +83,16 @@ class KafkaLog:
         """
         if identity and identity != self.topic_id:
             raise self._replaced(self.topic_id, identity)
+
+    @property
+    def refusal(self) -> str:
+        """Why no batch may be appended: the topic can lose it; "" if batches may be appended."""
+        return "" if self._watch is None else self._watch.refusal
+
+    def check(self) -> None:
+        """Check the properties of the topic again, if a check is due. Raises LogUnreachable."""
+        if self._watch is not None:
+            self._watch.look()
 
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset once the log has committed it.
@@ -103,6 +116,17 @@ class KafkaLog:
         except (LogBehind, LogShorter, LogTrimmed, TopicAbsent):
             self._check_topic()  # The topic may have been created again.
             raise
+
+    def read_present(self, offset: int) -> LogSpan:
+        """Return the records from an offset on; if they were trimmed, from the first record on.
+
+        Raises LogUnreachable, ReplicationError.
+        """
+        while True:
+            try:
+                return self.read(offset)
+            except LogTrimmed as trimmed:
+                offset = trimmed.low
 
     def bounds(self) -> tuple[int, int]:
         """Return the offset of the first record of the log, and its tip. Raises LogUnreachable."""

@@ -177,7 +177,8 @@ class Membership:
             )
 
         nodes = ListedNodes(broker, call_soon, ownership.log.identity)
-        ownership.keep(report, self.description.node, limits, nodes)
+        read = following.standby.follower.sizes
+        ownership.keep(report, self.description.node, limits, nodes, read)
 
     def successor(self, wanted: str = "", has_all: bool = False) -> tuple[str, NodeReport]:
         """Return the name and the report of the standby to hand the log over to. May block.

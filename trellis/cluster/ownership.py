@@ -27,8 +27,9 @@ from broker.replication.contract import CHUNK_SIZE, Apply, Result, Steps
 from broker.replication.engine import ReplicatedLog, carry_out
 from broker.replication.formats import FORMATS, Formats
 from broker.replication.owner import LogOwner
+from broker.replication.read_sizes import ReadSizes
 from broker.replication.report import NodeReport
-from broker.store.durable_batch import BatchShipping, DurableBatch
+from broker.store.durable_batch import BatchShipping, DurableBatch, ShippingRefused
 from trellis import logs
 from trellis.cluster.clock import boot_seconds
 from trellis.cluster.disk_watch import DiskWatch
@@ -109,6 +110,10 @@ class Ownership(BatchShipping):
 
     # -- in the writer's thread
 
+    def require_safe_log(self) -> None:
+        if self.log.refusal:
+            raise ShippingRefused(self.log.refusal)
+
     def ship(self, batch: DurableBatch) -> bytes:
         """Append a batch to the log; return the encoded state of the log after the batch.
 
@@ -139,16 +144,26 @@ class Ownership(BatchShipping):
         node: str,
         limits: Retention,
         nodes: NodeListStore,
+        read: ReadSizes,
     ) -> None:
         """Begin to report this node, and to trim the log within `limits`.
 
         Trimming removes the oldest records of the log. `report` returns the report of this node,
-        whose name is `node`. `nodes` is the list of all nodes for which the log is kept.
+        whose name is `node`. `nodes` is the list of all nodes for which the log is kept. `read` has
+        the sizes of the batches that this node has read as a standby.
         """
         self._reporting = Reporting(self.log, report, _note_name_taken)
         self._reporting.start()
         self.retention = LogRetention(
-            node, self.owner, self.log, limits, nodes, self._clock, lambda: self.shipped, self._mark
+            node,
+            self.owner,
+            self.log,
+            limits,
+            nodes,
+            self._clock,
+            lambda: self.shipped,
+            self._mark,
+            read,
         )
         self.retention.upgrade = FormatUpgrade(
             node, self.owner, self.formats.newest, self._raise_format

@@ -1,5 +1,7 @@
 """A thread that reports the state of this node to the cluster again and again.
 
+The thread also checks again and again whether the log can lose records (topic_watch.py).
+
 The thread that follows the log sends no reports: Kafka may answer a report late, and the thread
 would then read the log late.
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -61,6 +64,8 @@ class Reporting:
     def _run(self) -> None:
         while not self._stopped.is_set():
             self.report()
+            with suppress(LogUnreachable):
+                self._log.check()
             self._stopped.wait(REPORT_SECONDS)
 
     def report(self) -> None:

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from broker.replication.contract import LogUnreachable
 from broker.replication.engine import ReplicatedLog
 from broker.replication.owner import LogOwner
+from broker.replication.read_sizes import ReadSizes
 from broker.replication.report import NodeReport
 from broker.replication.trimming import NodeList
 from trellis import logs
@@ -65,7 +66,8 @@ class LogRetention:
     """The owner's thread that appends marks to the log, and removes the records before a mark.
 
     `shipped` returns the total size in bytes of all batches that this owner has appended. `mark`
-    appends a mark: a record at which a reader may begin to read the log.
+    appends a mark: a record at which a reader may begin to read the log. `read` has the sizes of
+    the batches that this node has read as a standby.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class LogRetention:
         clock: Callable[[], float],
         shipped: Callable[[], int],
         mark: Callable[[], None],
+        read: ReadSizes,
     ) -> None:
         self._node = node
         self._owner = owner
@@ -92,8 +95,10 @@ class LogRetention:
         #: For each mark that the log still has, by offset: the value of `shipped` when the mark was
         #: appended.
         self._sizes: dict[int, int] = {}
-        #: The value of `shipped` at the first record of this owner that is still in the log.
-        self._trimmed_bytes = 0
+        self._read = read
+        #: The value that `shipped` would have had at the first record of the log. It is negative if
+        #: the log has batches of earlier owners; None before the first look.
+        self._begin_bytes: int | None = None
         #: The offset up to which this owner has trimmed the log; -1 if it has not trimmed the log.
         self.trimmed = -1
         #: Puts a newer format of batches in force, once all nodes can read it.
@@ -106,8 +111,8 @@ class LogRetention:
 
     @property
     def size(self) -> int:
-        """Size in bytes of the batches of this owner that the log still has."""
-        return self._shipped() - self._trimmed_bytes
+        """Size in bytes of the batches that the log has, also of those of earlier owners."""
+        return self._shipped() - (self._begin_bytes or 0)
 
     @property
     def nodes(self) -> NodeList:
@@ -141,12 +146,16 @@ class LogRetention:
         if self._mark_is_due():
             self._append_mark()
         reports = self._log.reports()
-        known = self._nodes.durable
-        wanted = known.after(reports, self._log.bounds()[0])
-        if self.size > self._limits.most:
+        known, low = self._nodes.durable, self._log.bounds()[0]
+        if self._begin_bytes is None:
+            self._begin_bytes = -self._read.of_log(low, known)
+        wanted = known.after(reports, low)
+        if self.size > self._limits.most and self._owner.marks:
             wanted = self._strike(wanted, reports)
         if self._owner.marks:
-            wanted = replace(wanted, mark=self._owner.marks[-1])
+            mark = self._owner.marks[-1]
+            size = self._sizes[mark] - self._begin_bytes
+            wanted = replace(wanted, mark=mark, size=size, begin=low)
         if wanted != known:
             self._nodes.change(wanted)
         for name, report in reports.items():
@@ -174,6 +183,9 @@ class LogRetention:
         return (
             self._shipped() - self._marked_bytes >= self._limits.bytes * MARK_PART
             or self._clock() - self._marked_at >= self._limits.seconds
+            # The log can only be trimmed to a mark of this owner.
+            or self.size > self._limits.most
+            and not self._owner.marks
         )
 
     def _append_mark(self) -> None:
@@ -188,7 +200,7 @@ class LogRetention:
         The log is no longer kept for the removed (struck) node. If no node lacks records before
         the newest mark, return the list unchanged.
         """
-        newest = self._owner.marks[-1] if self._owner.marks else -1
+        newest = self._owner.marks[-1]
         behind = [
             name
             for name in nodes.listed - {self._node}
@@ -218,6 +230,6 @@ class LogRetention:
             return
         self._log.trim(offset)
         self.trimmed = offset
-        self._trimmed_bytes = self._sizes[offset]
+        self._begin_bytes = self._sizes[offset]
         self._owner.marks = [mark for mark in self._owner.marks if mark >= offset]
         self._sizes = {mark: self._sizes[mark] for mark in self._owner.marks}

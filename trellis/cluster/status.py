@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import trellis
-from broker.replication.contract import LogTrimmed, LogUnreachable
+from broker.replication.contract import LogUnreachable
 from broker.replication.records import ClusterState, ReplicationError, decode
 from broker.replication.report import NodeReport
 from broker.store.disk import StoreError
@@ -17,7 +17,7 @@ from broker.store.opening import CATALOG
 from trellis.cluster.clock import wall_ms
 from trellis.cluster.kafka_log import KafkaLog, group_name, node_reports
 from trellis.cluster.topic import KafkaTopic, TopicFacts
-from trellis.cluster.topic_safety import topic_findings
+from trellis.cluster.topic_safety import TopicFinding, topic_findings
 from trellis.settings.cluster import ClusterSettings
 
 #: Seconds without a report after which a node counts as lost. Nodes report every 5 s.
@@ -40,8 +40,8 @@ class ClusterStatus:
 
     #: The format of batches in force, as the nodes have reported it; 0 before the first report.
     format: int = 0
-    #: Why the log can lose confirmed messages, as texts; empty if it cannot.
-    unsafe: list[str] = field(default_factory=list)
+    #: The properties of the topic that are unsafe.
+    findings: list[TopicFinding] = field(default_factory=list)
 
     @property
     def has_active(self) -> bool:
@@ -53,7 +53,7 @@ def status(cluster: ClusterSettings) -> ClusterStatus:
     """Return the topic and the nodes of a cluster. Raises LogUnreachable, ReplicationError."""
     topic = KafkaTopic(cluster)
     facts, low, tip = topic.facts(), topic.low(), topic.tip()
-    lossy = [finding.text for finding in topic_findings(facts, topic.settings()) if finding.loses]
+    findings = topic_findings(facts, topic.settings())
     reports, now = node_reports(cluster, topic), wall_ms()
     newest = max((report.batch for report in reports.values()), default=0)
     written = _times_of_records({report.offset for report in reports.values()}, cluster)
@@ -69,7 +69,7 @@ def status(cluster: ClusterSettings) -> ClusterStatus:
         for name in sorted(_unreported(reports) - reports.keys())
     ]
     in_force = max((report.format for report in reports.values()), default=0)
-    return ClusterStatus(facts, low, tip, rows, in_force, lossy)
+    return ClusterStatus(facts, low, tip, rows, in_force, findings)
 
 
 def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict[str, object]:
@@ -121,11 +121,7 @@ def _times_of_records(offsets: set[int], cluster: ClusterSettings) -> dict[int, 
         for offset in offsets:
             if offset >= tip:
                 continue
-            try:
-                records = log.read(max(low, offset)).records
-            except LogTrimmed as trimmed:  # The log was trimmed meanwhile.
-                low = trimmed.low
-                records = log.read(low).records
+            records = log.read_present(max(low, offset)).records
             if records:
                 times[offset] = decode(records[0][1]).wall
     finally:

@@ -1,9 +1,10 @@
 """Checks the properties of the Kafka topic that holds the replicated log.
 
 A finding is about an unsafe property. `trellis cluster check` prints the findings, and a node logs
-them when it has connected. A node refuses a topic on which the log cannot work. Unless
-`cluster.unsafe` is true, a node also refuses a topic that can lose confirmed messages. Hosted Kafka
-may not show each setting; a setting that is not shown has no finding.
+them when it has connected, and when they change (topic_watch.py). A node refuses a topic on which
+the log cannot work. Unless `cluster.unsafe` is true, a node also refuses a topic that can lose
+confirmed messages. Hosted Kafka may not show each setting; a setting that is not shown has no
+finding.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 from broker.replication.records import ReplicationError
 from trellis.cluster.client_options import MESSAGE_MAX, MESSAGE_OVERHEAD
 from trellis.cluster.topic import IN_SYNC, REPLICAS, TopicFacts
+from trellis.settings.cluster import ClusterSettings
 
 #: The smallest permitted value of max.message.bytes. With a smaller value, a batch of some MB would
 #: be divided into thousands of records.
@@ -28,6 +30,18 @@ class TopicFinding:
     text: str
     #: True if the log can lose confirmed messages because of the property.
     loses: bool = False
+    #: The setting of the topic that mends it, as NAME=VALUE; "" if no setting of the topic does.
+    mend: str = ""
+
+
+def mending_command(cluster: ClusterSettings, finding: TopicFinding) -> str:
+    """Return the command of Kafka that mends a finding; "" if no setting of the topic does."""
+    if not finding.mend:
+        return ""
+    return (
+        f"kafka-configs.sh --bootstrap-server {cluster.servers} --alter --entity-type topics "
+        f"--entity-name {cluster.log_topic} --add-config {finding.mend}"
+    )
 
 
 def refuse_lossy(name: str, findings: Iterable[TopicFinding]) -> None:
@@ -92,17 +106,20 @@ def _setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[To
             f"min.insync.replicas is {in_sync}, must be {IN_SYNC}: confirmed messages are lost "
             f"with one Kafka node; set it to {IN_SYNC}",
             loses=True,
+            mend=f"min.insync.replicas={IN_SYNC}",
         )
     elif in_sync >= replicas:
         yield TopicFinding(
             f"min.insync.replicas is {in_sync} with {replicas} replicas: each lost Kafka node "
-            f"stops the log; set it to {IN_SYNC}, with {REPLICAS} replicas"
+            f"stops the log; set it to {IN_SYNC}, with {REPLICAS} replicas",
+            mend=f"min.insync.replicas={IN_SYNC}" if replicas > IN_SYNC else "",
         )
     if "compact" in settings.get("cleanup.policy", ""):
         yield TopicFinding(
             f"cleanup.policy is {settings['cleanup.policy']}, must be delete: compaction removes "
             "batches of the log; set it to delete",
             loses=True,
+            mend="cleanup.policy=delete",
         )
     for name in ("retention.ms", "retention.bytes"):
         if settings.get(name, "-1") != "-1":
@@ -110,16 +127,19 @@ def _setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[To
                 f"{name} is {settings[name]}, must be -1: Kafka would remove records that a "
                 "standby still needs; set it to -1, because Trellis trims the log itself",
                 loses=True,
+                mend=f"{name}=-1",
             )
     if settings.get("unclean.leader.election.enable") == "true":
         yield TopicFinding(
             "unclean.leader.election.enable is true, must be false: a Kafka node without all "
             "records may become the leader, and confirmed messages are lost; set it to false",
             loses=True,
+            mend="unclean.leader.election.enable=false",
         )
     accepted = int(settings.get("max.message.bytes", MESSAGE_MAX))
     if accepted < MESSAGE_MAX:
         yield TopicFinding(
             f"max.message.bytes is {accepted}, below the {MESSAGE_MAX} of a whole chunk: large "
-            f"batches need more requests; set it to {MESSAGE_MAX}"
+            f"batches need more requests; set it to {MESSAGE_MAX}",
+            mend=f"max.message.bytes={MESSAGE_MAX}",
         )

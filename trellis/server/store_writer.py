@@ -5,9 +5,10 @@
                +------ entries appended meanwhile: at once -------+
 
 Entries that no client waits for, such as settlements, are written up to LAZY_SECONDS later. A write
-that fails because the disk is full is retried every RETRY_SECONDS, and no message is confirmed
-until a retry succeeds. After any other failure the content of the disk is unknown: the writer calls
-`failed`, and the broker must stop.
+that fails because the disk is full, or because the replicated log of a cluster could lose the
+batch, is retried every RETRY_SECONDS, and no message is confirmed until a retry succeeds. After any
+other failure the content of the disk is unknown: the writer calls `failed`, and the broker must
+stop.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from broker.store.contract import Store, WriteBatch
 from broker.store.disk import DISK_FULL, TRANSIENT, OutOfDescriptors, StoreError, WriteFailed
 from broker.store.dropping import dead_files, dead_size, drop_dead_files
 from broker.store.durable import DurableStore
+from broker.store.durable_batch import ShippingRefused
 from broker.store.segments import SegmentLog
 from trellis import logs
 from trellis.server.disk_reserve import DiskReserve
@@ -233,11 +235,13 @@ class DurableStoreWriter(StoreWriter):
             self._look()
 
     def _handle_failure(self, batch: WriteBatch, error: Exception) -> None:
-        if isinstance(error, CatalogUnwritten) or (
+        is_full = isinstance(error, CatalogUnwritten) or (
             isinstance(error, WriteFailed) and error.errno in TRANSIENT
-        ):
-            self.full_disk_failures += 1
-            self.wrote_much()
+        )
+        if is_full or isinstance(error, ShippingRefused):
+            if is_full:
+                self.full_disk_failures += 1
+                self.wrote_much()
             if not self.blocked_reason:
                 self.blocked_reason = str(error)
                 logs.error(
@@ -246,7 +250,8 @@ class DurableStoreWriter(StoreWriter):
                     note="no message is confirmed until a retry succeeds",
                 )
                 self._idle.set()
-            self._drop_dead_files()
+            if is_full:
+                self._drop_dead_files()
             self._loop.call_later(RETRY_SECONDS, self._write_queue.put, batch)
             return
         self._broken = str(error) or repr(error)

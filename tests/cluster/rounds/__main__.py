@@ -26,6 +26,8 @@ def main() -> int:
     given = parser.parse_args()
     if given.table:
         print(record.table(record.read(given.record)))
+        print()
+        print(record.pauses(record.read(given.record)))
         return 0
     for name in given.kind:
         if name not in KINDS:
@@ -43,6 +45,8 @@ def main() -> int:
         if given.record is not None:
             record.add(given.record, kind, whole[kind])
     print(record.table(whole))
+    print()
+    print(record.pauses(whole))
     return 1 if any(figures.violations for figures in whole.values()) else 0
 
 

@@ -39,6 +39,8 @@ class Checker:
         #: Numbers whose settlement is durable: a later confirm came on the same connection.
         self.settled: set[int] = set()
         self.order_broken = self.settled_back = self.deposed_acts = 0
+        #: Number of AMQP connections that the clients did not close, and that ended nevertheless.
+        self.closed = 0
         #: Times of all confirms.
         self.times: list[float] = []
         #: Time of the first confirm of each session.
@@ -58,6 +60,11 @@ class Checker:
             self.times.append(now)
             self._first.setdefault(session, now)
             self._check_owner(session, sent)
+
+    def connection_closed(self) -> None:
+        """Record that a connection ended that the client had not closed."""
+        with self.lock:
+            self.closed += 1
 
     def answered(self, session: int, sent: float) -> None:
         """Record an answer, other than a confirm, to a request that a session sent at `sent`."""
@@ -98,14 +105,18 @@ class ClientSession(threading.Thread):
     def run(self) -> None:
         """Publish and consume until the node has ended, or `stop` is called."""
         while not self._stopping.is_set() and not self.node.has_ended:
+            is_open = False
             try:
                 with self._connected() as connection:
+                    is_open = True
                     channel = connection.channel()
                     channel.confirm_delivery()
                     channel.queue_declare(QUEUE, durable=True)
                     while not self._stopping.is_set():
                         self._step(channel)
             except (AMQPError, OSError):
+                if is_open:
+                    self._checker.connection_closed()
                 self._stopping.wait(RETRY_SECONDS)
 
     def stop(self) -> None:

@@ -53,6 +53,8 @@ class ExactlyOnce:
         #: Count of receptions of each number, and the numbers whose exchange is complete.
         self.received: Counter[int] = Counter()
         self.complete: set[int] = set()
+        #: Number of MQTT connections that ended, each with its CONNACK.
+        self.closed = 0
         self._sent: dict[int, int] = {}
         self._number = 0
         self._publishing = True
@@ -110,7 +112,9 @@ class ExactlyOnce:
 
     def _serve(self, client: paho.Client) -> None:
         while not self._stopping.is_set():
+            is_open = client.is_connected()
             if client.loop(STEP_SECONDS) != paho.MQTT_ERR_SUCCESS:
+                self.closed += is_open
                 return
             wanted = client is self._publisher and self._publishing and client.is_connected()
             if not self._subscribed.is_set():

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.broker import environment
-from tests.cluster.rounds.world import GaveUp, RoundNode, World
+from tests.cluster.rounds.world import DEFAULT_TIMES, TIMES, GaveUp, RoundNode, Times, World
 from tests.cluster.test_leader_kill import leader_of
 from trellis.app import MISCONFIGURED
 from trellis.cluster.topic import KafkaTopic
@@ -37,11 +37,12 @@ class Kind:
     """A kind of faults.
 
     `log` is the sort of replicated log that these faults need (the argument `log` of `World`).
-    `fault` is the function that causes one fault.
+    `fault` is the function that causes one fault. `times` are silence, lease and beat of the nodes.
     """
 
     log: str
     fault: Fault
+    times: Times = TIMES
 
 
 def pair(world: World) -> tuple[RoundNode, RoundNode]:
@@ -244,6 +245,9 @@ KINDS: dict[str, Kind] = {
     "kafka-leader": Kind("kafka", losing("leader")),
     "kafka-follower": Kind("kafka", losing("follower")),
     "kafka-controller": Kind("kafka", losing("controller")),
+    "kafka-leader-default-times": Kind("kafka", losing("leader"), DEFAULT_TIMES),
+    "kafka-follower-default-times": Kind("kafka", losing("follower"), DEFAULT_TIMES),
+    "kafka-controller-default-times": Kind("kafka", losing("controller"), DEFAULT_TIMES),
     "seed": Kind("kfake", seed),
     "fresh-after-trim": Kind("kfake", fresh),
 }

@@ -42,6 +42,10 @@ class Figures:
     deposed_acts: int = 0
     #: The longest time between two confirms in each round, in seconds.
     gaps: list[float] = field(default_factory=list)
+    #: For each round in which a Kafka node was killed: the time in seconds below which a pause must
+    #: cause no takeover and close no connection; the longest time between two confirms in seconds;
+    #: the number of takeovers; and the number of client connections that ended.
+    pauses: list[tuple[float, float, int, int]] = field(default_factory=list)
 
     def add(self, other: Figures) -> None:
         """Add the figures of further rounds of the same kind to these figures."""
@@ -96,6 +100,28 @@ def table(record: Record) -> str:
     for kind, figures in [*record.items(), ("all", total)]:
         cells = [_cell(getattr(figures, name)) for name in COLUMNS]
         lines.append(f"| {kind} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def pauses(record: Record) -> str:
+    """Return a table in Markdown about the rounds in which a Kafka node was killed.
+
+    The table tells rounds with a short pause, which must cause no takeover and close no connection,
+    from the other rounds.
+    """
+    lines = [
+        "| fault | pause | rounds | takeovers | connections closed | longest pause, s |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for kind, figures in record.items():
+        groups: dict[str, list[tuple[float, int, int]]] = {}
+        for short, gap, takeovers, closed in sorted(figures.pauses):
+            title = f"below {short:g} s" if gap < short else f"{short:g} s or longer"
+            groups.setdefault(title, []).append((gap, takeovers, closed))
+        for title, rounds in groups.items():
+            gaps, takeovers_of, closed_of = zip(*rounds, strict=True)
+            cells = (len(rounds), sum(takeovers_of), sum(closed_of), float(max(gaps)))
+            lines.append(f"| {kind} | {title} | " + " | ".join(map(_cell, cells)) + " |")
     return "\n".join(lines)
 
 

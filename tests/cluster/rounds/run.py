@@ -12,6 +12,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+from broker.replication.owner import ABORT_MARGIN
 from tests.cluster.rounds.kinds import KINDS
 from tests.cluster.rounds.record import Figures
 from tests.cluster.rounds.world import World
@@ -31,18 +32,24 @@ def run(kind: str, rounds: int, seed: int) -> Figures:
     chance = random.Random(seed)
     directory = Path(tempfile.mkdtemp(prefix=f"trellis-rounds-{kind}-"))
     figures = Figures()
-    with _World(directory, KINDS[kind].log, seed) as world:
+    chosen = KINDS[kind]
+    with _World(directory, chosen.log, seed, chosen.times) as world:
         tries = 0
         while figures.rounds < rounds and tries < TRIES * rounds:
             tries += 1
             world.wait_until_ready()
-            began = time.monotonic()
+            began, sessions, closed = time.monotonic(), len(world.sessions), world.closed
             world.pause(chance.uniform(*BEFORE))
-            happened = KINDS[kind].fault(world, chance)
+            happened = chosen.fault(world, chance)
             world.wait_until_ready()
             if happened:
                 figures.rounds += 1
-                figures.gaps.append(round(_longest_gap(world, began), 2))
+                gap = round(_longest_gap(world, began), 2)
+                figures.gaps.append(gap)
+                if chosen.log == "kafka":
+                    short = round(chosen.times[0] + ABORT_MARGIN, 2)
+                    takeovers = len(world.sessions) - sessions
+                    figures.pauses.append((short, gap, takeovers, world.closed - closed))
         world.finish()
         checker, exactly = world.checker, world.exactly
         if checker.lost() or exactly.missing:

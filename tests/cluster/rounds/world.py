@@ -27,10 +27,13 @@ from tests.cluster.programs import KafkaNodes, Kfake
 from tests.cluster.rounds.client import Checker, ClientSession
 from tests.cluster.rounds.exactly import ExactlyOnce
 from trellis.cluster.topic import KafkaTopic
-from trellis.settings.cluster import ClusterSettings
+from trellis.settings.cluster import TIMING, ClusterSettings
 
-#: Silence, lease and beat of the nodes in seconds.
-TIMES = (1.5, 1.0, 0.2)
+#: Silence, lease and beat of a node, in seconds.
+Times = tuple[float, float, float]
+#: The times of the nodes in most rounds, and the default times of a node.
+TIMES: Times = (1.5, 1.0, 0.2)
+DEFAULT_TIMES: Times = (TIMING.silence, TIMING.lease, TIMING.beat)
 #: Longest wait, in seconds, for a state of the cluster.
 PATIENCE = 90.0
 #: Seconds between two checks of the state.
@@ -149,13 +152,14 @@ class RoundNode:
 class World:
     """The nodes `one` and `two`, their log, and their clients."""
 
-    def __init__(self, directory: Path, log: str, seed: int) -> None:
+    def __init__(self, directory: Path, log: str, seed: int, times: Times = TIMES) -> None:
         """Start the log, the nodes and the clients.
 
         `log` is "server" (a LogServer in the test's memory), "kfake" (an in-memory Kafka) or
-        "kafka" (three real Kafka nodes).
+        "kafka" (three real Kafka nodes). `times` are silence, lease and beat of the nodes.
         """
         self.directory = directory
+        self.times = times
         self.checker = Checker()
         self._seed = seed
         self.kfake = Kfake() if log == "kfake" else None
@@ -164,7 +168,7 @@ class World:
         self.servers: dict[str, LogServer] = {}
         kafka = self.kfake or self.kafka
         if kafka is not None:
-            self.cluster = cluster_on(kafka.servers, "rounds", *TIMES)
+            self.cluster = cluster_on(kafka.servers, "rounds", *times)
             KafkaTopic(self.cluster).create(3)
         self.sessions: list[ClientSession] = []
         self._lock = threading.Lock()
@@ -177,7 +181,7 @@ class World:
 
     def start(self, name: str, directory: Path | None = None) -> RoundNode:
         """Start the process of a node; its data directory may have data of an earlier run."""
-        given: dict[str, object] = {"times": TIMES, "cluster": "rounds"}
+        given: dict[str, object] = {"times": self.times, "cluster": "rounds"}
         if self.cluster is not None:
             given["kafka"] = self.cluster.servers
         else:
@@ -253,6 +257,11 @@ class World:
 
         self.wait_for(is_ready)
         self.progress(10)
+
+    @property
+    def closed(self) -> int:
+        """Number of connections of clients that ended, although the clients had not closed them."""
+        return self.checker.closed + self.exactly.closed
 
     def progress(self, confirms: int) -> None:
         """Wait until the clients have got `confirms` further confirms."""

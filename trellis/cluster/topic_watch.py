@@ -1,0 +1,96 @@
+"""Checks the properties of the topic again and again while a node runs.
+
+An operator may change the settings of the topic at any time. A topic that can lose confirmed
+messages is refused as at the start of a node: the active node then appends no batch, so it confirms
+nothing, until the setting is mended. A standby goes on following.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker.replication.records import ReplicationError
+from trellis import logs
+from trellis.cluster.topic import KafkaTopic
+from trellis.cluster.topic_safety import (
+    TopicFinding,
+    mending_command,
+    refuse_lossy,
+    refuse_unusable,
+    topic_findings,
+)
+from trellis.settings.cluster import ClusterSettings
+
+#: Seconds between two checks of the topic, and the same while the topic is refused.
+CHECK_SECONDS: Final = 60.0
+REFUSED_SECONDS: Final = 5.0
+
+
+class TopicWatch:
+    """The findings about the topic at the last check. One thread calls `look`."""
+
+    def __init__(
+        self,
+        topic: KafkaTopic,
+        cluster: ClusterSettings,
+        findings: list[TopicFinding],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with the findings when the node connected, which are logged already."""
+        self._topic = topic
+        self._cluster = cluster
+        self._findings = findings
+        self._clock = clock
+        self._checked = clock()
+        #: The reason why no batch may be appended to the topic; "" if batches may be appended. Any
+        #: thread may read it.
+        self.refusal = ""
+
+    def look(self) -> None:
+        """Check the topic, if a check is due, and log each change of the findings.
+
+        Raises LogUnreachable: the result of the last check then stays in force.
+        """
+        now = self._clock()
+        if now < self._checked + (REFUSED_SECONDS if self.refusal else CHECK_SECONDS):
+            return
+        self._checked = now
+        facts, settings = self._topic.facts(), self._topic.settings()
+        findings = topic_findings(facts, settings)
+        self.refusal = refusal_of(self._cluster, findings, settings)
+        before, self._findings = self._findings, findings
+        for finding in findings:
+            if finding not in before:
+                self._log_finding(finding)
+        for finding in before:
+            if finding not in findings:
+                logs.info("cluster_safe", topic=self._cluster.log_topic, finding=finding.text)
+
+    def _log_finding(self, finding: TopicFinding) -> None:
+        topic, text = self._cluster.log_topic, finding.text
+        mend = mending_command(self._cluster, finding)
+        if self.refusal and finding.loses:
+            logs.error(
+                "cluster_topic_refused",
+                topic=topic,
+                finding=text,
+                mend=mend,
+                note="the active node confirms nothing until this is mended",
+            )
+        else:
+            logs.warning("cluster_unsafe", topic=topic, finding=text, mend=mend)
+
+
+def refusal_of(
+    cluster: ClusterSettings, findings: list[TopicFinding], settings: Mapping[str, str]
+) -> str:
+    """Return why a node refuses a topic with these findings and settings; "" if it does not."""
+    try:
+        refuse_unusable(cluster.log_topic, settings)
+        if not cluster.unsafe:
+            refuse_lossy(cluster.log_topic, findings)
+    except ReplicationError as error:
+        return str(error)
+    return ""
