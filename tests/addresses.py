@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Final
 
-#: An address of the loopback interface for programs of this test process alone. If a program ends
-#: while clients or a load balancer still use its port, no other test's program can get this port.
-#: Linux answers on each address of 127.0.0.0/8; 127.0.0.1 is left to all other programs.
-OWN_ADDRESS: Final = "127.{}.{}.{}".format(64 + (os.getpid() >> 16), *os.getpid().to_bytes(4)[2:])
+
+def own_address() -> str:
+    """Return an address of the loopback interface for programs of this test process alone.
+
+    If a program ends while clients or a load balancer still use its port, no other test's program
+    can get this port. Linux answers on each address of 127.0.0.0/8; 127.0.0.1 is left to all other
+    programs.
+    """
+    number = os.getpid()
+    return "127.{}.{}.{}".format(64 + (number >> 16), *number.to_bytes(4)[2:])
 
 
 def free_port(host: str = "127.0.0.1") -> int:

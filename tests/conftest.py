@@ -20,12 +20,13 @@ from hypothesis import settings
 for _name in ("i64", "i32", "i16", "u8"):
     setattr(mypy_extensions, _name, int)
 
+from tests import seeding, wal_sums  # noqa: E402
 from tests.broker import BrokerProcess  # noqa: E402  (the product's modules import i64)
 
 if TYPE_CHECKING:
     from tests.cluster.programs import Kfake
 
-pytest_plugins = ["tests.watch", "tests.scheduling"]
+pytest_plugins = ["tests.watch", "tests.scheduling", "tests.prefork"]
 
 #: Thresholds of the garbage collector in the processes of the tests. With Python's defaults, (700,
 #: 10, 10), a tenth of the CPU time was spent in collections and in the callback that Hypothesis
@@ -41,6 +42,9 @@ TIMES: Final = {"fixed": 1, "long": 10}
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.register_profile("long", max_examples=100 * TIMES["long"], deadline=None, print_blob=True)
 settings.load_profile(PROFILE)
+if PROFILE == "fixed":
+    seeding.install()
+wal_sums.install()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,21 +2,15 @@
 
 controller    forgets finished tests, and finds the index of a test in a dictionary. Otherwise
               its CPU time grows with the square of the number of tests
-worker        imports the test modules in an order of its own; sends no event that the
-              controller would not show
+worker        sends no event that the controller would not show
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
-
-TESTS: Final = Path(__file__).parent
 
 
 class Collection(list[str]):
@@ -58,26 +52,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     scheduler.mark_test_complete = mark_and_forget
     scheduler.add_node_collection = add_indexed
     return scheduler
-
-
-def pytest_collection(session: pytest.Session) -> None:
-    """Import all test modules in a worker, before pytest collects their tests.
-
-    In a fresh clone, all modules must be compiled. Each worker starts with another module, so that
-    it finds the bytecode that the other workers have stored.
-    """
-    config = session.config
-    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
-    if worker is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
-        return
-    paths = sorted(TESTS.glob("**/test_*.py"))
-    number = int(str(worker["workerid"]).removeprefix("gw"))
-    first = len(paths) * number // int(worker["workercount"])
-    for path in [*paths[first:], *paths[:first]]:
-        name = ".".join(["tests", *path.relative_to(TESTS).with_suffix("").parts])
-        # pytest imports a failed module again, and reports the failure or skips the module.
-        with suppress(Exception, pytest.skip.Exception, pytest.fail.Exception):
-            importlib.import_module(name)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -240,9 +240,9 @@ def test_error_in_arguments_is_one_line(
 def test_a_definition_of_a_policy_that_is_no_object_names_policy_fault_and_example(
     capsys: pytest.CaptureFixture[str], definition: str, fault: str
 ) -> None:
-    said = error_of(capsys, "policies", "set", "limits", "^q", definition)
-    assert said.startswith("policy 'limits': the definition ") and fault in said
-    assert said.endswith(""", as in '{"max-length": 1000}'""") and len(said) < 400
+    error = error_of(capsys, "policies", "set", "limits", "^q", definition)
+    assert error.startswith("policy 'limits': the definition ") and fault in error
+    assert error.endswith(""", as in '{"max-length": 1000}'""") and len(error) < 400
 
 
 def test_an_empty_argument_too_many_is_shown_in_quotes(capsys: pytest.CaptureFixture[str]) -> None:

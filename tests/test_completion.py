@@ -7,12 +7,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.broker import run_command
 from tests.foreign import require
 from trellis.cli import main, parser
 from trellis.cli.command_tree import Command, children_of
@@ -23,6 +24,8 @@ from trellis.cli.manual import EXIT_CODES
 pytestmark = pytest.mark.xdist_group("completion")
 
 ROOT: Final = Path(__file__).parents[1]
+#: Returns the words that a shell offers for each line of CASES.
+Offered = Callable[[str], list[list[str]]]
 #: A line up to the cursor, and words that must, and must not, be offered.
 CASES: Final = [
     (["trellis", "pu"], {"publish", "purge"}, {"list", "peek"}),
@@ -47,13 +50,8 @@ def commands() -> Iterator[Command]:
 @functools.cache
 def printed(shell: str) -> str:
     """Return the completion script that the command prints for a shell."""
-    process = subprocess.run(
-        [sys.executable, "-m", "trellis", "completion", shell],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    process = run_command("completion", shell)
+    assert (process.returncode, process.stderr) == (0, "")
     return process.stdout
 
 
@@ -71,23 +69,78 @@ def run(*words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def check(completions: list[str], wanted: set[str], unwanted: set[str]) -> None:
+#: Prints the words that a completion offers, in place of zsh's completion system.
+ZSH: Final = """
+compdef() { :; }
+_describe() { [[ $1 == -o ]] && shift; for each in "${(@P)2}"; do print -r -- "${each%%:*}"; done }
+_files() { :; }
+compadd() { shift; print -rl -- "$@"; }
+"""
+#: The flags with which each shell runs the program in its next argument, without its startup files.
+PROGRAMS: Final = {
+    "bash": ("--norc", "-c"),
+    "zsh": ("-f", "-c"),
+    "fish": ("--no-config", "-c"),
+}
+#: Printed between the words for two lines.
+END: Final = "----"
+
+
+def completing(shell: str, words: list[str]) -> str:
+    """Return a program of a shell that has loaded the script, and prints what a line completes."""
+    line = " ".join(f"'{word}'" for word in words)
+    match shell:
+        case "bash":
+            return (
+                f"COMPREPLY=(); COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _trellis; "
+                "printf '%s\\n' \"${COMPREPLY[@]}\""
+            )
+        case "zsh":
+            return f"words=({line}); CURRENT={len(words)}; PREFIX=${{words[-1]}}; _trellis"
+        case _:
+            return f"complete -C '{' '.join(words)}'"
+
+
+@pytest.fixture(scope="module")
+def offered(tmp_path_factory: pytest.TempPathFactory) -> Offered:
+    """Return a function that returns the words which a shell offers for each line of CASES.
+
+    Each shell runs once, for all lines.
+    """
+
+    @functools.cache
+    def words_of(shell: str) -> list[list[str]]:
+        program = shell if shell == "bash" else require(shell)
+        directory = tmp_path_factory.mktemp(shell)
+        parts = [ZSH] if shell == "zsh" else []
+        parts.append(f"source {script(shell, directory)}")
+        for words, _, _ in CASES:
+            parts += [completing(shell, words), f"echo {END}"]
+        groups: list[list[str]] = [[]]
+        for line in run(program, *PROGRAMS[shell], "\n".join(parts)):
+            if line == END:
+                groups.append([])
+            else:
+                groups[-1].append(line.split("\t")[0])
+        assert groups.pop() == [] and len(groups) == len(CASES)
+        return groups
+
+    return words_of
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case[0]))
+def test_a_shell_completes_commands_flags_and_values(
+    offered: Offered, shell: str, case: tuple[list[str], set[str], set[str]]
+) -> None:
+    words, wanted, unwanted = case
+    completions = offered(shell)[CASES.index(case)]
+    if shell == "zsh":  # zsh itself drops words that do not begin with the typed word.
+        completions = [word for word in completions if word.startswith(words[-1])]
     assert wanted <= set(completions)
     assert not unwanted & set(completions)
-
-
-@pytest.mark.parametrize(("words", "wanted", "unwanted"), CASES)
-def test_bash_completes_commands_flags_and_values(
-    tmp_path: Path, words: list[str], wanted: set[str], unwanted: set[str]
-) -> None:
-    line = " ".join(f"'{word}'" for word in words)
-    program = (
-        f"source {script('bash', tmp_path)}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; "
-        "_trellis; printf '%s\\n' \"${COMPREPLY[@]}\""
-    )
-    completions = run("bash", "--norc", "-c", program)
-    check(completions, wanted, unwanted)
-    assert all(word.startswith(words[-1]) for word in completions)
+    if shell == "bash":
+        assert all(word.startswith(words[-1]) for word in completions)
 
 
 def test_bash_leaves_values_without_a_list_to_the_completion_of_files(tmp_path: Path) -> None:
@@ -96,39 +149,6 @@ def test_bash_leaves_values_without_a_list_to_the_completion_of_files(tmp_path: 
         "COMP_CWORD=3; _trellis; echo ${#COMPREPLY[@]}; complete -p trellis"
     )
     assert run("bash", "--norc", "-c", program) == ["0", "complete -o default -F _trellis trellis"]
-
-
-@pytest.mark.parametrize(("words", "wanted", "unwanted"), CASES)
-def test_fish_completes_commands_flags_and_values(
-    tmp_path: Path, words: list[str], wanted: set[str], unwanted: set[str]
-) -> None:
-    fish = require("fish")
-    program = f"source {script('fish', tmp_path)}; complete -C '{' '.join(words)}'"
-    lines = run(fish, "--no-config", "-c", program)
-    check([line.split("\t")[0] for line in lines], wanted, unwanted)
-
-
-#: Prints the words that a completion offers, in place of zsh's completion system.
-ZSH: Final = """
-compdef() { :; }
-_describe() { [[ $1 == -o ]] && shift; for each in "${(@P)2}"; do print -r -- "${each%%:*}"; done }
-_files() { :; }
-compadd() { shift; print -rl -- "$@"; }
-"""
-
-
-@pytest.mark.parametrize(("words", "wanted", "unwanted"), CASES)
-def test_zsh_completes_commands_flags_and_values(
-    tmp_path: Path, words: list[str], wanted: set[str], unwanted: set[str]
-) -> None:
-    zsh = require("zsh")
-    line = " ".join(f"'{word}'" for word in words)
-    program = (
-        f"{ZSH}source {script('zsh', tmp_path)}; words=({line}); CURRENT={len(words)}; "
-        "PREFIX=${words[-1]}; _trellis"
-    )
-    completions = [word for word in run(zsh, "-f", "-c", program) if word.startswith(words[-1])]
-    check(completions, wanted, unwanted)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -125,7 +125,7 @@ class Controller:
         self._ended = threading.Event()
         #: The reason found by the watching thread, which the main thread reports.
         self._reason = ""
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        self._watching = threading.Thread(target=self._watch, name="watch", daemon=True)
 
     # -- hooks, in the main thread
 
@@ -135,6 +135,9 @@ class Controller:
         self._note_report()
         node.workerinput["running"] = str(self._directory / node.gateway.id)
         self._nodes[node.gateway.id] = node
+        # Not before the first node: tests/prefork.py forks the workers before any thread starts.
+        if not self._watching.is_alive():
+            self._watching.start()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Node, error: object | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.addresses import OWN_ADDRESS, free_port
+from tests.addresses import free_port, own_address
 from tests.cluster.nodes import NodeProcess
 from tests.haproxy import HaproxyProcess
 
@@ -16,26 +16,32 @@ CONFIGURATION: Final = Path(__file__).parents[2] / "config" / "ha" / "haproxy.cf
 NODES: Final = ("trellis-1", "trellis-2")
 PORTS: Final[Mapping[str, int]] = {"amqp": 5672, "mqtt": 1883, "http": 15672}
 METRICS_PORT: Final = 15692
-#: Flags of a node that gets its connections from the load balancer, and trusts its PROXY headers.
-#: The node listens on OWN_ADDRESS: after the node's end, HAProxy must not reach another test's
-#: program at its ports.
-BEHIND: Final = {
-    **{f"{listener}-host": OWN_ADDRESS for listener in (*PORTS, "metrics")},
-    **{f"{listener}-proxies": "127.0.0.1" for listener in ("amqp", "mqtt")},
-}
+
+
+def flags_behind() -> dict[str, str]:
+    """Return flags of a node that gets its connections from the load balancer.
+
+    The node trusts the PROXY headers of the load balancer. It listens on own_address(): after the
+    node's end, HAProxy must not reach another test's program at its ports.
+    """
+    return {
+        **{f"{listener}-host": own_address() for listener in (*PORTS, "metrics")},
+        **{f"{listener}-proxies": "127.0.0.1" for listener in ("amqp", "mqtt")},
+    }
 
 
 class LoadBalancer:
     """A HAProxy process. `addresses` has the host and port on which it serves each listener."""
 
     def __init__(self, nodes: tuple[NodeProcess, NodeProcess], directory: Path) -> None:
-        self.addresses = {name: (OWN_ADDRESS, free_port(OWN_ADDRESS)) for name in PORTS}
+        host = own_address()
+        self.addresses = {name: (host, free_port(host)) for name in PORTS}
         text = CONFIGURATION.read_text()
         for listener, port in PORTS.items():
             own = ":".join(map(str, self.addresses[listener]))
             text = _replaced(text, f"bind :{port}\n", f"bind {own}\n")
-            for host, node in zip(NODES, nodes, strict=True):
-                text = _replaced(text, f"{host}:{port} ", f"{node.addresses[listener]} ")
+            for name, node in zip(NODES, nodes, strict=True):
+                text = _replaced(text, f"{name}:{port} ", f"{node.addresses[listener]} ")
         for number, node in enumerate(nodes, 1):
             check = node.addresses["metrics"].rpartition(":")[2]
             text, count = re.subn(

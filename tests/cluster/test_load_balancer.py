@@ -20,7 +20,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
-from tests.cluster.balancer import BEHIND, CONFIGURATION, LoadBalancer
+from tests.cluster.balancer import CONFIGURATION, LoadBalancer, flags_behind
 from tests.cluster.conftest import cluster_on, created
 from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, pair_on_kafka, publish
 from tests.cluster.programs import Kfake
@@ -32,7 +32,7 @@ def nodes(kfake: Kfake, name: str, tmp_path: Path) -> Iterator[tuple[NodeProcess
     """Start an active node and a standby, both on kfake."""
     require("haproxy")
     cluster = created(cluster_on(kfake.servers, name, 1.5, 1.0, 0.2))
-    with pair_on_kafka(cluster, tmp_path, BEHIND) as pair:
+    with pair_on_kafka(cluster, tmp_path, flags_behind()) as pair:
         yield pair
 
 

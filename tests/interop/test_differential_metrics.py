@@ -217,7 +217,13 @@ def test_unknown_families_and_virtual_hosts_are_ignored(sides: tuple[Side, Side]
         "?family=queue_coarse_metrics&vhost=bogus",
         "?family=queue_coarse_metrics&family=bogus&vhost=%2F&vhost=bogus",
     ):
-        theirs, ours = (side.page(f"/metrics/detailed{query}") for side in sides)
+        # RabbitMQ updates the values every few seconds.
+        ends = time.monotonic() + PATIENCE
+        equal = False
+        while not equal and time.monotonic() < ends:
+            theirs, ours = (side.page(f"/metrics/detailed{query}") for side in sides)
+            equal = samples(ours) == samples(theirs)
+            sides[0].connection.process_data_events(0.0 if equal else 0.2)
         assert samples(ours) == samples(theirs), query
         for page in (theirs, ours):
             assert {"rabbitmq_identity_info", "rabbitmq_build_info"} <= page.keys()

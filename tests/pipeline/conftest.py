@@ -21,19 +21,13 @@ from pyspark.sql import SparkSession
 from tests.pipeline import spark_places
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group the tests of this directory, and mark those that use Spark as long.
-
-    This must happen before pytest deselects tests by their marks.
-    """
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
-            if {"spark", "spark_master"} & set(getattr(item, "fixturenames", ())):
-                item.add_marker(pytest.mark.spark)
-            if item.get_closest_marker("spark") and not item.get_closest_marker("smoke"):
-                item.add_marker(pytest.mark.long)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Put a test of this directory into the group, and mark it as long if it uses Spark."""
+    item.add_marker(pytest.mark.xdist_group("spark"))
+    if {"spark", "spark_master"} & set(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.spark)
+    if item.get_closest_marker("spark") and not item.get_closest_marker("smoke"):
+        item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 
@@ -136,10 +137,11 @@ class Speed:
     @property
     def live(self) -> int:
         """Size of the live messages and retained messages in bytes."""
+        # Without a generator, because `put` asks after each entry.
         state = self.log.state
-        return sum(len(one.message.content) for one in state.messages.values()) + sum(
-            len(one.content) for one in state.retained.values()
-        )
+        contents = map(attrgetter("message.content"), state.messages.values())
+        retained = map(attrgetter("content"), state.retained.values())
+        return sum(map(len, contents)) + sum(map(len, retained))
 
     def settle_all(self) -> None:
         for position, live in list(self.log.state.messages.items()):

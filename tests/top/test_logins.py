@@ -12,8 +12,9 @@ from typing import Final
 import argon2
 import pytest
 
+from tests.password_hashes import CHEAP, COST
 from tests.top.conftest import Start
-from trellis.auth.passwords import decoy_hash
+from trellis.auth.passwords import HASHER, decoy_hash
 
 LOGINS: Final = 1_000
 #: Seconds for which the event loop may be blocked. LIMIT is for uvloop, on which the broker runs;
@@ -29,8 +30,10 @@ ATTEMPTS: Final = 3
 
 
 @pytest.fixture(autouse=True)
-def cheap_hashes() -> Iterator[None]:
-    """Keep the cost of the product: in these tests, unknown names cost the usual time."""
+def cheap_hashes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give the hashes of unknown names the usual cost in the long tests, else the smallest."""
+    if request.node.get_closest_marker("long") is None:
+        monkeypatch.setattr(HASHER, COST, getattr(CHEAP, COST))
     decoy_hash.cache_clear()
     yield
     decoy_hash.cache_clear()
@@ -120,8 +123,8 @@ async def check_logins(start: Start, limit: float, hasher: argon2.PasswordHasher
     assert min(measured) < limit
 
 
-#: Verifies a hash very fast, so that verdicts come faster than in production. Unknown names cost
-#: the usual 24 ms in a thread.
+#: Verifies a hash very fast, so that verdicts come faster than in production. In the long tests,
+#: unknown names cost the usual 24 ms in a thread.
 FAST: Final = argon2.PasswordHasher(1, 8, 1)
 
 

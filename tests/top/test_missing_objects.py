@@ -94,14 +94,14 @@ def test_an_error_about_something_else_is_left_as_it_is(error: str) -> None:
 def test_the_names_that_are_compared_are_bounded() -> None:
     rows: list[dict[str, object]] = [{"name": f"q{number}"} for number in range(NAMES_MAX)]
     rows.append({"name": "orders"})
-    asked = []
+    requests = []
 
     def list_rows(path: tuple[str, ...], query: object) -> list[dict[str, object]]:
-        asked.append((path, query))
+        requests.append((path, query))
         return rows
 
     assert advice_about("no queue 'ordrs' in vhost 'a b'", list_rows) == (
         "; next: trellis list queues --vhost 'a b'"
     )
     expected = {"page": 1, "page_size": NAMES_MAX, "columns": "name"}
-    assert asked == [(("queues", "a b"), expected)]
+    assert requests == [(("queues", "a b"), expected)]

@@ -28,12 +28,28 @@ EXAMPLES: Final = dict(
 )
 
 
-def run_pytest(directory: Path, text: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Run a test file in a directory of its own, with the plugin alone."""
-    (directory / "test_it.py").write_text(text)
+#: Tests that fail: one because no message comes, the other because of its settings.
+FAILING: Final = """
+def test_no_message_comes(trellis):
+    trellis.declare("q")
+    assert not trellis.publish("", "absent", "x")
+    trellis.expect("q", timeout=0)
+
+def test_wrong_settings(trellis_factory):
+    trellis_factory(mqtt_retaned=0)
+"""
+
+
+def run_pytest(directory: Path, *flags: str, **files: str) -> subprocess.CompletedProcess[str]:
+    """Run test files in a directory of its own, with the plugin alone.
+
+    `files` maps a name, such as `it` for `test_it.py`, to the text of the file.
+    """
+    for name, text in files.items():
+        (directory / f"test_{name}.py").write_text(text)
     (directory / "pytest.ini").write_text("[pytest]\n")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "trellis.testing.plugin", *flags],
+        [sys.executable, "-m", "pytest", "-p", "trellis.testing.plugin", *flags],
         cwd=directory,
         env=os.environ
         | {
@@ -52,27 +68,38 @@ def test_the_page_has_an_example_for_each_client() -> None:
     assert list(EXAMPLES) == ["pika", "aio-pika", "paho-mqtt", "Celery", "A crash, and settings"]
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """Run the examples and the failing tests together: each run of pytest starts processes."""
+    files = {f"example_{number}": text for number, text in enumerate(EXAMPLES.values())}
+    return run_pytest(tmp_path_factory.mktemp("project"), "-v", **files, failing=FAILING)
+
+
+#: In one process, because each process would run `project` anew.
+in_one_process: Final = pytest.mark.xdist_group("testing plugin")
+
+
+@in_one_process
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_of_the_page_passes(tmp_path: Path, name: str) -> None:
-    done = run_pytest(tmp_path, EXAMPLES[name])
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_an_example_of_the_page_passes(
+    project: subprocess.CompletedProcess[str], name: str
+) -> None:
+    file = f"test_example_{list(EXAMPLES).index(name)}.py"
+    results = re.findall(rf"^{file}::\S+ (\w+)", project.stdout, re.MULTILINE)
+    assert set(results) == {"PASSED"}, project.stdout + project.stderr
 
 
-def test_a_failed_test_shows_the_log_of_its_broker(tmp_path: Path) -> None:
-    text = """
-def test_no_message_comes(trellis):
-    trellis.declare("q")
-    assert not trellis.publish("", "absent", "x")
-    trellis.expect("q", timeout=0)
-
-def test_wrong_settings(trellis_factory):
-    trellis_factory(mqtt_retaned=0)
-"""
-    done = run_pytest(tmp_path, text)
-    assert done.returncode == 1
-    assert "no message came to queue 'q' within 0 s" in done.stdout
-    assert "Log of Trellis 1" in done.stdout and " info start version=" in done.stdout
-    assert "unknown argument --mqtt-retaned; the nearest flag is --mqtt-retained" in done.stdout
+@in_one_process
+def test_a_failed_test_shows_the_log_of_its_broker(
+    project: subprocess.CompletedProcess[str],
+) -> None:
+    assert project.returncode == 1
+    assert set(re.findall(r"^FAILED (test_\w+)\.py", project.stdout, re.MULTILINE)) == {
+        "test_failing"
+    }
+    assert "no message came to queue 'q' within 0 s" in project.stdout
+    assert "Log of Trellis 1" in project.stdout and " info start version=" in project.stdout
+    assert "unknown argument --mqtt-retaned; the nearest flag is --mqtt-retained" in project.stdout
 
 
 #: Test code that records whether the process that starts brokers runs when the file is imported.
@@ -89,7 +116,7 @@ def test_imports():
     assert not [name for name in sys.modules if name.startswith(("broker", "protocols"))]
     assert not STARTED and "trellis.testing.starting" not in sys.modules
 """
-    done = run_pytest(tmp_path, text)
+    done = run_pytest(tmp_path, it=text)
     assert done.returncode == 0, done.stdout
 
 
@@ -101,7 +128,7 @@ def test_the_process_starts_before_the_file_is_imported(
     tmp_path: Path, request_text: str, arguments: list[str]
 ) -> None:
     text = f"{RECORD}\n{request_text}\n    assert STARTED\n"
-    done = run_pytest(tmp_path, text, *arguments)
+    done = run_pytest(tmp_path, *arguments, it=text)
     assert done.returncode == 0, done.stdout
 
 
@@ -123,7 +150,7 @@ def test_started_after_the_import_and_before_the_first_test():
 def test_orders(orders):
     assert orders.publish("", "orders", "x")
 """
-    done = run_pytest(tmp_path, text, "test_it.py")
+    done = run_pytest(tmp_path, "test_it.py", it=text)
     assert done.returncode == 0, done.stdout
 
 
@@ -137,7 +164,7 @@ def pytest_unconfigure(config):
     if not hasattr(config, "workerinput"):
         print("started:", "trellis.testing.starting" in sys.modules)
 """)
-    done = run_pytest(tmp_path, "def test_one(trellis): pass", "test_it.py", *flags)
+    done = run_pytest(tmp_path, "test_it.py", *flags, it="def test_one(trellis): pass")
     assert done.returncode == 0 and "started: False" in done.stdout, done.stdout
 
 

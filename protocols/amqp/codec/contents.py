@@ -141,13 +141,30 @@ class EncodedProperties(Encoding):
 
 
 class AmqpPropertyCodec(PropertyCodec):
-    """The codec that encodes the properties of dead letters of any protocol as AMQP properties."""
+    """The codec that encodes the properties of dead letters of any protocol as AMQP properties.
+
+    Messages that a queue discards together often have equal properties and equal deaths, so the
+    codec keeps its last result. Such dead letters also share the bytes of their properties.
+    """
+
+    def __init__(self) -> None:
+        #: The properties and the changes of the last dead letter, and the result.
+        self._before = b""
+        self._headers: Properties = {}
+        self._changed: Properties = {}
+        self._after = b""
 
     def encoded(self, encoding: AmendedEncoding, content: bytes, qos: i64) -> Encoding:
         source = encoding.source
-        header = written_properties(encoding, content, qos)
+        if not isinstance(source, (Frames, EncodedProperties)):
+            return EncodedProperties(source, written_properties(encoding, content, qos))
+        before = written_properties(source, content, qos)
+        headers, changed = encoding.headers, encoding.changed
+        if before != self._before or headers != self._headers or changed != self._changed:
+            self._after = amended(before, headers, changed)
+            self._before, self._headers, self._changed = before, headers, changed
         return EncodedProperties(
-            source.source if isinstance(source, EncodedProperties) else source, header
+            source.source if isinstance(source, EncodedProperties) else source, self._after
         )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.clients import World, mqtt_publish
+from tests.clients import Amqp, World, mqtt_publish
 from tests.wire.amqp.dead_lettering import B, Q, dead_lettering, got
 from tests.wire.amqp.speech import (
     body,
@@ -80,6 +82,32 @@ EVERY = (
     + short("app")
     + short("cluster")
 )
+
+
+#: Properties of which some differ in a single header, in its type alone, or in the expiration.
+ALIKE = (
+    b"\0\0",
+    b"\x20\0" + long(short("a") + b"t\1"),
+    b"\x20\0" + long(short("a") + b"b\1"),
+    b"\x20\0" + long(short("b") + b"b\1"),
+    b"\x01\0" + short("60000"),
+    EVERY,
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from("qr"), st.sampled_from(ALIKE)), min_size=2, max_size=6))
+def test_the_properties_of_a_letter_do_not_depend_on_the_letters_before_it(
+    messages: list[tuple[str, bytes]],
+) -> None:
+    def letters(client: Amqp, sent: list[tuple[str, bytes]]) -> list[bytes]:
+        client.queue("r", x_dead_letter_exchange="amq.fanout", x_max_length=0)
+        client.connection.receive_data(
+            b"".join(publish("", queue) + content(b"x", given) for queue, given in sent)
+        )
+        return sorted(got(client, "dead_letters")[1].payload for _ in sent)
+
+    alone = [letters(dead_lettering(x_max_length=0), [message])[0] for message in messages]
+    assert letters(dead_lettering(x_max_length=0), messages) == sorted(alone)
 
 
 def test_a_letter_keeps_every_property_and_header_as_it_was_written() -> None:
