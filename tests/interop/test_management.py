@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import re
+import signal
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -39,11 +40,16 @@ class Admin:
         """Run a command of rabbitmqadmin, and return its output."""
         self._monkeypatch.setattr(sys, "argv", [*self._words, *words])
         out, code = io.StringIO(), None
+        handler = signal.getsignal(signal.SIGPIPE)
         with redirect_stdout(out), redirect_stderr(out):
             try:
                 exec(self._code, {"__name__": "__main__"})
             except SystemExit as end:
                 code = end.code
+            finally:
+                # The program lets SIGPIPE end its process. In this process, later tests write to
+                # sockets whose other end is closed.
+                signal.signal(signal.SIGPIPE, handler)
         assert not code, (words, code, out.getvalue())
         verb, *rest = words[2:] if words[0] == "-f" else words
         self.commands.add(f"{verb} {rest[0]}" if verb in WITH_KIND else verb)
