@@ -25,7 +25,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, NoReturn
 
 import pytest
@@ -42,7 +42,10 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
     from execnet import gateway_base, gateway_io
 
     gc.disable()
-    _import_modules(config)
+    # The thread of tests/watch.py, which ends a silent run, starts with the first worker.
+    limits = config.pluginmanager.get_plugin("run limits")
+    with limits.limited() if limits else nullcontext():
+        _import_modules(config)
     if threading.active_count() > 1:
         raise pytest.UsageError(f"cannot fork workers: {threading.enumerate()} run already")
     gc.collect()

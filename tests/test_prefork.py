@@ -45,15 +45,16 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
 
 
-def run(directory: Path, **modules: str) -> subprocess.CompletedProcess[str]:
-    """Run all tests of a directory on two workers."""
+def run(directory: Path, limit: int = 60, **modules: str) -> subprocess.CompletedProcess[str]:
+    """Run all tests of a directory on two workers; `limit` is the time limit of tests/watch.py."""
     package = directory / "small"
     package.mkdir()
     (package / "__init__.py").touch()
     for name, text in modules.items():
         (package / f"test_{name}.py").write_text(text)
     (directory / "pytest.ini").write_text(
-        "[pytest]\ntestpaths = small\nfaulthandler_timeout = 60\naddopts = --max-worker-restart=0\n"
+        f"[pytest]\ntestpaths = small\nfaulthandler_timeout = {limit}\n"
+        "addopts = --max-worker-restart=0\n"
     )
     flags = [word for name in PLUGINS for word in ("-p", name)]
     return subprocess.run(
@@ -86,6 +87,13 @@ def test_a_module_that_cannot_be_imported_is_reported(tmp_path: Path) -> None:
     done = run(tmp_path, wrong="raise ValueError('not today')")
     assert done.returncode == 1
     assert "ValueError: not today" in done.stdout
+
+
+def test_an_import_that_hangs_ends_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, limit=1, hangs="import threading\n\nthreading.Event().wait()\n")
+    assert done.returncode == 1
+    assert "Timeout (0:00:01)!" in done.stderr
+    assert re.search(r'small/test_hangs\.py", line 3 in <module>', done.stderr), done.stderr
 
 
 def test_a_forked_worker_that_dies_ends_the_run_with_its_exit_code(tmp_path: Path) -> None:

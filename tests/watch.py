@@ -21,6 +21,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -74,14 +76,20 @@ class RunLimits:
     def _start_timer(self) -> None:
         faulthandler.dump_traceback_later(self._limit, exit=True, file=sys.__stderr__ or sys.stderr)
 
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """Limit the time of the code in the `with` statement."""
+        self._start_timer()
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self) -> Any:
         """Limit the time that pytest may take to collect one module."""
-        self._start_timer()
-        try:
+        with self.limited():
             return (yield)
-        finally:
-            faulthandler.cancel_dump_traceback_later()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
