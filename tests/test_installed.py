@@ -14,7 +14,8 @@ import pytest
 
 from tests.source_tree import ROOT, copy_sources
 
-pytestmark = pytest.mark.long
+#: In one process, because each process would make the installation of `tree` anew.
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("installed")]
 #: Flags for free ports, and no data on disk.
 FLAGS: Final = (
     *("--data-dir", ":memory:", "--amqp-port", "0", "--mqtt-port", "0"),
