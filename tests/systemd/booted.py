@@ -21,10 +21,17 @@ PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 REMOVE_GROUPS: Final = """
 groups=$(mktemp -d)
 mount -t cgroup2 cgroup2 "$groups"
-find "$groups/$1" -depth -type d -exec rmdir {} +
+[ ! -d "$groups/$1" ] || find "$groups/$1" -depth -type d -exec rmdir {} +
 umount "$groups"
 rmdir "$groups"
 """
+
+
+def can_boot() -> bool:
+    """Return True if this process may make the namespaces and the mounts of a system."""
+    names = ("mount", "pid", "net", "uts", "ipc", "cgroup", "fork")
+    words = ["unshare", *(f"--{name}" for name in names), "mount", "-t", "cgroup2", "none", "/tmp"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
 class BootedSystem:
@@ -40,21 +47,30 @@ class BootedSystem:
         booted = root / "booted"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:
             reports.bind(str(booted))
-            reports.settimeout(PATIENCE)
             self._process = subprocess.Popen(
                 ["unshare", "--mount", "sh", str(BOOT), str(root), self._group],
                 stdin=subprocess.DEVNULL,
             )
             try:
-                while "READY=1" not in reports.recv(4096).decode().split("\n"):
-                    pass
-            except TimeoutError:
-                self._end()
+                self._wait_for_boot(reports)
+            except BaseException:
+                self.close()
                 raise
         booted.unlink()
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         self._first = int(children.read_text())
         self._first_ends = os.pidfd_open(self._first)
+
+    def _wait_for_boot(self, reports: socket.socket) -> None:
+        exit_of_system = os.pidfd_open(self._process.pid)
+        try:
+            report = ""
+            while "READY=1" not in report.split("\n"):
+                ready, _, _ = select.select([reports, exit_of_system], [], [], PATIENCE)
+                assert reports in ready, f"the system has not booted; its last report: {report!r}"
+                report = reports.recv(4096).decode()
+        finally:
+            os.close(exit_of_system)
 
     def _enter(self, *words: str) -> list[str]:
         """Return the command line that runs a command in the system."""
@@ -92,12 +108,14 @@ class BootedSystem:
             self._enter(*words, "--lines=1"), stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
-        process.stdout.readline()  # The last line until now: the follower has begun.
-        yield LogLines(process.stdout)
-        # journalctl ends at its next line, or after PATIENCE; it is a child of nsenter.
-        process.stdout.close()
-        process.kill()
-        process.wait()
+        try:
+            process.stdout.readline()  # The last line until now: the follower has begun.
+            yield LogLines(process.stdout)
+        finally:
+            # journalctl ends at its next line, or after PATIENCE; it is a child of nsenter.
+            process.stdout.close()
+            process.kill()
+            process.wait()
 
     def close(self) -> None:
         """Kill all processes of the system, and remove its control groups."""
