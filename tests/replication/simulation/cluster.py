@@ -56,9 +56,8 @@ class Cluster:
     ) -> None:
         self.switches = switches
         self._full_disks = full_disks
-        #: Number of times that an owner handed the log over, and of these, because its disk was
-        #: full.
-        self.handovers = self.handovers_unwritten = 0
+        #: Number of times that an owner handed the log over.
+        self.handovers = 0
         self._handover_nonces = count(1 << 61)
         self.world = World(seed, TIMING, 0.0 if only_log_faults else 0.004)
         self.nodes = [node_type(self.world, f"node {number}", self) for number in range(3)]
@@ -96,10 +95,6 @@ class Cluster:
     def handed_over(self) -> None:
         """Count a handover: the owner has appended a claim in the name of its successor."""
         self.handovers += 1
-
-    def handed_over_unwritten(self) -> None:
-        """Count a handover of an owner whose disk is full."""
-        self.handovers_unwritten += 1
 
     def new_handover_nonce(self) -> int:
         """Return the number by which the log can be handed over to a process of a node."""

@@ -215,7 +215,6 @@ class Node(Computer):
         yield Sleep(self.world.choice((0.001, 0.1, 0.3)))
         if self.may_act():
             self.successor = successor
-            self.cluster.handed_over_unwritten()
             yield from self.hand_over(owner)
 
     def before_step(self, owner: LogOwner) -> Steps[None]:
