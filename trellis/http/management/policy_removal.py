@@ -33,9 +33,9 @@ SHOWN: Final = 20
 #: Largest number of messages whose body sizes are added up for one answer. Further queues are
 #: examined for `max-length` only, and counted in `uncounted`.
 BODIES_MAX: Final = 200_000
-#: Largest number of messages whose body sizes are read in one step, and largest number of sizes that
-#: are subtracted in one step.
+#: Largest number of messages whose body sizes are read in one step.
 BODIES_STEP: Final = 200
+#: Largest number of body sizes that are subtracted in one step.
 SIZES_STEP: Final = 2_000
 #: Key of a policy about queues -> attribute of QueueArguments, and the value that means "not set".
 EFFECTS: Final[dict[str, tuple[str, object]]] = {
