@@ -220,12 +220,12 @@ class App:
             bound: dict[str, BoundListener] = {}
             opened: OpenedStore | None = None
             try:
-                if self._membership is not None:
+                if self._membership is None:
+                    self._bind(bound)
+                else:
                     opened = await self._take_over(self._membership, accounts, directory, bound)
                     if opened is None:
                         return
-                if self._membership is None:
-                    self._bind(bound)
                 node = self.node = BrokerNode(
                     settings, accounts, directory, self.fail, self._disk, opened
                 )

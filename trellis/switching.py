@@ -55,9 +55,6 @@ class Switching:
         self._is_stopped = False
         #: The switches that have not ended; the event loop keeps no strong references to tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
-        #: The reason why the log could not be handed over although the disk cannot be written; ""
-        #: if the disk can be written.
-        self._refusal = ""
 
     async def switch(self, wanted: str) -> str:
         """Hand the log over to the standby `wanted`, and end this process soon after.
@@ -126,16 +123,7 @@ class Switching:
         try:
             name = await self._alone("", True)
         except ReplicationError as error:
-            refusal = str(error) if disk.is_stuck else ""
-            if refusal and not self._refusal:
-                logs.error(
-                    "cluster_disk_blocked",
-                    problem=disk.problem,
-                    reason=refusal,
-                    note="this node stays active, and publishers wait until the disk has space or "
-                    "a standby can take over",
-                )
-            self._refusal = refusal
+            disk.refuse(str(error))
             return
         self._membership.end(f"{disk.problem}: the log was handed over to node '{name}'")
 
@@ -164,8 +152,9 @@ class Switching:
             if not ownership.may_act():
                 raise ReplicationError("this node has lost its lease: nothing was handed over")
         except ReplicationError:
-            turn.may_act = lease
-            turn.schedule()
+            if not self._is_stopped:  # A node with a stopped store stays frozen.
+                turn.may_act = lease
+                turn.schedule()
             raise
         turn.flush()
         await asyncio.to_thread(ownership.hand_over, report)

@@ -323,6 +323,22 @@ def test_handover_is_requested_again_until_the_disk_has_space(stuck: StuckDisk) 
     assert len(stuck.requests) == 3 and stuck.owner.ends == []
 
 
+def test_refused_handover_is_logged_once_for_each_batch_that_is_stuck(
+    stuck: StuckDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    stuck.watch.refuse("no standby")
+    assert "cluster_disk_blocked" not in caplog.text
+    for count in (1, 2):
+        stuck.look(TIMING.silence + 0.1)
+        for _ in range(2):
+            stuck.watch.refuse("no standby")
+        assert caplog.text.count("cluster_disk_blocked") == count
+        stuck.watch.written()
+        stuck.watch.refuse("no standby")
+        stuck.watch.shipped()
+    assert caplog.text.count("cluster_disk_blocked") == 2
+
+
 def test_node_whose_event_loop_does_not_answer_ends(stuck: StuckDisk) -> None:
     stuck.look(TIMING.silence + 0.1)
     stuck.look(TIMING.silence)

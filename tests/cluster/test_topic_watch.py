@@ -109,6 +109,18 @@ def test_other_unsafe_setting_is_logged_once_and_not_refused(
     assert "--add-config min.insync.replicas=2" in caplog.text
 
 
+def test_setting_that_changes_from_one_unsafe_value_to_another_is_not_logged_as_safe(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trellis")
+    set_topic(watched.cluster, *LOSSY[:2])
+    assert watched.look(CHECK_SECONDS) != ""
+    set_topic(watched.cluster, LOSSY[0], "3")
+    assert watched.look(REFUSED_SECONDS) == ""
+    assert "min.insync.replicas is 3 with 3 replicas" in caplog.text
+    assert "cluster_safe" not in caplog.text
+
+
 def test_trial_refuses_only_a_topic_on_which_the_log_cannot_work(
     kfake: Kfake, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

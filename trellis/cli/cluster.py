@@ -172,6 +172,7 @@ def show_status(arguments: argparse.Namespace) -> int:
                 {"text": finding.text, "mend": mending_command(cluster, finding)}
                 for finding in cluster_status.findings
             ],
+            "refusal": cluster_status.refusal,
             "nodes": cluster_status.rows,
         }
         print_json(document)
@@ -184,12 +185,12 @@ def show_status(arguments: argparse.Namespace) -> int:
     )
     for finding in cluster_status.findings:
         risk = "the topic can lose confirmed messages: " if finding.loses else "topic: "
-        blocked = " (nodes confirm nothing until it is mended)"
-        is_refused = finding.loses and not cluster.unsafe
-        print(f"unsafe: {risk}{finding.text}{blocked if is_refused else ''}")
+        print(f"unsafe: {risk}{finding.text}")
         command = mending_command(cluster, finding)
         if command:
             print(f"  mend it: {command}")
+    if cluster_status.refusal:
+        print(f"nodes confirm nothing until it is mended: {cluster_status.refusal}")
     columns = (
         *("node", "state", "host", "version", "formats"),
         *("batches_behind", "seconds_behind", "clock_ms", "seen_s", "must_be_seeded"),

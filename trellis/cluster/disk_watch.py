@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from trellis import logs
+
 #: Seconds between two requests to hand the log over. Nodes report at most once a second.
 REPEAT_SECONDS: Final = 1.0
 
@@ -17,7 +19,8 @@ REPEAT_SECONDS: Final = 1.0
 class DiskWatch:
     """The time for which the batch that was shipped last has not been written to the disk.
 
-    The writer's thread calls `shipped` and `written`, and the thread of the beats calls `look`.
+    The writer's thread calls `shipped` and `written`, and the thread of the beats calls `look`. The
+    event loop calls `answer` and `refuse`.
     """
 
     def __init__(
@@ -35,6 +38,8 @@ class DiskWatch:
         #: The time of the last request, and True if the event loop has answered that request.
         self._requested: float | None = None
         self._answered = False
+        #: The value of `_since` for which a refused handover was logged; None before the first.
+        self._refused: float | None = None
 
     def shipped(self) -> None:
         """Record that the log has acknowledged a batch, which is to be written to the disk now."""
@@ -58,6 +63,18 @@ class DiskWatch:
     def answer(self) -> None:
         """Record that the event loop has begun to carry out the request."""
         self._answered = True
+
+    def refuse(self, reason: str) -> None:
+        """Log why the log could not be handed over, once for each batch that is stuck."""
+        if self.is_stuck and self._refused != self._since:
+            self._refused = self._since
+            logs.error(
+                "cluster_disk_blocked",
+                problem=self.problem,
+                reason=reason,
+                note="this node stays active, and publishers wait until the disk has space or a "
+                "standby can take over",
+            )
 
     def look(self) -> None:
         """Request a handover if the disk is stuck.

@@ -15,7 +15,7 @@ from trellis.cluster.client_errors import LogBehind, LogShorter, TopicAbsent, To
 from trellis.cluster.client_options import MESSAGE_OVERHEAD
 from trellis.cluster.reader import KafkaReader
 from trellis.cluster.topic import KafkaTopic, TopicFacts
-from trellis.cluster.topic_safety import TopicFinding, refuse_lossy, refuse_unusable, topic_findings
+from trellis.cluster.topic_safety import TopicFinding, refuse_unsafe, topic_findings
 from trellis.cluster.topic_watch import TopicWatch
 from trellis.settings.cluster import ClusterSettings
 
@@ -64,9 +64,7 @@ class KafkaLog:
         settings = self._topic.settings()
         self.findings = findings = topic_findings(facts, settings)
         if usable:
-            refuse_unusable(self._cluster.log_topic, settings)
-            if not self._cluster.unsafe:
-                refuse_lossy(self._cluster.log_topic, findings)
+            refuse_unsafe(self._cluster, findings, settings)
         self._watch = TopicWatch(self._topic, self._cluster, findings)
         accepted = int(settings.get("max.message.bytes", CHUNK_SIZE))
         self.chunk_size = max(1, min(CHUNK_SIZE, accepted - MESSAGE_OVERHEAD))

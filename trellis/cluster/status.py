@@ -17,7 +17,7 @@ from broker.store.opening import CATALOG
 from trellis.cluster.clock import wall_ms
 from trellis.cluster.kafka_log import KafkaLog, group_name, node_reports
 from trellis.cluster.topic import KafkaTopic, TopicFacts
-from trellis.cluster.topic_safety import TopicFinding, topic_findings
+from trellis.cluster.topic_safety import TopicFinding, refusal_of, topic_findings
 from trellis.settings.cluster import ClusterSettings
 
 #: Seconds without a report after which a node counts as lost. Nodes report every 5 s.
@@ -42,6 +42,8 @@ class ClusterStatus:
     format: int = 0
     #: The properties of the topic that are unsafe.
     findings: list[TopicFinding] = field(default_factory=list)
+    #: Why the nodes refuse the topic, so that the active node confirms nothing; "" if they do not.
+    refusal: str = ""
 
     @property
     def has_active(self) -> bool:
@@ -53,7 +55,8 @@ def status(cluster: ClusterSettings) -> ClusterStatus:
     """Return the topic and the nodes of a cluster. Raises LogUnreachable, ReplicationError."""
     topic = KafkaTopic(cluster)
     facts, low, tip = topic.facts(), topic.low(), topic.tip()
-    findings = topic_findings(facts, topic.settings())
+    settings = topic.settings()
+    findings = topic_findings(facts, settings)
     reports, now = node_reports(cluster, topic), wall_ms()
     newest = max((report.batch for report in reports.values()), default=0)
     written = _times_of_records({report.offset for report in reports.values()}, cluster)
@@ -69,7 +72,8 @@ def status(cluster: ClusterSettings) -> ClusterStatus:
         for name in sorted(_unreported(reports) - reports.keys())
     ]
     in_force = max((report.format for report in reports.values()), default=0)
-    return ClusterStatus(facts, low, tip, rows, in_force, findings)
+    refusal = refusal_of(cluster, findings, settings)
+    return ClusterStatus(facts, low, tip, rows, in_force, findings, refusal)
 
 
 def _row(name: str, report: NodeReport, newest: int, low: int, now: int) -> dict[str, object]:

@@ -27,6 +27,8 @@ MESSAGE_LEAST: Final = (64 << 10) + MESSAGE_OVERHEAD
 class TopicFinding:
     """An unsafe property of the topic, and what to do, as a line of text."""
 
+    #: The property, such as the name of a setting. Its text changes with its value.
+    name: str
     text: str
     #: True if the log can lose confirmed messages because of the property.
     loses: bool = False
@@ -70,6 +72,26 @@ def refuse_unusable(name: str, settings: Mapping[str, str]) -> None:
         )
 
 
+def refuse_unsafe(
+    cluster: ClusterSettings, findings: Iterable[TopicFinding], settings: Mapping[str, str]
+) -> None:
+    """Raise ReplicationError if a node refuses a topic with these findings and settings."""
+    refuse_unusable(cluster.log_topic, settings)
+    if not cluster.unsafe:
+        refuse_lossy(cluster.log_topic, findings)
+
+
+def refusal_of(
+    cluster: ClusterSettings, findings: Iterable[TopicFinding], settings: Mapping[str, str]
+) -> str:
+    """Return why a node refuses a topic with these findings and settings; "" if it does not."""
+    try:
+        refuse_unsafe(cluster, findings, settings)
+    except ReplicationError as error:
+        return str(error)
+    return ""
+
+
 def topic_findings(facts: TopicFacts, settings: Mapping[str, str]) -> list[TopicFinding]:
     """Return the findings about a topic with these facts and settings."""
     return [*_copy_findings(facts), *_setting_findings(settings, facts.replicas)]
@@ -79,19 +101,23 @@ def _copy_findings(facts: TopicFacts) -> Iterator[TopicFinding]:
     """Yield a finding for each unsafe fact about the topic's partitions and replicas."""
     again = "create a new topic with `trellis cluster check --create`, and set cluster.topic to it"
     if facts.partitions != 1:
-        yield TopicFinding(f"has {facts.partitions} partitions, must have 1: {again}")
+        yield TopicFinding("partitions", f"has {facts.partitions} partitions, must have 1: {again}")
     if facts.replicas < REPLICAS:
         yield TopicFinding(
+            "replicas",
             f"its replicas are {facts.replicas}, must be {REPLICAS}: a lost Kafka node loses or "
             f"stops the log; {again}, or reassign its partition to {REPLICAS} nodes",
             loses=facts.replicas < IN_SYNC,
         )
     if not facts.has_leader:
-        yield TopicFinding("its partition has no leader: start the Kafka nodes that hold it")
+        yield TopicFinding(
+            "in_sync", "its partition has no leader: start the Kafka nodes that hold it"
+        )
     elif facts.in_sync < facts.replicas:
         yield TopicFinding(
+            "in_sync",
             f"{facts.in_sync} of {facts.replicas} replicas are in sync: start the missing Kafka "
-            "nodes, and wait until they have caught up"
+            "nodes, and wait until they have caught up",
         )
 
 
@@ -103,6 +129,7 @@ def _setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[To
     in_sync = int(settings.get("min.insync.replicas", IN_SYNC))
     if in_sync < IN_SYNC:
         yield TopicFinding(
+            "min.insync.replicas",
             f"min.insync.replicas is {in_sync}, must be {IN_SYNC}: confirmed messages are lost "
             f"with one Kafka node; set it to {IN_SYNC}",
             loses=True,
@@ -110,12 +137,14 @@ def _setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[To
         )
     elif in_sync >= replicas:
         yield TopicFinding(
+            "min.insync.replicas",
             f"min.insync.replicas is {in_sync} with {replicas} replicas: each lost Kafka node "
             f"stops the log; set it to {IN_SYNC}, with {REPLICAS} replicas",
             mend=f"min.insync.replicas={IN_SYNC}" if replicas > IN_SYNC else "",
         )
     if "compact" in settings.get("cleanup.policy", ""):
         yield TopicFinding(
+            "cleanup.policy",
             f"cleanup.policy is {settings['cleanup.policy']}, must be delete: compaction removes "
             "batches of the log; set it to delete",
             loses=True,
@@ -124,6 +153,7 @@ def _setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[To
     for name in ("retention.ms", "retention.bytes"):
         if settings.get(name, "-1") != "-1":
             yield TopicFinding(
+                name,
                 f"{name} is {settings[name]}, must be -1: Kafka would remove records that a "
                 "standby still needs; set it to -1, because Trellis trims the log itself",
                 loses=True,
@@ -131,6 +161,7 @@ def _setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[To
             )
     if settings.get("unclean.leader.election.enable") == "true":
         yield TopicFinding(
+            "unclean.leader.election.enable",
             "unclean.leader.election.enable is true, must be false: a Kafka node without all "
             "records may become the leader, and confirmed messages are lost; set it to false",
             loses=True,
@@ -139,6 +170,7 @@ def _setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[To
     accepted = int(settings.get("max.message.bytes", MESSAGE_MAX))
     if accepted < MESSAGE_MAX:
         yield TopicFinding(
+            "max.message.bytes",
             f"max.message.bytes is {accepted}, below the {MESSAGE_MAX} of a whole chunk: large "
             f"batches need more requests; set it to {MESSAGE_MAX}",
             mend=f"max.message.bytes={MESSAGE_MAX}",

@@ -8,17 +8,15 @@ nothing, until the setting is mended. A standby goes on following.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
-from broker.replication.records import ReplicationError
 from trellis import logs
 from trellis.cluster.topic import KafkaTopic
 from trellis.cluster.topic_safety import (
     TopicFinding,
     mending_command,
-    refuse_lossy,
-    refuse_unusable,
+    refusal_of,
     topic_findings,
 )
 from trellis.settings.cluster import ClusterSettings
@@ -64,8 +62,9 @@ class TopicWatch:
         for finding in findings:
             if finding not in before:
                 self._log_finding(finding)
+        unsafe = {finding.name for finding in findings}
         for finding in before:
-            if finding not in findings:
+            if finding.name not in unsafe:
                 logs.info("cluster_safe", topic=self._cluster.log_topic, finding=finding.text)
 
     def _log_finding(self, finding: TopicFinding) -> None:
@@ -81,16 +80,3 @@ class TopicWatch:
             )
         else:
             logs.warning("cluster_unsafe", topic=topic, finding=text, mend=mend)
-
-
-def refusal_of(
-    cluster: ClusterSettings, findings: list[TopicFinding], settings: Mapping[str, str]
-) -> str:
-    """Return why a node refuses a topic with these findings and settings; "" if it does not."""
-    try:
-        refuse_unusable(cluster.log_topic, settings)
-        if not cluster.unsafe:
-            refuse_lossy(cluster.log_topic, findings)
-    except ReplicationError as error:
-        return str(error)
-    return ""

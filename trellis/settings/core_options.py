@@ -27,7 +27,7 @@ def fill(target: CoreOptions, settings: Settings) -> CoreOptions:
 def _filling(kind: type) -> list[tuple[Option, CoreField]]:
     """Return each setting that fills an attribute of the class `kind`, with that attribute.
 
-    The result is cached: most of the 174 settings fill no attribute of a given class.
+    The result is cached: most settings fill no attribute of a given class.
     """
     return [
         (option, field)

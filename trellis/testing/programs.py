@@ -9,6 +9,7 @@ broker reads two lines: the number of the program's process, and its exit code w
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -45,7 +46,8 @@ class ForkedProgram:
         try:
             self.wait(0.0)
         except subprocess.TimeoutExpired:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # It has ended meanwhile.
+                os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code. Raises subprocess.TimeoutExpired after `timeout` seconds."""

@@ -16,7 +16,7 @@ messages that wait already keep their time to live.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 from broker.queues.arguments import NUMBER_MAX, UNLIMITED, QueueArguments
@@ -35,6 +35,8 @@ SHOWN: Final = 20
 BODIES_MAX: Final = 200_000
 #: Largest number of messages whose body sizes are read in one step.
 BODIES_STEP: Final = 200
+#: Largest number of body sizes that are subtracted in one step.
+SIZES_STEP: Final = 2_000
 #: Key of a policy about queues -> attribute of QueueArguments, and the value that means "not set".
 EFFECTS: Final[dict[str, tuple[str, object]]] = {
     "message-ttl": ("ttl", -1),
@@ -116,7 +118,7 @@ class PolicyRemoval:
             if after.max_bytes != UNLIMITED:
                 sizes = array("q")
                 yield from self._read_sizes(queue, sizes)
-                over = max(over, _over_bytes(sizes, int(after.max_bytes)))
+                over = max(over, (yield from _over_bytes(sizes, int(after.max_bytes))))
                 row["uncounted"] = int(
                     self._bodies_left <= 0 and len(sizes) < int(queue.depth) - queue.paged
                 )
@@ -176,12 +178,17 @@ def _effect(arguments: QueueArguments, key: str) -> object:
     return None if value == unset else value
 
 
-def _over_bytes(sizes: array[int], limit: int) -> int:
-    """Return how many messages must leave the head, until the others have at most `limit` bytes."""
+def _over_bytes(sizes: array[int], limit: int) -> Generator[None, None, int]:
+    """Return how many messages must leave the head, until the others have at most `limit` bytes.
+
+    Each `next` does one step of the work.
+    """
     total, over = sum(sizes), 0
     while total > limit:
         total -= sizes[over]
         over += 1
+        if over % SIZES_STEP == 0:
+            yield None
     return over
 
 
