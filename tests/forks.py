@@ -1,18 +1,19 @@
 """Runs `python -m MODULE ARGUMENT...` by a fork of a process that has loaded the modules.
 
     start() (in the test's process) --- socket ---> main() in a child, which has loaded the modules
-                                                      |  fork for each program
-                                                      v
-                                                    the module, run as __main__
+                                           |          |  fork for each program
+                                           |          v
+                a broker starts its gateway          the module, run as __main__
 
-The programs are brokers, commands and gateways. A fork saves the 0.2 to 0.5 s of processor time in
+The programs are brokers, commands and gateways. A fork saves the 0.1 to 0.5 s of processor time in
 which a program loads its modules. These tests start their programs without a fork, as users do:
 tests/test_cli_config.py, tests/top/test_start.py and tests/top/test_gateway_process.py.
 
-The child reads one JSON request per message, and answers each with one number: a `start` request
+The child has a connection to the test process, and one to each program, for the gateway of a
+broker. It reads one JSON request per message, and answers each with one number: a `start` request
 with the pid of the program, a `wait` request with its exit code. File descriptors that a program
-inherits are sent with its request. All programs end with the child, and the child ends with the
-test process.
+inherits are sent with its request. All programs end with the child, and the child ends with
+the test process.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import pkgutil
 import resource
 import runpy
 import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -39,7 +41,9 @@ from typing import Any, Final, TextIO
 
 from matching.registry import algorithms
 from tests.password_hashes import CHEAP, COST
+from trellis import child_process
 from trellis.auth.passwords import HASHER
+from trellis.http.gateway_process import PROGRAM
 
 ROOT: Final = Path(__file__).parent.parent
 #: Modules that the child loads, with all modules of these packages.
@@ -108,6 +112,10 @@ class _Child:
                 self._connection = self._start()
             socket.send_fds(self._connection, [json.dumps(request).encode()], descriptors)
             return int(self._connection.recv(64))
+
+    def connect(self, connection: socket.socket) -> None:
+        """Use a connection to the child, in a program that the child has forked."""
+        self._connection = connection
 
     @staticmethod
     def _start() -> socket.socket:
@@ -183,23 +191,56 @@ def main() -> None:
     algorithms()
     connection = socket.socket(fileno=int(sys.argv[1]))
     gc.freeze()
-    while True:
-        size = array.array("i").itemsize * _DESCRIPTORS_MAX
-        data, descriptors, _, _ = socket.recv_fds(connection, _REQUEST_MAX, size)
-        if not data:
-            return
-        request = json.loads(data)
-        if "wait" in request:
-            _, status = os.waitpid(request["wait"], 0)
-            connection.send(b"%d" % os.waitstatus_to_exitcode(status))
-            continue
-        pid = os.fork()
-        if pid == 0:
-            connection.close()
-            _run(request, descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        connection.send(b"%d" % pid)
+    connections = selectors.DefaultSelector()
+    connections.register(connection, selectors.EVENT_READ)
+    # The loop ends with the test process. A program that has ended only closes its own connection.
+    while connection.fileno() >= 0:
+        for key, _ in connections.select():
+            assert isinstance(key.fileobj, socket.socket)
+            _answer(key.fileobj, connections)
+
+
+def _answer(connection: socket.socket, connections: selectors.BaseSelector) -> None:
+    """Answer the next request of a connection; close the connection if it has ended."""
+    size = array.array("i").itemsize * _DESCRIPTORS_MAX
+    data, descriptors, _, _ = socket.recv_fds(connection, _REQUEST_MAX, size)
+    if not data:
+        connections.unregister(connection)
+        connection.close()
+        return
+    request = json.loads(data)
+    if "wait" in request:
+        _, status = os.waitpid(request["wait"], 0)
+        connection.send(b"%d" % os.waitstatus_to_exitcode(status))
+        return
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        for key in list(connections.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        connections.close()
+        ours.close()
+        _child.connect(theirs)
+        child_process.starter = _start_gateway
+        _run(request, descriptors)
+    theirs.close()
+    connections.register(ours, selectors.EVENT_READ)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    connection.send(b"%d" % pid)
+
+
+def _start_gateway(module: str, descriptors: list[int]) -> ForkedProcess | None:
+    """Start the gateway of a broker, as child_process.start_program does; None for a worker."""
+    if module != PROGRAM:
+        return None
+    with open(os.devnull, "wb") as out:
+        return start(
+            module,
+            stdout=out.fileno(),
+            environment=_without_settings(os.environ),
+            descriptors=descriptors,
+        )
 
 
 def _run(request: dict[str, Any], descriptors: list[int]) -> None:

@@ -115,8 +115,9 @@ def unsubscribe(packet_id: int, *filters: str) -> bytes:
 def packets(data: bytes) -> list[bytes]:
     """Return packets one by one; the data must be whole packets."""
     parts = []
-    while data:
-        length, shift, at = 0, 0, 1
+    start = 0
+    while start < len(data):
+        length, shift, at = 0, 0, start + 1
         while True:
             length |= (data[at] & 127) << shift
             shift += 7
@@ -124,8 +125,8 @@ def packets(data: bytes) -> list[bytes]:
             if data[at - 1] < 128:
                 break
         assert at + length <= len(data), "half a packet"
-        parts.append(data[: at + length])
-        data = data[at + length :]
+        parts.append(data[start : at + length])
+        start = at + length
     return parts
 
 
