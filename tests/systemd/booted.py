@@ -66,8 +66,8 @@ class BootedSystem:
         try:
             report = ""
             while "READY=1" not in report.split("\n"):
-                ready, _, _ = select.select([reports, exit_of_system], [], [], PATIENCE)
-                assert reports in ready, f"the system has not booted; its last report: {report!r}"
+                ready, _, _ = select.select([reports.fileno(), exit_of_system], [], [], PATIENCE)
+                assert reports.fileno() in ready, f"the system has not booted; its last report: {report!r}"
                 report = reports.recv(4096).decode()
         finally:
             os.close(exit_of_system)
