@@ -67,7 +67,9 @@ class BootedSystem:
             report = ""
             while "READY=1" not in report.split("\n"):
                 ready, _, _ = select.select([reports.fileno(), exit_of_system], [], [], PATIENCE)
-                assert reports.fileno() in ready, f"the system has not booted; its last report: {report!r}"
+                assert reports.fileno() in ready, (
+                    f"the system has not booted; its last report: {report!r}"
+                )
                 report = reports.recv(4096).decode()
         finally:
             os.close(exit_of_system)
