@@ -1,6 +1,6 @@
 """The Kafka clusters of the tests: kfake (in memory, in Go), and real nodes from Maven Central.
 
-Each program listens on free ports of 127.0.0.1, and ends when its test ends.
+Each program listens on free ports of the loopback interface, and ends when its test ends.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.addresses import own_address
 from tests.foreign import require
 from tests.interop.test_toolchains import BUILT, build
 from trellis.demo.download import fetch_kafka
@@ -35,9 +36,16 @@ class Kfake:
     """A kfake process: an in-memory Kafka of three nodes."""
 
     def __init__(self, *settings: str) -> None:
-        """Start kfake; each of `settings` is the text NAME=VALUE of a setting of its nodes."""
+        """Start kfake; each of `settings` is the text NAME=VALUE of a setting of its nodes.
+
+        The nodes listen on own_address(): a client of Kafka that a test leaves open connects again
+        and again, and must not reach the program of another test at the port of a kfake that ended.
+        """
         self._process = subprocess.Popen(
-            [_kfake(), *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [_kfake(), f"host={own_address()}", *settings],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.servers = self._line()
 

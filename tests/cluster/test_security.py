@@ -9,6 +9,7 @@ import pytest
 
 from broker.replication.contract import LogSpan, LogUnreachable
 from broker.replication.report import NodeReport
+from tests.addresses import own_address
 from tests.authority import Authority
 from tests.cluster.conftest import OpenLog, created
 from tests.cluster.programs import Kfake
@@ -24,7 +25,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def secured(authority: Authority) -> Iterator[Kfake]:
     """Start a kfake with TLS and logins."""
-    process = Kfake(f"certificate={authority.sign('127.0.0.1')}", "login=ann:hunter2")
+    process = Kfake(f"certificate={authority.sign(own_address())}", "login=ann:hunter2")
     yield process
     process.close()
 

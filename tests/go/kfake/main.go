@@ -1,4 +1,4 @@
-// An in-memory Kafka of three nodes on free ports of 127.0.0.1, and its faults.
+// An in-memory Kafka of three nodes on free ports of one address, and its faults.
 //
 // The first line of output lists the addresses. Each line of input is a command, answered with "ok":
 //
@@ -13,6 +13,7 @@ import (
 	"bufio"
 	"crypto/tls"
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -61,35 +62,42 @@ func main() {
 func fault(words []string) kfake.Fault {
 	key, err := strconv.Atoi(words[0])
 	check(err)
-	found, known := errors[words[1]]
+	answer, known := errors[words[1]]
 	if !known {
 		panic("unknown error " + words[1])
 	}
 	count, err := strconv.Atoi(words[2])
 	check(err)
-	return kfake.Fault{Keys: []kmsg.Key{kmsg.Key(key)}, Err: found, Count: count}
+	return kfake.Fault{Keys: []kmsg.Key{kmsg.Key(key)}, Err: answer, Count: count}
 }
 
-// options returns the options of the cluster from the arguments NAME=VALUE. `login` is USER:PASSWORD,
-// `certificate` is a PEM file with a key and its certificate. All others are settings of the nodes.
+// options returns the options of the cluster from the arguments NAME=VALUE. `host` is the address on which
+// the nodes listen (127.0.0.1 by default), `login` is USER:PASSWORD, and `certificate` is a PEM file with a key and
+// its certificate. All others are settings of the nodes.
 func options() []kfake.Opt {
 	settings := map[string]string{}
-	found := []kfake.Opt{kfake.NumBrokers(nodes), kfake.BrokerConfigs(settings)}
+	chosen := []kfake.Opt{kfake.NumBrokers(nodes), kfake.BrokerConfigs(settings)}
 	for _, argument := range os.Args[1:] {
 		name, value, _ := strings.Cut(argument, "=")
 		switch name {
+		case "host":
+			chosen = append(chosen, kfake.ListenFn(func(network, address string) (net.Listener, error) {
+				_, port, err := net.SplitHostPort(address)
+				check(err)
+				return net.Listen(network, net.JoinHostPort(value, port))
+			}))
 		case "login":
 			user, password, _ := strings.Cut(value, ":")
-			found = append(found, kfake.EnableSASL(), kfake.Superuser("PLAIN", user, password))
+			chosen = append(chosen, kfake.EnableSASL(), kfake.Superuser("PLAIN", user, password))
 		case "certificate":
 			certificate, err := tls.LoadX509KeyPair(value, value)
 			check(err)
-			found = append(found, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{certificate}}))
+			chosen = append(chosen, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{certificate}}))
 		default:
 			settings[name] = value
 		}
 	}
-	return found
+	return chosen
 }
 
 func check(err error) {
