@@ -19,7 +19,6 @@ the test process.
 from __future__ import annotations
 
 import array
-import ctypes
 import gc
 import importlib
 import json
@@ -44,6 +43,7 @@ from tests.password_hashes import CHEAP, COST
 from trellis import child_process
 from trellis.auth.passwords import HASHER
 from trellis.http.gateway_process import PROGRAM
+from trellis.testing.parent_process import end_with_parent
 
 ROOT: Final = Path(__file__).parent.parent
 #: Modules that the child loads, with all modules of these packages.
@@ -52,8 +52,6 @@ _PACKAGES: Final = ("trellis.cli",)
 #: Largest number of descriptors of one program, and of bytes of a request.
 _DESCRIPTORS_MAX: Final = 64
 _REQUEST_MAX: Final = 1 << 17
-#: prctl: the signal that a process gets when its parent ends (Linux).
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class ForkedProcess:
@@ -251,7 +249,7 @@ def _run(request: dict[str, Any], descriptors: list[int]) -> None:
         # A background job of a shell ignores SIGINT, and its children inherit that. As in a program
         # that a user starts, SIGINT raises KeyboardInterrupt here.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         for stream, descriptor in enumerate(descriptors[:3]):
             os.dup2(descriptor, stream)
             os.close(descriptor)

@@ -30,6 +30,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from trellis.testing.parent_process import end_with_parent
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
@@ -75,7 +77,8 @@ def _import_modules(config: pytest.Config) -> None:
     chosen = [path for path in paths if path.name == "conftest.py"]
     chosen += [path for path in paths if path.name.startswith("test_")]
     names = [".".join(path.relative_to(root).with_suffix("").parts) for path in chosen]
-    if any((chosen[-1].parent / "__pycache__").glob(f"{chosen[-1].stem}.*")):
+    stored = (chosen[-1].parent / "__pycache__").glob(f"{chosen[-1].stem}.*")
+    if sys.dont_write_bytecode or any(stored):
         _import(names)
         return
     # A fresh clone has no bytecode, and to compile the modules takes twice as long as to import
@@ -83,6 +86,7 @@ def _import_modules(config: pytest.Config) -> None:
     compiler = os.fork()
     if compiler == 0:
         try:
+            end_with_parent()
             _import(reversed(names))
         finally:
             os._exit(0)

@@ -45,8 +45,13 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
 
 
-def run(directory: Path, limit: int = 60, **modules: str) -> subprocess.CompletedProcess[str]:
-    """Run all tests of a directory on two workers; `limit` is the time limit of tests/watch.py."""
+def run(
+    directory: Path, limit: int = 60, stored: bool = True, **modules: str
+) -> subprocess.CompletedProcess[str]:
+    """Run all tests of a directory on two workers; `limit` is the time limit of tests/watch.py.
+
+    If `stored` is True, Python stores the bytecode of the modules.
+    """
     package = directory / "small"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -65,6 +70,7 @@ def run(directory: Path, limit: int = 60, **modules: str) -> subprocess.Complete
             "PYTHONPATH": str(ROOT),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTEST_ADDOPTS": "",
+            "PYTHONDONTWRITEBYTECODE": "" if stored else "1",
         },
         capture_output=True,
         text=True,
@@ -74,12 +80,24 @@ def run(directory: Path, limit: int = 60, **modules: str) -> subprocess.Complete
 
 
 def test_a_module_is_imported_once_for_all_workers(tmp_path: Path) -> None:
-    done = run(tmp_path, both=BOTH)
+    done = run(tmp_path, stored=False, both=BOTH)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = (tmp_path / "processes").read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["import", "test", "test"]
     assert len(set(lines)) == 3
     assert len({line.split()[1] for line in lines}) == 3
+
+
+def test_without_bytecode_another_process_helps_to_compile_the_modules(tmp_path: Path) -> None:
+    done = run(tmp_path, both=BOTH)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (tmp_path / "processes").read_text().splitlines()
+    processes = {
+        kind: {line for line in lines if line.startswith(kind)} for kind in ("import", "test")
+    }
+    assert len(processes["test"]) == 2
+    assert 1 <= len(processes["import"]) <= 2
+    assert list((tmp_path / "small" / "__pycache__").glob("test_both.*"))
 
 
 @pytest.mark.long

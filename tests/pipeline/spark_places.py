@@ -7,10 +7,8 @@ connect   a server of Spark Connect, a process of its own; the tests are its cli
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_trellis import java
 from pyspark_trellis.session import logging_file, start
+from trellis.testing.parent_process import end_with_parent
 
 KIND: Final = os.environ.get("TRELLIS_SPARK", "local")
 #: The master's URL of a query that starts a server of Spark Connect of its own.
@@ -39,7 +38,6 @@ LOOPBACK: Final = {
     "spark.executor.cores": "1",
     "spark.cores.max": "2",
 }
-_PR_SET_PDEATHSIG: Final = 1
 _CLUSTERED: Final = "org.apache.spark.deploy"
 #: The events of a daemon that have its address.
 _ADDRESSES: Final = """logger.deploy.name = org.apache.spark.deploy
@@ -49,11 +47,6 @@ logger.connect.level = info
 """
 
 assert KIND in ("local", "cluster", "connect"), f"TRELLIS_SPARK={KIND}"
-
-
-def _end_with_parent() -> None:
-    """Make Linux kill this process if its parent ends, also if the parent is killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextmanager
@@ -78,7 +71,7 @@ def daemon(
     }
     process = subprocess.Popen(
         list(map(str, command)),
-        preexec_fn=_end_with_parent,
+        preexec_fn=end_with_parent,
         env=inherited | environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

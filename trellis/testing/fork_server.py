@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -20,9 +19,8 @@ import trellis.app
 import trellis.cli.serve  # noqa: F401 - loaded before the first fork
 from trellis.cli import main as command
 from trellis.testing import programs
+from trellis.testing.parent_process import end_with_parent
 
-#: prctl: the signal that a process gets when its parent ends (Linux).
-PR_SET_PDEATHSIG: Final = 1
 #: Largest number of bytes that are read at once.
 CHUNK: Final = 1 << 16
 
@@ -197,7 +195,7 @@ class ForkServer:
 def _serve(flags: list[str], log: str, writable: int, spawner: socket.socket) -> NoReturn:
     """Run a broker in this process, a child of the spawner."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
     errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     programs.replace_streams(os.open(os.devnull, os.O_RDONLY), writable, errors)
     programs.use(spawner)
