@@ -37,6 +37,12 @@ class RequestRefused(msgspec.Struct):
     reason: str
 
 
+class _Page(msgspec.Struct):
+    """A page of a list of the HTTP API."""
+
+    items: list[dict[str, Any]]
+
+
 class ApiRefused(CommandError):
     """Raised if the HTTP API refuses a request.
 
@@ -107,13 +113,18 @@ class ApiClient:
         return self.decode(answer, Any, "JSON", *path) if answer else None
 
     def list_rows(self, path: tuple[str, ...], query: Mapping[str, object]) -> list[dict[str, Any]]:
-        """Return the rows of a list, or of a page of the list; [] if the request fails."""
+        """Return the rows of a list, or of a page of the list.
+
+        Return [] if the request fails, or if the answer is no list: the rows only improve an error.
+        """
         try:
-            answer = self.decode(self.request("GET", *path, query=query), Any, "list", *path)
+            body = self.request("GET", *path, query=query)
+            rows: _Page | list[dict[str, Any]] = self.decode(
+                body, _Page | list[dict[str, Any]], "list", *path
+            )
         except CommandError:
             return []
-        rows: list[dict[str, Any]] = answer.get("items", []) if isinstance(answer, dict) else answer
-        return rows
+        return rows.items if isinstance(rows, _Page) else rows
 
     def decode(self, answer: bytes, kind: Any, expected: str, *path: str) -> Any:
         """Decode the JSON of an answer as the type `kind`.
