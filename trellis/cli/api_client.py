@@ -18,7 +18,7 @@ import msgspec
 from broker.names import shown
 from trellis.cli.missing_objects import advice_about
 from trellis.cli.parsing import CommandError, Parser, add_settings, load_settings
-from trellis.settings import Listener, Settings
+from trellis.settings import Http, Listener, Settings
 from trellis.settings.errors import printable
 from trellis.settings.loading import read_password
 
@@ -241,8 +241,9 @@ def base_url(url: str | None, section: str, listener: Listener, source: str = "-
     """Return the URL of a broker: `url` if it is given, else the URL of a listener's settings.
 
     `section` names the listener's settings in errors, and `source` is the flag or the environment
-    variable that gave `url`. Raises CommandError if `url` is invalid, or the listener is disabled
-    or has port 0.
+    variable that gave `url`. The URL of a listener with TLS (`http.tls`) has the scheme https and
+    an IP address, which few certificates contain. Raises CommandError if `url` is invalid, or the
+    listener is disabled or has port 0.
     """
     if url is not None:
         try:
@@ -263,7 +264,8 @@ def base_url(url: str | None, section: str, listener: Listener, source: str = "-
     if address.is_unspecified:
         address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")
     host = str(address) if address.version == 4 else f"[{address}]"
-    return f"http://{host}:{listener.port}"
+    scheme = "https" if isinstance(listener, Http) and listener.tls else "http"
+    return f"{scheme}://{host}:{listener.port}"
 
 
 def fetch(request: urllib.request.Request, timeout: float = TIMEOUT) -> bytes:
