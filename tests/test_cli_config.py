@@ -21,8 +21,10 @@ import trellis
 from trellis import cli
 from trellis.auth.passwords import verify
 from trellis.cli import COMMANDS, main
+from trellis.cli.api_client import api_url
 from trellis.cli.parsing import CommandError, Parser
 from trellis.cli.table import Row, columns_of, table
+from trellis.settings import Http, Settings
 from trellis.settings.options import OPTIONS
 from trellis.settings.rendering import default_file
 
@@ -422,6 +424,12 @@ def test_missing_broker_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
         assert error.startswith(
             f"no answer from http://127.0.0.1:{free} (Connection refused); start the broker"
         )
+
+
+def test_url_of_an_http_listener_with_tls_has_the_scheme_https() -> None:
+    for tls, scheme in ((False, "http"), (True, "https")):
+        settings = Settings(http=Http(host="0.0.0.0", port=15671, tls=tls))
+        assert api_url(None, settings) == f"{scheme}://127.0.0.1:15671"
 
 
 @pytest.mark.parametrize(

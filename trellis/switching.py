@@ -115,10 +115,12 @@ class Switching:
 
     def _leave_full_disk(self) -> None:
         self._ownership.disk.answer()
-        if not self._begun and not self._is_stopped:
-            self._start(self._hand_over_for_disk())
+        self._start(self._hand_over_for_disk())
 
     async def _hand_over_for_disk(self) -> None:
+        # Checked here and not when the task is created: another switch can begin in between.
+        if self._begun or self._is_stopped:
+            return
         disk = self._ownership.disk
         try:
             name = await self._alone("", True)

@@ -164,6 +164,29 @@ def test_kafka_that_is_away_at_the_start_is_unreachable(name: str) -> None:
     log.close()
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("brief_requests")
+def test_errors_without_an_answer_have_the_reason_of_the_client_library(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_offsets, "REQUEST_SECONDS", 2.0)
+    cluster = cluster_on("127.0.0.1:1", name)
+    topic, group = KafkaTopic(cluster), group_name(cluster, "one")
+    log_reader = reader.KafkaReader(cluster, group, topic)
+    requests: tuple[Callable[[], object], ...] = (
+        topic.low,
+        lambda: topic.report(group, 1, "report"),
+        lambda: topic.reports([group]),
+        lambda: log_reader.read(0),
+    )
+    for request in requests:
+        with pytest.raises(LogUnreachable) as unreachable:
+            request()
+        assert "Connection refused" in "".join(unreachable.value.__notes__)
+    log_reader.close()
+    topic.close()
+
+
 @pytest.mark.parametrize("kafka", ["kfake", pytest.param("kafka_node", marks=KAFKA)])
 def test_topic_that_was_created_again_is_refused(
     kafka: str, request: pytest.FixtureRequest, name: str, open_log: OpenLog

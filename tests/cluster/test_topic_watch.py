@@ -34,7 +34,9 @@ from tests.cluster.test_commands import command
 from tests.cluster.test_faults import admin_of
 from tests.cluster.test_ownership import QUEUE as DECLARED
 from tests.cluster.test_ownership import Clock, Owner, stored
+from tests.source_tree import ROOT
 from trellis.cluster.topic import KafkaTopic
+from trellis.cluster.topic_safety import TopicFinding, mending_command
 from trellis.cluster.topic_watch import CHECK_SECONDS, REFUSED_SECONDS, TopicWatch
 from trellis.settings.cluster import ClusterSettings
 
@@ -48,6 +50,13 @@ def set_topic(cluster: ClusterSettings, name: str, value: str) -> None:
     resource = ConfigResource(ResourceType.TOPIC, cluster.log_topic, incremental_configs=[entry])
     admin = admin_of(cluster)
     admin.incremental_alter_configs([resource])[resource].result(PATIENCE)
+
+
+def test_the_page_shows_a_command_as_the_program_prints_it() -> None:
+    cluster = ClusterSettings(name="orders", servers="kafka-1:9092")
+    finding = TopicFinding("min.insync.replicas", "", mend="min.insync.replicas=2")
+    page = (ROOT / "docs" / "high-availability.md").read_text()
+    assert f"    {mending_command(cluster, finding)}\n" in page
 
 
 class Watched:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 from broker.store.audit import AuditTrail
 from tests.clients import mqtt_publish, publication
 from tests.top.conftest import Start
-from tests.top.running import Running
+from tests.top.running import PATIENCE, Running
 from tests.top.test_api import api, users
+from trellis.server import audit_log
 from trellis.server.audit_log import LINE_BYTES, WAITING_BYTES, AuditLog, append
 from trellis.settings import SettingsError
 
@@ -245,6 +247,25 @@ async def test_finish_writes_what_waits(tmp_path: Path) -> None:
     assert [line["name"] for line in lines(tmp_path / "audit.jsonl")] == [
         str(number) for number in range(100)
     ]
+
+
+async def test_a_stop_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(audit_log, "FINISH_SECONDS", 0.05)
+    path = tmp_path / "audit.jsonl"
+    audit = AuditLog(path, asyncio.get_running_loop())
+    path.unlink()
+    os.mkfifo(path)  # A thread that opens it to write waits until another opens it to read.
+    for name in ("a", "b"):
+        audit.write({"action": "set", "kind": "queue", "name": name})
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await audit.finish()
+    finally:  # Another opens it to read, so the write that hung can end.
+        late = await asyncio.to_thread(lines, path)
+    assert "a write has not ended within 0.05 s" in caplog.text
+    assert [line["name"] for line in late] == ["a"] and audit.lost == 1
 
 
 async def test_the_actions_of_operators_are_recorded(broker: Running, tmp_path: Path) -> None:

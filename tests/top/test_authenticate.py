@@ -36,6 +36,7 @@ from trellis.auth.login_throttle import (
     LoginThrottle,
 )
 from trellis.auth.passwords import HASHER, check_hash, decoy_hash, verify
+from trellis.auth.private_files import scram_secret
 from trellis.auth.settings_users import GENERATED_USER_FILE, authenticator_from_settings
 from trellis.settings import SettingsError, load
 
@@ -68,7 +69,13 @@ async def accounts() -> AsyncIterator[Make]:
         ]
         opened.append(
             Accounts(
-                users, Identity("anonymous") if anonymous else None, from_afar, 1, queue, remember
+                users,
+                Identity("anonymous") if anonymous else None,
+                from_afar,
+                1,
+                queue,
+                remember,
+                scram_secret(None),
             )
         )
         return opened[-1]
@@ -453,7 +460,8 @@ def guesses_in(seconds: int, parallel: int, local: bool) -> int:
     async def main() -> int:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, JumpingLoop)
-        them = Accounts([Account(Identity("quick"), QUICK, False)], None, False, 1, 1024, 300.0)
+        users = [Account(Identity("quick"), QUICK, False)]
+        them = Accounts(users, None, False, 1, 1024, 300.0, scram_secret(None))
         numbers = itertools.count()
         guesses = [Question(them, "quick", f"{next(numbers)}", local) for _ in range(parallel)]
         for _ in range(seconds * 10):
@@ -573,7 +581,7 @@ def test_reservations_of_the_settings_and_stored_ones_are_compared(
 ) -> None:
     rules = {"/": [f"reserve client {of_settings}"]}
     account = Account(Identity("settings"), QUICK, False, rules)
-    accounts = Accounts([account], None, False, 1, 1024, 300.0)
+    accounts = Accounts([account], None, False, 1, 1024, 300.0, scram_secret(None))
     accounts.users = Users(MemoryStore())
     accounts.users.define("stored", "", [])
     accounts.users.set_permission("/", "stored", ".*", ".*", ".*")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from typing import Final
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
 
 import pytest
 
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.test_api import api, users
-from trellis.cli import parser
+from trellis.cli import main, parser
 from trellis.cli.missing_objects import NAMES_MAX, advice_about
 
 #: Commands with a misspelt name, the nearest name, and the command that lists the names.
@@ -89,6 +91,38 @@ async def test_the_error_names_the_nearest_object_and_the_command_that_lists_all
 )
 def test_an_error_about_something_else_is_left_as_it_is(error: str) -> None:
     assert advice_about(error, lambda path, query: [{"name": "x"}]) == ""
+
+
+@pytest.mark.parametrize("answer", [b'"x"', b"3", b"null", b"[1]", b'{"items": 3}', b"{}", b"{"])
+def test_an_answer_that_is_no_list_leaves_the_nearest_name_out(
+    answer: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_PUT(self) -> None:
+            self.answer(404, b"{\"reason\": \"no queue 'ordrs' in vhost '/'\"}")
+
+        def do_GET(self) -> None:
+            self.answer(200, answer)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            code = main(["pause", "ordrs", "--url", f"http://127.0.0.1:{server.server_port}"])
+        finally:
+            server.shutdown()
+    assert (code, capsys.readouterr().err) == (
+        1,
+        "trellis: no queue 'ordrs' in vhost '/'; next: trellis list queues\n",
+    )
 
 
 def test_the_names_that_are_compared_are_bounded() -> None:

@@ -47,7 +47,6 @@ from trellis.auth.login_throttle import (
     PendingLogin,
 )
 from trellis.auth.passwords import decoy_hash, verify
-from trellis.auth.private_files import SCRAM_SECRET_BYTES
 from trellis.auth.scram import METHOD, ScramConversation
 
 #: Largest number of digests of verified credentials in memory; the oldest are evicted.
@@ -67,7 +66,8 @@ class Accounts(Authenticator):
     `anonymous` is the identity of clients without a user name; None if such clients are refused. If
     `anonymous_remote` is True, they may connect from any address, else from loopback only.
     `threads` is the number of threads that hash passwords. At most `queue` different credentials
-    wait for these threads. Verified credentials are remembered for `remember` seconds.
+    wait for these threads. Verified credentials are remembered for `remember` seconds. From
+    `scram_secret`, the SCRAM salts of unknown users are derived.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class Accounts(Authenticator):
         threads: int,
         queue: int,
         remember: float,
+        scram_secret: bytes,
     ) -> None:
         #: Users that the broker stores. A user that the settings define takes precedence over a
         #: stored user of the same name.
@@ -89,8 +90,7 @@ class Accounts(Authenticator):
         self._queue = queue
         self._remember = remember
         self._secret = secrets.token_bytes(32)
-        #: The secret from which SCRAM salts of unknown users are derived.
-        self.scram_secret = secrets.token_bytes(SCRAM_SECRET_BYTES)
+        self.scram_secret = scram_secret
         self._verified: dict[bytes, float] = {}
         self._checking: dict[bytes, list[PendingLogin]] = {}
         self.login_throttle = LoginThrottle()

@@ -106,16 +106,15 @@ def superuser(name: str) -> AccountIdentity:
 
 def authenticator_from_settings(settings: Settings, directory: Path | None) -> Accounts:
     """Return the authenticator for the users that the settings define. Raises SettingsError."""
-    accounts = Accounts(
+    return Accounts(
         accounts_from_settings(settings, directory),
         anonymous_identity(settings),
         settings.mqtt.anonymous == "true",
         settings.auth.threads,
         settings.auth.queue,
         settings.auth.remember,
+        scram_secret(directory),
     )
-    accounts.scram_secret = scram_secret(directory)
-    return accounts
 
 
 def anonymous_identity(settings: Settings) -> Identity | None:

@@ -18,7 +18,7 @@ import msgspec
 from broker.names import shown
 from trellis.cli.missing_objects import advice_about
 from trellis.cli.parsing import CommandError, Parser, add_settings, load_settings
-from trellis.settings import Listener, Settings
+from trellis.settings import Http, Listener, Settings
 from trellis.settings.errors import printable
 from trellis.settings.loading import read_password
 
@@ -35,6 +35,12 @@ class RequestRefused(msgspec.Struct):
     """The JSON body with which the HTTP API refuses a request."""
 
     reason: str
+
+
+class _Page(msgspec.Struct):
+    """A page of a list of the HTTP API."""
+
+    items: list[dict[str, Any]]
 
 
 class ApiRefused(CommandError):
@@ -107,13 +113,18 @@ class ApiClient:
         return self.decode(answer, Any, "JSON", *path) if answer else None
 
     def list_rows(self, path: tuple[str, ...], query: Mapping[str, object]) -> list[dict[str, Any]]:
-        """Return the rows of a list, or of a page of the list; [] if the request fails."""
+        """Return the rows of a list, or of a page of the list.
+
+        Return [] if the request fails, or if the answer is no list: the rows only improve an error.
+        """
         try:
-            answer = self.decode(self.request("GET", *path, query=query), Any, "list", *path)
+            body = self.request("GET", *path, query=query)
+            rows: _Page | list[dict[str, Any]] = self.decode(
+                body, _Page | list[dict[str, Any]], "list", *path
+            )
         except CommandError:
             return []
-        rows: list[dict[str, Any]] = answer.get("items", []) if isinstance(answer, dict) else answer
-        return rows
+        return rows.items if isinstance(rows, _Page) else rows
 
     def decode(self, answer: bytes, kind: Any, expected: str, *path: str) -> Any:
         """Decode the JSON of an answer as the type `kind`.
@@ -230,8 +241,9 @@ def base_url(url: str | None, section: str, listener: Listener, source: str = "-
     """Return the URL of a broker: `url` if it is given, else the URL of a listener's settings.
 
     `section` names the listener's settings in errors, and `source` is the flag or the environment
-    variable that gave `url`. Raises CommandError if `url` is invalid, or the listener is disabled
-    or has port 0.
+    variable that gave `url`. The URL of a listener with TLS (`http.tls`) has the scheme https and
+    an IP address, which few certificates contain. Raises CommandError if `url` is invalid, or the
+    listener is disabled or has port 0.
     """
     if url is not None:
         try:
@@ -252,7 +264,8 @@ def base_url(url: str | None, section: str, listener: Listener, source: str = "-
     if address.is_unspecified:
         address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")
     host = str(address) if address.version == 4 else f"[{address}]"
-    return f"http://{host}:{listener.port}"
+    scheme = "https" if isinstance(listener, Http) and listener.tls else "http"
+    return f"{scheme}://{host}:{listener.port}"
 
 
 def fetch(request: urllib.request.Request, timeout: float = TIMEOUT) -> bytes:

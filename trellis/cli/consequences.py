@@ -228,9 +228,10 @@ def vhost_lines(row: Row) -> Iterator[str]:
     if row["deepest"]:
         shown = [f"{one['messages']:,} in '{one['name']}'" for one in row["deepest"][:SHOWN]]
         yield f"queues with most messages: {', '.join(shown)}"
-    deleted = [count_text(row[field], noun) for field, noun in _OTHERS.items() if row[field]]
+    texts = {field: count_text(row[field], noun) for field, noun in _OTHERS.items()}
     if row["rows"]:
-        deleted[0] += f" with {count_text(row['rows'], 'row')}"  # The first are the streams.
+        texts["streams"] += f" with {count_text(row['rows'], 'row')}"
+    deleted = [text for field, text in texts.items() if row[field]]
     if deleted:
         yield f"deleted, too: {', '.join(deleted)}"
     if row["users"]:

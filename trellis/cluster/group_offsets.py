@@ -46,7 +46,7 @@ class GroupOffsets:
         except KafkaException as raised:
             error = error_in(raised)
         if error is not None:
-            raise unreachable("report the synced offset in topic", self._cluster, error)
+            raise self._failure("report the synced offset in topic", group, error)
 
     def read(self, group: str) -> tuple[int, str] | None:
         """Return the offset and text that a group committed; None if it has committed none.
@@ -58,12 +58,12 @@ class GroupOffsets:
         try:
             position = self._consumer(group).committed(wanted)
         except KafkaException as raised:
-            failed = unreachable(task, self._cluster, error_in(raised))
+            failed = self._failure(task, group, error_in(raised))
             if isinstance(failed, GroupAbsent):
                 return None
             raise failed from raised
         if position.error is not None:
-            raise unreachable(task, self._cluster, position.error)
+            raise self._failure(task, group, position.error)
         return (position.offset, position.metadata or "") if position.offset >= 0 else None
 
     def close(self) -> None:
@@ -77,6 +77,12 @@ class GroupOffsets:
         end = time.monotonic() + CLOSE_SECONDS
         for thread in closing:
             thread.join(max(0.0, end - time.monotonic()))
+
+    def _failure(self, task: str, group: str, error: KafkaError) -> LogUnreachable:
+        """Return the error of a request, with the reason that the group's consumer has logged."""
+        consumer = self._consumers.get(group)
+        reason = "" if consumer is None else consumer.log.reason
+        return unreachable(task, self._cluster, error, reason)
 
     def _consumer(self, group: str) -> _GroupConsumer:
         with self._lock:
@@ -96,7 +102,8 @@ class _GroupConsumer:
     def __init__(self, cluster: ClusterSettings, group: str) -> None:
         options = {**offset_options(cluster, group), "on_commit": self._on_commit}
         self._topic = cluster.log_topic
-        self._consumer: Consumer | None = Consumer(options, logger=ClientLog("report"))
+        self.log = ClientLog("report")
+        self._consumer: Consumer | None = Consumer(options, logger=self.log)
         self._lock = threading.Lock()
         #: True while the last commit has no answer, and the error in the last answer.
         self._is_waiting = False
@@ -123,7 +130,11 @@ class _GroupConsumer:
     def committed(self, wanted: TopicPartition) -> TopicPartition:
         """Return the position that the group committed. Raises KafkaException, LogUnreachable."""
         with self._lock:
-            position: TopicPartition = self._open().committed([wanted], timeout=REQUEST_SECONDS)[0]
+            consumer = self._open()
+            try:
+                position: TopicPartition = consumer.committed([wanted], timeout=REQUEST_SECONDS)[0]
+            finally:
+                consumer.poll(0)  # Delivers the log lines of the library.
             return position
 
     def close(self) -> threading.Thread:

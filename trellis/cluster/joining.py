@@ -6,7 +6,7 @@ from broker.replication.engine import ReplicatedLog
 from trellis import logs
 from trellis.cluster.kafka_log import KafkaLog
 from trellis.cluster.membership import Membership
-from trellis.cluster.topic_safety import mending_command
+from trellis.cluster.topic_watch import log_unsafe
 from trellis.settings import Settings
 
 
@@ -32,12 +32,7 @@ def membership_from_settings(settings: Settings) -> Membership:
                 "messages; set it to false, unless this is a trial",
             )
         for finding in log.findings:
-            logs.warning(
-                "cluster_unsafe",
-                topic=cluster.log_topic,
-                finding=finding.text,
-                mend=mending_command(cluster, finding),
-            )
+            log_unsafe(cluster, finding)
         return log, log.chunk_size
 
     return Membership(cluster.name, cluster.timing, open_log)

@@ -50,7 +50,8 @@ class KafkaReader:
         self._cluster = cluster
         self._name = cluster.log_topic
         self._topic = topic
-        self._consumer = Consumer(consumer_options(cluster, group), logger=ClientLog("read"))
+        self._log = ClientLog("read")
+        self._consumer = Consumer(consumer_options(cluster, group), logger=self._log)
         self._lock = threading.Lock()
         #: The offset of the next record that the library delivers; None if that is not known.
         self._next: int | None = None
@@ -140,7 +141,7 @@ class KafkaReader:
                 # offset.
                 break
             else:
-                raise unreachable("read topic", self._cluster, error)
+                raise unreachable("read topic", self._cluster, error, self._log.reason)
         return records
 
     def _add(self, message: Message, due: int, records: list[tuple[int, bytes]]) -> None:

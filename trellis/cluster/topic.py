@@ -187,7 +187,7 @@ class KafkaTopic:
         listing = self._wait(task, future)
         for error in listing.errors:
             known = error if isinstance(error, KafkaError) else error_in(error)
-            raise unreachable(task, self._cluster, known, self._log.reason)
+            raise self._failure(task, known)
         return sorted(
             group.group_id for group in listing.valid if group.group_id.startswith(prefix)
         )
@@ -220,14 +220,14 @@ class KafkaTopic:
         )
         offset = int(self._wait(_ASK, next(iter(futures.values()))).offset)
         if offset < 0:  # With this offset, the library reports a lost connection.
-            raise unreachable(_ASK, self._cluster, KafkaError(KafkaError._TRANSPORT))
+            raise self._failure(_ASK, KafkaError(KafkaError._TRANSPORT))
         return offset
 
     def _learn_leader(self, seconds: float) -> None:
         try:
             self._admin.list_topics(self._name, timeout=seconds)
         except KafkaException as error:
-            raise unreachable(_ASK, self._cluster, error_in(error)) from error
+            raise self._failure(_ASK, error_in(error)) from error
 
     def _settings(self, kind: ResourceType, name: str, task: str) -> dict[str, str]:
         resource = ConfigResource(kind, name)
@@ -240,11 +240,13 @@ class KafkaTopic:
         try:
             return future.result(REQUEST_SECONDS + 1)
         except KafkaException as error:
-            self._admin.poll(0)  # Delivers the log lines of the library.
-            reason = self._log.reason
-            raise unreachable(task, self._cluster, error_in(error), reason) from error
+            raise self._failure(task, error_in(error)) from error
         except TimeoutError as error:
-            text = f"cannot {task} '{self._name}' at {self._cluster.servers}: no answer"
-            raise LogUnreachable(text) from error
+            raise self._failure(task, KafkaError(KafkaError._TIMED_OUT)) from error
         finally:
             self._admin.poll(0)
+
+    def _failure(self, task: str, error: KafkaError) -> LogUnreachable:
+        """Return the error of a request, with the reason that the library has logged."""
+        self._admin.poll(0)  # Delivers the log lines of the library.
+        return unreachable(task, self._cluster, error, self._log.reason)

@@ -37,11 +37,14 @@ class TopicFinding:
 
 
 def mending_command(cluster: ClusterSettings, finding: TopicFinding) -> str:
-    """Return the command of Kafka that mends a finding; "" if no setting of the topic does."""
+    """Return the command of Kafka that mends a finding; "" if no setting of the topic does.
+
+    The path of the program is relative to Kafka's directory.
+    """
     if not finding.mend:
         return ""
     return (
-        f"kafka-configs.sh --bootstrap-server {cluster.servers} --alter --entity-type topics "
+        f"bin/kafka-configs.sh --bootstrap-server {cluster.servers} --alter --entity-type topics "
         f"--entity-name {cluster.log_topic} --add-config {finding.mend}"
     )
 

@@ -61,22 +61,26 @@ class TopicWatch:
         before, self._findings = self._findings, findings
         for finding in findings:
             if finding not in before:
-                self._log_finding(finding)
+                log_unsafe(self._cluster, finding, self.refusal)
         unsafe = {finding.name for finding in findings}
         for finding in before:
             if finding.name not in unsafe:
                 logs.info("cluster_safe", topic=self._cluster.log_topic, finding=finding.text)
 
-    def _log_finding(self, finding: TopicFinding) -> None:
-        topic, text = self._cluster.log_topic, finding.text
-        mend = mending_command(self._cluster, finding)
-        if self.refusal and finding.loses:
-            logs.error(
-                "cluster_topic_refused",
-                topic=topic,
-                finding=text,
-                mend=mend,
-                note="the active node confirms nothing until this is mended",
-            )
-        else:
-            logs.warning("cluster_unsafe", topic=topic, finding=text, mend=mend)
+
+def log_unsafe(cluster: ClusterSettings, finding: TopicFinding, refusal: str = "") -> None:
+    """Log an unsafe property of the topic, with the command of Kafka that mends it.
+
+    `refusal` is the reason why no batch may be appended to the topic; "" if batches may be.
+    """
+    topic, mend = cluster.log_topic, mending_command(cluster, finding)
+    if refusal and finding.loses:
+        logs.error(
+            "cluster_topic_refused",
+            topic=topic,
+            finding=finding.text,
+            mend=mend,
+            note="the active node confirms nothing until this is mended",
+        )
+    else:
+        logs.warning("cluster_unsafe", topic=topic, finding=finding.text, mend=mend)

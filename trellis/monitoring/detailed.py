@@ -38,10 +38,10 @@ DESTINATIONS_STEP: Final = 50
 MEMORY_STEPS: Final = 10
 #: Prefixes of metric names: for most single objects, and for virtual hosts and exchanges.
 _DETAILED: Final = "rabbitmq_detailed"
+_CLUSTER: Final = "rabbitmq_cluster"
 #: Largest number of unknown families that a page names, and of characters of a name.
 _NAMES_MAX: Final = 5
 _NAME_MAX: Final = 60
-_CLUSTER: Final = "rabbitmq_cluster"
 
 
 #: A function that adds one family of metrics to the page of a scrape. After each object, it yields

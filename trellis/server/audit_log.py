@@ -29,6 +29,8 @@ WAITING_BYTES: Final = 4 << 20
 LINE_BYTES: Final = 16 << 10
 #: Seconds until the next attempt to write, if the file cannot be written.
 RETRY_SECONDS: Final = 1.0
+#: Longest time in seconds for which `finish` waits: a write to a disk that hangs would never end.
+FINISH_SECONDS: Final = 5.0
 
 
 class AuditLog:
@@ -109,15 +111,29 @@ class AuditLog:
     async def finish(self) -> None:
         """Write all waiting lines, because the broker stops.
 
-        After a failed write, the remaining lines are lost.
+        After a failed write, or a write that does not end within FINISH_SECONDS, the remaining
+        lines are lost. Python joins the thread of such a write when the process ends, unless the
+        process ends with os._exit, as after a handover of a cluster's log.
         """
+        end = self._loop.time() + FINISH_SECONDS
         while self._writing is not None or self._waiting and not self._failing:
             self._start()
             if self._writing is not None:
-                await asyncio.wait([self._writing])
+                await asyncio.wait([self._writing], timeout=max(0.0, end - self._loop.time()))
                 # Let the event loop call `_written`, the callback of the future.
                 await asyncio.sleep(0)
-        self._thread.shutdown(wait=True)
+            if self._writing is not None and self._loop.time() >= end:
+                logs.error(
+                    "audit_failed",
+                    file=self._path,
+                    error=f"a write has not ended within {FINISH_SECONDS:g} s",
+                    note=f"{self.waiting_bytes} bytes of lines may be missing in the file, because "
+                    "the broker stops",
+                )
+                self.lost += len(self._waiting)
+                self._waiting.clear()
+                break
+        self._thread.shutdown(wait=False)
 
 
 def append(path: Path, lines: bytes) -> None:

@@ -15,6 +15,7 @@ from tests.top.amqtt_plugins.house import Build, House
 from tests.top.amqtt_plugins.plugins import Hangs, Lives, Roles
 from trellis.auth.account import Account
 from trellis.auth.authenticate import Accounts
+from trellis.auth.private_files import scram_secret
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def accounts() -> Iterator[Accounts]:
         Account(Identity("guest"), cheap.hash("guest"), True),
         Account(Identity("ann", write="amq\\.topic"), cheap.hash("ann's"), False),
     ]
-    accounts = Accounts(users, Identity("anonymous"), False, 1, 8, 300)
+    accounts = Accounts(users, Identity("anonymous"), False, 1, 8, 300, scram_secret(None))
     yield accounts
     accounts.close()
 
