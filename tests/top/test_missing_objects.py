@@ -104,11 +104,13 @@ def test_an_answer_that_is_no_list_leaves_the_nearest_name_out(
             self.end_headers()
             self.wfile.write(body)
 
-        def do_PUT(self) -> None:
-            self.answer(404, b"{\"reason\": \"no queue 'ordrs' in vhost '/'\"}")
-
         def do_GET(self) -> None:
-            self.answer(200, answer)
+            if self.path.endswith("/ordrs"):
+                self.answer(404, b"{\"reason\": \"no queue 'ordrs' in vhost '/'\"}")
+            else:
+                self.answer(200, answer)
+
+        do_PUT = do_GET
 
         def log_message(self, *_: Any) -> None:
             pass
