@@ -335,6 +335,16 @@ async def test_a_topic_without_a_subscription_and_one_that_is_denied(
     code, output = await command(capsys, "why", "topic", "plant/7/temp", "--publisher", "eve")
     assert code == 1 and "- the broker refuses the message: " in output
     assert "  next: trellis permissions list eve" in output
+    # A refused message reaches no queue: the heading says which queues match.
+    assert output.startswith(
+        "topic 'plant/7/temp' in vhost '/': queues and sessions that would get the message if the "
+        "broker accepted it: 1\n"
+    )
+    assert "reached" not in output and "takes the message" not in output
+    rules = {"rules": ["allow all #"]}
+    assert (await api(broker, "PUT", "topic-rules/%2F/eve", rules))[0] in (201, 204)
+    code, output = await command(capsys, "why", "topic", "plant/7/temp", "--publisher", "eve")
+    assert code == 0 and "queues and sessions reached: 1\n" in output
 
 
 async def test_a_topic_over_http_with_its_rights(broker: Running) -> None:
@@ -354,7 +364,8 @@ async def test_a_session_cannot_get_a_topic_with_a_wildcard(broker: Running) -> 
     await device.subscribe("plant/#")
     _, findings = await why(broker, "topics/%2F/plant%2F%2B%2Ftemp")
     assert findings["cannot_represent"] == (
-        "session 'device' cannot get the message: its protocol cannot represent this routing key"
+        "session 'device' could not get the message, even if the broker accepted it: its protocol "
+        "cannot represent this routing key"
     )
     assert findings["refused"].startswith("the broker refuses the message: topic 'plant/+/temp'")
 

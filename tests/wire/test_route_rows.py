@@ -143,3 +143,36 @@ def test_a_long_explanation_is_not_counted_as_a_paused_publication() -> None:
         world.vhost.bind("x", Binding("", world.queue(f"q{number}")))
     assert len(rows_of(world, RouteQuestion("x", "k"))["queues"]) == 1_000
     assert world.vhost.paused_searches == 0
+
+
+def test_the_verdicts_of_a_refused_message_are_conditional() -> None:
+    world = World()
+    rules = ["deny publish closed/#", "allow all #"]
+    permissions = UserPermissions("ann", "/", (".*", ".*", ".*"), rules)
+    world.guests.identities["ann"] = permissions.identity("")
+    for name, arguments in (
+        ("full", {"x-max-length": 0, "x-overflow": "reject-publish"}),
+        ("log", {}),
+        ("new", {"x-max-length": 0}),
+    ):
+        world.vhost.declare_queue(name, arguments=arguments)
+        world.vhost.bind("amq.topic", Binding("*.a", world.queue(name)))
+    lines = {
+        topic: list(lines_of(rows_of(world, RouteQuestion(mqtt=topic, user="ann"))))
+        for topic in ("open/a", "closed/a", "open", "closed/x/y/z")
+    }
+    assert [line.partition(": ")[0] for line in lines["open/a"][-3:]] == [
+        "queue 'full' refuses the message",
+        "queue 'log' takes the message",
+        "queue 'new' keeps the message only if a consumer is ready",
+    ]
+    assert [line.partition(": ")[0] for line in lines["closed/a"][-3:]] == [
+        "queue 'full' would refuse the message, too, if the broker accepted it",
+        "queue 'log' would get the message if the broker accepted it",
+        "queue 'new' would keep the message only with a ready consumer if the broker accepted it",
+    ]
+    assert "the message reaches no queue and no session" in lines["open"]
+    assert lines["closed/x/y/z"][-1] == (
+        "no queue and no session would get the message, even if the broker accepted it"
+    )
+    assert not any("the message reaches" in line for line in lines["closed/x/y/z"])

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
+
+from trellis.monitoring.verdict_texts import CONDITION, destination_text, verdict_text
 
 Answer = dict[str, Any]
-
-#: The text of each kind of verdict (broker/routing/queue_verdicts.py).
-_VERDICTS: Final = {
-    "takes": "takes the message",
-    "drops_oldest": "takes the message and drops its oldest message",
-    "needs_consumer": "keeps the message only if a consumer is ready",
-    "drops": "drops the message",
-    "delays": "delays the message",
-    "refuses": "refuses the message",
-    "cannot_represent": "cannot get the message",
-}
 
 
 def lines_of(answer: Answer) -> Iterator[str]:
     """Yield the lines of text for an answer of `GET /api/route`."""
     yield from _head(answer)
     yield from _tree(answer)
-    yield "" if answer["queues"] else "the message reaches no queue and no session"
+    refused = bool(answer["refusal"])
+    yield "" if answer["queues"] else _no_queue(refused)
     for row in sorted(answer["queues"], key=lambda row: (row["name"], row["type"])):
-        reason = f": {row['text']}" if row["text"] else ""
-        yield f"{row['type']} '{row['name']}' {_VERDICTS[row['verdict']]}{reason}"
+        yield destination_text(row, refused)
     listed = Counter(row["verdict"] for row in answer["queues"])
     for verdict, count in answer["verdicts"].items():
         if count > listed[verdict]:
-            more = f"{count - listed[verdict]:,} more, with the verdict '{_VERDICTS[verdict]}'"
+            text = verdict_text(verdict, refused)
+            more = f"{count - listed[verdict]:,} more, with the verdict '{text}'"
             yield f"... and {more} (--limit 0 prints all)"
     if answer["near_misses"]:
         yield ""
@@ -55,6 +47,12 @@ def message_text(answer: Answer) -> str:
         return f"topic '{answer['topic']}'"
     exchange = answer["exchange"] or "amq.default"
     return f"exchange '{exchange}', key '{answer['routing_key']}'"
+
+
+def _no_queue(refused: bool) -> str:
+    if refused:
+        return f"no queue and no session would get the message, even {CONDITION}"
+    return "the message reaches no queue and no session"
 
 
 def _head(answer: Answer) -> Iterator[str]:

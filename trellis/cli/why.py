@@ -11,6 +11,7 @@ from trellis.cli.actions import add_action, add_group, add_vhost
 from trellis.cli.api_client import ApiClient
 from trellis.cli.parsing import Commands, Parser, number
 from trellis.cli.readable import time_text
+from trellis.monitoring.verdict_texts import CONDITION
 from trellis.settings.errors import printable
 
 #: Exit code if a problem was found: 1, as in `trellis health`.
@@ -90,8 +91,9 @@ def why_topic(arguments: argparse.Namespace) -> int:
     query = {} if arguments.publisher is None else {"user": arguments.publisher}
     path = ("why", "topics", arguments.vhost, arguments.topic)
     answer = _ask(arguments, path, query)
+    reached = f"that would get the message {CONDITION}" if answer["refusal"] else "reached"
     head = (
-        f"topic '{arguments.topic}' in vhost '{arguments.vhost}': queues and sessions reached: "
+        f"topic '{arguments.topic}' in vhost '{arguments.vhost}': queues and sessions {reached}: "
         f"{answer['reached']:,}"
     )
     return _show(arguments, answer, head)

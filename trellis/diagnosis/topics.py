@@ -6,16 +6,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trellis.diagnosis.findings import Problem, command, in_vhost, only
+from trellis.monitoring.verdict_texts import destination_text
 
-#: Texts for the verdicts of a queue that does not keep the message
-#: (broker/routing/queue_verdicts.py).
-_LOSING: Final = {
-    "drops": "drops the message",
-    "refuses": "refuses the message",
-    "cannot_represent": "cannot get the message",
-    "needs_consumer": "keeps the message only if a consumer is ready",
-    "drops_oldest": "takes the message and drops its oldest message",
-}
+#: Verdicts of a queue that does not keep the message, or that loses another message.
+_LOSING: Final = ("drops", "refuses", "cannot_represent", "needs_consumer", "drops_oldest")
 
 
 def follow_topic(topic: str, vhost: str) -> str:
@@ -41,8 +35,9 @@ def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
     if answer["publishers_blocked"]:
         text = "publishers are blocked now: an alarm for memory or disk is on"
         yield Problem("blocked", text, command("health"))
+    retained = answer["retained"] and not answer["refusal"]
     if not answer["queues"]:
-        kept = "; the message is only kept as the retained message" if answer["retained"] else ""
+        kept = "; the message is only kept as the retained message" if retained else ""
         yield Problem(
             "no_subscription",
             f"no subscription and no binding matches topic '{topic}'{kept}",
@@ -54,9 +49,7 @@ def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
             yield Problem("near_miss", text, _after_near_miss(row, answer["vhost"]))
     for row in answer["queues"]:
         if row["verdict"] in _LOSING:
-            reason = f": {row['text']}" if row["text"] else ""
-            name = f"{row['type']} '{row['name']}'"
-            text = f"{name} {_LOSING[row['verdict']]}{reason}"
+            text = destination_text(row, bool(answer["refusal"]))
             yield Problem(row["verdict"], text, _after_loss(row, answer["vhost"]))
     withheld = [row for row in answer["bindings"] if "may not read this topic" in row["reason"]]
     for row in withheld:

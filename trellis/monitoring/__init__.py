@@ -23,6 +23,7 @@ Reading order:
     client_rows       rows of channels, consumers, users and retained messages
     route_question    the question of `trellis route`
     route_rows        the rows of `trellis route`
+    verdict_texts     what a queue would do with a message, as text
     trial_rows        the rows of a trial of bindings
 
 This package counts nothing: metrics and listings read the counters of the broker, the front ends

@@ -137,6 +137,7 @@ async def topic(call: Call) -> Row:
     return {
         "topic": name,
         "vhost": answer.head["vhost"],
+        "refusal": answer.head["refusal"],
         "reached": sum(verdicts.values()),
         "verdicts": verdicts,
         "queues": sections["queues"],

@@ -1,0 +1,44 @@
+"""Texts of what a queue or session would do with a message, for `trellis route` and `trellis why`.
+
+A command imports this module without the core of the broker.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+#: By kind of verdict (broker/routing/queue_verdicts.py): the text for a message that the broker
+#: accepts, and the text for a message that the broker refuses.
+_VERDICTS: Final = {
+    "takes": ("takes the message", "would get the message"),
+    "drops_oldest": (
+        "takes the message and drops its oldest message",
+        "would get the message and drop its oldest message",
+    ),
+    "needs_consumer": (
+        "keeps the message only if a consumer is ready",
+        "would keep the message only with a ready consumer",
+    ),
+    "drops": ("drops the message", "would drop the message"),
+    "delays": ("delays the message", "would delay the message"),
+    "refuses": ("refuses the message", "would refuse the message, too,"),
+    "cannot_represent": ("cannot get the message", "could not get the message, even"),
+}
+#: The condition that follows each text about a message that the broker refuses.
+CONDITION: Final = "if the broker accepted it"
+
+
+def verdict_text(verdict: str, refused: bool) -> str:
+    """Return the text of a kind of verdict.
+
+    `refused` is True if the broker refuses the message before it reaches a queue: the text is then
+    conditional.
+    """
+    accepted, conditional = _VERDICTS[verdict]
+    return f"{conditional} {CONDITION}" if refused else accepted
+
+
+def destination_text(row: dict[str, Any], refused: bool) -> str:
+    """Return a row of the section `queues` of `GET /api/route` as text."""
+    reason = f": {row['text']}" if row["text"] else ""
+    return f"{row['type']} '{row['name']}' {verdict_text(row['verdict'], refused)}{reason}"
