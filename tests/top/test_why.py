@@ -8,6 +8,7 @@ import json
 import shlex
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import pamqp.commands as spec
 import pytest
@@ -19,7 +20,7 @@ from tests.top.test_api import api, users
 from trellis import diagnosis
 from trellis.cli import main, parser
 from trellis.diagnosis.clients import REFUSALS_MAX, refusal_findings
-from trellis.server.refusals import LINES_MAX, RefusalLog
+from trellis.server.refusals import LINES_MAX, LoggedRefusal, RefusalLog
 
 #: The modules of the package that makes the findings.
 DIAGNOSIS: Final = Path(diagnosis.__file__).parent
@@ -209,6 +210,39 @@ async def test_a_session_whose_client_is_away(broker: Running) -> None:
     )
 
 
+async def test_a_closed_channel_names_the_command_that_fits_its_reason(broker: Running) -> None:
+    async def closed(method: Any) -> str:
+        """Return the next command after the broker has closed a channel because of `method`."""
+        client = await broker.amqp()
+        await client.call(method, spec.Channel.Close)
+        (finding, *_) = (await why(broker, "clients/known"))[0]["findings"]
+        assert finding["problem"] == "channel_closed"
+        await client.leave()
+        return str(finding["next"])
+
+    await (await broker.amqp()).queue("q")
+    missing = spec.Queue.Declare(queue="ordrs", passive=True)
+    assert await closed(missing) == "trellis list queues"
+    assert await closed(spec.Basic.Consume(queue="gone")) == "trellis list queues"
+    bound = spec.Queue.Bind(queue="q", exchange="sensor", routing_key="a")
+    assert await closed(bound) == "trellis list exchanges"
+    other = spec.Queue.Declare(queue="q", durable=True)
+    assert await closed(other) == "trellis list log --filter event=channel_closed"
+    refused = spec.Exchange.Declare(exchange="amq.mine")
+    assert await closed(refused) == "trellis permissions list known"
+
+
+def test_a_limit_on_subscriptions_is_no_lack_of_permissions() -> None:
+    for note, after in (
+        ("the user may not read topics of this filter: grant", "permissions list ann"),
+        ("a limit on subscriptions is reached: see", "list settings --filter"),
+    ):
+        refusal = LoggedRefusal("subscription_refused", {"user": "ann", "note": note})
+        (finding,) = refusal_findings([refusal], "ann")
+        parsed(finding.next)
+        assert finding.next.startswith(f"trellis {after}")
+
+
 async def test_the_operators_own_refused_requests_are_no_problem_of_a_client(
     broker: Running,
 ) -> None:
@@ -368,6 +402,22 @@ async def test_a_session_cannot_get_a_topic_with_a_wildcard(broker: Running) -> 
         "cannot represent this routing key"
     )
     assert findings["refused"].startswith("the broker refuses the message: topic 'plant/+/temp'")
+
+
+async def test_an_invalid_topic_leads_neither_to_permissions_nor_to_near_misses(
+    broker: Running,
+) -> None:
+    client = await broker.amqp()
+    await client.queue("q", "amq.topic", "a.b")
+    for topic, after in (
+        ("a/#", "trellis tail --mqtt 'a/#'"),
+        ("a/+/c", "trellis tail --mqtt a/+/c"),
+        ("$SYS/x", "trellis list bindings --filter source=amq.topic"),
+        ("a/" * 300, "trellis list settings --filter name=mqtt.max_levels"),
+    ):
+        answer, findings = await why(broker, f"topics/%2F/{quote(topic, safe='')}?user=known")
+        assert list(findings) == ["refused"] and answer["next"] == after
+        assert findings["refused"] == f"the broker refuses the message: {answer['refusal']}"
 
 
 async def test_a_client_that_reads_too_slowly_is_named_until_it_reads(broker: Running) -> None:

@@ -176,3 +176,7 @@ def test_the_verdicts_of_a_refused_message_are_conditional() -> None:
         "no queue and no session would get the message, even if the broker accepted it"
     )
     assert not any("the message reaches" in line for line in lines["closed/x/y/z"])
+    for topic in ("*/#", "open"):
+        assert ("near misses:" in lines_of(rows_of(world, RouteQuestion(mqtt=topic)))) == (
+            topic == "open"
+        )

@@ -6,6 +6,7 @@ connection declared, by the broker's full name of the connection, by its address
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
@@ -27,6 +28,8 @@ NAME_FIELDS: Final = ("client_id", "user", "address", "new_address")
 REFUSALS_MAX: Final = 10
 #: The event of a refused HTTP request.
 HTTP_REFUSED: Final = "http_refused"
+#: The note of a channel that was closed because a method named an object that does not exist.
+_MISSING: Final = re.compile(r"NOT_FOUND - no (?P<kind>queue|exchange) '")
 #: The texts of refusals, by event.
 _EVENTS: Final = {
     "login_refused": "a login was refused",
@@ -84,14 +87,29 @@ def _refusal(refusal: LoggedRefusal) -> Problem:
 
 
 def _after_refusal(refusal: LoggedRefusal) -> str:
-    user = refusal.fields.get("user", "")
-    if refusal.event in ("publication_refused", "subscription_refused", "channel_closed") and user:
+    user, note = refusal.fields.get("user", ""), refusal.fields.get("note", "")
+    if _lacks_permission(refusal.event, note) and user:
         return command("permissions", "list", user)
+    missing = _MISSING.match(note)
+    if missing is not None:
+        vhost = in_vhost(refusal.fields.get("vhost", "/"))
+        return command("list", "queues" if missing["kind"] == "queue" else "exchanges", *vhost)
+    if refusal.event == "subscription_refused":
+        return command("list", "settings", "--filter", "name=mqtt.*subscriptions")
     if refusal.event == "session_taken_over":
         return command("list", "connections")
     if refusal.event == "login_refused":
         return command("users", "list")
     return command("list", "log", *only("event", refusal.event))
+
+
+def _lacks_permission(event: str, note: str) -> bool:
+    """True if a logged refusal says that the user lacks a permission or a topic rule."""
+    if event == "channel_closed":
+        return note.startswith("ACCESS_REFUSED")
+    if event == "subscription_refused":  # The other reason is a limit on subscriptions.
+        return note.startswith("the user may not read")
+    return event == "publication_refused"
 
 
 def connection_findings(

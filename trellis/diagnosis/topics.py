@@ -23,7 +23,10 @@ def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
     `answer` is the answer of `GET /api/route` about the topic.
     """
     topic, vhost = answer["topic"], in_vhost(answer["vhost"])
-    if answer["refusal"]:
+    if answer["invalid_topic"]:
+        text = f"the broker refuses the message: {answer['refusal']}"
+        yield Problem("refused", text, _after_invalid(topic, answer["invalid_topic"]))
+    elif answer["refusal"]:
         denied = [row for row in answer["rights"] if not row["allows"]]
         rule = f" (rule '{denied[-1]['rule']}')" if denied and denied[-1]["rule"] else ""
         user = answer.get("user", "")
@@ -36,7 +39,7 @@ def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
         text = "publishers are blocked now: an alarm for memory or disk is on"
         yield Problem("blocked", text, command("health"))
     retained = answer["retained"] and not answer["refusal"]
-    if not answer["queues"]:
+    if not answer["queues"] and not answer["invalid_topic"]:
         kept = "; the message is only kept as the retained message" if retained else ""
         yield Problem(
             "no_subscription",
@@ -51,6 +54,8 @@ def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
         if row["verdict"] in _LOSING:
             text = destination_text(row, bool(answer["refusal"]))
             yield Problem(row["verdict"], text, _after_loss(row, answer["vhost"]))
+    if answer["invalid_topic"]:
+        return
     withheld = [row for row in answer["bindings"] if "may not read this topic" in row["reason"]]
     for row in withheld:
         yield Problem(
@@ -59,6 +64,19 @@ def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
             "but its user may not read this topic",
             command("permissions", "list"),
         )
+
+
+def _after_invalid(topic: str, reason: str) -> str:
+    """Return the command for a topic to which no client can publish, for this reason.
+
+    A topic with wildcards is a topic filter: the command follows the messages that it matches. For
+    a reserved topic, the command lists the bindings of the exchange of all other topics.
+    """
+    if "+" in topic or "#" in topic:
+        return command("tail", "--mqtt", topic)
+    if "mqtt.max_levels" in reason:
+        return command("list", "settings", "--filter", "name=mqtt.max_levels")
+    return command("list", "bindings", *only("source", "amq.topic"))
 
 
 def _after_near_miss(row: dict[str, Any], vhost: str) -> str:

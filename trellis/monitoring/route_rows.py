@@ -97,7 +97,8 @@ class RouteAnswer:
         if question.mqtt is not None:
             head["topic"] = question.mqtt
             head["retained"] = self._vhost.retained.get(self._key) is not None
-        head["refusal"] = self._topic_fault() or self._refusal()
+        head["invalid_topic"] = self._topic_fault()
+        head["refusal"] = head["invalid_topic"] or self._refusal()
         head["publishers_blocked"] = self._vhost.alarmed
         return head
 
@@ -153,9 +154,10 @@ class RouteAnswer:
         yield from self._destinations(explanation)
         noun = TOPIC if self._question.mqtt is not None else "routing key"
         search = NearMissSearch(self._planner.scope, explanation, self._key, self._properties, noun)
-        yield from search.steps()
-        for miss in search.best():
-            yield "near_misses", self._near_miss_row(miss)
+        if not self.head["invalid_topic"]:  # No binding gets messages of an invalid topic.
+            yield from search.steps()
+            for miss in search.best():
+                yield "near_misses", self._near_miss_row(miss)
         self.head["outdated"] = explanation.outdated
         self.head["examined"] = search.examined
         self.head["examined_all"] = search.complete
