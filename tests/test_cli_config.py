@@ -64,6 +64,7 @@ class Answers(BaseHTTPRequestHandler):
         "/api/trellis/exchanges": (200, b'{"not": "a list"}'),
         "/api/trellis/bindings": (200, b"<html>\xff"),
         "/api/trellis/connections": (500, b""),
+        "/api/trellis/policies": (404, b"no such path\n"),
     }
     users = ("ann:s3cret é", "guest:guest")
 
@@ -72,7 +73,8 @@ class Answers(BaseHTTPRequestHandler):
         known = ["Basic " + base64.b64encode(user.encode()).decode() for user in self.users]
         if self.path.startswith("/api/") and self.headers["Authorization"] not in known:
             status, body = 401, b""
-        self.send_response(status)
+        # The metrics port of the broker sends no text after the status.
+        self.send_response(status, "" if body == b"no such path\n" else None)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -414,6 +416,20 @@ def test_broker_that_is_not_ready_is_an_error(
     url = f"http://127.0.0.1:{port}/draining"
     error = error_of(capsys, "health", "--url", url, code=1)
     assert error == f"not ready: {url}/readyz answered 503: draining\\x1b[2J"
+
+
+def test_a_port_without_the_expected_paths_is_named_with_the_right_port(
+    capsys: pytest.CaptureFixture[str], port: int
+) -> None:
+    url = f"http://127.0.0.1:{port}"
+    assert error_of(capsys, "health", "--url", f"{url}/x", code=1) == (
+        f"{url}/x/readyz answered 404, so no health check is there; health checks are on the "
+        "metrics port (metrics.port, by default 15692); give its URL with --url"
+    )
+    hint = "the HTTP API is on the http port (http.port, by default 15672); give its URL with --url"
+    for path, status in (("users", "404 Not Found"), ("policies", "404: no such path")):
+        error = error_of(capsys, "list", path, "--url", url, code=1)
+        assert error == f"{url}/api/trellis/{path} answered {status}; {hint}"
 
 
 def test_missing_broker_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

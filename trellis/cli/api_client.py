@@ -18,6 +18,7 @@ import msgspec
 from broker.names import shown
 from trellis.cli.missing_objects import advice_about
 from trellis.cli.parsing import CommandError, Parser, add_settings, load_settings
+from trellis.cli.wrong_port import port_hint
 from trellis.settings import Http, Listener, Settings
 from trellis.settings.errors import printable
 from trellis.settings.loading import read_password
@@ -156,7 +157,9 @@ class ApiClient:
         if error.code == 401:
             return f"{self.base} refused user {self.user} ({text or error.reason}); {_LOGIN}"
         if not is_reason:
-            return f"{url} answered {error.code} {error.reason}" + (f": {text}" if text else "")
+            status = f"{error.code} {error.reason}".strip()
+            problem = f"{url} answered {status}" + (f": {text}" if text else "")
+            return f"{problem}; {port_hint('http')}" if error.code == 404 else problem
         return f"{text}; logged in as {self.user}: {_LOGIN}" if error.code == 403 else text
 
 

@@ -9,6 +9,7 @@ import urllib.request
 from trellis.cli.actions import add_result, print_result
 from trellis.cli.api_client import address_keys, base_url, error_text, fetch
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
+from trellis.cli.wrong_port import port_hint
 from trellis.node_state import standby_state
 
 
@@ -48,6 +49,10 @@ def health(arguments: argparse.Namespace) -> int:
     except urllib.error.HTTPError as error:
         text = error_text(error)
         state = standby_state(text)
+        if error.code == 404:
+            raise CommandError(
+                f"{url} answered 404, so no health check is there; {port_hint('metrics')}"
+            ) from None
         if not state or arguments.active:
             raise CommandError(f"not ready: {url} answered {error.code}: {text}") from None
         line = f"standby: this node is {state}, and another node serves the clients: {url}"
