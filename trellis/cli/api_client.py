@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from broker.names import shown
+from trellis.cli.connection_errors import SHOWN, connection_error
 from trellis.cli.missing_objects import advice_about
 from trellis.cli.parsing import CommandError, Parser, add_settings, load_settings
 from trellis.cli.wrong_port import port_hint
@@ -25,8 +26,6 @@ from trellis.settings.loading import read_password
 
 #: Seconds without a received byte after which a request fails.
 TIMEOUT = 10.0
-#: Largest number of bytes of an unexpected answer that an error text quotes.
-SHOWN = 1_000
 #: HTTP statuses of answers that may say that an object does not exist.
 _ABOUT_OBJECTS = (400, 404)
 _LOGIN = "give --user and --password, or set TRELLIS_USER and TRELLIS_PASSWORD"
@@ -271,15 +270,16 @@ def base_url(url: str | None, section: str, listener: Listener, source: str = "-
     return f"{scheme}://{host}:{listener.port}"
 
 
-def fetch(request: urllib.request.Request, timeout: float = TIMEOUT) -> bytes:
-    """Send a request and return the body of the answer.
+def fetch(
+    request: urllib.request.Request, timeout: float = TIMEOUT, section: str = "http"
+) -> bytes:
+    """Send a request to a listener, a section of the settings, and return the body of the answer.
 
     The request fails after `timeout` seconds without a received byte. Raises urllib's HTTPError for
     an answer whose status is not 2xx, and CommandError if there is no answer.
     """
     # No proxy from the environment: the broker is addressed directly.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    place = f"{request.type}://{request.host}"
     try:
         with opener.open(request, timeout=timeout) as answer:
             body: bytes = answer.read()
@@ -287,13 +287,11 @@ def fetch(request: urllib.request.Request, timeout: float = TIMEOUT) -> bytes:
     except urllib.error.HTTPError:
         raise
     except TimeoutError:
+        place = f"{request.type}://{request.host}"
         raise CommandError(f"no answer from {place} within {timeout:g} s") from None
     except (OSError, UnicodeError, http.client.HTTPException) as error:
-        cause = getattr(error, "reason", error)
-        text = (getattr(cause, "strerror", None) or str(cause) or type(cause).__name__)[:SHOWN]
-        raise CommandError(
-            f"no answer from {place} ({text}); start the broker, or give its URL with --url"
-        ) from None
+        text = connection_error(error, request.type, request.host, section)
+        raise CommandError(text) from None
 
 
 def error_text(error: urllib.error.HTTPError) -> str:

@@ -45,7 +45,7 @@ def health(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments).settings
     url = base_url(arguments.url, "metrics", settings.metrics) + "/readyz"
     try:
-        fetch(urllib.request.Request(url))
+        fetch(urllib.request.Request(url), section="metrics")
     except urllib.error.HTTPError as error:
         text = error_text(error)
         state = standby_state(text)
