@@ -86,6 +86,22 @@ async def test_the_error_names_the_nearest_object_and_the_command_that_lists_all
     assert code == 1 and "access to vhost 'plant' refused" in error and "pumps" not in error
 
 
+async def test_the_name_of_a_session_leads_to_the_inbox_of_the_session(
+    commands: Commands,
+) -> None:
+    for command in ("peek device-7", "why queue device-7", "purge device-7"):
+        error = await commands.fails(*command.split())
+        inbox = error.partition("has the inbox '")[2].partition("'")[0]
+        assert error == (
+            "trellis: no queue 'device-7' in vhost '/', but session 'device-7' in vhost '/' has "
+            f"the inbox '{inbox}' (column `inbox` of `trellis list sessions`): give the name of "
+            "the inbox; next: trellis list sessions\n"
+        )
+        rows = await commands.json("list", "sessions", "--json")
+        assert inbox in [row["inbox"] for row in rows]
+    assert await commands.out("peek", inbox) == "no message waits\n"
+
+
 @pytest.mark.parametrize(
     "error", ["no answer from http://127.0.0.1", "no flag '--x'", "", "no queue of this name"]
 )

@@ -259,7 +259,7 @@ async def test_the_operators_own_refused_requests_are_no_problem_of_a_client(
 
 async def test_unknown_objects_and_wrong_questions(broker: Running) -> None:
     assert (await api(broker, "GET", "why/queues/%2F/absent"))[1]["reason"] == (
-        "there is no queue 'absent' in vhost '/'"
+        "no queue 'absent' in vhost '/'"
     )
     status, answer = await api(broker, "GET", "why/clients/absent")
     assert status == 404 and "no client is known as 'absent'" in answer["reason"]
@@ -322,7 +322,7 @@ async def test_the_command_prints_problems_and_the_next_command(
 @pytest.mark.parametrize(
     ("words", "reason", "lists"),
     [
-        (("queue", "absent"), "there is no queue 'absent' in vhost '/'", "list queues"),
+        (("queue", "absent"), "no queue 'absent' in vhost '/'", "list queues"),
         (("queue", "q", "--vhost", "absent"), "there is no vhost 'absent'", "vhosts list"),
         (("client", "absent"), "no client is known as 'absent'", "list connections"),
         (("topic", "t", "--vhost", "absent"), "there is no vhost 'absent'", "vhosts list"),

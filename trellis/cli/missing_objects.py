@@ -20,6 +20,10 @@ NAMES_MAX: Final = 500
 SIMILARITY_MIN: Final = 0.6
 #: Texts about a missing object, with the groups kind, name and vhost.
 _TEXTS: Final = (
+    # A queue that is missing, but an MQTT session has its name.
+    re.compile(
+        r"no queue '.+?', but (?P<kind>session) '(?P<name>.+?)' in vhost '(?P<vhost>.+?)' has"
+    ),
     re.compile(r"\bno (?P<kind>[a-z]+) '(?P<name>.+?)'(?: in vhost '(?P<vhost>.+?)')?(?!\w)"),
     re.compile(
         r"client identifier '(?P<name>.+?)' has no (?P<kind>session) in vhost '(?P<vhost>.+?)'"

@@ -8,8 +8,6 @@ from typing import Final
 
 import msgspec
 
-from broker.queues.queue import Queue
-from broker.vhost.vhost import VirtualHost
 from trellis.diagnosis.clients import (
     belongs_to,
     connection_findings,
@@ -25,6 +23,7 @@ from trellis.http.management.answers import Call, Row, bad_request, not_found
 from trellis.http.management.connections import name_of
 from trellis.http.management.routing import route_answer
 from trellis.http.management.serializers import queue_row
+from trellis.http.management.topology import named_queue
 from trellis.monitoring.route_question import SECTIONS, RouteQuestion
 
 #: Longest time in seconds between the two counts of a queue.
@@ -42,27 +41,19 @@ async def queue(call: Call) -> Row:
     The queue is counted twice, to see if it grows. The query may have `seconds`, the time between
     the counts: 1 by default. If `seconds` is 0, the queue is counted once.
     """
-    vhost, queue = _queue(call)
+    vhost, queue = named_queue(call)
     seconds = _seconds(call)
     before = None
     clock = asyncio.get_running_loop().time
     if seconds:
         before = counts_of(queue, clock())
         await asyncio.sleep(seconds)
-        vhost, queue = _queue(call)
+        vhost, queue = named_queue(call)
     findings = queue_findings(vhost, queue, before, counts_of(queue, clock()))
     shown = queue_row(vhost, queue, call.broker.name)
     fields = ("name", "vhost", "type", "consumers", "messages_ready", "messages_unacknowledged")
     summary = {name: shown[name] for name in fields} | {"head_age_ms": queue.head_age}
     return {"queue": summary} | _findings_and_next(findings, watch_queue(vhost, queue))
-
-
-def _queue(call: Call) -> tuple[VirtualHost, Queue]:
-    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
-    queue = vhost.queues.get(name) or vhost.inboxes.get(name)
-    if queue is None:
-        raise not_found(f"there is no queue '{name}' in vhost '{vhost.name}'")
-    return vhost, queue
 
 
 def _seconds(call: Call) -> float:

@@ -261,8 +261,23 @@ def named_queue(call: Call) -> tuple[VirtualHost, Queue]:
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     queue = vhost.queues.get(name) or vhost.inboxes.get(name)
     if queue is None:
-        raise not_found(f"no queue '{name}' in vhost '{vhost.name}'")
+        raise missing_queue(call, vhost, name)
     return vhost, queue
+
+
+def missing_queue(call: Call, vhost: VirtualHost, name: str) -> ApiRefusal:
+    """Return the refusal for a queue that does not exist.
+
+    If the name is that of an MQTT session, the text names the session's inbox.
+    """
+    text = f"no queue '{name}' in vhost '{vhost.name}'"
+    session = call.node.mqtt.sessions.find(vhost, name)
+    if session is not None:
+        text += (
+            f", but session '{name}' in vhost '{vhost.name}' has the inbox '{session.inbox.name}' "
+            "(column `inbox` of `trellis list sessions`): give the name of the inbox"
+        )
+    return not_found(text)
 
 
 async def queue(call: Call) -> Row:
