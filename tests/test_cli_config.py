@@ -398,6 +398,19 @@ def test_version_lists_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version")[1] == f"trellis {trellis.__version__}\n"
 
 
+def test_the_nearest_flag_is_one_that_the_command_accepts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words, nearest in (
+        (["health", "--port", "1"], "--metrics-port"),
+        (["list", "queues", "--port", "1"], "--http-port"),
+        (["list", "queues", "--ws-prt", "1"], "--sort"),
+        (["serve", "--ws-prt", "1"], "--ws-port"),
+    ):
+        error = error_of(capsys, *words)
+        assert f"; the nearest flag is {nearest} (" in error, error
+
+
 # --- health ---
 
 

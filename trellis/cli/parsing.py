@@ -76,14 +76,16 @@ class Parser(argparse.ArgumentParser):
                 flag
                 for action in own._actions
                 for flag in action.option_strings
-                if flag.startswith("--")
+                if flag.startswith("--") and not isinstance(action, _UnusedSetting)
             ]
             hint = own.hint
             words = [one.metavar for one in own._actions if f"--{one.dest}" == name]
             if words:
                 hint = f"; give {words[0]} without a flag"
             elif name.startswith("-"):
-                hint = f"; the nearest flag is {nearest(name, known)}"
+                # --port is short for --http-port, not a misspelt --sort.
+                longer = [flag for flag in known if name[:2] == "--" and flag.endswith(name[1:])]
+                hint = f"; the nearest flag is {nearest(name, longer or known)}"
             own.error(f"unknown argument {name if name.strip() else shown(name)}{hint}")
         return arguments
 
