@@ -266,9 +266,13 @@ def test_records_at_both_ends_of_a_long_log_are_read(
 
 @pytest.mark.usefixtures("brief_requests")
 def test_command_without_kafka_is_one_error(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cluster", "check"]) == 2
-    text = "trellis: cluster.servers is empty: name the Kafka nodes, as HOST:PORT\n"
-    assert capsys.readouterr().err == text
+    for tool in ("check", "status"):
+        assert main(["cluster", tool]) == 2
+        assert capsys.readouterr().err == (
+            "trellis: this broker is not a node of a cluster (cluster.servers is empty): give the "
+            "settings of a node with --config FILE, or name the Kafka nodes with --cluster-servers "
+            "HOST:PORT; `trellis cluster demo` starts a cluster for a trial\n"
+        )
     flags = ["--cluster-servers", "127.0.0.1:1", "--cluster-name", name]
     for words in (["check"], ["status"], ["forget", "node-1"]):
         assert main(["cluster", *words, *flags]) == 1

@@ -13,7 +13,12 @@ def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
     """Return the settings of the cluster. Raises CommandError."""
     cluster = load_settings(arguments).settings.cluster
     if not cluster.enabled:
-        raise CommandError("cluster.servers is empty: name the Kafka nodes, as HOST:PORT", 2)
+        raise CommandError(
+            "this broker is not a node of a cluster (cluster.servers is empty): give the settings "
+            "of a node with --config FILE, or name the Kafka nodes with --cluster-servers "
+            "HOST:PORT; `trellis cluster demo` starts a cluster for a trial",
+            2,
+        )
     try:
         import trellis.cluster.topic  # noqa: F401
     except ImportError as error:
