@@ -200,6 +200,18 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
         "properties_key",
     ),
 }
+#: The fields that each object of a section must have; `name` in the other sections.
+REQUIRED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "permissions": ("vhost", "user", "configure", "write", "read"),
+    "topic_permissions": ("vhost", "user", "exchange", "write", "read"),
+    "topic_rules": ("vhost", "user"),
+    "parameters": ("vhost", "component", "name"),
+    "operator_policies": ("vhost", "name"),
+    "policies": ("vhost", "name"),
+    "exchanges": ("vhost", "name", "type"),
+    "queues": ("vhost", "name"),
+    "bindings": ("vhost", "source", "destination", "routing_key"),
+}
 #: Fields of a document that carry no information about its objects.
 DOCUMENT_FIELDS: Final = (
     "rabbit_version",

@@ -22,6 +22,7 @@ from broker.compatibility import (
     OTHER_PARAMETER,
     OTHER_TAG,
     QUEUE_TYPES,
+    REQUIRED_FIELDS,
     TRACING,
     USER_TAGS,
     Comparison,
@@ -58,6 +59,9 @@ _EXCHANGE_ARGUMENTS: Final = (
 #: Components of parameters: the limits of a virtual host, and policies.
 _VHOST_LIMITS: Final = "vhost-limits"
 _POLICY: Final = "policy"
+#: Largest number of unknown fields, and of characters of each, in an error about missing fields.
+_UNKNOWN_SHOWN: Final = 3
+_FIELD_SHOWN: Final = 50
 #: Prefix of the names of the queues that are sessions of RabbitMQ's MQTT clients.
 _MQTT_PREFIX: Final = "mqtt-subscription-"
 
@@ -81,6 +85,7 @@ class ObjectImport:
 
     def add(self, section: str, row: Row) -> None:
         """Import one object of a section. Raises BrokerError or ValueError if it is refused."""
+        _check_required(section, row)
         if section == "vhosts":
             self._add_vhost(row)
         elif section == "roles":
@@ -392,6 +397,25 @@ def _argument_order(argument: str) -> tuple[int, str]:
     if argument == "x-queue-type":
         return (0, argument)
     return (1 if argument == "x-dead-letter-exchange" else 2, argument)
+
+
+def _check_required(section: str, row: Row) -> None:
+    """Raise PreconditionFailed if an object of a section lacks a field; name all such fields.
+
+    Unknown fields are named, too: a field is often missing because its name is misspelt.
+    """
+    missing = [field for field in REQUIRED_FIELDS.get(section, ("name",)) if field not in row]
+    if not missing:
+        return
+    text = f"lacks the {_quoted(missing)}"
+    unknown = [str(field)[:_FIELD_SHOWN] for field in row if field not in FIELDS[section]]
+    if unknown:
+        text += f", and has the unknown {_quoted(unknown[:_UNKNOWN_SHOWN])}"
+    raise PreconditionFailed(text)
+
+
+def _quoted(fields: list[str]) -> str:
+    return f"field{'s' if len(fields) > 1 else ''} {', '.join(map(repr, fields))}"
 
 
 def _text(row: Row, field: str) -> str:

@@ -64,7 +64,7 @@ class Difference:
         self.text = text
 
     def __str__(self) -> str:
-        return f"{self.section}[{self.index}] {self.name!r}: {self.text}"
+        return f"{label_of(self.section, self.index, self.name)}: {self.text}"
 
 
 class ImportReport:
@@ -189,10 +189,17 @@ class Import:
         return findings
 
 
+def label_of(section: str, index: int, name: str) -> str:
+    """Return the place of an object in its document, with its name if the object has one."""
+    return f"{section}[{index}] {name!r}" if name else f"{section}[{index}]"
+
+
 def name_of(section: str, row: object) -> str:
-    """Return the name by which reports call an object of a section."""
+    """Return the name by which reports call an object of a section; "" if it has no name."""
     if not isinstance(row, dict):
         return ""
     if section == "bindings":
+        if "source" not in row and "destination" not in row:
+            return ""
         return f"{row.get('source', '')} -> {row.get('destination', '')}"
     return str(row.get("name", row.get("user", "")))

@@ -363,6 +363,37 @@ def test_the_doctor_groups_objects_that_are_refused_for_the_same_reason(
     assert line.endswith(": q0, q1, q2, q3, q4 and 15 more")
 
 
+MISSING_FIELDS = (
+    "missing    %s: not imported: lacks the fields 'vhost', 'name', and has the unknown field 'nme'"
+)
+
+
+def test_the_doctor_names_the_missing_field_and_the_place_of_an_object_without_a_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "definitions.json"
+    file.write_text('{"queues": [{"nme": "x"}, {"name": "q"}]}')
+    for options, lines in (
+        (
+            [],
+            [
+                MISSING_FIELDS % "queues (1)" + ": queues[0]",
+                "missing    queues (1): not imported: lacks the field 'vhost': q",
+            ],
+        ),
+        (
+            ["--all"],
+            [
+                MISSING_FIELDS % "queues[0]",
+                "missing    queues[1] 'q': not imported: lacks the field 'vhost'",
+            ],
+        ),
+    ):
+        assert cli.main(["doctor", str(file), *options]) == 1
+        out = capsys.readouterr().out.splitlines()
+        assert [line for line in out if line.startswith("missing")] == lines
+
+
 def test_doctor_accepts_objects_that_only_concern_a_rabbitmq_cluster(tmp_path: Path) -> None:
     file = tmp_path / "definitions.json"
     names = ("internal_cluster_id", "imported_definition_hash_value")

@@ -19,6 +19,7 @@ from broker.definitions.rabbitmq import (
     SECTIONS,
     Difference,
     faults_of,
+    label_of,
     name_of,
     rows_of,
     unknown_sections,
@@ -75,21 +76,22 @@ class Diagnosis:
     def add(self, section: str, name: str, findings: list[Difference]) -> None:
         """Add one object of a section with its findings."""
         at = self.objects[section]
+        label = label_of(section, at, name)
         self.objects[section] += 1
         if not findings:
             self.equal[section] += 1
-            self.lines.append(f"{EQUAL:9}  {section}[{at}] {name!r}")
+            self.lines.append(f"{EQUAL:9}  {label}")
             self._add_row(EQUAL, section, name, "")
         for finding in findings:
             kind = MISSING if finding.kind == REFUSED else finding.kind
             text = f"not imported: {finding.text}" if finding.kind == REFUSED else finding.text
             self.failed = self.failed or kind == MISSING
-            reason = text.replace(f"'{name}'", "'...'")
+            reason = text.replace(f"'{name}'", "'...'") if name else text
             key = (kind, section, reason)
             if key not in self.groups:
                 self.groups[key] = Group(kind, section, reason)
-            self.groups[key].names.append(name)
-            self.lines.append(f"{kind:9}  {section}[{at}] {name!r}: {text}")
+            self.groups[key].names.append(name or label)
+            self.lines.append(f"{kind:9}  {label}: {text}")
             self._add_row(kind, section, name, text)
 
     def _add_row(self, kind: str, section: str, name: str, text: str) -> None:
