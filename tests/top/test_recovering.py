@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from broker.queues.policies import policy_of
 from broker.store.disk import RealDisk
 from broker.store.entries import Defined
 from broker.store.opening import LOG
 from broker.store.replay import Recovery
+from tests.clients import World
 from tests.store.homes import Home
-from trellis.server.recovery import RecoveryProgress, open_directory
+from trellis.server.recovery import RecoveryProgress, open_directory, restore
 from trellis.settings.schema import StoreSettings
 
 
@@ -83,4 +85,22 @@ def test_a_log_that_ends_before_the_catalog_saw_it_end_is_reported(
         if "the log ends at position 0, but it was written up to 2" in line
     ]
     assert opened.store.position >= 3
+    opened.store.close()
+
+
+def test_the_line_about_the_restored_objects_has_the_plural_of_each_kind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = Home(tmp_path)
+    world.amqp().queue("d", durable=True)
+    policy = policy_of("/", "limits", {"pattern": "^d", "definition": {"max-length": 9}})
+    world.vhost.applied_policies.set_policy(policy)
+    world.store.sync()
+    world.crash()
+    caplog.set_level(logging.INFO)
+    opened = open_directory(RealDisk(), tmp_path, StoreSettings())
+    empty = World(store=opened.store)
+    restore(opened, empty.broker, empty.mqtt_front.sessions)
+    (line,) = [line for line in lines(caplog) if line.startswith("recovered ")]
+    assert " policies=1 queues=1 " in line
     opened.store.close()

@@ -133,6 +133,11 @@ def adopt_directory(disk: Disk, directory: Path) -> None:
         )
 
 
+def _plural(kind: str) -> str:
+    """Return the plural of a kind of definitions, such as "queue" or "policy"."""
+    return f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+
+
 def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> RestoreReport:
     """Restore the broker's state from an opened store, and log the result."""
     began = time.monotonic()
@@ -169,7 +174,7 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
             messages=result.copies,
             retained=result.retained,
             kept_for_refused=result.orphaned,
-            **{f"{kind}s": count for kind, count in sorted(result.restored.items())},
+            **{_plural(kind): count for kind, count in sorted(result.restored.items())},
             bytes=int(recovery.bytes_read),
             restoring=f"{time.monotonic() - began:.3f}s",
         )
