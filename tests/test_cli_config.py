@@ -411,6 +411,20 @@ def test_the_nearest_flag_is_one_that_the_command_accepts(
         assert f"; the nearest flag is {nearest} (" in error, error
 
 
+def test_the_help_of_a_cluster_command_explains_its_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = run(capsys, "cluster", "status", "--help")
+    assert code == 0
+    text = " ".join(out.split())
+    for explanation in (
+        "the silence: the time without a record of the active node",
+        "the lease: the time for which the active node may serve clients",
+        "it appends a mark, a record at which a node can begin to read the log",
+    ):
+        assert explanation in text
+
+
 # --- health ---
 
 

@@ -102,8 +102,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     silence: Annotated[
         float,
         option(
-            "seconds without a record of the active node after which a standby takes over "
-            "(silence)",
+            "the silence: the time without a record of the active node in the log, after which a "
+            "standby takes over",
             ge=0.1,
             le=600,
             unit="s",
@@ -112,8 +112,9 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     lease: Annotated[
         float,
         option(
-            "seconds for which the active node may serve clients after it has sent the last record "
-            "that the log acknowledged (lease); must be below cluster.silence",
+            "the lease: the time for which the active node may serve clients after it has sent the "
+            "last record that the log acknowledged, so that two nodes never serve clients at once; "
+            "must be below cluster.silence",
             ge=0.05,
             le=600,
             unit="s",
@@ -141,7 +142,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
         int,
         option(
             "wanted size of the log: each time the active node has appended a quarter of these "
-            "bytes, it appends a mark; the records before a mark can be removed",
+            "bytes, it appends a mark, a record at which a node can begin to read the log; the "
+            "records before a mark that all nodes have reached are removed",
             ge=1 << 20,
             unit="bytes",
         ),
