@@ -53,6 +53,8 @@ class AuditLog:
         self._writing: asyncio.Future[None] | None = None
         self._failing = False
         self._thread = ThreadPoolExecutor(1, "audit")
+        #: The timer of the next attempt after a failed write.
+        self._retry: asyncio.TimerHandle | None = None
         try:
             append(path, b"")
         except OSError as error:
@@ -106,7 +108,7 @@ class AuditLog:
                 "written; further lines are lost",
             )
         self._failing = True
-        self._loop.call_later(RETRY_SECONDS, self._start)
+        self._retry = self._loop.call_later(RETRY_SECONDS, self._start)
 
     async def finish(self) -> None:
         """Write all waiting lines, because the broker stops.
@@ -133,6 +135,10 @@ class AuditLog:
                 self.lost += len(self._waiting)
                 self._waiting.clear()
                 break
+        # No write may begin after the end of the thread.
+        self._failing = True
+        if self._retry is not None:
+            self._retry.cancel()
         self._thread.shutdown(wait=False)
 
 
