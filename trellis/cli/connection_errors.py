@@ -46,7 +46,7 @@ def connection_error(error: Exception, scheme: str, host: str, section: str) -> 
             f"this port{secure}; {port_hint(section)}"
         )
     if isinstance(cause, http.client.BadStatusLine):
-        if str(cause.line).startswith(_TLS_ALERT):
+        if str(cause).startswith(_TLS_ALERT):
             return f"{place} answers with TLS: give https://{host}"
         return (
             f"{place} does not speak HTTP: another protocol answers at this port; "

@@ -6,7 +6,7 @@ from typing import Final
 
 from trellis.settings.options import OPTIONS
 
-#: What a command asks at the listener of each section of the settings.
+#: Text about the requests that the listener of each section of the settings answers.
 _SERVES: Final = {"http": "the HTTP API is", "metrics": "health checks are"}
 
 
