@@ -249,6 +249,28 @@ async def test_finish_writes_what_waits(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("writable", [True, False])
+async def test_no_write_begins_after_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writable: bool
+) -> None:
+    monkeypatch.setattr(audit_log, "RETRY_SECONDS", 0)
+    errors: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    path = tmp_path / "audit.jsonl"
+    audit = AuditLog(path, loop)
+    if not writable:
+        path.unlink()
+        path.mkdir()
+    audit.write({"action": "set"})
+    await audit.finish()
+    audit.write({"action": "set"})
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not errors
+    assert audit.written == (1 if writable else 0)
+
+
 async def test_a_stop_does_not_wait_for_a_disk_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

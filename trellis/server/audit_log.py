@@ -53,6 +53,10 @@ class AuditLog:
         self._writing: asyncio.Future[None] | None = None
         self._failing = False
         self._thread = ThreadPoolExecutor(1, "audit")
+        #: The timer of the next attempt after a failed write. `_finishing` is True once `finish` is
+        #: called: a failed write is then not repeated.
+        self._retry: asyncio.TimerHandle | None = None
+        self._finishing = False
         try:
             append(path, b"")
         except OSError as error:
@@ -106,7 +110,8 @@ class AuditLog:
                 "written; further lines are lost",
             )
         self._failing = True
-        self._loop.call_later(RETRY_SECONDS, self._start)
+        if not self._finishing:
+            self._retry = self._loop.call_later(RETRY_SECONDS, self._start)
 
     async def finish(self) -> None:
         """Write all waiting lines, because the broker stops.
@@ -115,6 +120,9 @@ class AuditLog:
         lines are lost. Python joins the thread of such a write when the process ends, unless the
         process ends with os._exit, as after a handover of a cluster's log.
         """
+        self._finishing = True
+        if self._retry is not None:
+            self._retry.cancel()
         end = self._loop.time() + FINISH_SECONDS
         while self._writing is not None or self._waiting and not self._failing:
             self._start()
@@ -133,6 +141,8 @@ class AuditLog:
                 self.lost += len(self._waiting)
                 self._waiting.clear()
                 break
+        # Later lines start no write, because the thread ends.
+        self._failing = True
         self._thread.shutdown(wait=False)
 
 
