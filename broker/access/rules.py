@@ -50,7 +50,10 @@ from matching.grammar import MQTT, InvalidPattern
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "all": (True, True)}
 #: The first two words of a rule: their places, and the words that are allowed there. Rules that
 #: begin with `reserve` are reservations: see reservations.py.
-_FIRST_WORDS: Final = (("first", ("allow", "deny", "reserve")), ("second", tuple(_ACTIONS)))
+_FIRST_WORDS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("first", ("allow", "deny", "reserve")),
+    ("second", tuple(_ACTIONS)),
+)
 #: Characters that a name must not contain if it replaces a variable in a filter.
 _NOT_IN_WORDS: Final = ("/", "+", "#", "\0")
 #: Matches one variable. The group keeps the variables among the parts when a text is split.
