@@ -23,6 +23,19 @@ class PreconditionFailed(BrokerError):
     """
 
 
+class InvalidArgument(PreconditionFailed):
+    """Raised if the value of an argument of a queue is invalid. The text has RabbitMQ's wording.
+
+    `argument` is the name of the argument, `thing` names the object, as in `for queue 'q' in vhost
+    '/'`, and `reason` says why the value is invalid.
+    """
+
+    def __init__(self, argument: str, thing: str, reason: str) -> None:
+        super().__init__(f"invalid arg '{argument}' {thing}: {reason}")
+        self.argument = argument
+        self.reason = reason
+
+
 class LimitExceeded(PreconditionFailed):
     """Raised if a request would exceed a limit of the broker on what one client may use."""
 

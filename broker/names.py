@@ -14,12 +14,16 @@ the identifier may have up to 65,535 bytes, as the specification allows.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
 
 from broker.errors import PreconditionFailed
 
 #: Greatest length of a name in bytes: an AMQP short string holds no more.
 NAME_BYTES_MAX: Final = 255
+#: Number of characters of a name that `nearest` compares, which bounds its time.
+COMPARED: Final = 60
 
 
 def is_text(name: str) -> bool:
@@ -37,6 +41,11 @@ def shown(name: str) -> str:
         return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     except UnicodeEncodeError:  # A lone surrogate that stands for no byte.
         return name.encode("utf-8", "backslashreplace").decode()
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the name in `known` that resembles `name` most. `known` must not be empty."""
+    return get_close_matches(name[:COMPARED], list(known), 1, 0)[0]
 
 
 def fault_of(name: str) -> str:

@@ -1,6 +1,11 @@
-"""The fields of a log line about a refusal."""
+"""The fields of a log line about a refusal, and the note about a client of another protocol."""
 
 from __future__ import annotations
+
+from typing import Final
+
+#: Number of first bytes of a client that a log line shows.
+FIRST_BYTES: Final = 8
 
 
 def refusal_fields(
@@ -19,6 +24,17 @@ def refusal_fields(
         line["vhost"] = vhost
     line["address"] = address
     return {**line, **more, "note": note}
+
+
+def other_protocol(data: bytes, spoken: str) -> str:
+    """Return the note about a client whose first bytes, `data`, are not the protocol of the port.
+
+    `spoken` names the protocol of the port.
+    """
+    return (
+        f"the first bytes of the client are {bytes(data[:FIRST_BYTES])!r}; this port speaks "
+        f"{spoken}: use the port of the client's protocol"
+    )
 
 
 def unlogged(event: str, fields: dict[str, object]) -> None:

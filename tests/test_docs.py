@@ -117,6 +117,13 @@ def test_commands_in_the_readme_exist() -> None:
         assert (ROOT / script).exists(), script
 
 
+def test_flags_of_make_run_in_the_readme_exist() -> None:
+    commands = re.findall(r'^    make run ARGS="([^"]*)"', (ROOT / "README.md").read_text(), re.M)
+    assert commands
+    for flags in commands:
+        parser().parse_args(["serve", *flags.split()])
+
+
 def test_changelog_has_the_reasons_of_the_recorded_counts() -> None:
     """Check that CHANGELOG.md has each reason in benchmarks/guard.json, word for word.
 

@@ -48,6 +48,12 @@ from broker.patterns import bounded_pattern, is_found
 from matching.grammar import MQTT, InvalidPattern
 
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "all": (True, True)}
+#: The first two words of a rule: their places, and the words that are allowed there. Rules that
+#: begin with `reserve` are reservations: see reservations.py.
+_FIRST_WORDS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("first", ("allow", "deny", "reserve")),
+    ("second", tuple(_ACTIONS)),
+)
 #: Characters that a name must not contain if it replaces a variable in a filter.
 _NOT_IN_WORDS: Final = ("/", "+", "#", "\0")
 #: Matches one variable. The group keeps the variables among the parts when a text is split.
@@ -78,9 +84,10 @@ class Rule:
     def __init__(self, text: str, user: str, vhost: str, client_id: str = "") -> None:
         self.text = text
         words = text.split(maxsplit=2)
-        if len(words) != 3 or words[0] not in ("allow", "deny") or words[1] not in _ACTIONS:
+        fault = _fault_of(words)
+        if fault:
             raise ValueError(
-                f"'{text}' is not a rule such as 'allow publish sensors/{{username}}/#'"
+                f"'{text}' is not a rule such as 'allow publish sensors/{{username}}/#': {fault}"
             )
         self.allow = words[0] == "allow"
         self.publish, self.subscribe = _ACTIONS[words[1]]
@@ -161,6 +168,14 @@ class Rule:
                     return False
             at += 1
         return size == other and size > 0
+
+
+def _fault_of(words: list[str]) -> str:
+    """Return which word of a rule is wrong, or missing; an empty string if none is."""
+    for at, (place, allowed) in enumerate(_FIRST_WORDS):
+        if at < len(words) and words[at] not in allowed:
+            return f"the {place} word is '{words[at]}', not one of {', '.join(allowed)}"
+    return "" if len(words) == 3 else f"a rule has 3 words, and this rule has {len(words)}"
 
 
 class RestrictedIdentity(Identity):

@@ -8,8 +8,9 @@ name. Rules that an earlier version stored may have such words, and keep them as
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import Final
+
+from broker.names import nearest
 
 TOPIC_VARIABLES: Final = ("{username}", "{vhost}", "{client_id}")
 CLIENT_ID_VARIABLES: Final = ("{username}", "{vhost}")
@@ -28,8 +29,7 @@ def check_variables(rule: str, variables: tuple[str, ...] = TOPIC_VARIABLES) -> 
     for match in _WORD.finditer(rule):
         word = match[0]
         if word not in variables:
-            nearest = get_close_matches(word, variables, 1, 0)[0]
             raise ValueError(
-                f"there is no variable {word}; the nearest is {nearest}, and there are "
-                f"{', '.join(variables)}"
+                f"there is no variable {word}; the nearest is {nearest(word, variables)}, and "
+                f"there are {', '.join(variables)}"
             )

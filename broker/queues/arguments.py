@@ -31,7 +31,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.errors import PreconditionFailed
+from broker.errors import InvalidArgument, PreconditionFailed
 
 #: The largest value of an argument that is a number.
 NUMBER_MAX: Final = 1 << 50
@@ -191,9 +191,7 @@ class QueueArguments:
         #: message in the queue.
         self.deduplicates = arguments.get(DEDUPLICATION) is True
         if self.deduplicates and self.ranked:
-            raise PreconditionFailed(
-                f"invalid arg '{DEDUPLICATION}' {thing}: not supported with 'x-max-priority'"
-            )
+            raise InvalidArgument(DEDUPLICATION, thing, "not supported with 'x-max-priority'")
         self.ttl: i64 = _lowest(arguments, policy, "x-message-ttl")
         self.expires: i64 = _lowest(arguments, policy, "x-expires")
         self.max_length: i64 = _upper_bound(arguments, policy, "x-max-length")
@@ -211,9 +209,8 @@ class QueueArguments:
         longest = arguments.get("x-delayed-retry-max", policy.get("x-delayed-retry-max"))
         self.retry_max: i64 = NUMBER_MAX if longest is None else _number(longest)
         if self.retry_type != "disabled" and self.retry_min < 1:
-            raise PreconditionFailed(
-                f"invalid arg 'x-delayed-retry-type' {thing}: "
-                f"'{self.retry_type}' needs 'x-delayed-retry-min'"
+            raise InvalidArgument(
+                "x-delayed-retry-type", thing, f"'{self.retry_type}' needs 'x-delayed-retry-min'"
             )
         overflow = _string(arguments, policy, "x-overflow")
         self.reject_publish = overflow in ("reject-publish", "reject-publish-dlx")
@@ -221,9 +218,8 @@ class QueueArguments:
         self.dead_letter_exchange = _string(arguments, policy, DEAD_LETTER_EXCHANGE)
         self.dead_letter_key = _string(arguments, policy, DEAD_LETTER_KEY)
         if DEAD_LETTER_KEY in arguments and self.dead_letter_exchange is None:
-            raise PreconditionFailed(
-                f"invalid arg 'x-dead-letter-routing-key' {thing}: "
-                "there is no 'x-dead-letter-exchange'"
+            raise InvalidArgument(
+                "x-dead-letter-routing-key", thing, "there is no 'x-dead-letter-exchange'"
             )
 
     @property
@@ -283,41 +279,32 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
     for argument, least in _NUMBERS.items():
         value = arguments.get(argument, least)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a number")
+            raise InvalidArgument(argument, thing, "not a number")
         if value < least:
-            raise PreconditionFailed(
-                f"invalid arg '{argument}' {thing}: {value} is too small; the minimum is {least}"
-            )
+            raise InvalidArgument(argument, thing, f"{value} is too small; the minimum is {least}")
         most = PRIORITY_MAX if argument == "x-max-priority" else NUMBER_MAX
         if value > most:
-            raise PreconditionFailed(
-                f"invalid arg '{argument}' {thing}: {value} is too large; the maximum is {most}"
-            )
+            raise InvalidArgument(argument, thing, f"{value} is too large; the maximum is {most}")
     for argument in _STRINGS:
         text = arguments.get(argument, "")
         if not isinstance(text, str):
-            raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a string")
+            raise InvalidArgument(argument, thing, "not a string")
         if len(text.encode()) > NAME_BYTES:
-            raise PreconditionFailed(
-                f"invalid arg '{argument}' {thing}: longer than {NAME_BYTES} bytes"
-            )
+            raise InvalidArgument(argument, thing, f"longer than {NAME_BYTES} bytes")
     for argument, words in _CHOICES.items():
         word = arguments.get(argument, words[0])
         if not isinstance(word, str):
-            raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a string")
+            raise InvalidArgument(argument, thing, "not a string")
         if word not in words:
-            raise PreconditionFailed(
-                f"invalid arg '{argument}' {thing}: '{word}' is none of {', '.join(words)}"
-            )
+            raise InvalidArgument(argument, thing, f"'{word}' is none of {', '.join(words)}")
     age = arguments.get(_MAX_AGE)
     if age is not None and parse_age(age) < 0:
-        raise PreconditionFailed(
-            f"invalid arg '{_MAX_AGE}' {thing}: "
-            f"{age!r} is not an age such as '7D' (Y, M, D, h, m, s)"
+        raise InvalidArgument(
+            _MAX_AGE, thing, f"{age!r} is not an age such as '7D' (Y, M, D, h, m, s)"
         )
     for argument in (JOURNAL, _SINGLE_ACTIVE_CONSUMER, DEDUPLICATION):
         if not isinstance(arguments.get(argument, False), bool):
-            raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a boolean")
+            raise InvalidArgument(argument, thing, "not a boolean")
 
 
 def parse_age(age: object) -> i64:

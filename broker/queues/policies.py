@@ -6,12 +6,14 @@ with the highest priority applies.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Final
 
 from broker.compatibility import POLICY_KEYS
-from broker.errors import PreconditionFailed
+from broker.errors import InvalidArgument, PreconditionFailed
+from broker.names import nearest
 from broker.patterns import NAME_MAX, bounded_pattern
 from broker.queues.arguments import BY_POLICY, EMPTY, QueueArguments
 
@@ -29,6 +31,8 @@ OPERATOR_APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", 
 _NOT_FOR_OPERATORS: Final = ("dead-letter-exchange", "dead-letter-routing-key", ALTERNATE)
 #: The highest priority of a policy; the lowest priority is the negative of this number.
 PRIORITY_MAX: Final = 1 << 31
+#: Number of characters of an invalid key or value that an error shows.
+SHOWN: Final = 100
 
 
 class Policy:
@@ -66,12 +70,13 @@ class Policy:
             # RabbitMQ's other keys are kept, and have no effect.
             if key not in EFFECTIVE_KEYS and key not in POLICY_KEYS:
                 raise PreconditionFailed(
-                    f"{thing}: unknown key '{key}'; "
+                    f"{thing}: unknown key '{key[:SHOWN]}'; the nearest is "
+                    f"{nearest(key, sorted(POLICY_KEYS))}; "
                     f"known keys are {', '.join([*BY_POLICY, ALTERNATE])}"
                 )
         alternate = definition.get(ALTERNATE)
         if alternate is not None and not isinstance(alternate, str):
-            raise PreconditionFailed(f"{thing}: '{ALTERNATE}' is not a string")
+            raise PreconditionFailed(f"{thing}: {_shown(ALTERNATE, alternate)}: not a string")
         self.name = name
         self.pattern = pattern
         self.apply_to = apply_to
@@ -84,8 +89,8 @@ class Policy:
         self.alternate = alternate
         try:
             _check_arguments(name, vhost, self.arguments)
-        except PreconditionFailed as error:
-            raise PreconditionFailed(f"{thing}: {error}") from None
+        except InvalidArgument as invalid:
+            raise PreconditionFailed(f"{thing}: {_fault(invalid, definition)}") from None
 
     def applies_to(self, name: str, kinds: tuple[str, ...]) -> bool:
         """True if the pattern matches the name and `apply-to` is one of `kinds`."""
@@ -117,6 +122,25 @@ def _check_arguments(name: str, vhost: str, arguments: Mapping[str, object]) -> 
     }
     QueueArguments(name, vhost, {"x-queue-type": "stream", **of_streams})
     QueueArguments(name, vhost, {"x-dead-letter-exchange": "", **others})
+
+
+def _fault(invalid: InvalidArgument, definition: Mapping[str, object]) -> str:
+    """Return the error of a queue argument with the key of the definition and its value.
+
+    In the reason, too, the names of queue arguments are replaced by the keys of policies.
+    """
+    reason = invalid.reason
+    named = ""
+    for key, argument in BY_POLICY.items():
+        reason = reason.replace(f"'{argument}'", f"'{key}'")
+        if argument == invalid.argument:
+            named = key
+    return f"{_shown(named, definition[named])}: {reason}"
+
+
+def _shown(key: str, value: object) -> str:
+    text = json.dumps(value, default=str)
+    return f"'{key}' is {text if len(text) <= SHOWN else text[:SHOWN] + '...'}"
 
 
 class Policies:

@@ -12,6 +12,7 @@ from mypy_extensions import i64
 from broker.errors import (
     AccessRefused,
     BrokerError,
+    InvalidArgument,
     NotAllowed,
     NotFound,
     PreconditionFailed,
@@ -44,6 +45,7 @@ _CODES: Final[dict[type[BrokerError], int]] = {
     NotFound: 404,
     ResourceLocked: 405,
     PreconditionFailed: 406,
+    InvalidArgument: 406,
     NotAllowed: 530,
 }
 

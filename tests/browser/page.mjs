@@ -77,6 +77,8 @@ const actions = {
     return {
       serious: report.violations.filter((one) => ['serious', 'critical'].includes(one.impact)).map((one) => [one.id, one.nodes[0].html]),
       wide: await page.evaluate(() => document.documentElement.scrollWidth), complaints, elsewhere,
+      // A label of one word that takes two lines is broken within the word.
+      broken: await page.evaluate(() => [...document.querySelectorAll('.card span')].filter((one) => !one.textContent.includes(' ') && one.getClientRects().length > 1).map((one) => one.textContent)),
     };
   },
 };

@@ -61,11 +61,11 @@ class Page:
         return answer
 
     def check(self, name: str, width: int) -> None:
-        """Take a screenshot, and check the page: accessible, not wider than `width`, nothing loaded
-        from elsewhere."""
+        """Take a screenshot, and check the page: accessible, not wider than `width`, no word of a
+        card's label broken, nothing loaded from elsewhere."""
         seen = self.do("picture", name=name)
         assert seen["serious"] == [] and seen["complaints"] == [] and seen["elsewhere"] == []
-        assert seen["wide"] <= width
+        assert seen["wide"] <= width and seen["broken"] == []
 
     def open(
         self,
@@ -131,7 +131,7 @@ def browser_at(url: str, pictures: Path) -> Iterator[Page]:
         assert process.wait(60) == 0
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark"), (3840, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark"), (3840, "light")])
 def test_all_views_of_an_empty_broker(page: Page, width: int, scheme: str) -> None:
     page.do("open", width=width, scheme=scheme)
     page.check("login", width)
@@ -376,6 +376,7 @@ def test_the_node_shows_its_log_and_takes_definitions(
     queue = {"name": "imported", "vhost": "/", "durable": True, "arguments": {}}
     file.write_text(json.dumps({"queues": [queue, {"name": "wrong", "vhost": "absent"}]}))
     page.open("#/node", "caption")
+    page.do("wait", selector=".card", text="queues and inboxes of sessions")
     page.do("wait", selector="#content td", text="not_compiled" if PURE else "start")
     page.do("choose", selector="#content section select", value="error")
     page.do("wait", selector="#content caption, #content p", text="No event.")

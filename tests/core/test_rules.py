@@ -177,6 +177,11 @@ def test_topic_permissions_are_regular_expressions_in_which_names_are_literal() 
     ("rules", "reason"),
     [
         (["permit all #"], "'permit all #' is not a rule such as"),
+        (["alow all a/#"], "#': the first word is 'alow', not one of allow, deny, reserve$"),
+        (["deny read a/#"], "the second word is 'read', not one of publish, subscribe, all$"),
+        (["allow sensors/#"], "the second word is 'sensors/#', not one of publish, subscribe, all"),
+        (["allow publish"], "a rule has 3 words, and this rule has 2$"),
+        ([" "], "a rule has 3 words, and this rule has 0$"),
         (["allow all a/#/b"], "must be the last level"),
         (["allow all"], "not a rule such as"),
         (["allow all #"] * (RULES_MAX + 1), "the limit is 200"),

@@ -141,6 +141,32 @@ async def test_a_client_of_another_protocol_at_the_amqp_port(
     assert line.startswith("connection_closed protocol=amqp091") and note in line
 
 
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        (b"AMQP\x00\x00\x09\x01", "'AMQP\\x00\\x00\\t\\x01'"),
+        (b"GET / HTTP/1.1\r\n\r\n", "'GET / HT'"),
+        (b"CONNECT\naccept-version:1.2\n\n\0", "'CONNECT\\n'"),
+        (
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            "'\\x16\\x03\\x01\\x02\\x00\\x01\\x00\\x01'",
+        ),
+    ],
+)
+async def test_a_client_of_another_protocol_at_the_mqtt_port(
+    running: Running, caplog: pytest.LogCaptureFixture, sent: bytes, shown: str
+) -> None:
+    caplog.set_level("INFO")
+    client = await running.socket("mqtt")
+    await client.send(sent)
+    assert await client.read() == b""
+    line = await refused(running, caplog, "connection_closed")
+    assert line.startswith("connection_closed protocol=mqtt") and "CONNECT: use the port of" in line
+    assert f"the first bytes of the client are b{shown}; this port speaks MQTT" in line.replace(
+        "\\\\", "\\"
+    )
+
+
 async def test_a_session_that_two_devices_use(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:

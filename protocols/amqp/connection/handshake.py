@@ -25,6 +25,7 @@ from protocols.amqp.options import AmqpOptions
 from protocols.credential_expiry import expiry_of
 from protocols.end_reasons import STANDBY
 from protocols.peer import Peer
+from protocols.refusal_fields import other_protocol
 
 GREETING: Final = b"AMQP\x00\x00\x09\x01"
 #: Protocol headers of AMQP 0-8 and 0-9. Their clients are offered 0-9-1, as by RabbitMQ: aioamqp
@@ -374,7 +375,4 @@ def _header_refusal(data: bytes) -> str:
     """Return why a connection that begins with `data`, which is no known header, is closed."""
     if data.startswith((b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00")):
         return "the client speaks AMQP 1.0; this port speaks AMQP 0-9-1: use a client for 0-9-1"
-    return (
-        f"the first bytes of the client are {bytes(data[:8])!r}; this port speaks AMQP 0-9-1: use "
-        "the port of the client's protocol"
-    )
+    return other_protocol(data, "AMQP 0-9-1")

@@ -77,6 +77,7 @@ from protocols.mqtt.session.publish_writer import (
 )
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.wills import will_of
+from protocols.refusal_fields import other_protocol
 
 #: Size in bytes of the largest packet that MQTT permits. A Maximum Packet Size of at least this
 #: size is no limit.
@@ -122,10 +123,12 @@ class Login(InputHandler):
                     "too_large",
                     PACKET_TOO_LARGE,
                 )
+            if awaiting_connect and first != CONNECT << 4:
+                # [MQTT-3.1.0-1]. The packet is refused before all its bytes have arrived.
+                raise MalformedPacket(
+                    other_protocol(data[position:], "MQTT, whose first packet is a CONNECT")
+                )
             if end > size:
-                # A wrong packet type is refused before the whole packet has arrived.
-                if awaiting_connect and first != CONNECT << 4:
-                    raise MalformedPacket("the first packet must be a CONNECT")
                 connection.need = end - position
                 break
             self._on_packet(first, data[start:end])
@@ -138,8 +141,6 @@ class Login(InputHandler):
 
     def _on_packet(self, first: i64, body: bytes) -> None:
         if self._credentials is None:
-            if first != CONNECT << 4:
-                raise MalformedPacket("the first packet must be a CONNECT")  # [MQTT-3.1.0-1]
             self._on_connect(body)
         elif first == AUTH << 4 and self._authentication is not None:
             self._authentication.on_auth(read_auth(PacketReader(body)), False, self._decide)

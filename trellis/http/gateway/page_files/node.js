@@ -16,7 +16,7 @@ export async function show(view) {
   const results = await Promise.all(checks.map((name) => get(['health', 'checks', name]).then((found) => [name, found.status ?? 'ok', ''], (error) => [name, 'failed', error.message])));
   const one = latest();
   view.append(el('h1', {}, `Node ${overview.node}`),
-    el('div', { class: 'cards' }, card(overview.product_version, 'Trellis'), card(overview.erlang_full_version, 'runs on'), card(one ? age(one.uptime) : '–', 'since the start'), card(number(overview.object_totals.connections), 'connections'), card(number(overview.object_totals.queues), 'queues'), card(number(overview.object_totals.exchanges), 'exchanges')),
+    el('div', { class: 'cards' }, card(overview.product_version, 'Trellis'), card(overview.erlang_full_version, 'runs on'), card(one ? age(one.uptime) : '–', 'since the start'), card(number(overview.object_totals.connections), 'connections'), card(number(overview.object_totals.queues), 'queues and inboxes of sessions'), card(number(overview.object_totals.exchanges), 'exchanges')),
     el('h2', {}, 'Health'), table('Health checks', [['check', (row) => row[0]], ['result', (row) => el('span', { class: row[1] === 'ok' ? '' : 'bad' }, row[1])], ['reason', (row) => row[2]]], results, ''), commandLine(line('health')),
     el('h2', {}, 'Listeners'), table('Ports that the broker listens on', [['protocol', (row) => row.protocol], ['address', (row) => row.ip_address], ['port', (row) => String(row.port), 'n'], ['TLS', (row) => (row.tls ? 'yes' : 'no')]], overview.listeners, 'No port is open.'));
   const part = () => { const made = el('section'); view.append(made); return made; };
