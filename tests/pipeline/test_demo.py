@@ -164,5 +164,5 @@ def test_the_bench_asserts_equal_results(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     figures = json.loads((tmp_path / "figures.json").read_text())
-    assert len(figures["measured"]) == 9
-    assert len(figures["targets"]) == 7
+    assert len(figures["measured"]) == 13
+    assert len(figures["targets"]) == 9

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
@@ -40,8 +41,11 @@ def process() -> Iterator[BrokerProcess]:
 def stopped(broker: BrokerProcess) -> Iterator[None]:
     """Pause the broker's process, but not its gateway; resume it at the end."""
     broker.process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, broker.process.pid, os.WSTOPPED | os.WNOWAIT)
     try:
+        # The broker may be a child of another process, so it cannot be waited for.
+        status = Path(f"/proc/{broker.process.pid}/status")
+        while "\nState:\tT" not in status.read_text():
+            os.sched_yield()
         yield
     finally:
         broker.process.send_signal(signal.SIGCONT)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, Final, get_origin
 
 import msgspec
 import pytest
@@ -20,7 +20,10 @@ from tests.top.running import KNOWN, Running, settings
 from tests.top.test_profile import profile, topics
 from tests.top.test_tokens import CURVE, KEY
 from trellis.settings import Settings
+from trellis.settings.bridge import BridgeSettings
 from trellis.settings.options import OPTIONS, Option
+
+BRIDGE: Final = BridgeSettings(name="other", remote="mqtt://127.0.0.1:1", topics=("both #",))
 
 
 def other_value(option: Option, value: Any) -> Any:
@@ -35,6 +38,8 @@ def other_value(option: Option, value: Any) -> Any:
             for each in candidates
             if (low is None or each >= low) and (high is None or each <= high)
         )
+    if option.key == "bridge":
+        return () if value else (BRIDGE,)
     if get_origin(option.type) is tuple:
         words = option.choices or ("other",)
         return () if value else words[:1]
