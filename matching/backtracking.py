@@ -34,9 +34,9 @@ class Backtracking(Trie[S]):
         hidden = grammar.hides and grammar.hidden(topic)
         # Positions still to be searched: a node, and the number of topic words that led to the
         # node.
-        pending: list[tuple[TrieNode[S], int]] = [(self._root, 0)]
+        pending: list[tuple[TrieNode, int]] = [(self._root, 0)]
         # A node may be found in several ways; its subscribers are reported once.
-        matched: dict[TrieNode[S], None] = {}
+        matched: dict[TrieNode, None] = {}
         while pending:
             node, at = pending.pop()
             if node.many is not None and not (hidden and at == 0):

@@ -56,7 +56,7 @@ _ANSWER_SIZE: Final = 64
 _FREED: Final = 16
 
 
-class _Stamped(TrieNode[S]):
+class _Stamped(TrieNode):
     """A trie node that records when its children and its subscribers last changed.
 
     A time is the number of changes that the trie has had until then.
@@ -84,7 +84,7 @@ class _DfaState(Generic[S]):
 
     __slots__ = ("answer", "checked", "following", "nodes", "other", "size", "steps", "word")
 
-    def __init__(self, nodes: tuple[_Stamped[S], ...], clock: int) -> None:
+    def __init__(self, nodes: tuple[_Stamped, ...], clock: int) -> None:
         self.nodes = nodes
         self.checked = clock
         self.size = _STATE_SIZE + 8 * len(nodes)
@@ -111,8 +111,8 @@ class Dfa(Trie[S]):
         super().__init__(grammar)
 
     def _restart(self) -> None:
-        self._states: dict[tuple[_Stamped[S], ...], _DfaState[S]] = {}
-        self._old: dict[tuple[_Stamped[S], ...], _DfaState[S]] = {}
+        self._states: dict[tuple[_Stamped, ...], _DfaState[S]] = {}
+        self._old: dict[tuple[_Stamped, ...], _DfaState[S]] = {}
         self._restarted = self._clock
         self._used = 0
         self._effort = 0
@@ -163,10 +163,10 @@ class Dfa(Trie[S]):
             child = None if self._root.children is None else self._root.children.get(words[0])
             if child is None:
                 return []
-            start = [cast(_Stamped[S], child)]
+            start = [cast(_Stamped, child)]
             state = self._state(start)
         else:
-            start = [cast(_Stamped[S], self._root)]
+            start = [cast(_Stamped, self._root)]
             state = self._start
             if state is None or state.checked != clock:
                 state = self._start = self._state(start)
@@ -225,17 +225,17 @@ class Dfa(Trie[S]):
                 return None
             if other.checked == self._clock:
                 return other
-        nodes: list[_Stamped[S]] = []
+        nodes: list[_Stamped] = []
         for node in state.nodes:
             if node.stays:
                 nodes.append(node)
             if node.one is not None:
-                nodes.append(cast(_Stamped[S], node.one))
+                nodes.append(cast(_Stamped, node.one))
             children = node.children
             if literal and children is not None:
                 child = children.get(word)
                 if child is not None:
-                    nodes.append(cast(_Stamped[S], child))
+                    nodes.append(cast(_Stamped, child))
         following = self._state(nodes)
         if following is None:
             return None
@@ -255,7 +255,7 @@ class Dfa(Trie[S]):
                 state.steps[word] = following
         return following
 
-    def _state(self, some: list[_Stamped[S]]) -> _DfaState[S] | None:
+    def _state(self, some: list[_Stamped]) -> _DfaState[S] | None:
         """Return the state that stands for these nodes and the ``#`` nodes directly below them.
 
         Create the state if it does not exist. Return None if the lookup would visit more than
@@ -330,15 +330,15 @@ class Dfa(Trie[S]):
             state.answer = subscribers.copy()
         return subscribers
 
-    def _walk_trie(self, nodes: list[_Stamped[S]], words: list[str], at: int) -> list[S]:
+    def _walk_trie(self, nodes: list[_Stamped], words: list[str], at: int) -> list[S]:
         """Complete a lookup in the trie, without the automaton, and return the subscribers.
 
         `nodes` are the nodes to which the words of the topic before the index `at` have led.
         """
         subscribers: list[S] = []
-        stays: list[TrieNode[S]] = []
-        moving: list[TrieNode[S]] = []
-        entered: set[TrieNode[S]] = set()
+        stays: list[TrieNode] = []
+        moving: list[TrieNode] = []
+        entered: set[TrieNode] = set()
         for node in nodes:
             if not node.stays:
                 moving.append(node)
@@ -378,17 +378,17 @@ class Dfa(Trie[S]):
         for _ in range(min(_FREED, len(self._old))):
             self._discard(self._old.popitem()[1])
 
-    def _new_node(self, depth: int, many: bool) -> TrieNode[S]:
+    def _new_node(self, depth: int, many: bool) -> TrieNode:
         self._numbers += 1
         return _Stamped(depth, self._numbers, many, self._clock)
 
-    def _children_changed(self, node: TrieNode[S]) -> None:
+    def _children_changed(self, node: TrieNode) -> None:
         self._clock += 1
-        cast(_Stamped[S], node).children_clock = self._clock
+        cast(_Stamped, node).children_clock = self._clock
 
-    def _bucket_changed(self, node: TrieNode[S]) -> None:
+    def _bucket_changed(self, node: TrieNode) -> None:
         self._clock += 1
-        cast(_Stamped[S], node).bucket_clock = self._clock
+        cast(_Stamped, node).bucket_clock = self._clock
 
 
 def _drop_steps(state: _DfaState[S]) -> None:
@@ -415,7 +415,7 @@ def _other(state: _DfaState[S], word: str) -> _DfaState[S] | None:
     return other
 
 
-def _closure(nodes: list[_Stamped[S]]) -> list[_Stamped[S]]:
+def _closure(nodes: list[_Stamped]) -> list[_Stamped]:
     """Return the nodes that are still in the trie, followed by the ``#`` nodes below them.
 
     A ``#`` node is included if only ``#`` nodes lie between it and one of the nodes.
@@ -424,18 +424,18 @@ def _closure(nodes: list[_Stamped[S]]) -> list[_Stamped[S]]:
     known = set(there)
     for node in there:
         if node.many is not None and node.many not in known:
-            many = cast(_Stamped[S], node.many)
+            many = cast(_Stamped, node.many)
             known.add(many)
             there.append(many)
     return there
 
 
-def _bare(node: _Stamped[S]) -> bool:
+def _bare(node: _Stamped) -> bool:
     """True if the node has no subscribers and no children: the node was removed, or is an empty
     root.
     """
     return node.bucket is None and node.children is None and node.one is None and node.many is None
 
 
-def _number(node: _Stamped[S]) -> int:
+def _number(node: _Stamped) -> int:
     return node.number

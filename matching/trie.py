@@ -92,7 +92,7 @@ class Trie(Matcher[S]):
     def subscriptions(self) -> Iterator[tuple[str, S]]:
         grammar = self.grammar
         words: list[str] = []
-        waiting: list[tuple[TrieNode[S], int, str]] = [(self._root, 0, "")]
+        waiting: list[tuple[TrieNode, int, str]] = [(self._root, 0, "")]
         while waiting:
             node, depth, word = waiting.pop()
             if depth:
@@ -225,8 +225,9 @@ class Trie(Matcher[S]):
             at = 1
         # `*` nodes still to visit. The first is in a local variable, so that most lookups allocate
         # no list.
-        turn: TrieNode[S] | None = None
-        turns: list[TrieNode[S]] | None = None
+        turn: TrieNode | None = None
+        turns: list[TrieNode] | None = None
+        bucket: Bucket[S]
         while True:
             many = node.many
             if many is not None:
@@ -280,15 +281,15 @@ class Trie(Matcher[S]):
                 return subscribers
             at = node.depth
 
-    def _grow(self, words: list[str]) -> TrieNode[S]:
+    def _grow(self, words: list[str]) -> TrieNode:
         """Return the node of a pattern, creating the missing nodes on its path."""
         grammar = self.grammar
         one = grammar.one
         many = grammar.many
         node = self._root
-        fork: TrieNode[S] | None = None
+        fork: TrieNode | None = None
         for depth, word in enumerate(words, 1):
-            child: TrieNode[S] | None
+            child: TrieNode | None
             if word == one:
                 child = node.one
             elif word == many:
@@ -329,7 +330,7 @@ class Trie(Matcher[S]):
         self._pool[word] = word
         return word
 
-    def _path(self, words: list[str]) -> list[TrieNode[S]] | None:
+    def _path(self, words: list[str]) -> list[TrieNode] | None:
         """Return the nodes from the root to the pattern's node, or None if there is no such
         node.
         """
@@ -337,7 +338,7 @@ class Trie(Matcher[S]):
         node = self._root
         path = [node]
         for word in words:
-            child: TrieNode[S] | None = None
+            child: TrieNode | None = None
             if word == grammar.one:
                 child = node.one
             elif word == grammar.many:
@@ -350,7 +351,7 @@ class Trie(Matcher[S]):
             path.append(node)
         return path
 
-    def _prune(self, path: list[TrieNode[S]], words: list[str]) -> None:
+    def _prune(self, path: list[TrieNode], words: list[str]) -> None:
         """Remove the nodes at the end of the path that have no subscribers and no children."""
         grammar = self.grammar
         depth = len(words)
@@ -378,7 +379,7 @@ class Trie(Matcher[S]):
             self._nodes -= 1
             self._children_changed(parent)
 
-    def _new_node(self, depth: int, many: bool) -> TrieNode[S]:
+    def _new_node(self, depth: int, many: bool) -> TrieNode:
         """Return a new node at this depth; `many` is True for a node of the wildcard ``#``.
 
         A subclass that stores more in each node overrides this method, `_children_changed` and
@@ -386,8 +387,8 @@ class Trie(Matcher[S]):
         """
         return TrieNode(depth)
 
-    def _children_changed(self, node: TrieNode[S]) -> None:
+    def _children_changed(self, node: TrieNode) -> None:
         """Do nothing: a hook for subclasses, called after a node has gained or lost a child."""
 
-    def _bucket_changed(self, node: TrieNode[S]) -> None:
+    def _bucket_changed(self, node: TrieNode) -> None:
         """Do nothing: a hook for subclasses, called after a node's subscribers have changed."""

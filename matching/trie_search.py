@@ -14,7 +14,7 @@ whole search; it may also find subscribers that were added or removed meanwhile.
 
 from __future__ import annotations
 
-from typing import Generic
+from typing import Any
 
 from matching.bucket import Bucket, size, take
 from matching.matcher import S, Search
@@ -23,19 +23,22 @@ from matching.matcher import S, Search
 _TAKEN_PER_STEP = 16
 
 
-class TrieNode(Generic[S]):
+class TrieNode:
     """A trie node: its children by word and wildcard, and the subscribers of the pattern ending
     here.
+
+    The class is not generic, because an object of a compiled generic class takes 16 bytes more.
     """
 
     __slots__ = ("bucket", "children", "depth", "many", "one")
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self.children: dict[str, TrieNode[S]] | None = None
-        self.one: TrieNode[S] | None = None
-        self.many: TrieNode[S] | None = None
-        self.bucket: Bucket[S] = None
+        self.children: dict[str, TrieNode] | None = None
+        self.one: TrieNode | None = None
+        self.many: TrieNode | None = None
+        #: A `Bucket` of the subscribers of the trie.
+        self.bucket: Any = None
 
 
 class TrieSearch(Search[S]):
@@ -53,7 +56,7 @@ class TrieSearch(Search[S]):
     )
 
     def __init__(
-        self, root: TrieNode[S], words: list[str], hidden: bool, subscribers: list[S]
+        self, root: TrieNode, words: list[str], hidden: bool, subscribers: list[S]
     ) -> None:
         """Create a search for a topic of these words.
 
@@ -64,7 +67,7 @@ class TrieSearch(Search[S]):
         #: The number of words that were followed.
         self._at = 0
         #: The nodes that the last followed word led to.
-        self._moving: list[TrieNode[S]] = [root]
+        self._moving: list[TrieNode] = [root]
         if hidden:
             child = None if root.children is None else root.children.get(words[0])
             self._moving = [] if child is None else [child]
@@ -72,10 +75,10 @@ class TrieSearch(Search[S]):
         #: The number of nodes in `_moving` whose ``#`` nodes were entered.
         self._opened = 0
         #: The nodes that the present word leads to.
-        self._following: list[TrieNode[S]] = []
+        self._following: list[TrieNode] = []
         #: The ``#`` nodes that were entered, and those of them that have children other than ``#``.
-        self._entered: set[TrieNode[S]] = set()
-        self._stays: list[TrieNode[S]] = []
+        self._entered: set[TrieNode] = set()
+        self._stays: list[TrieNode] = []
         #: While the present word is followed: the number of nodes from which it was followed. After
         #: the last word: the number of nodes in `_moving` whose subscribers were taken.
         self._index = 0

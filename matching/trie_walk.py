@@ -7,22 +7,22 @@ from matching.matcher import S
 from matching.trie_search import TrieNode
 
 
-def cross(start: TrieNode[S], words: list[str], at: int, subscribers: list[S]) -> None:
+def cross(start: TrieNode, words: list[str], at: int, subscribers: list[S]) -> None:
     """Append the subscribers of patterns whose part after a ``#`` matches the words from `at` on.
 
     The caller has already appended the subscribers of the ``#`` node itself.
     """
-    entered: set[TrieNode[S]] = {start}
-    stays: list[TrieNode[S]] = []
+    entered: set[TrieNode] = {start}
+    stays: list[TrieNode] = []
     _enter(start.many, entered, stays, subscribers)
     stays.append(start)
     advance(stays, [], entered, words, at, subscribers)
 
 
 def advance(
-    stays: list[TrieNode[S]],
-    moving: list[TrieNode[S]],
-    entered: set[TrieNode[S]],
+    stays: list[TrieNode],
+    moving: list[TrieNode],
+    entered: set[TrieNode],
     words: list[str],
     at: int,
     subscribers: list[S],
@@ -38,7 +38,7 @@ def advance(
     while at < end:
         word = words[at]
         at += 1
-        following: list[TrieNode[S]] = []
+        following: list[TrieNode] = []
         for node in stays + moving:
             children = node.children
             if children is not None:
@@ -58,9 +58,9 @@ def advance(
 
 
 def _enter(
-    node: TrieNode[S] | None,
-    entered: set[TrieNode[S]],
-    stays: list[TrieNode[S]],
+    node: TrieNode | None,
+    entered: set[TrieNode],
+    stays: list[TrieNode],
     subscribers: list[S],
 ) -> None:
     """Enter a ``#`` node and the chain of ``#`` nodes directly below it.

@@ -108,8 +108,8 @@ def export_rows(
                     },
                 )
         for exchange in list(vhost.exchanges.values()):
-            for bindings in list(exchange.bindings.values()):
-                for binding in list(bindings.values()):
+            for destination in exchange.bindings.destinations():
+                for binding in exchange.bindings.to(destination):
                     row = _binding_row(vhost, exchange, binding)
                     if row is not None:
                         yield "bindings", row

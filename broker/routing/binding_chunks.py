@@ -1,9 +1,10 @@
 """The bindings of an exchange in chunks of bounded size, for a search that looks at all of them.
 
-An exchange keeps the bindings to each destination in a dict, by `Binding.identity`. A chunk refers
-to such dicts. A search that needs only the keys takes them from the identities, and reads only the
-few Binding objects that it selects. With 100,000 bindings, most objects are not in the processor's
-cache, so that reading them all would take longer than comparing their keys.
+An exchange has the bindings to a destination in a dict, by `Binding.identity`, if there are several
+(binding_table.py). A chunk refers to such dicts. A search that needs only the keys takes them from
+the identities, and reads only the few Binding objects that it selects. With 100,000 bindings, most
+objects are not in the processor's cache, so that reading them all would take longer than comparing
+their keys.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 from broker.queues.destination import Destination
 from broker.routing.binding import ARGUMENTS_MARK, Binding
+from broker.routing.binding_table import BindingGroup, members_of, size_of
 from broker.routing.exchanges import Exchange
 
 #: Largest number of bindings in a chunk, and of destinations that are examined for one chunk.
@@ -23,19 +25,22 @@ class BindingChunk:
     """Up to CHUNK_MAX bindings of an exchange."""
 
     def __init__(self) -> None:
-        self._owners: list[dict[str, Binding]] = []
+        self._groups: list[BindingGroup] = []
         self.size = 0
 
-    def add(self, bindings: dict[str, Binding]) -> None:
-        """Extend the chunk by bindings to one destination; the keys are `Binding.identity`."""
-        self._owners.append(bindings)
-        self.size += len(bindings)
+    def add(self, group: BindingGroup) -> None:
+        """Extend the chunk by bindings to one destination."""
+        self._groups.append(group)
+        self.size += size_of(group)
 
     def keys(self) -> list[str]:
         """Return the binding keys."""
         keys: list[str] = []
-        for owner in self._owners:
-            keys += owner
+        for group in self._groups:
+            if isinstance(group, Binding):
+                keys.append(group.key)
+            else:
+                keys += group
         if ARGUMENTS_MARK in "".join(keys):
             return [binding.key for binding in self.bindings()]
         return keys
@@ -43,8 +48,8 @@ class BindingChunk:
     def bindings(self) -> list[Binding]:
         """Return the bindings, in the order of `keys`."""
         bindings: list[Binding] = []
-        for owner in self._owners:
-            bindings += owner.values()
+        for group in self._groups:
+            bindings += members_of(group)
         return bindings
 
     def selected(self, indices: list[int]) -> list[Binding]:
@@ -57,11 +62,11 @@ class BindingChunk:
             while index >= first + len(some):
                 first += len(some)
                 some = []
-                size = len(self._owners[at])
+                size = size_of(self._groups[at])
                 if index >= first + size:
                     first += size
                 else:
-                    some = list(self._owners[at].values())
+                    some = members_of(self._groups[at])
                 at += 1
             bindings.append(some[index - first])
         return bindings
@@ -76,12 +81,12 @@ def chunks_of(exchange: Exchange, reached: set[Destination]) -> Iterator[Binding
     """
     chunk = BindingChunk()
     passed = 0
-    for target in list(exchange.bindings):
+    for target in exchange.bindings.destinations():
         passed += 1
-        mine = exchange.bindings.get(target)
-        if mine is not None and target not in reached and not target.dead:
-            for piece in [mine] if len(mine) <= CHUNK_MAX else _pieces(mine):
-                if chunk.size + len(piece) > CHUNK_MAX:
+        group = exchange.bindings.group(target)
+        if group is not None and target not in reached and not target.dead:
+            for piece in _pieces(group):
+                if chunk.size + size_of(piece) > CHUNK_MAX:
                     yield chunk
                     chunk, passed = BindingChunk(), 0
                 chunk.add(piece)
@@ -91,9 +96,12 @@ def chunks_of(exchange: Exchange, reached: set[Destination]) -> Iterator[Binding
     yield chunk
 
 
-def _pieces(bindings: dict[str, Binding]) -> Iterator[dict[str, Binding]]:
-    """Yield the bindings to one destination in parts: dicts of up to CHUNK_MAX bindings."""
-    identities = list(bindings)
+def _pieces(group: BindingGroup) -> Iterator[BindingGroup]:
+    """Yield the bindings to one destination in groups of up to CHUNK_MAX bindings."""
+    if isinstance(group, Binding) or len(group) <= CHUNK_MAX:
+        yield group
+        return
+    identities = list(group)
     for at in range(0, len(identities), CHUNK_MAX):
         part = identities[at : at + CHUNK_MAX]
-        yield {identity: bindings[identity] for identity in part if identity in bindings}
+        yield {identity: group[identity] for identity in part if identity in group}

@@ -104,7 +104,7 @@ class ChangedBindings:
                 "cannot try a binding of the default exchange: its bindings never change"
             )
         if not change.added:
-            known = exchange.bindings.get(binding.destination, {}).get(binding.identity)
+            known = exchange.bindings.get(binding.destination, binding.identity)
             if known is None:
                 raise NotFound(
                     f"no binding '{shown(binding.key)}' from exchange '{exchange.name}' to "
@@ -133,8 +133,8 @@ class ChangedBindings:
                 continue
             copy = _empty_copy(rules)
             number = 0
-            for mine in list(rules.bindings.values()):
-                for binding in list(mine.values()):
+            for destination in rules.bindings.destinations():
+                for binding in rules.bindings.to(destination):
                     number += 1
                     if number % STEPS == 0:
                         yield None
@@ -209,7 +209,6 @@ def _add(exchange: Exchange, binding: Binding) -> None:
 
     The destination of the binding does not change.
     """
-    mine = exchange.bindings.setdefault(binding.destination, {})
-    if binding.identity not in mine:
-        mine[binding.identity] = binding
+    if exchange.bindings.get(binding.destination, binding.identity) is None:
+        exchange.bindings.put(binding)
         exchange.added(binding)

@@ -131,10 +131,10 @@ class RouteExplanation:
 
         The chosen binding is the binding whose destination the message reaches.
         """
-        reached = self.reached
-        for mine in list(walked.exchange.bindings.values()):
-            for binding in list(mine.values())[:1]:
-                if binding.destination in reached and not walked.matched:
+        bindings = walked.exchange.bindings
+        for destination in bindings.destinations():
+            if destination in self.reached and not walked.matched:
+                for binding in bindings.some_to(destination, 1):
                     walked.matched.append(MatchedBinding(binding, self._keys[0]))
             yield None
 

@@ -28,8 +28,8 @@ def matching_bindings(
     """
     if isinstance(exchange, FanoutExchange):
         ahead = STEPS
-        for mine in list(exchange.bindings.values()):
-            bindings += mine.values()
+        for destination in exchange.bindings.destinations():
+            bindings += exchange.bindings.to(destination)
             if len(bindings) >= ahead:
                 ahead = len(bindings) + STEPS
                 yield None

@@ -141,7 +141,7 @@ class BindingRemoval(BulkTask):
         Progress means that a binding between them was removed since the first failure.
         """
         exchange, destination = self._exchanges[-1], self._destinations[-1]
-        left = len(exchange.bindings.get(destination, ()))
+        left = exchange.bindings.count(destination)
         if left == 0 or left == self._left_at_failure:
             self._end_pair()
         else:
@@ -254,7 +254,7 @@ class TopologySnapshot(BulkTask):
             source = self._source
             if (
                 source is not None
-                and source.bindings.get(binding.destination, {}).get(binding.identity) is binding
+                and source.bindings.get(binding.destination, binding.identity) is binding
             ):
                 topology.bound(source.name, binding, isinstance(binding.destination, Subscriber))
         if not (self._exchanges or self._queue_names or self._bindings or self._sources):

@@ -170,15 +170,17 @@ class Bindings:
             if not isinstance(exchange, Exchange):
                 continue
             words: set[str | None] = {None}
-            mine = exchange.bindings.get(destination, {})
-            if len(mine) <= SINGLE_RETIREMENTS:
-                words = {exchange.first_word(binding) for binding in mine.values()}
+            if exchange.bindings.count(destination) <= SINGLE_RETIREMENTS:
+                mine = exchange.bindings.to(destination)
+                words = {exchange.first_word(binding) for binding in mine}
             for word in [None] if None in words else words:
                 self._planner.retire(exchange.name, word)
 
     def remove_from(self, exchange: Exchange) -> None:
         """Remove all bindings of a deleted exchange, in slices."""
-        BindingRemoval(self, self._agenda, [exchange], list(exchange.bindings)).run_first_slice()
+        BindingRemoval(
+            self, self._agenda, [exchange], exchange.bindings.destinations()
+        ).run_first_slice()
 
     def remove_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
         """Remove up to `most` bindings from `exchange` to `destination`, after a deletion.

@@ -15,21 +15,23 @@ class QueueNames:
     A metrics scrape lists all queues, but lets other work run after every few queues. Meanwhile,
     queues may be declared and deleted, so the scrape works on copies of the names. A copy of 50,000
     names would take 1.3 to 3 ms, so one group is copied at a time.
+
+    A group is a dict without values, because a name in a set takes nearly twice the memory.
     """
 
     def __init__(self) -> None:
-        self._groups: dict[int, set[str]] = {}
+        self._groups: dict[int, dict[str, None]] = {}
 
     def add(self, name: str) -> None:
         """Add the name of a new queue."""
-        self._groups.setdefault(hash(name) % GROUPS_MAX, set()).add(name)
+        self._groups.setdefault(hash(name) % GROUPS_MAX, {})[name] = None
 
     def remove(self, name: str) -> None:
         """Remove the name of a deleted queue; do nothing if the name is unknown."""
         key = hash(name) % GROUPS_MAX
         group = self._groups.get(key)
         if group is not None:
-            group.discard(name)
+            group.pop(name, None)
             if not group:
                 del self._groups[key]
 

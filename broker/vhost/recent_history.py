@@ -72,7 +72,7 @@ class HistoryReplay(BulkTask):
         target = self._target
         while isinstance(target, Queue) and target.replacement is not None:
             target = self._target = target.replacement
-        return not target.dead and self._identity in self._exchange.bindings.get(target, {})
+        return not target.dead and self._exchange.bindings.get(target, self._identity) is not None
 
     def _publish_next(self) -> i64:
         """Publish the next message, and return the number of steps that this took."""

@@ -304,7 +304,7 @@ def test_a_delayed_exchange_keeps_nothing_of_a_queue_that_a_policy_replaces(kind
     assert isinstance(exchange, DelayedExchange)
     world.vhost.applied_policies.set_policy(Policy("/", "p", "q", "queues", 0, {"max-length": 10}))
     world.settle(client.connection)
-    known = {*exchange.bindings, *exchange.inner.bindings}
+    known = {*exchange.bindings.destinations(), *exchange.inner.bindings.destinations()}
     if isinstance(exchange.inner, TopicExchange):
         known |= {*exchange.inner._bounds_by_destination}
     assert known == {world.queue("q")} and world.queue("q") is not replaced

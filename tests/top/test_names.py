@@ -282,7 +282,7 @@ async def test_old_names_do_not_stop_a_start_and_repair_renames_them(
     repaired = await start(users=[ADMIN], data={"dir": home})
     vhost = repaired.node.broker.vhosts["/"]
     assert {"good", "nul\0", "bad\\xff", "bad\\xff~2"} == set(vhost.queues)
-    (bound,) = vhost.exchanges["ex\\x80"].bindings
+    (bound,) = vhost.exchanges["ex\\x80"].bindings.destinations()
     assert bound is vhost.queues["bad\\xff~2"]
     assert list(vhost.policies.by_name) == ["p\\xff"]
     assert repaired.node.broker.users.by_name["ann\\xff"].permissions == {"/": ("", "", ".*")}

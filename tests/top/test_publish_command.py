@@ -136,9 +136,7 @@ async def test_tail_prints_messages_while_they_come(broker: Running, commands: C
     vhost = broker.node.broker.vhosts["/"]
     words = ["tail", "--mqtt", "home/+/state", "--count", "2", "--json"]
     following = asyncio.create_task(commands.run(*words))
-    await broker.until(
-        lambda: sum(len(q) for q in vhost.exchanges["amq.topic"].bindings.values()) == 3
-    )
+    await broker.until(lambda: len(vhost.exchanges["amq.topic"].all_bindings()) == 3)
     sender = await broker.mqtt("sender", user="known/known")
     for topic in ("home/door/state", "home/state", "home/lamp/state"):
         await sender.socket.send(mqtt_publish(topic, topic.encode()))

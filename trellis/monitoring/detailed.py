@@ -227,8 +227,8 @@ def _exchange_names(scrape: DetailedScrape) -> Iterator[int]:
 def _exchange_bindings(scrape: DetailedScrape) -> Iterator[int]:
     for exchange, labels in _exchanges(scrape):
         count = 0
-        for at, bindings in enumerate(list(exchange.bindings.values()), 1):
-            count += len(bindings)
+        for at, destination in enumerate(exchange.bindings.destinations(), 1):
+            count += exchange.bindings.count(destination)
             if at % DESTINATIONS_STEP == 0:
                 yield 1
         scrape.page.gauge(

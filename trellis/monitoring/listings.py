@@ -98,7 +98,9 @@ async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:
                 "durable": options.durable,
                 "auto_delete": options.auto_delete,
                 "internal": options.internal,
-                "bindings": sum(len(each) for each in exchange.bindings.values()),
+                "bindings": sum(
+                    exchange.bindings.count(each) for each in exchange.bindings.destinations()
+                ),
                 "published": int(exchange.published),
                 "copies": int(exchange.copies),
                 "unroutable": int(exchange.unroutable),
@@ -122,8 +124,8 @@ async def _bindings(node: BrokerNode) -> AsyncIterator[Row]:
                 "arguments": "",
             }
         for exchange in list(vhost.exchanges.values()):
-            for bindings in list(exchange.bindings.values()):
-                for binding in list(bindings.values()):
+            for destination in exchange.bindings.destinations():
+                for binding in exchange.bindings.to(destination):
                     yield _binding(vhost, exchange, binding)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import ClassVar, Final
 
 from mypy_extensions import i64
@@ -12,6 +11,7 @@ from broker.messages.memory import BINDING_SIZE, SAMPLES
 from broker.messages.message import Properties
 from broker.queues.destination import Destination
 from broker.routing.binding import Binding
+from broker.routing.binding_table import BindingTable
 from matching.bucket import with_added, without
 from matching.matcher import Search
 
@@ -39,11 +39,7 @@ class ExchangeOptions:
 
 
 class Exchange(Destination):
-    """An exchange with its bindings; the subclass decides which bindings match a message.
-
-    `bindings` has, for each destination, a dict of the bindings that lead to the destination. The
-    keys of this dict are the bindings' `identity`.
-    """
+    """An exchange with its bindings; the subclass decides which bindings match a message."""
 
     #: The name of the exchange type, as clients declare it.
     kind: ClassVar[str] = ""
@@ -56,7 +52,7 @@ class Exchange(Destination):
         #: The name of the alternate exchange, which gets the messages that match no binding. The
         #: declaration or a policy sets the name; None without an alternate exchange.
         self.alternate = options.alternate
-        self.bindings: dict[Destination, dict[str, Binding]] = {}
+        self.bindings = BindingTable()
         #: A number that grows with each change that makes plans through this exchange stale, such
         #: as a change of a binding.
         self.version: i64 = 0
@@ -88,15 +84,13 @@ class Exchange(Destination):
         A new binding replaces the binding with the same destination, key and arguments.
         """
         target = binding.destination
-        mine = self.bindings.get(target)
-        if mine is None:
-            mine = self.bindings[target] = {}
+        if target not in self.bindings:
             target.bound_to = with_added(target.bound_to, self)
         self.version += 1
-        known = mine.get(binding.identity)
+        known = self.bindings.get(target, binding.identity)
         if known is not None:
             self.removed(known)
-        mine[binding.identity] = binding
+        self.bindings.put(binding)
         self.added(binding)
         return known
 
@@ -105,12 +99,10 @@ class Exchange(Destination):
 
         Return None if there is no such binding.
         """
-        mine = self.bindings.get(destination)
-        known = None if mine is None else mine.pop(identity, None)
-        if mine is not None and not mine:
-            del self.bindings[destination]
-            destination.bound_to = without(destination.bound_to, self)
+        known = self.bindings.pop(destination, identity)
         if known is not None:
+            if destination not in self.bindings:
+                destination.bound_to = without(destination.bound_to, self)
             self.version += 1
             self.removed(known)
         return known
@@ -120,37 +112,31 @@ class Exchange(Destination):
 
         An empty list means that there are no more bindings to the destination.
         """
-        mine = self.bindings.get(destination, {})
         removed: list[Binding] = []
         key_bytes = 0
-        for identity in list(islice(mine, most)):
-            binding = self.unbind(destination, identity)
-            if binding is not None:
-                removed.append(binding)
-                key_bytes += len(binding.key)
+        for binding in self.bindings.some_to(destination, most):
+            self.unbind(destination, binding.identity)
+            removed.append(binding)
+            key_bytes += len(binding.key)
             if key_bytes > most * KEY_BYTES_PER_BINDING:
                 break
         return removed
 
     def redirect(self, old: Destination, new: Destination) -> None:
         """Move all bindings from the old destination to the new destination."""
-        mine = self.bindings.pop(old, None)
-        if mine is not None:
+        if old in self.bindings:
             self.version += 1
-            self.bindings[new] = mine
+            self.bindings.move(old, new)
             old.bound_to = without(old.bound_to, self)
             new.bound_to = with_added(new.bound_to, self)
-            for binding in mine.values():
-                binding.destination = new
 
     def memory_bytes(self) -> i64:
         """Return the estimated memory of the bindings with their index, in bytes."""
-        some: i64 = 0
+        some = self.bindings.some_destinations(int(SAMPLES))
         count: i64 = 0
-        for mine in islice(self.bindings.values(), int(SAMPLES)):
-            some += 1
-            count += len(mine)
-        return 0 if some == 0 else BINDING_SIZE * (count * len(self.bindings) // some)
+        for destination in some:
+            count += self.bindings.count(destination)
+        return BINDING_SIZE * (count * len(self.bindings) // len(some)) if some else 0
 
     def __iter__(self) -> Iterator[Binding]:
         return iter(self.all_bindings())
@@ -158,8 +144,8 @@ class Exchange(Destination):
     def all_bindings(self) -> list[Binding]:
         """Return a new list of all bindings."""
         bindings: list[Binding] = []
-        for mine in self.bindings.values():
-            bindings += mine.values()
+        for destination in self.bindings.destinations():
+            bindings += self.bindings.to(destination)
         return bindings
 
     def check(self, binding: Binding) -> None:

@@ -35,7 +35,7 @@ class ModulusHashExchange(Exchange):
         self._destinations: list[Destination] = []
 
     def added(self, binding: Binding) -> None:
-        if len(self.bindings[binding.destination]) == 1:
+        if self.bindings.count(binding.destination) == 1:
             # The list has the destination already if the binding replaces its only binding.
             self._forget(binding.destination)
             place = bisect_left(self._order, _sort_key(binding.destination))
@@ -74,8 +74,7 @@ class ModulusHashExchange(Exchange):
         while self._destinations:
             chosen = self._destinations[hashed % len(self._destinations)]
             if not chosen.dead:
-                for binding in self.bindings[chosen].values():
-                    return [binding]
+                return self.bindings.some_to(chosen, 1)
             # A deleted destination may still be in the list, because its bindings are removed in
             # slices.
             self._forget(chosen)

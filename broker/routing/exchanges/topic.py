@@ -59,18 +59,17 @@ class TopicExchange(Exchange):
 
     def check_limit(self, binding: Binding, most: int) -> None:
         target = binding.destination
-        mine = self.bindings.get(target)
+        count = self.bindings.count(target)
         if (
-            mine is None
-            or len(mine) < UNCHECKED_PATTERNS
-            or binding.identity in mine
+            count < UNCHECKED_PATTERNS
+            or self.bindings.get(target, binding.identity) is not None
             or not binding.grammar.is_pattern(binding.key)
         ):
             return
         bound = self._bounds_by_destination.get(target)
         if bound is None:
             bound = self._bounds_by_destination[target] = VisitBound(binding.grammar)
-            for known in mine.values():
+            for known in self.bindings.to(target):
                 if known.grammar.is_pattern(known.key):
                     bound.add(known.key)
         nodes = bound.with_pattern(binding.key)
@@ -78,7 +77,7 @@ class TopicExchange(Exchange):
             raise LimitExceeded(
                 f"binding '{binding.key[:200]}' of '{target.name}' to exchange '{self.name}' "
                 f"refused: with it, a lookup could visit {nodes} index nodes because of the "
-                f"{len(mine) + 1} bindings of '{target.name}', and limits.pattern_nodes is {most}; "
+                f"{count + 1} bindings of '{target.name}', and limits.pattern_nodes is {most}; "
                 "use fewer different combinations of wildcards"
             )
 

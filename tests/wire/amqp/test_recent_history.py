@@ -195,7 +195,7 @@ def test_the_methods_after_a_binding_wait_until_the_history_is_delivered() -> No
     world = client.world
     for _ in range(5):
         world.turn()
-    assert len(world.vhost.exchanges["x"].bindings[world.queue("q")]) == 1
+    assert world.vhost.exchanges["x"].bindings.count(world.queue("q")) == 1
     world.settle(client.connection)
     assert world.queue("q").depth == 21_000
     world.fates()

@@ -159,7 +159,7 @@ def test_every_choice_leads_to_a_live_destination_that_is_bound(
             queues[at] = Destination(queue.name)
         else:
             exchange.bind(Binding(str(key), queue))
-        live = {one for one in exchange.bindings if not one.dead}
+        live = {one for one in exchange.bindings.destinations() if not one.dead}
         destinations = [
             binding.destination
             for number in range(4)

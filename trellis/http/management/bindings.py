@@ -29,8 +29,8 @@ from trellis.http.management.topology import exchange_name, named_queue
 
 
 def _bindings_from(vhost: VirtualHost, exchange: Exchange) -> Iterable[Row]:
-    for bindings in list(exchange.bindings.values()):
-        for binding in list(bindings.values()):
+    for destination in exchange.bindings.destinations():
+        for binding in exchange.bindings.to(destination):
             yield serializers.binding_row(vhost, exchange.name, binding)
 
 
@@ -78,7 +78,7 @@ async def exchange_source(call: Call) -> Listing:
 
 def _bindings_to(vhost: VirtualHost, target: Destination) -> Iterable[Row]:
     for exchange in list(vhost.exchanges.values()):
-        for binding in list(exchange.bindings.get(target, {}).values()):
+        for binding in exchange.bindings.to(target):
             yield serializers.binding_row(vhost, exchange.name, binding)
 
 
@@ -144,10 +144,7 @@ async def bindings_between(call: Call) -> Listing:
         )
     return Listing(
         iterate(
-            [
-                serializers.binding_row(vhost, source.name, one)
-                for one in list(source.bindings.get(target, {}).values())
-            ]
+            [serializers.binding_row(vhost, source.name, one) for one in source.bindings.to(target)]
         )
     )
 
@@ -175,7 +172,7 @@ def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
     Raises ApiRefusal, NotFound.
     """
     vhost, source, target, kind = _binding_ends(call)
-    for binding in list(source.bindings.get(target, {}).values()):
+    for binding in source.bindings.to(target):
         if serializers.properties_key(binding) == call.path_parameters[3]:
             return vhost, source, binding, kind
     raise not_found(
