@@ -162,8 +162,10 @@ class Broker:
 class Storm:
     """A data directory on which a broker is started and killed again and again, and its clients."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, least: int) -> None:
         self.random = Random(seed)
+        #: The first kill waits until each kind of work has happened more often than this number.
+        self._least = least
         self.directory = directory / "data"
         self.directory.mkdir()
         self.kills: list[str] = []
@@ -268,8 +270,9 @@ class Storm:
     async def _moment(self, kind: str, tasks: list[asyncio.Task[None]]) -> None:
         """Wait for the moment of a kill.
 
-        First, enough messages must be confirmed. Unless `kind` is AT_WORK, the broker must also be
-        writing a checkpoint. Return early if a client fails.
+        First, enough messages must be confirmed, and before the first kill each kind of work must
+        have happened often enough, however slow the machine is. Unless `kind` is AT_WORK, the
+        broker must also be writing a checkpoint. Return early if a client fails.
         """
         enough = self.confirmed + self.random.randrange(1, WORK)
         log = self.directory / "log"
@@ -277,11 +280,27 @@ class Storm:
             lambda: (
                 any(task.done() for task in tasks)
                 or self.confirmed >= enough
+                and (self._lives > 1 or not self.missing_work(self._least))
                 and (kind == AT_WORK or any(name.endswith(".tmp") for name in os.listdir(log)))
             ),
             3 * PATIENCE,
         )
         await asyncio.sleep(self.random.choice((0, 0, 0.002, 0.005, 0.02)))
+
+    def missing_work(self, least: int) -> list[str]:
+        """Return the names of the kinds of work that happened no more than `least` times.
+
+        If `least` is below 0, no work is needed, and the result is empty.
+        """
+        times = {client.name: len(client.feed.confirmed) for client in self.publishers}
+        times |= {changing.name: changing.changes for changing in self.changing}
+        times["receipts"] = len(self.worker.receipts.confirmed)
+        times["settled"] = len(self.worker.settled)
+        times["following"] = len(self.following.received)
+        missing = [name for name, count in times.items() if count <= least]
+        if least >= 0 and not any(deal.committed for deal in self.deals.deals):
+            missing.append("committed deals")
+        return missing
 
     def _backlogged(self) -> bool:
         """True if more than 50 confirmed messages wait for the worker."""
@@ -473,13 +492,14 @@ class Storm:
         self.two.feed.judge_everything("subscriber", heard[2].get("two", []))
 
 
-async def storm(directory: Path, seed: int, kills: list[str]) -> Storm:
+async def storm(directory: Path, seed: int, kills: list[str], least: int = -1) -> Storm:
     """Kill a broker on one data directory again and again under load.
 
     Then check that the broker has kept everything that it confirmed. `kills` has the kind of each
-    kill.
+    kill. If `least` is 0 or more, each kind of work happens more than `least` times before the
+    first kill, which must be at work.
     """
-    storm_run = Storm(directory, seed)
+    storm_run = Storm(directory, seed, least)
     for kind in kills:
         await storm_run.live(kind)
     await storm_run.judge()

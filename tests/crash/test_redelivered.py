@@ -12,13 +12,17 @@ import pytest
 
 from tests.broker import BrokerProcess
 from tests.clients import marshal
-from tests.crash.wire import GONE, PATIENCE, Amqp, Delivered, acknowledgement, persistent
+from tests.crash.wire import GONE, PATIENCE, Amqp, Delivered, acknowledgement, persistent, until
 
 QUEUES: dict[str, dict[str, Any]] = {
     "plain": {},
     "quorum": {"x-queue-type": "quorum", "x-delivery-limit": -1},
     "priority": {"x-max-priority": 5},
 }
+
+#: Each queue makes at least this number of deliveries before each kill: one to each consumer. (A
+#: consumer with prefetch 1 gets no other message if it does not settle the first.)
+LEAST = 2
 
 
 class Held:
@@ -30,6 +34,8 @@ class Held:
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.delivered: set[int] = set()
+        #: The number of deliveries, and how many of them were deliveries of a known message.
+        self.received = 0
         self.repeated = 0
 
     def got(self, event: Delivered) -> int:
@@ -37,6 +43,7 @@ class Held:
         assert event.redelivered or number not in self.delivered, (
             f"{self.queue}: message {number} was delivered before, and is not redelivered"
         )
+        self.received += 1
         self.repeated += number in self.delivered
         self.delivered.add(number)
         return number
@@ -91,9 +98,12 @@ async def life(directory: Path, random: Random, first: int, helds: list[Held]) -
                 spec.Queue.Declare(queue=name, durable=True, arguments=arguments), (50, 11)
             )
         tasks = [hold(port, random, held) for held in helds for _ in range(2)]
+        before = {held.queue: held.received for held in helds}
         running = [asyncio.create_task(task) for task in tasks]
         publishing = asyncio.create_task(publish(port, random, first))
         await asyncio.sleep(random.uniform(0.2, 1.5))
+        # On a slow machine, the kill waits until each queue has delivered messages.
+        await until(lambda: all(held.received >= before[held.queue] + LEAST for held in helds))
     finally:
         broker.kill()
     await asyncio.gather(*running)

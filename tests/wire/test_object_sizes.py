@@ -1,0 +1,104 @@
+"""The memory that one object of each kind takes stays within a recorded limit.
+
+The sizes are those of the objects, and not of the process, so that they are nearly the same in every
+run. `benchmarks/memory.py` measures the memory of the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import pamqp.commands as spec
+import pytest
+
+from broker.queues import queue
+from tests.clients import Amqp, World
+from tests.object_sizes import reachable_bytes
+
+#: This number of objects is created before the first measurement, and again before the second. A
+#: dict doubles its size in between, so the difference has the mean size of its entries.
+COUNT: Final = 512
+#: The program is compiled: objects of compiled classes have other sizes.
+COMPILED: Final = not queue.__file__.endswith(".py")
+
+
+class Scene:
+    """A broker, an AMQP client with the queue `work`, and the connections that stay open."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.client: Amqp = self.world.amqp()
+        self.client.queue("work")
+        self.connections: list[object] = []
+
+
+def mqtt_connection(scene: Scene, number: int) -> None:
+    scene.connections.append(scene.world.mqtt(f"device-{number:06}").connection)
+
+
+def mqtt_session(scene: Scene, number: int) -> None:
+    client = scene.world.mqtt(f"device-{number:06}", clean=False)
+    client.subscribe(f"site/device-{number:06}/+", 1)
+    client.send(b"\xe0\x00")
+    client.connection.on_closed()
+
+
+def amqp_connection(scene: Scene, number: int) -> None:
+    scene.connections.append(scene.world.amqp().connection)
+
+
+def empty_queue(scene: Scene, number: int) -> None:
+    scene.client.queue(f"work-{number:06}")
+
+
+def _bind(scene: Scene, key: str) -> None:
+    scene.client.send(spec.Queue.Bind(queue="work", exchange="amq.topic", routing_key=key))
+
+
+def wildcard(scene: Scene, number: int) -> None:
+    _bind(scene, f"site.device.d{number:06}.*")
+
+
+def plain_key(scene: Scene, number: int) -> None:
+    _bind(scene, f"site.device.d{number:06}.temp")
+
+
+def consumer(scene: Scene, number: int) -> None:
+    scene.client.send(spec.Basic.Consume(queue="work", consumer_tag=f"tag-{number:06}"))
+
+
+def message(scene: Scene, number: int) -> None:
+    scene.client.publish("", "work", bytes(100))
+
+
+class Kind(NamedTuple):
+    """A kind of object, and the most bytes that an object takes, compiled and uncompiled."""
+
+    create: Callable[[Scene, int], None]
+    compiled: int
+    uncompiled: int
+
+
+KINDS: Final = (
+    Kind(mqtt_connection, 0, 0),
+    Kind(mqtt_session, 0, 0),
+    Kind(amqp_connection, 0, 0),
+    Kind(empty_queue, 0, 0),
+    Kind(wildcard, 0, 0),
+    Kind(plain_key, 0, 0),
+    Kind(consumer, 0, 0),
+    Kind(message, 0, 0),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.create.__name__)
+def test_an_object_takes_no_more_memory_than_recorded(kind: Kind) -> None:
+    scene = Scene()
+    for number in range(COUNT):
+        kind.create(scene, number)
+    before = reachable_bytes(scene)
+    for number in range(COUNT, 2 * COUNT):
+        kind.create(scene, number)
+    size = (reachable_bytes(scene) - before) / COUNT
+    assert size <= (kind.compiled if COMPILED else kind.uncompiled)
