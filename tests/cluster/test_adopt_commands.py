@@ -128,7 +128,7 @@ def test_plain_broker_joins_a_cluster_and_leaves_it(
 
     code, output, errors = adopt(cluster, tmp_path / "data")
     assert (code, output) == (2, ""), errors
-    assert "begins with the data directory" in errors and "so give --yes" in errors
+    assert "begins with the data directory" in errors and "give --yes" in errors
     assert "epoch 1000" in adopted(cluster, tmp_path / "data")
     node = started(nodes, node_on_kafka(cluster, tmp_path / "data"), "active")
     publish(node.channel(), range(30, 40))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -127,14 +128,17 @@ def test_switch_goes_on_when_the_gateway_ends(
 
 
 def gateway_of(node: NodeProcess) -> int:
-    """Return the process id of a node's HTTP gateway."""
-    threads = Path(f"/proc/{node.process.pid}/task").glob("*/children")
-    (gateway,) = [
-        int(child)
-        for children in threads
-        for child in children.read_text().split()
-        if b"gateway" in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
+    """Return the process id of a node's HTTP gateway.
+
+    The gateway is the only other process whose error output is the node's. It need not be a child
+    of the node's process (tests/forks.py).
+    """
+    processes = set()
+    for stream in Path("/proc").glob("[0-9]*/fd/2"):
+        with contextlib.suppress(OSError):  # The process has ended.
+            if stream.readlink() == node.errors:
+                processes.add(int(stream.parent.parent.name))
+    (gateway,) = processes - {node.process.pid}
     return gateway
 
 
