@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
 import tomllib
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ import yaml
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.authority import Authority
+from tests.cluster.nodes import PATIENCE
 from tests.cluster.programs import Kfake
 from tests.kubernetes.pods import Pod, Release, Secrets
 from tests.kubernetes.programs import CHART, EXAMPLES, ROOT, check, helm, render
@@ -25,8 +27,13 @@ pytestmark = [pytest.mark.long, pytest.mark.xdist_group("helm")]
 
 PASSWORD: Final = ("--set", "auth.password=secret")
 NAMES: Final = ("node", "tls", "cluster", "cluster-trial")
-#: The Secret plant-settings: settings with a password.
+#: The Secret plant-settings: settings with a password. The bridge connects to its broker over plain
+#: MQTT on loopback, where no client of another machine can connect.
 BRIDGE: Final = """
+[mqtt]
+enabled = true
+host = "127.0.0.1"
+
 [[bridge]]
 name = "office"
 remote = "mqtts://mqtt.example:8883"
@@ -188,11 +195,15 @@ def test_broker_accepts_the_settings(release: Release, tmp_path: Path) -> None:
 def test_settings_are_those_of_the_values(release: Release, tmp_path: Path) -> None:
     pod = Pod(release, tmp_path / "pod", number=1)
     settings = pod.settings()
-    ports = {name: listener.port for name, listener in settings.listeners.items()}
+    listeners = settings.listeners
+    # Only bridges of the same pod can connect to a listener on loopback.
+    inside = {name for name, one in listeners.items() if one.host == "127.0.0.1"}
+    assert inside == ({"mqtt"} if settings.bridge else set())
+    ports = {name: one.port for name, one in listeners.items() if name not in inside}
     assert {one["name"]: one["containerPort"] for one in release.container["ports"]} == ports
     clients = {one["name"]: one["port"] for one in release.one("Service")["spec"]["ports"]}
     assert clients == {name: port for name, port in ports.items() if name != "metrics"}
-    assert {listener.host for listener in settings.listeners.values()} == {"0.0.0.0"}
+    assert {one.host for name, one in listeners.items() if name in ports} == {"0.0.0.0"}
     assert settings.node.name == "trellis-1"
     assert settings.data.dir == f"{tmp_path}/pod/var/lib/trellis/data"
     assert settings.user == "admin"
@@ -214,7 +225,8 @@ def test_settings_of_the_examples(tmp_path: Path) -> None:
     assert pods["node"].mqtt.session_expiry == 86_400
     definitions = json.loads(Path(pods["node"].definitions.file).read_text())
     assert definitions == node["definitions"]["content"]
-    assert set(pods["tls"].listeners) == {"amqps", "mqtts", "wss", "http", "metrics"}
+    assert set(pods["tls"].listeners) == {"amqps", "mqtts", "wss", "http", "metrics", "mqtt"}
+    assert pods["tls"].listeners["mqtt"].host == "127.0.0.1"
     assert pods["tls"].http.tls
     assert pods["tls"].mqtts.certificate_user
     assert [bridge.remote_password for bridge in pods["tls"].bridge] == ["hidden"]
@@ -287,8 +299,11 @@ def test_only_the_active_node_of_a_cluster_is_ready(tmp_path: Path) -> None:
             url = f"http://{standby.addresses['metrics']}"
             assert pods[1].run("health", "--url", url)[0] == 0
             assert pods[1].run("health", "--active", "--url", url)[0] == 1
-            code, output = pods[1].run("cluster", "status")
-            assert code == 0, output
+            # The active node reports its new state to the log a moment after it is ready.
+            end = time.monotonic() + PATIENCE
+            while (status := pods[1].run("cluster", "status"))[0] != 0:
+                assert time.monotonic() < end, status
+            output = status[1]
             assert "trellis-0" in output and "trellis-1" in output
             active.kill()
             standby.wait_for("ready")

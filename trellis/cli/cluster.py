@@ -197,7 +197,12 @@ def show_status(arguments: argparse.Namespace) -> int:
     )
     show(cluster_status.rows, columns, arguments, "no node has reported")
     if not cluster_status.has_active:
-        print(f"no node is active: a standby takes over after {cluster.silence:g} s")
+        opening = cluster_status.opening
+        print(
+            f"no node is active yet: node '{opening}' is becoming active"
+            if opening
+            else f"no node is active: a standby takes over after {cluster.silence:g} s"
+        )
     return 0 if cluster_status.has_active else 1
 
 

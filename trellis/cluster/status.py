@@ -50,6 +50,11 @@ class ClusterStatus:
         """True if a node is active."""
         return any(row["state"] == "active" for row in self.rows)
 
+    @property
+    def opening(self) -> str:
+        """The name of the node that is becoming active; "" if there is none."""
+        return next((str(row["node"]) for row in self.rows if row["state"] == "opening"), "")
+
 
 def status(cluster: ClusterSettings) -> ClusterStatus:
     """Return the topic and the nodes of a cluster. Raises LogUnreachable, ReplicationError."""

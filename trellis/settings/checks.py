@@ -52,7 +52,8 @@ def _bridges(settings: Settings) -> Iterator[Problem]:
             yield ("bridge",), f'bridge "{bridge.name}" has a key, but no certificate'
     if names and not settings.mqtt.enabled:
         problem = "a bridge connects to this broker over plain MQTT on loopback, which is off"
-        yield ("bridge", "mqtt.enabled"), f"{problem}; set mqtt.enabled"
+        remedy = 'set mqtt.enabled, and mqtt.host = "127.0.0.1" to keep other machines out'
+        yield ("bridge", "mqtt.enabled"), f"{problem}; {remedy}"
     own = ipaddress.ip_address(settings.mqtt.addresses[0])
     if own.is_unspecified:
         own = ipaddress.ip_address("127.0.0.1" if own.version == 4 else "::1")
