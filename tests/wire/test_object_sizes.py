@@ -1,7 +1,7 @@
 """The memory that one object of each kind takes stays within a recorded limit.
 
-The sizes are those of the objects, and not of the process, so that they are nearly the same in every
-run. `benchmarks/memory.py` measures the memory of the process.
+The sizes are those of the objects, and not of the process, so that they are nearly the same in
+every run. `benchmarks/memory.py` measures the memory of the process.
 """
 
 from __future__ import annotations
