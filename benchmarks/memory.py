@@ -5,15 +5,17 @@
         --output FILE           results as JSON [benchmarks/results/DATE-memory.json]
         --into FILE             the document whose marked part gets the table [docs/performance.md]
 
-Each subject (a kind of object) is measured with a broker of its own. The program first creates some
-objects, so that one-time allocations are done. Then it creates many more: the result is the growth
-of VmRSS in this second step, divided by the number of objects created in it. The result includes
+Each subject (a kind of object) is measured with a broker of its own. The program first creates as
+many objects as it measures, so that one-time allocations are done, such as the page cache of SQLite.
+Then it creates the same number again: the result is the growth of VmRSS in this second step, divided
+by the number. A dict doubles its memory at certain sizes. Each dict reaches one such size in the
+second step, so the result has the mean memory of its entries. The result includes
 everything: the event loop's transport, the core's objects, names and keys, and memory that the
 allocator cannot use. The result does not include the kernel's socket buffers. The subject `backlog`
 is a queue of 500,000 messages: a consumer drains the queue, and the peak is compared with the
 memory just before.
 
-Linux only. Takes about a minute and a half.
+Linux only. Takes about three minutes.
 """
 
 from __future__ import annotations
@@ -256,8 +258,6 @@ SUBJECTS: Final = (
     MemorySubject("consumer", "consumer", 5_000, consumers),
     MemorySubject("message", "message of 100 bytes in a queue", 200_000, messages, 300),
 )
-#: Before the measurement, a part (1 / WARMING) of the measured number of objects is created.
-WARMING: Final = 10
 BACKLOG_NAME: Final = "backlog"
 BACKLOG_TARGET: Final = 20 * 2**20
 
@@ -288,10 +288,9 @@ def running(trellis: Path) -> Iterator[MeasuredBroker]:
 def measure(subject: MemorySubject, trellis: Path) -> float:
     """Return the resident memory in bytes that each object of a subject takes."""
     with running(trellis) as broker:
-        first = subject.many // WARMING
-        subject.make(broker, 0, first)
+        subject.make(broker, 0, subject.many)
         before = broker.processes.memory().now
-        subject.make(broker, first, first + subject.many)
+        subject.make(broker, subject.many, 2 * subject.many)
         return (broker.processes.memory().now - before) / subject.many
 
 

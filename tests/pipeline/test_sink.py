@@ -444,9 +444,10 @@ def test_files_are_stored_through_the_api_of_hadoop(scheme: str, tmp_path: Path)
     assert name is not None
     assert (tmp_path / "real" / "c" / "1" / name).exists()
     assert [each["n"] for each in staged_rows(storage, "1", name)] == list(range(3_000))
-    for text in ("one", "two \N{SNOWMAN}"):
-        storage.write("1/manifest.json", text)
-        assert storage.read("1/manifest.json") == text
+    storage.write("1/manifest.json", "one \N{SNOWMAN}")
+    with pytest.raises(PipelineError, match="the file exists; does another query use"):
+        storage.write("1/manifest.json", "two")
+    assert storage.read("1/manifest.json") == "one \N{SNOWMAN}"
     assert storage.directories() == ["1"]
     storage.delete(f"1/{name}")
     storage.delete("1/absent")
