@@ -30,13 +30,16 @@ ROOT: Final = Path(__file__).parents[2]
 HOME: Final = Path(pyspark.__file__).parent
 #: Maximum number of lines that a daemon prints before it is ready.
 _LINES: Final = 400
-#: Settings of a driver on loopback, and of small executors.
+#: Settings of a driver on loopback, and of small executors. The first task waits until the executors
+#: of both workers have started, because a fast executor could otherwise run all tasks.
 LOOPBACK: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.cores.max": "2",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
 }
 _CLUSTERED: Final = "org.apache.spark.deploy"
 #: The events of a daemon that have its address.
