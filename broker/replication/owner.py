@@ -234,7 +234,9 @@ class LogOwner:
                 f"the record of this node is at offset {offset} of the log, but the log had "
                 f"records up to offset {self.next - 1}: the log lost records, so the node ends"
             )
-        if offset > self.next or self._clock() > sent + self.timing.beat:
+        beat = self.timing.beat
+        was_paused = sent > self.sent + 2 * beat  # Without records, a beat follows after `beat`.
+        if offset > self.next or was_paused or self._clock() > sent + beat:
             yield from self._verify()
         yield from self._read_between(offset)
         if not self.judge.judge(offset, record):
@@ -246,9 +248,10 @@ class LogOwner:
     def _verify(self) -> Steps[None]:
         """Compare the last record of this node with the log, after an append that may hide a loss.
 
-        While the append was on its way, the log may have lost records, and a successor may have
-        appended records before this one. To get exactly the expected offset takes longer than a
-        beat interval, so a fast append at this offset needs no comparison. Raises Fenced.
+        While the append was on its way, or while this node was paused before it, the log may have
+        lost records, and a successor may have appended records before this one. To get exactly the
+        expected offset takes longer than two beat intervals, so a fast append at this offset, soon
+        after the last one, needs no comparison. Raises Fenced.
         """
         offset = self.judge.state.last
         while True:

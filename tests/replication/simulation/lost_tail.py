@@ -8,7 +8,7 @@ The history of one seed, again and again:
 
 1.  One standby (the keeper) is paused. So the other standby and the owner are ahead of the keeper.
 2.  The log loses all records that the keeper has not read. The owner and the other standby crash,
-    or are cut from the log.
+    or are cut from the log, or the owner is paused.
 3.  The keeper claims the log, and appends records. When the log is as long as it was for one of the
     other nodes (the returner), the keeper crashes, and the returner comes back.
 
@@ -33,9 +33,16 @@ from broker.replication.follower import Follower
 from broker.replication.judge import Judge
 from broker.replication.memory import MemoryLog
 from broker.replication.owner import LogOwner
-from broker.replication.records import BatchChunk, ClusterState, ReplicationError, decode
+from broker.replication.records import (
+    BatchChunk,
+    ClusterState,
+    LogRecord,
+    ReplicationError,
+    decode,
+)
 from tests.replication.simulation.cluster import Cluster
 from tests.replication.simulation.node import Node
+from tests.replication.simulation.world import FOREVER
 from tests.replication.simulation.wrong import BaseOwner, TrustingFollower
 
 VOID = "an owner confirms a batch that does not count"
@@ -43,8 +50,6 @@ VOID = "an owner confirms a batch that does not count"
 #: Seconds of a history, and seconds between two losses.
 SECONDS = 14.0
 BETWEEN = 9.0
-#: The end of a cut or a pause that another event ends.
-FOREVER = 1e9
 
 
 class WitnessedLog(MemoryLog):
@@ -160,8 +165,8 @@ class LossyCluster(Cluster):
         ):
             return
         chance, life = self.world.random, keeper.life
-        kind = chance.choice(("crashed", "cut", "owner"))
-        if kind == "owner":
+        kind = chance.choice(("crashed", "cut", "owner", "paused owner"))
+        if kind in ("owner", "paused owner"):
             returner, known = owner, owner.owner.next
         elif kind == "cut":
             returner, known = other, other.standby.follower.next
@@ -176,7 +181,9 @@ class LossyCluster(Cluster):
         for node in (owner, other):
             if node is not returner or kind == "crashed":
                 node.crash()
-        if kind != "crashed":
+        if kind == "paused owner":
+            returner.paused_until = FOREVER
+        elif kind != "crashed":
             returner.cut_until = FOREVER
         # Often exactly as long as the returner knew the log.
         wanted = known + chance.choice((0, 0, 0, 0, -1, 1, 2))
@@ -190,7 +197,9 @@ class LossyCluster(Cluster):
             if keeper.life == life:
                 keeper.crash()
             returner.cut_until = 0.0
-            if kind == "crashed":
+            if kind == "paused owner":
+                returner.go_on()
+            elif kind == "crashed":
                 self._restart(returner)
             for node in (owner, other, keeper):
                 if node is not returner:
@@ -222,6 +231,18 @@ class SlowAppendUncompared(Node):
         class Wrong(BaseOwner):
             def _verify(self) -> Steps[None]:
                 yield from ()
+
+        super().own(Wrong.of(owner))
+
+
+class PauseUncompared(Node):
+    """A wrong node: an owner that was paused relies on the offset alone if its append is fast."""
+
+    def own(self, owner: LogOwner) -> None:
+        class Wrong(BaseOwner):
+            def _append(self, record: LogRecord) -> Steps[int]:
+                self.sent = max(self.sent, self._clock())
+                return (yield from super()._append(record))
 
         super().own(Wrong.of(owner))
 

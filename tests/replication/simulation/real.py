@@ -161,7 +161,14 @@ class RealDirectory(Directory):
 
     def warm_differences(self) -> list[str]:
         assert self.replica is not None
-        return compare(self.replica, self.disk, SEGMENT)
+        disk = self.disk
+        # The comparison is no work of the node: no kill and no full disk may come during it.
+        faults = disk.refuse, disk.done
+        disk.refuse, disk.done = (lambda operation, path: 0), (lambda operation, path: None)
+        try:
+            return compare(self.replica, disk, SEGMENT)
+        finally:
+            disk.refuse, disk.done = faults
 
     @property
     def log_end(self) -> int:

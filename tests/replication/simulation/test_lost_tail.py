@@ -38,10 +38,15 @@ def test_the_same_with_many_seeds(first: int) -> None:
 
 @pytest.mark.parametrize(
     "node_type",
-    [wrong.LastRecordUncompared, wrong.ComparedOnlyAtStart, wrong.SlowAppendUncompared],
+    [
+        wrong.LastRecordUncompared,
+        wrong.ComparedOnlyAtStart,
+        wrong.SlowAppendUncompared,
+        wrong.PauseUncompared,
+    ],
 )
 def test_a_node_that_compares_too_little_is_caught(node_type: type[Node]) -> None:
-    for seed in range(40):
+    for seed in range(60):
         if VOID in LossyCluster(seed, node_type).run():
             return
     raise AssertionError("no owner confirmed in vain")

@@ -40,6 +40,8 @@ FAIL_POINTS = 0.002
 #: this fraction of the writers learns that the outcome is unknown; the other writers wait.
 CUT_SECONDS = 0.1
 RESET = 0.1
+#: The end of a cut or a pause that another event ends (`Computer.go_on`).
+FOREVER = 1e9
 
 
 class World:
@@ -92,7 +94,9 @@ class World:
             if computer is None:
                 event()
             elif computer.life == life:
-                if computer.paused_until > self.now:
+                if computer.paused_until == FOREVER:
+                    computer.held.append((event, life))
+                elif computer.paused_until > self.now:
                     rest = computer.paused_until - self.now
                     computer.local(rest + self.random.random() * 0.001, event)
                 else:
@@ -137,6 +141,8 @@ class Computer:
         #: Number of the current life: events of earlier lives are dropped.
         self.life = 0
         self.paused_until = 0.0
+        #: Steps, with the computer's life, that wait for the end of a pause that `go_on` ends.
+        self.held: list[tuple[Callable[[], None], int]] = []
         #: The disk of this computer is full until this time.
         self.full_until = 0.0
         #: This computer is cut from the log until this time.
@@ -148,6 +154,13 @@ class Computer:
         A pause of the computer delays the step; a crash cancels the step.
         """
         self.world.at(self.world.now + seconds, act, self, self.life)
+
+    def go_on(self) -> None:
+        """End a pause until FOREVER: the steps that it has delayed follow in their order."""
+        self.paused_until = 0.0
+        held, self.held = self.held, []
+        for event, life in held:
+            self.world.at(self.world.now, event, self, life)
 
     def check_disk(self) -> None:
         """Raise ReplicaFull if the disk is full. Called before each write."""
