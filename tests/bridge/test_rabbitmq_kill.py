@@ -20,6 +20,9 @@ SEED: Final = int(os.environ.get("TRELLIS_CRASH_SEED", "1"))
 PLUGINS: Final = ("rabbitmq_management", "rabbitmq_shovel", "rabbitmq_shovel_management")
 ROUNDS: Final = 2
 PREFETCH: Final = 20
+#: A broker writes the acknowledgements of a few milliseconds together. If it is killed before, the
+#: acknowledged messages are delivered again: on a slow machine up to this number.
+UNWRITTEN: Final = 100
 
 
 class KilledBrokers:
@@ -108,7 +111,7 @@ def test_a_shovel_loses_no_confirmed_message(
     }
     brokers.trellis.request("PUT", "parameters/shovel/%2F/s", {"value": value})
     duplicates = run_and_kill(brokers, source, victim)
-    assert duplicates <= ROUNDS * PREFETCH
+    assert duplicates <= ROUNDS * (PREFETCH + (UNWRITTEN if source == victim else 0))
     brokers.trellis.wait("s", lambda row: row["state"] == "up" and row["in_flight"] == 0)
 
 
@@ -136,7 +139,7 @@ def test_a_federation_link_loses_no_confirmed_message(brokers: KilledBrokers, vi
     trellis.request("PUT", "policies/%2F/up", policy)
     trellis.wait_up("up -> orders")
     duplicates = run_and_kill(brokers, "rabbitmq", victim, exchange="orders")
-    assert duplicates <= ROUNDS * PREFETCH
+    assert duplicates <= ROUNDS * (PREFETCH + (UNWRITTEN if victim == "rabbitmq" else 0))
     brokers.trellis.wait_up("up -> orders")
 
 
@@ -157,4 +160,4 @@ def test_rabbitmqs_own_shovel_loses_no_message_when_trellis_is_killed(
     }
     brokers.rabbitmq.request("PUT", "parameters/shovel/%2F/s", {"value": value})
     duplicates = run_and_kill(brokers, source, "trellis")
-    assert duplicates <= ROUNDS * PREFETCH
+    assert duplicates <= ROUNDS * (PREFETCH + (UNWRITTEN if source == "trellis" else 0))
