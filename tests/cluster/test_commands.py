@@ -27,10 +27,24 @@ from tests.cluster.nodes import (
     started,
 )
 from tests.cluster.programs import Kfake
-from trellis.cluster.status import LOST_SECONDS
+from trellis.cluster.status import LOST, LOST_SECONDS, ClusterStatus
+from trellis.cluster.topic import TopicFacts
 from trellis.settings.cluster import ClusterSettings
 
 OFTEN = {"cluster-keep-time": "1"}
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("opening", "no node is active yet: node 'b' is becoming active"),
+        ("following", "no node is active: a standby takes over after 3.5 s"),
+    ],
+)
+def test_status_says_which_node_becomes_active(state: str, text: str) -> None:
+    facts = TopicFacts("id", partitions=1, replicas=3, in_sync=3, has_leader=True)
+    rows: list[dict[str, object]] = [{"node": "a", "state": LOST}, {"node": "b", "state": state}]
+    assert ClusterStatus(facts, 0, 9, rows).next_active(3.5) == text
 
 
 @pytest.fixture

@@ -197,12 +197,7 @@ def show_status(arguments: argparse.Namespace) -> int:
     )
     show(cluster_status.rows, columns, arguments, "no node has reported")
     if not cluster_status.has_active:
-        opening = cluster_status.opening
-        print(
-            f"no node is active yet: node '{opening}' is becoming active"
-            if opening
-            else f"no node is active: a standby takes over after {cluster.silence:g} s"
-        )
+        print(cluster_status.next_active(cluster.silence))
     return 0 if cluster_status.has_active else 1
 
 

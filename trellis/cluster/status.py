@@ -50,10 +50,15 @@ class ClusterStatus:
         """True if a node is active."""
         return any(row["state"] == "active" for row in self.rows)
 
-    @property
-    def opening(self) -> str:
-        """The name of the node that is becoming active; "" if there is none."""
-        return next((str(row["node"]) for row in self.rows if row["state"] == "opening"), "")
+    def next_active(self, silence: float) -> str:
+        """Return a line that says, while no node is active, which node becomes active.
+
+        `silence` is the setting `cluster.silence` in seconds.
+        """
+        for row in self.rows:
+            if row["state"] == "opening":
+                return f"no node is active yet: node '{row['node']}' is becoming active"
+        return f"no node is active: a standby takes over after {silence:g} s"
 
 
 def status(cluster: ClusterSettings) -> ClusterStatus:
