@@ -7,11 +7,13 @@ import re
 import shlex
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from celery.contrib.testing.worker import start_worker
+from celery.signals import setup_logging
 
 from tests.broker import BrokerProcess, run_command
 
@@ -33,6 +35,20 @@ def broker() -> Iterator[BrokerProcess]:
     running.stop()
 
 
+@contextmanager
+def untouched_logging() -> Iterator[None]:
+    """Keep Celery from replacing the log handlers of this process, which other tests use."""
+
+    def receive(**facts: object) -> None:
+        """Do nothing: if this signal has a receiver, Celery sets up no logging itself."""
+
+    setup_logging.connect(receive)
+    try:
+        yield
+    finally:
+        setup_logging.disconnect(receive)
+
+
 def trellis(broker: BrokerProcess, *words: str) -> tuple[int, str]:
     """Run a command for the broker; return its exit code and output."""
     done = run_command(*words, HTTP_PORT=broker.addresses["http"].port)
@@ -45,8 +61,11 @@ def test_the_application_and_the_commands_of_the_page(broker: BrokerProcess) -> 
     program = APPLICATION.replace("amqp://guest:guest@127.0.0.1:5672/%2F", url)
     space: dict[str, Any] = {"__name__": "orders"}
     exec(compile(program, "orders.py", "exec"), space)
-    with start_worker(
-        space["app"], perform_ping_check=False, shutdown_timeout=PATIENCE, queues=["orders"]
+    with (
+        untouched_logging(),
+        start_worker(
+            space["app"], perform_ping_check=False, shutdown_timeout=PATIENCE, queues=["orders"]
+        ),
     ):
         shipped = space["ship"].apply_async([7], priority=5).get(timeout=PATIENCE)
         assert shipped == "order 7 is shipped"

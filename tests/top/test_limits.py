@@ -10,7 +10,7 @@ import pytest
 from broker.limits import BrokerLimits
 from protocols.mqtt.options import MqttOptions
 from protocols.peer import Peer
-from tests.clients import World, mqtt_publish, publication
+from tests.clients import World, marshal, mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.wire.mqtt.client import suback, subscribe, unsuback, unsubscribe
 from trellis.auth.rates import MAX_SHARED_BUCKETS, PublishRates, TokenBucket
@@ -138,6 +138,10 @@ async def test_client_that_would_wait_too_long_is_disconnected_with_a_reason(
             506,
             f"RESOURCE_ERROR - faster than rates.{limit} allows, which is 10 a second",
         )
+        # A client may send more before it answers the close. It is refused once.
+        await client.socket.send(publication("amq.topic", "t", b"x") * 100)
+        await client.socket.send(marshal(0, spec.Connection.CloseOk()))
+        assert await client.socket.read() == b""
     page = await running.scrape()
     assert page.value("trellis_rate_refused_total", limit=limit) == 1
     await asyncio.sleep(0)

@@ -23,6 +23,9 @@ class RateLimitedLink(LayeredLink):
         self._rates = context.rates
         self._buckets = context.rates.connection_buckets(self._turn.now())
         self._throttled = False
+        #: True once the connection is closed because of a rate limit. What the client sends until
+        #: it has answered the close is ignored, and not charged.
+        self._refused = False
 
     def _receive(self, connection: Connection, data: bytes) -> None:
         before = connection.published
@@ -41,6 +44,8 @@ class RateLimitedLink(LayeredLink):
 
     def _charge(self, connection: Connection, messages: int, size: int) -> None:
         """Count input against the rate limits; throttle or close a connection above a limit."""
+        if self._refused:
+            return
         user, vhost = connection.owner
         seconds, limit = self._rates.charge(
             self._buckets, user, vhost, connection.peer.address, messages, size, self._turn.now()
@@ -48,6 +53,7 @@ class RateLimitedLink(LayeredLink):
         if seconds == 0 or connection.finished:
             return
         if seconds > self._rates.patience:
+            self._refused = True
             connection.close(
                 TOO_FAST,
                 f"faster than rates.{limit} allows, "
