@@ -195,8 +195,9 @@ def add_login(command: Parser, user_flag: str = "--user", uses: Collection[str] 
 
 
 def address_keys(section: str) -> tuple[str, ...]:
-    """Return the keys of the settings that say where a listener, a section, can be reached."""
-    return f"{section}.enabled", f"{section}.host", f"{section}.port"
+    """Return the keys of the settings that say how a listener, a section, can be reached."""
+    keys = f"{section}.enabled", f"{section}.host", f"{section}.port"
+    return (*keys, "http.tls") if section == "http" else keys
 
 
 def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:
