@@ -179,9 +179,9 @@ def test_user_is_another_name_of_publisher_and_login_is_the_user_that_logs_in(
     assert "refused for user 'ann'" in by_user.stdout
     by_publisher = trellis(directory, *question, "--publisher", "ann", port=port)
     assert by_user.stdout == by_publisher.stdout
-    refused = trellis(directory, *question, "--login", "nobody", "--password", "no", port=port)
+    refused = trellis(directory, *question, "--login", "stranger", "--password", "no", port=port)
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert " refused user nobody (" in refused.stderr
+    assert " refused user stranger (" in refused.stderr
     assert "; give --login and --password, or set TRELLIS_USER and TRELLIS_" in refused.stderr
 
 

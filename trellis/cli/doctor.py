@@ -98,8 +98,10 @@ class Diagnosis:
 
     def _add_row(self, kind: str, section: str, index: int, name: str, text: str) -> None:
         """Add a row for an object; `index` is its place in the section, and its name may be ""."""
-        place: Row = {"section": section, "index": index} | ({"name": name} if name else {})
-        self.rows.append({"result": kind, **place, "text": text})
+        row: Row = {"result": kind, "section": section, "index": index}
+        if name:
+            row["name"] = name
+        self.rows.append(row | {"text": text})
 
     def summary(self) -> list[str]:
         """Return a line for each section and each group of objects with the same difference."""
