@@ -21,6 +21,8 @@ DELIVERY_LEAST: Final = 30.0
 #: The largest amount of data that the library holds for a reader, in KiB.
 READ_AHEAD_KIB: Final = 32 << 10
 
+#: The name of the log lines of the library.
+CLIENT_EVENT: Final = "kafka client"
 #: Seconds for which a log line is not repeated, and the number of lines that are remembered for
 #: this.
 REPEAT_SECONDS: Final = 30.0
@@ -88,7 +90,7 @@ class ClientLog:
             self._written.clear()
         self._written[key] = (now, 0)
         repeated = {"repeated": left_out} if left_out else {}
-        logs.log(level, "kafka client", client=self._client, text=line, **repeated)
+        logs.log(level, CLIENT_EVENT, client=self._client, text=line, **repeated)
 
 
 def delivery_seconds(cluster: ClusterSettings) -> float:
