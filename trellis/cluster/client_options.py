@@ -77,6 +77,10 @@ class ClientLog:
         """
         return self._reason if self._clock() < self._reason_at + REASON_SECONDS else ""
 
+    def forget_reason(self) -> None:
+        """Forget the last line, because a request has succeeded since."""
+        self._reason = ""
+
     def log(self, level: int, text: str, *values: object) -> None:
         """Write a log line; `text` has a placeholder for each value, as in module logging."""
         line = text % values
