@@ -31,7 +31,8 @@ def _calls() -> Iterator[tuple[str, str]]:
     """Yield (event, level) of each log call in the code; "" if the call does not show a level."""
     for package in ("trellis", "protocols"):
         for file in (ROOT / package).rglob("*.py"):
-            for call in ast.walk(ast.parse(file.read_text())):
+            tree = ast.parse(file.read_text())
+            for call in ast.walk(tree):
                 if isinstance(call, ast.Call) and isinstance(call.func, ast.IfExp):
                     # (logs.info if ... else logs.warning)("event", ...)
                     for branch in (call.func.body, call.func.orelse):
@@ -50,7 +51,7 @@ def _calls() -> Iterator[tuple[str, str]]:
                 elif holder == "logs" and name == "secret":
                     yield literal(call.args[0]), "warning"
                 elif holder == "logs" and name == "log":
-                    yield literal(call.args[1]), ""
+                    yield literal(call.args[1]) or constant(tree, call.args[1]), ""
                 elif not call.args or not re.fullmatch("[a-z_]+", literal(call.args[0])):
                     continue
                 elif (
@@ -61,6 +62,17 @@ def _calls() -> Iterator[tuple[str, str]]:
                     yield literal(call.args[0]), "info"
                 elif name in REFUSING:
                     yield literal(call.args[0]), "warning"
+
+
+def constant(tree: ast.Module, name: ast.expr) -> str:
+    """Return the text of a constant of a module, which has the form `NAME: Final = "text"`."""
+    (text,) = [
+        literal(node.value)
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and node.value is not None
+        if ast.unparse(node.target) == ast.unparse(name)
+    ]
+    return text
 
 
 def documented() -> dict[str, set[str]]:

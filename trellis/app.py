@@ -168,6 +168,9 @@ class App:
         self._disk = disk
         self._manager = ServiceManager()
         self._stop = asyncio.Event()
+        #: True after the first call of `stop`; `_hurry` is set by the second call.
+        self._stop_requested = False
+        self._hurry = asyncio.Event()
         self._signals = SignalHandlers(self.stop, self.reload)
         self._skip_grace = False
         #: True if SIGHUP came before this node was active.
@@ -183,8 +186,11 @@ class App:
         self.started = asyncio.Event()
 
     def stop(self) -> None:
-        """Request a clean stop. A second call ends the stop's wait for clients."""
+        """Request a clean stop. A second call ends its waits for clients and for a standby."""
         self._skip_grace = self._stop.is_set()
+        if self._stop_requested:
+            self._hurry.set()
+        self._stop_requested = True
         self._manager.notify("STOPPING=1")
         self._stop.set()
 
@@ -405,10 +411,7 @@ class App:
         the standby serves the clients.
         """
         try:
-            if self.failure:
-                name = await switching.leave_stopped_store()
-            else:
-                name = await switching.hand_over()
+            name = await switching.leave(bool(self.failure), self._hurry)
         except ReplicationError as error:
             logs.info("cluster_left", reason=str(error))
             return

@@ -7,6 +7,11 @@
 
 If the store cannot drain in time, the node stays active.
 
+A node that stops (SIGTERM) hands the log over, too. If a switch is under way, the stop waits for
+the end of the switch, and an operator can request no other switch. The wait is limited. At its end,
+a switch whose claim was not sent yet is cancelled, and the node stops without a handover. If the
+claim was sent, the standby may own the log, so the process ends at once.
+
 A node that cannot write its disk hands the log over without a drain, to a standby that has all
 batches of the log. The batch that is in the log and not on the disk is not confirmed: its
 publishers must publish again. Later changes are not in the log, and were not confirmed either.
@@ -38,6 +43,8 @@ LOOK_SECONDS: Final = 0.001
 END_SECONDS: Final = 0.2
 #: Seconds between two attempts to hand the log over from a node whose store is stopped.
 RETRY_SECONDS: Final = 0.2
+#: Longest time in seconds that a stop waits for a handover.
+LEAVE_SECONDS: Final = 20.0
 
 
 class Switching:
@@ -50,7 +57,17 @@ class Switching:
         self._membership = membership
         self._ownership = ownership
         self._loop = asyncio.get_running_loop()
-        self._begun = False
+        #: The task of the switch that is under way; None if there is none.
+        self._running: asyncio.Task[Any] | None = None
+        #: True while the claim for the successor is under way, so that the successor may own the
+        #: log.
+        self._is_claiming = False
+        #: The name of the standby to which the log was handed over; "" before that.
+        self._successor = ""
+        #: The timer that ends the process after a switch that an operator requested.
+        self._end: asyncio.TimerHandle | None = None
+        #: True once the broker stops, so that an operator can request no switch.
+        self._is_leaving = False
         #: True once the store is stopped, so that this node cannot stay active.
         self._is_stopped = False
         #: The switches that have not ended; the event loop keeps no strong references to tasks.
@@ -65,7 +82,15 @@ class Switching:
         The switch goes on if the caller is cancelled, for example because the HTTP gateway has
         ended. Otherwise the node would stay frozen.
         """
-        return await asyncio.shield(self._start(self._hand_over_and_end(wanted)))
+        if self._is_leaving:
+            raise ReplicationError("this node is stopping: it hands the log over by itself")
+        task = self._start(self._hand_over_and_end(wanted))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():  # By `leave`.
+                raise ReplicationError("this node is stopping: nothing was handed over") from None
+            raise
 
     def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         task = asyncio.get_running_loop().create_task(work)
@@ -74,28 +99,63 @@ class Switching:
         return task
 
     async def _hand_over_and_end(self, wanted: str) -> str:
-        name = await self.hand_over(wanted)
+        name = await self._alone(wanted, self._ownership.disk.is_stuck)
         reason = f"the log was handed over to node '{name}'"
-        asyncio.get_running_loop().call_later(END_SECONDS, self._membership.end, reason)
+        self._end = self._loop.call_later(END_SECONDS, self._membership.end, reason)
         return name
 
-    async def hand_over(self, wanted: str = "") -> str:
-        """Hand the log over to the standby `wanted`; the caller must then end the process.
+    async def leave(self, is_stopped: bool, hurry: asyncio.Event) -> str:
+        """Hand the log over, because the broker stops; the caller must then end the process.
 
-        If `wanted` is "", choose a standby. Return the name of the standby. After the call, the
-        store must not be written any more. Raises ReplicationError if the log could not be handed
-        over; this node then stays active.
+        If a switch is under way, wait for its end first. If `is_stopped` is True, the store was
+        stopped by an error of the disk: the broker is then frozen, and waits for the silence for a
+        standby that has all batches. Return the name of the standby. After the call, the store must
+        not be written any more.
+
+        The call ends after LEAVE_SECONDS (and the silence, if the store is stopped), or when
+        `hurry` is set. Raises ReplicationError if nothing was handed over until then, and ends the
+        process if the standby may own the log.
         """
-        return await self._alone(wanted, self._ownership.disk.is_stuck)
+        self._is_leaving, seconds = True, LEAVE_SECONDS
+        if is_stopped:
+            self._is_stopped, self._node.turn.may_act = True, _never
+            seconds += self._ownership.owner.timing.silence
+        work = self._start(self._leave())
+        hurrying = asyncio.create_task(hurry.wait())
+        await asyncio.wait({work, hurrying}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        if work.done():
+            return work.result()
+        if self._successor:
+            return self._successor
+        if self._is_claiming:
+            self._membership.end(
+                "the node was stopped while it handed the log over, so a standby may own the log"
+            )
+        tasks = {task for task in (work, self._running) if task is not None}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        raise ReplicationError(
+            "a second signal ended the handover"
+            if hurry.is_set()
+            else f"the log could not be handed over within {seconds:g} s"
+        )
 
-    async def leave_stopped_store(self) -> str:
-        """Hand the log over, because the store was stopped by an error of the disk.
+    async def _leave(self) -> str:
+        running = self._running
+        if running is not None:
+            await asyncio.wait({running})
+        if self._successor:
+            if self._end is not None:
+                self._end.cancel()
+            await asyncio.sleep(END_SECONDS)  # The operator gets the answer.
+            return self._successor
+        if self._is_stopped:
+            return await self._leave_stopped_store()
+        return await self._alone("", self._ownership.disk.is_stuck)
 
-        The broker is frozen. If no standby has all batches, wait for one for the silence. Return
-        the name of the standby. Raises ReplicationError if the log could not be handed over.
-        """
-        self._is_stopped = True
-        self._node.turn.may_act = _never
+    async def _leave_stopped_store(self) -> str:
         end = self._loop.time() + self._ownership.owner.timing.silence
         while True:
             try:
@@ -119,7 +179,7 @@ class Switching:
 
     async def _hand_over_for_disk(self) -> None:
         # Checked here and not when the task is created: another switch can begin in between.
-        if self._begun or self._is_stopped:
+        if self._running is not None or self._is_stopped:
             return
         disk = self._ownership.disk
         try:
@@ -131,13 +191,14 @@ class Switching:
 
     async def _alone(self, wanted: str, unwritten: bool) -> str:
         """Hand the log over, unless another switch is under way. See `_hand_over`."""
-        if self._begun:
+        if self._running is not None:
             raise ReplicationError("a switch is under way already")
-        self._begun = True
+        self._running = asyncio.current_task()
         try:
-            return await self._hand_over(wanted, unwritten)
+            self._successor = await self._hand_over(wanted, unwritten)
         finally:
-            self._begun = False
+            self._running = None
+        return self._successor
 
     async def _hand_over(self, wanted: str, unwritten: bool) -> str:
         """Hand the log over to a standby; return its name. Raises ReplicationError.
@@ -153,13 +214,15 @@ class Switching:
                 await self._drain()
             if not ownership.may_act():
                 raise ReplicationError("this node has lost its lease: nothing was handed over")
-        except ReplicationError:
+        except (ReplicationError, asyncio.CancelledError):
             if not self._is_stopped:  # A node with a stopped store stays frozen.
                 turn.may_act = lease
                 turn.schedule()
             raise
         turn.flush()
+        self._is_claiming = True
         await asyncio.to_thread(ownership.hand_over, report)
+        self._is_claiming = False
         logs.info("cluster_handed_over", node=name, epoch=report.epoch + 1)
         membership.discard_output()
         for link in list(turn.links):

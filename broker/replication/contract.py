@@ -6,7 +6,7 @@ server carries steps out in a thread and may block. The engine of a simulation m
 reorder steps, and may stop the node between any two steps.
 
     step                     result                                 errors
-    Append(data)             offset of the record                   OutcomeUnknown
+    Append(data)             offset of the record                   OutcomeUnknown, AppendRefused
     Read(offset)             LogSpan: records from this offset on   LogUnreachable, LogTrimmed
     Apply(batch, state)      None: batch and state are durable      ReplicaFull
     Sleep(seconds)           None
@@ -28,6 +28,19 @@ class OutcomeUnknown(Exception):
 
     The log may have the record now, or get the record later.
     """
+
+
+class AppendRefused(OutcomeUnknown):
+    """Raised if the log has answered that a record of `size` bytes is too large.
+
+    The engine sends the record no more. The log has the record only if an earlier attempt, whose
+    answer was lost, appended it, or appends it later. So the outcome is unknown, but the owner of
+    the log can make sure that the record never counts (`LogOwner.claim_again`).
+    """
+
+    def __init__(self, text: str, size: int) -> None:
+        super().__init__(text)
+        self.size = size
 
 
 class LogUnreachable(Exception):
@@ -190,3 +203,6 @@ ANSWER_GAP_MAX: Final = 0.6
 EMPTY_SECONDS: Final = 5.0
 #: Default for the largest payload of a chunk in bytes.
 CHUNK_SIZE: Final = 8 << 20
+#: The smallest value for the largest payload of a chunk in bytes. With a smaller value, a batch of
+#: some MB would be divided into thousands of records.
+CHUNK_LEAST: Final = 64 << 10

@@ -47,21 +47,28 @@ class ReplicatedLog(Protocol):
 
     @property
     def refusal(self) -> str:
-        """Why no batch may be appended, because the log could lose it; "" if batches may be.
+        """Why no batch may be appended: the log could lose it, or cannot take it; "" if it can be.
 
         Any thread may read this property.
         """
 
-    def check(self) -> None:
-        """Check whether the log can lose records (`refusal`), if a check is due.
+    @property
+    def chunk_size(self) -> int:
+        """The largest payload of a chunk that the log accepts, in bytes, as of the last check.
 
-        Raises LogUnreachable.
+        Any thread may read this property.
+        """
+
+    def check(self, now: bool = False) -> None:
+        """Check whether batches may be appended (`refusal`, `chunk_size`), if a check is due.
+
+        With `now`, check at once. Raises LogUnreachable.
         """
 
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset once the log has committed it.
 
-        Raises OutcomeUnknown.
+        Raises OutcomeUnknown (AppendRefused).
         """
 
     def read(self, offset: int) -> LogSpan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.replication.contract import LogSpan, LogTrimmed
+from broker.replication.contract import CHUNK_SIZE, LogSpan, LogTrimmed
 from broker.replication.report import NodeReport
 
 
@@ -49,6 +49,8 @@ class MemoryNodeLog:
 
     #: All logs in memory have the same identity.
     identity = "memory"
+    #: The largest payload of a chunk, in bytes.
+    chunk_size = CHUNK_SIZE
 
     def __init__(self, log: MemoryLog, node: str) -> None:
         self._log = log
@@ -62,7 +64,7 @@ class MemoryNodeLog:
         """Return "": a log in memory loses no records."""
         return ""
 
-    def check(self) -> None:
+    def check(self, now: bool = False) -> None:
         """Do nothing: a log in memory loses no records."""
 
     def append(self, data: bytes) -> int:

@@ -11,6 +11,7 @@ from broker.replication.contract import (
     CHUNK_SIZE,
     POLL_SECONDS,
     Append,
+    AppendRefused,
     Fenced,
     LogSpan,
     LogUnreachable,
@@ -30,6 +31,7 @@ from broker.replication.records import (
     MARK,
     BatchChunk,
     Claim,
+    ClusterState,
     LogRecord,
     Mark,
     decode,
@@ -73,6 +75,9 @@ class LogOwner:
         self._claim = (judge.state.epoch, judge.state.nonce)
         #: The last record of this node; None before its first record after the claim.
         self._last_record: bytes | None = None
+        #: True once the log has refused a record of this node, until this node claims the log
+        #: again: the log may have the record nevertheless, or get it later (AppendRefused).
+        self.in_doubt = False
         self._clock = clock
         self._wall = wall
         self._fenced = False
@@ -128,6 +133,10 @@ class LogOwner:
         `position` is the position of the last entry of the batch. Write the batch to the data
         directory, and confirm it, only after this call. If that write fails because the disk is
         full, repeat only the write, not this call. Raises Fenced.
+
+        Raises AppendRefused if the log refuses a chunk as too large. Then call `claim_again`, and
+        repeat this call with smaller chunks. Readers drop the chunks of the first call, because a
+        claim follows them.
         """
         state = self.judge.state
         epoch, nonce = self._claim
@@ -154,14 +163,17 @@ class LogOwner:
         return ReceivedBatch(state.number + 1, first, state.position, position, payload)
 
     def beat(self) -> Steps[None]:
-        """Append a beat, a record that says only that the owner is there. Raises Fenced."""
+        """Append a beat, a record that says only that the owner is there.
+
+        Raises Fenced, AppendRefused.
+        """
         yield from self._append(LogRecord(BEAT, *self._claim, self._wall()))
 
     def mark(self) -> Steps[None]:
         """Append a mark, a record with the state of the log.
 
         Once the log before the mark is trimmed, readers begin at the mark. Call this between two
-        batches. Raises Fenced.
+        batches. Raises Fenced, AppendRefused.
         """
         offset = yield from self._append(Mark(MARK, *self._claim, self._wall(), self.judge.state))
         self.marks.append(offset)
@@ -182,7 +194,12 @@ class LogOwner:
             state,
             bytes(DIGEST_SIZE),
         )
-        yield from self._append(claim)
+        try:
+            yield from self._append(claim)
+        except AppendRefused as error:
+            self._fence()
+            text = f"the successor may own the log, although this node {error}; the node ends"
+            raise Fenced(text) from error
         self._fence()
 
     def raise_format(self, number: int, nonce: int) -> Steps[None]:
@@ -190,13 +207,26 @@ class LogOwner:
 
         This appends a claim in the name of this node; the claim names the format. All nodes must be
         able to read the format. `nonce` is a random number that no other claim has. Call this
-        between two batches. Raises Fenced.
+        between two batches. Raises Fenced, AppendRefused.
         """
-        epoch = self.epoch + 1
-        state = replace(self.judge.state, format=number)
-        seen, digest = self.next - 1, bytes(DIGEST_SIZE)
-        yield from self._append(Claim(CLAIM, epoch, nonce, self._wall(), seen, state, digest))
+        yield from self._claim_anew(replace(self.judge.state, format=number), nonce)
+
+    def claim_again(self, nonce: int) -> Steps[None]:
+        """Claim the log in the name of this node, so that a refused record never counts.
+
+        Call this after AppendRefused, before any other record (`in_doubt`). A record of the earlier
+        claim that reaches the log after this claim is void. If the log has got the refused record
+        before this claim, this claim is void by its `seen`, and the node ends. `nonce` is a random
+        number that no other claim has. Raises Fenced, AppendRefused.
+        """
+        yield from self._claim_anew(self.judge.state, nonce)
+
+    def _claim_anew(self, state: ClusterState, nonce: int) -> Steps[None]:
+        epoch, seen = self.epoch + 1, self.next - 1
+        wall, digest = self._wall(), bytes(DIGEST_SIZE)
+        yield from self._append(Claim(CLAIM, epoch, nonce, wall, seen, state, digest))
         self._claim = (epoch, nonce)
+        self.in_doubt = False
 
     def trimmable(self, synced: Iterable[int | None]) -> int | None:
         """Return the offset up to which the log may be trimmed; None if no trim is allowed.
@@ -218,13 +248,18 @@ class LogOwner:
     def _append(self, record: LogRecord) -> Steps[int]:
         """Append a record; return its offset once the log has it and this node still owns the log.
 
-        Raises Fenced.
+        Raises Fenced, AppendRefused.
         """
         if self._fenced:
             raise Fenced("this node does not own the log any more")
+        if self.in_doubt and record.kind != CLAIM:
+            raise AssertionError("the log has refused a record, so the next one must be a claim")
         sent, data = self._clock(), record.encode()
         try:
             offset: int = yield Append(data)
+        except AppendRefused:
+            self.in_doubt = True
+            raise
         except OutcomeUnknown as error:
             self._fence()
             raise Fenced(f"the outcome of an append is unknown ({error}); the node ends") from error
@@ -240,6 +275,12 @@ class LogOwner:
             yield from self._verify()
         yield from self._read_between(offset)
         if not self.judge.judge(offset, record):
+            if self.in_doubt:
+                self._fence()
+                raise Fenced(
+                    f"the log has a record of this node before offset {offset} that it had refused "
+                    "as too large, so the outcome of that append was unknown; the node ends"
+                )
             raise AssertionError("the judge ignored a record of this node, whose claim is in force")
         self.next, self._last_record = offset + 1, data
         self.renew(sent)

@@ -11,6 +11,8 @@ from broker.replication.contract import (
     EMPTY_SECONDS,
     POLL_SECONDS,
     Append,
+    AppendRefused,
+    Fenced,
     LogSpan,
     LogTrimmed,
     LogUnreachable,
@@ -254,7 +256,10 @@ class Standby:
         first record of this node, a beat. Raises Fenced.
         """
         owner = self._owner(-self._timing.silence - ABORT_MARGIN)
-        yield from owner.beat()
+        try:
+            yield from owner.beat()
+        except AppendRefused as error:
+            raise Fenced(f"this node cannot begin to own the log: {error}") from error
         return owner
 
     def _owner(self, sent: float) -> LogOwner:

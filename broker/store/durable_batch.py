@@ -19,8 +19,8 @@ from broker.store.stream_contract import ShippedRows
 
 
 class ShippingRefused(StoreError):
-    """Raised if a batch must not be appended to the replicated log now, because the log could lose
-    it. The write of the batch may be repeated.
+    """Raised if a batch cannot be appended to the replicated log now: the log could lose the batch,
+    or refuses its records as too large. The write of the batch may be repeated.
     """
 
 
@@ -34,7 +34,7 @@ class BatchShipping:
     def ship(self, batch: DurableBatch) -> bytes:
         """Append a batch to the replicated log. Return the node's state after the batch.
 
-        Called once for each batch, before the batch is written to the disk. May block.
+        Called before the batch is written to the disk; again only after ShippingRefused. May block.
         """
         raise NotImplementedError
 

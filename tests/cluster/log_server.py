@@ -11,10 +11,18 @@ import json
 import socket
 import socketserver
 import threading
+from contextlib import suppress
 from typing import Any, cast
 
-from broker.replication.contract import LogSpan, LogTrimmed, LogUnreachable, OutcomeUnknown
+from broker.replication.contract import (
+    CHUNK_SIZE,
+    LogSpan,
+    LogTrimmed,
+    LogUnreachable,
+    OutcomeUnknown,
+)
 from broker.replication.memory import MemoryLog
+from broker.replication.records import CLAIM, decode
 from broker.replication.report import NodeReport
 
 #: Seconds after which a client gives up waiting for an answer.
@@ -35,6 +43,9 @@ class LogServer:
         #: Cleared while the server answers no request for the reports of the nodes.
         self.lists = threading.Event()
         self.lists.set()
+        #: Cleared while the server appends no claim; `claim_waits` is set once a claim waits.
+        self.claims, self.claim_waits = threading.Event(), threading.Event()
+        self.claims.set()
         outer = self
 
         class Handler(socketserver.StreamRequestHandler):
@@ -43,9 +54,13 @@ class LogServer:
                     outer.moves.wait()
                     if b'"reports"' in line:
                         outer.lists.wait()
+                    if not outer.claims.is_set() and is_claim(json.loads(line)):
+                        outer.claim_waits.set()
+                        outer.claims.wait()
                     with outer.lock:
                         answer = outer.answer(json.loads(line))
-                    self.wfile.write(json.dumps(answer).encode() + b"\n")
+                    with suppress(OSError):  # The node has ended meanwhile.
+                        self.wfile.write(json.dumps(answer).encode() + b"\n")
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -80,8 +95,14 @@ class LogServer:
     def close(self) -> None:
         self.moves.set()
         self.lists.set()
+        self.claims.set()
         self._server.shutdown()
         self._server.server_close()
+
+
+def is_claim(request: dict[str, Any]) -> bool:
+    """True if a request appends a claim."""
+    return "append" in request and decode(base64.b64decode(request["append"])).kind == CLAIM
 
 
 class SocketLog:
@@ -98,8 +119,10 @@ class SocketLog:
     identity = "memory"
     #: Why no batch may be appended (`ReplicatedLog.refusal`).
     refusal = ""
+    #: The largest payload of a chunk, in bytes (`ReplicatedLog.chunk_size`).
+    chunk_size = CHUNK_SIZE
 
-    def check(self) -> None:
+    def check(self, now: bool = False) -> None:
         """Do nothing: this log loses no records."""
 
     def expect(self, identity: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from broker.replication.contract import CHUNK_SIZE, Timing
+from broker.replication.contract import Timing
 from broker.replication.formats import FORMATS
 from tests.cluster.log_server import SocketLog
 from tests.replication.new_format import NEXT
@@ -54,7 +54,7 @@ def main(
     timing = Timing(silence, lease, beat)
     name = Path(directory).name
     formats = NEXT if version == "next" else FORMATS
-    membership = Membership("broker", timing, lambda: (SocketLog(port, name), CHUNK_SIZE), formats)
+    membership = Membership("broker", timing, lambda: SocketLog(port, name), formats)
     return run(settings, membership=membership)
 
 

@@ -66,6 +66,11 @@ class NodeProcess:
         assert words[:1] == [state], f"{words}: {self.errors.read_text()}"
         self.addresses = dict(word.split("=", 1) for word in words[1:])
 
+    @property
+    def log(self) -> str:
+        """The log that the node has written so far."""
+        return self.errors.read_text()
+
     def health(self, path: str) -> int:
         """Return the status of a health request (`/healthz`, `/readyz`) to the node."""
         url = f"http://{self.addresses['metrics']}{path}"

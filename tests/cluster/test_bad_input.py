@@ -33,8 +33,8 @@ from tests.cluster.programs import Kfake
 from tests.cluster.test_adopt import NOW, replica_directory
 from tests.cluster.test_faults import new_topic
 from tests.cluster.test_following import PATIENT, Owner, Standby
-from tests.cluster.test_ownership import wait_for
 from tests.cluster.test_retention import Cluster
+from tests.cluster.waiting import wait_for
 from tests.replication.threaded_log import ThreadedLog
 from tests.store.simulated import SimulatedDisk
 from trellis.app import MISCONFIGURED

@@ -19,6 +19,7 @@ from broker.replication.records import ReplicationError
 from tests.cluster.conftest import OpenLog, cluster_on, created
 from tests.cluster.programs import Kfake
 from tests.cluster.test_contract import KAFKA, read_all
+from tests.cluster.waiting import wait_for
 from trellis.cluster import client_options, group_offsets, reader
 from trellis.cluster.client_errors import LogShorter, TopicAbsent, TopicReplaced
 from trellis.cluster.kafka_log import KafkaLog, group_name
@@ -261,6 +262,31 @@ def test_chunks_fit_the_messages_that_the_topic_accepts(
     assert log.append(bytes(log.chunk_size)) == 0
     other = created(cluster_on(kfake.servers, f"{name}-other"))
     assert open_log(other, "one").chunk_size == CHUNK_SIZE
+
+
+def failure_of_read(log: KafkaLog) -> str:
+    """Return the text of the error of a read, which must fail."""
+    with pytest.raises(LogUnreachable) as failure:
+        log.read(0)
+    return str(failure.value)
+
+
+def test_error_of_a_read_without_records_names_the_last_error_of_kafka(
+    name: str, open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "FETCH_SECONDS", 0.2)
+    kfake = Kfake()
+    try:
+        log = open_log(created(cluster_on(kfake.servers, name)), "one")
+        log.append(b"a")
+        kfake.tell("fault 1 OFFSET_OUT_OF_RANGE -1")
+        with pytest.raises(LogUnreachable, match=r"sent none within 0.2 s \(.*\): run `trellis"):
+            log.read(0)
+        wait_for(lambda: "ffset out of range" in failure_of_read(log), lambda: failure_of_read(log))
+        kfake.tell("clear")
+        assert read_all(log, 0) == [(0, b"a")]
+    finally:
+        kfake.close()
 
 
 def test_reader_that_rests_goes_on_with_the_next_read(

@@ -21,7 +21,8 @@ from broker.store.disk import Disk
 from broker.store.entries import Defined, MessageStored, StoreEntry
 from broker.store.log_reader import LogReader
 from broker.store.opening import open_store
-from tests.cluster.test_ownership import SALT, claim, wait_for
+from tests.cluster.test_ownership import SALT, claim
+from tests.cluster.waiting import wait_for
 from tests.replication.batches import Batches, message
 from tests.replication.threaded_log import ThreadedLog
 from tests.store.simulated import SimulatedDisk

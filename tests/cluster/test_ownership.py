@@ -30,6 +30,7 @@ from broker.store.contract import SettledCallback, Ticket, WriteBatch
 from broker.store.disk import StoreError, WriteFailed
 from broker.store.entries import Defined, MessageSettled, MessageStored, StoreEntry
 from broker.store.inspect import dump
+from tests.cluster.waiting import wait_for
 from tests.replication.batches import message
 from tests.replication.threaded_log import ThreadedLog
 from tests.store.homes import Home
@@ -40,7 +41,6 @@ from trellis.server.recovery import codecs
 
 TIMING = Timing(1.0, 0.7, 0.15)
 SALT = 7
-PATIENCE = 20.0
 
 
 class Clock:
@@ -69,13 +69,14 @@ class Owner:
 
     def __init__(self, path: Path, chunk_size: int = CHUNK_SIZE) -> None:
         self.clock, self.log, self.ends = Clock(), ThreadedLog(), list[str]()
+        self.log.chunk_size = chunk_size
         self.disk = SimulatedDisk()
         self.home = Home(path, disk=self.disk)
         owner_claim = claim(self.log)
         judge = Judge(ClusterState("broker"))
         assert judge.judge(0, owner_claim)
         self.owner = LogOwner(judge, 1, self.clock(), TIMING, self.clock, lambda: 0)
-        self.ownership = Ownership(self.owner, self.log, self.end, chunk_size, self.clock)
+        self.ownership = Ownership(self.owner, self.log, self.end, self.clock)
         self.store = self.home.opened.store
         self.store.shipping = self.ownership
         self.settled: list[int] = []
@@ -368,16 +369,6 @@ def test_connections_are_aborted_once_when_a_successor_may_act(owner: Owner) -> 
     wait_for(lambda: owner.owner.sent == owner.clock.now)
     owner.ownership.stop()
     assert len(aborts) == 1
-
-
-def wait_for(truth: Callable[[], bool]) -> None:
-    """Wait until `truth()` returns True because of the work of another thread."""
-    waiting = threading.Event()
-    for _ in range(int(PATIENCE / 0.005)):
-        if truth():
-            return
-        waiting.wait(0.005)
-    raise TimeoutError
 
 
 def test_a_store_error_of_a_closed_catalog_is_no_confirm(owner: Owner) -> None:

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import threading
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -22,6 +21,7 @@ from broker.replication.records import ReplicationError
 from broker.replication.report import NodeReport
 from tests.cluster.log_server import LogServer
 from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, publish, start
+from tests.cluster.waiting import wait_for, wait_for_line
 from trellis.app import DONE
 from trellis.cluster.membership import FENCED
 from trellis.cluster.succession import BATCHES_MAX, REPORT_AGE_MAX, successor
@@ -50,9 +50,7 @@ def switch(node: NodeProcess, to: str = "", user: str = "guest:guest") -> tuple[
 
 
 def wait_for_report(server: LogServer, node: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while server.log.reports.get(node, NodeReport(0)).state != "following":
-        assert time.monotonic() < end
+    wait_for(lambda: server.log.reports.get(node, NodeReport(0)).state == "following")
 
 
 def pair(
@@ -119,9 +117,7 @@ def test_switch_goes_on_when_the_gateway_ends(
     assert (status, answer["reason"]) == (409, "a switch is under way already")
     os.kill(gateway_of(first), signal.SIGKILL)
     assert isinstance(answers.get(timeout=PATIENCE), OSError)
-    end = time.monotonic() + PATIENCE
-    while "http_gateway_lost" not in first.errors.read_text():
-        assert time.monotonic() < end
+    wait_for_line(first, "http_gateway_lost")
     server.lists.set()
     assert first.process.wait(PATIENCE) == FENCED
     second.wait_for("ready")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from tests.cluster.test_commands import command
 from tests.cluster.test_faults import admin_of
 from tests.cluster.test_ownership import QUEUE as DECLARED
 from tests.cluster.test_ownership import Clock, Owner, stored
+from tests.cluster.waiting import wait_for_line
 from tests.source_tree import ROOT
 from trellis.cluster.topic import KafkaTopic
 from trellis.cluster.topic_safety import TopicFinding, mending_command
@@ -184,7 +184,7 @@ def test_nodes_confirm_nothing_until_the_topic_is_mended(
     publish(channel, range(20))
     set_topic(cluster, *LOSSY[:2])
     for node in nodes:
-        wait_for(node, "cluster_topic_refused")
+        wait_for_line(node, "cluster_topic_refused")
     confirmed = threading.Event()
 
     def publish_more() -> None:
@@ -193,7 +193,7 @@ def test_nodes_confirm_nothing_until_the_topic_is_mended(
             confirmed.set()
 
     threading.Thread(target=publish_more, daemon=True).start()
-    wait_for(first, f"store_blocked reason=\"topic 'trellis-{name}' can lose")
+    wait_for_line(first, f"store_blocked reason=\"topic 'trellis-{name}' can lose")
     code, output, _ = command(cluster, "status")
     assert code == 0 and "nodes confirm nothing until it is mended" in output
     assert f"--entity-name trellis-{name} --add-config min.insync.replicas=2" in output
@@ -202,21 +202,9 @@ def test_nodes_confirm_nothing_until_the_topic_is_mended(
     second.wait_for("ready")
     channel = second.channel()
     threading.Thread(target=publish_more, daemon=True).start()
-    wait_for(second, "store_blocked")
+    wait_for_line(second, "store_blocked")
     assert not confirmed.is_set()
     set_topic(cluster, LOSSY[0], "2")
-    assert confirmed.wait(PATIENCE), log(second)
-    assert "cluster_safe" in log(second)
+    assert confirmed.wait(PATIENCE), second.log
+    assert "cluster_safe" in second.log
     assert consume(second.channel(), 20) == list(range(20))
-
-
-def log(node: NodeProcess) -> str:
-    return node.errors.read_text()
-
-
-def wait_for(node: NodeProcess, text: str) -> None:
-    """Wait until the log of a node has this text."""
-    end = time.monotonic() + PATIENCE
-    while text not in log(node):
-        assert time.monotonic() < end, log(node)
-        threading.Event().wait(0.02)

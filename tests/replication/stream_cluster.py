@@ -20,7 +20,7 @@ from broker.replication.directory import ReplicaDirectory
 from broker.replication.records import ClusterState
 from broker.store.backup import copy_catalog
 from broker.store.disk import WriteFailed
-from broker.store.durable_batch import BatchShipping, DurableBatch
+from broker.store.durable_batch import BatchShipping, DurableBatch, ShippingRefused
 from broker.store.findings import CUT
 from broker.stream.arrow import END_OF_STREAM
 from broker.stream.queue import StreamQueue
@@ -319,7 +319,10 @@ class Node:
         self.open()
 
     def write(self, write: object) -> None:
-        """Repeat the call of `write` until it succeeds; the disk may be full during some calls."""
+        """Repeat the call of `write` until it succeeds.
+
+        The disk may be full during some calls, and the log may refuse the batch.
+        """
         assert callable(write)
         chance = self.cluster.random
         if self.disk.refuse("", "") == 0 and chance.random() < 0.1:
@@ -337,7 +340,7 @@ class Node:
             try:
                 write()
                 return
-            except (ReplicaFull, WriteFailed):
+            except (ReplicaFull, ShippingRefused, WriteFailed):
                 continue
 
     def follow(self, count: int) -> None:

@@ -10,10 +10,10 @@ from broker.replication.contract import Apply, ReplicaDiverged
 from broker.replication.directory import ReplicaDirectory
 from broker.replication.payload import Payload
 from broker.store.disk import Disk
-from broker.store.durable_batch import DurableBatch
+from broker.store.durable_batch import DurableBatch, ShippingRefused
 from broker.store.stream_contract import ShippedRows, StreamGarbage
 from broker.stream.replica import StreamCopy, StreamReplica
-from tests.replication.stream_cluster import Cluster, story
+from tests.replication.stream_cluster import Cluster, Node, story
 from tests.store.simulated import SimulatedDisk
 
 
@@ -29,6 +29,34 @@ def check(first: int, count: int, path: Path) -> None:
 
 def test_all_nodes_have_the_same_rows_in_the_same_files(tmp_path: Path) -> None:
     check(0, 8, tmp_path)
+
+
+class RefusedBatches(Cluster):
+    """A cluster whose log refuses batches at random. The owner encodes their rows before that."""
+
+    refused = 0
+    _refuses = False
+
+    def write(self) -> None:
+        self._refuses = True
+        super().write()
+        self._refuses = False
+
+    def take_over(self, node: Node) -> None:
+        self._refuses = False
+        super().take_over(node)
+
+    def ship(self, batch: DurableBatch) -> bytes:
+        if self._refuses and self.random.random() < 0.4:
+            self.refused += 1
+            raise ShippingRefused("the log refuses the batch")
+        return super().ship(batch)
+
+
+def test_rows_of_a_refused_batch_are_written_once(tmp_path: Path) -> None:
+    for seed in range(4):
+        cluster = story(seed, tmp_path / str(seed), cluster_type=RefusedBatches)
+        assert isinstance(cluster, RefusedBatches) and cluster.refused > 5
 
 
 @pytest.mark.parametrize("seed", [85, 432, 787])

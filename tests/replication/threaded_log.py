@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import threading
+from math import inf
 
-from broker.replication.contract import LogSpan, LogUnreachable, OutcomeUnknown
+from broker.replication.contract import (
+    CHUNK_SIZE,
+    AppendRefused,
+    LogSpan,
+    LogUnreachable,
+    OutcomeUnknown,
+)
 from broker.replication.memory import MemoryLog
 from broker.replication.report import NodeReport
 
@@ -15,8 +22,10 @@ class ThreadedLog:
     identity = "memory"
     #: Why no batch may be appended (`ReplicatedLog.refusal`).
     refusal = ""
+    #: The largest payload of a chunk, in bytes (`ReplicatedLog.chunk_size`).
+    chunk_size = CHUNK_SIZE
 
-    def check(self) -> None:
+    def check(self, now: bool = False) -> None:
         """Do nothing: this log loses no records."""
 
     def __init__(self) -> None:
@@ -24,6 +33,8 @@ class ThreadedLog:
         self.reported: dict[str, NodeReport] = {}
         #: The error of the next append, which then has no effect; None for an append that succeeds.
         self.failure: OutcomeUnknown | None = None
+        #: The largest record that the log accepts, in bytes.
+        self.accepted: float = inf
         #: Number of reads that found the log stopped.
         self.unanswered = 0
         self._lock = threading.Lock()
@@ -46,6 +57,8 @@ class ThreadedLog:
         with self._lock:
             if self.failure is not None:
                 raise self.failure
+            if len(data) > self.accepted:
+                raise AppendRefused(f"cannot append {len(data)} bytes: too large", len(data))
             return self.records.append(data)
 
     def read(self, offset: int) -> LogSpan:

@@ -6,13 +6,17 @@ import asyncio
 import json
 import os
 import resource
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pamqp.commands as spec
+import pika
 import pytest
 
 from broker.store.audit import AuditTrail
+from tests.broker import command, environment
 from tests.clients import mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Running
@@ -288,6 +292,64 @@ async def test_a_stop_does_not_wait_for_a_disk_that_hangs(
         late = await asyncio.to_thread(lines, path)
     assert "a write has not ended within 0.05 s" in caplog.text
     assert [line["name"] for line in late] == ["a"] and audit.lost == 1
+
+
+async def test_lines_that_cannot_be_written_at_a_stop_are_counted_as_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    audit = AuditLog(path, asyncio.get_running_loop())
+    path.unlink()
+    path.mkdir()
+    for name in ("a", "b"):
+        audit.write({"action": "set", "kind": "queue", "name": name})
+    await audit.finish()
+    assert audit.lost == 2
+    assert f"audit_failed file={path}" in caplog.text and "lost=2 uncertain=0" in caplog.text
+
+
+async def test_the_lines_that_wait_after_a_failure_are_written_at_a_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    audit = AuditLog(path, asyncio.get_running_loop())
+    path.unlink()
+    path.mkdir()
+    for name in ("a", "b"):
+        audit.write({"action": "set", "kind": "queue", "name": name})
+    await audit._idle.wait()
+    assert "audit_failed" in caplog.text
+    path.rmdir()
+    await audit.finish()
+    assert [line["name"] for line in lines(path)] == ["a", "b"]
+    assert audit.lost == 0 and "audit_recovered" in caplog.text
+
+
+@pytest.mark.long
+def test_a_process_whose_audit_log_hangs_ends_and_says_which_lines_are_lost(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    started = command("--data-dir", str(tmp_path / "data"), "--log-audit", str(path))
+    with (tmp_path / "errors").open("w+") as errors:
+        # The end of the interpreter is part of the test, so this process is not a fork.
+        process = subprocess.Popen(
+            started, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment()
+        )
+        try:
+            assert process.stdout is not None
+            words = dict(word.partition("=")[::2] for word in process.stdout.readline().split())
+            path.unlink()
+            os.mkfifo(path)  # A thread that opens it to write waits until another opens it to read.
+            host, _, port = words["amqp"].rpartition(":")
+            connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port)))
+            for name in ("a", "b"):
+                connection.channel().queue_declare(name, durable=True)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+            process.wait()
+        log = (tmp_path / "errors").read_text()
+    assert f"audit_failed file={path}" in log and "lost=1 uncertain=1" in log
 
 
 async def test_the_actions_of_operators_are_recorded(broker: Running, tmp_path: Path) -> None:

@@ -21,12 +21,13 @@ def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
         )
     try:
         import trellis.cluster.topic  # noqa: F401
+        from trellis.cluster.client_options import CLIENT_EVENT
     except ImportError as error:
         raise CommandError(
             f"Kafka's client cannot be imported ({error}); pip install 'trellis-broker[cluster]'"
         ) from None
     # The error of a command has the reason that the client's log lines give (`failure`).
-    logs.set_up("warning", without="kafka client")
+    logs.set_up("warning", without=CLIENT_EVENT)
     return cluster
 
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from broker.replication.contract import OutcomeUnknown
-from trellis.cluster.client_errors import CLOSED, described
+from broker.replication.contract import AppendRefused, OutcomeUnknown
+from trellis.cluster.client_errors import CLOSED, described, error_in
 from trellis.cluster.client_options import ClientLog, delivery_seconds, producer_options
 from trellis.cluster.topic import PARTITION
 from trellis.settings.cluster import ClusterSettings
@@ -20,6 +20,10 @@ LATE_SECONDS: Final = 2.0
 #: Longest time in seconds of one wait for a report from the library. A report ends the wait at
 #: once; `close` ends it within this time.
 WAIT_SECONDS: Final = 0.2
+#: Errors of Kafka, and of the library, for a record that is larger than a setting permits
+#: (max.message.bytes or segment.bytes of the topic, message.max.bytes in `cluster.options`). Kafka
+#: compares the size before it appends anything.
+_TOO_LARGE: Final = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
 
 class KafkaAppender:
@@ -38,9 +42,11 @@ class KafkaAppender:
         self._producer = self._new_producer()
 
     def append(self, data: bytes) -> int:
-        """Append a record, and return its offset. Raises OutcomeUnknown.
+        """Append a record, and return its offset.
 
-        After OutcomeUnknown the record is not sent again, but Kafka may still append it.
+        Raises OutcomeUnknown, or AppendRefused if Kafka refuses the record because of its size.
+        After both errors the record is not sent again, but Kafka may still append it: it may have
+        got the record more than once, because the library repeats a request without an answer.
         """
         with self._lock:
             if self._closing:
@@ -81,7 +87,9 @@ class KafkaAppender:
                 self._cluster.log_topic, data, partition=PARTITION, on_delivery=on_delivery
             )
             self._wait(reports)
-        except (KafkaException, BufferError) as error:
+        except KafkaException as error:
+            raise self._failed(data, error_in(error)) from error
+        except BufferError as error:
             raise self._unknown(data, str(error)) from error
         if not reports:
             late = f"no answer within {self._seconds + LATE_SECONDS:g} s"
@@ -89,7 +97,7 @@ class KafkaAppender:
         failure, message = reports[0]
         offset = message.offset()
         if failure is not None:
-            raise self._unknown(data, described(failure))
+            raise self._failed(data, failure)
         if offset is None or offset < 0:
             raise self._unknown(data, "Kafka acknowledged the record without an offset")
         return offset
@@ -103,6 +111,11 @@ class KafkaAppender:
         end = time.monotonic() + self._seconds + LATE_SECONDS
         while not reports and not self._closing and time.monotonic() < end:
             self._producer.poll(WAIT_SECONDS)
+
+    def _failed(self, data: bytes, failure: KafkaError) -> OutcomeUnknown:
+        """Return the error of an append for which Kafka or the library reported a failure."""
+        unknown = self._unknown(data, described(failure))
+        return AppendRefused(str(unknown), len(data)) if failure.code() in _TOO_LARGE else unknown
 
     def _unknown(self, data: bytes, reason: str) -> OutcomeUnknown:
         """Return the error of an append with an unknown outcome, and replace the producer.

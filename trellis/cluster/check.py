@@ -45,7 +45,7 @@ def findings(cluster: ClusterSettings) -> Iterator[str]:
         yield f"{where} does not exist: create it with `trellis cluster check --create`"
         return
     for finding in topic_findings(facts, topic.settings()):
-        refused = f" ({REFUSED})" if finding.loses and not cluster.unsafe else ""
+        refused = f" ({REFUSED})" if finding.is_refused(cluster) else ""
         yield f"{where}: {finding.text}{refused}"
     yield from _of_nodes(topic, cluster)
     if facts.partitions == 1 and facts.has_leader:

@@ -23,6 +23,7 @@ _ADVICE: Final = {
     "_SSL": "check the ssl options in cluster.options",
     "_MSG_TIMED_OUT": "check that at least min.insync.replicas nodes of Kafka can be reached",
     "MSG_SIZE_TOO_LARGE": "raise max.message.bytes of the topic",
+    "RECORD_LIST_TOO_LARGE": "raise segment.bytes of the topic",
     "INVALID_REPLICATION_FACTOR": "start at least 3 Kafka nodes",
     "UNKNOWN_TOPIC_OR_PART": "create the topic with `trellis cluster check --create`",
     "_UNKNOWN_TOPIC": "create the topic with `trellis cluster check --create`",

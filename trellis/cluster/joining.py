@@ -17,7 +17,7 @@ def membership_from_settings(settings: Settings) -> Membership:
     """
     cluster = settings.cluster
 
-    def open_log() -> tuple[ReplicatedLog, int]:
+    def open_log() -> ReplicatedLog:
         log = KafkaLog(cluster, settings.node.name)
         try:
             log.connect()
@@ -33,6 +33,6 @@ def membership_from_settings(settings: Settings) -> Membership:
             )
         for finding in log.findings:
             log_unsafe(cluster, finding)
-        return log, log.chunk_size
+        return log
 
     return Membership(cluster.name, cluster.timing, open_log)

@@ -12,10 +12,14 @@ from broker.replication.records import ReplicationError
 from broker.replication.report import NodeReport
 from trellis.cluster.appender import KafkaAppender
 from trellis.cluster.client_errors import LogBehind, LogShorter, TopicAbsent, TopicReplaced
-from trellis.cluster.client_options import MESSAGE_OVERHEAD
 from trellis.cluster.reader import KafkaReader
 from trellis.cluster.topic import KafkaTopic, TopicFacts
-from trellis.cluster.topic_safety import TopicFinding, refuse_unsafe, topic_findings
+from trellis.cluster.topic_safety import (
+    TopicFinding,
+    chunk_size_of,
+    refuse_unsafe,
+    topic_findings,
+)
 from trellis.cluster.topic_watch import TopicWatch
 from trellis.settings.cluster import ClusterSettings
 
@@ -38,8 +42,6 @@ class KafkaLog:
         self.topic_id = ""
         #: The properties of the topic that are unsafe for the log, when this node connected.
         self.findings: list[TopicFinding] = []
-        #: The largest payload of a chunk that the topic accepts, in bytes.
-        self.chunk_size = CHUNK_SIZE
         self._checked = 0.0
         #: Checks the topic's properties while the node runs; None before `connect`.
         self._watch: TopicWatch | None = None
@@ -65,9 +67,9 @@ class KafkaLog:
         self.findings = findings = topic_findings(facts, settings)
         if usable:
             refuse_unsafe(self._cluster, findings, settings)
-        self._watch = TopicWatch(self._topic, self._cluster, findings)
-        accepted = int(settings.get("max.message.bytes", CHUNK_SIZE))
-        self.chunk_size = max(1, min(CHUNK_SIZE, accepted - MESSAGE_OVERHEAD))
+        self._watch = TopicWatch(
+            self._topic, self._cluster, findings, chunk_size=chunk_size_of(settings)
+        )
 
     @property
     def identity(self) -> str:
@@ -84,18 +86,26 @@ class KafkaLog:
 
     @property
     def refusal(self) -> str:
-        """Why no batch may be appended: the topic can lose it; "" if batches may be appended."""
+        """Why the topic is refused, so that no batch may be appended; "" if batches may be."""
         return "" if self._watch is None else self._watch.refusal
 
-    def check(self) -> None:
-        """Check the properties of the topic again, if a check is due. Raises LogUnreachable."""
+    @property
+    def chunk_size(self) -> int:
+        """The largest payload of a chunk that the topic accepts, in bytes, as of the last check."""
+        return CHUNK_SIZE if self._watch is None else self._watch.chunk_size
+
+    def check(self, now: bool = False) -> None:
+        """Check the properties of the topic again, if a check is due, or at once with `now`.
+
+        Raises LogUnreachable.
+        """
         if self._watch is not None:
-            self._watch.look()
+            self._watch.look(now)
 
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset once the log has committed it.
 
-        Raises OutcomeUnknown.
+        Raises OutcomeUnknown (AppendRefused).
         """
         self._reader.rest()
         return self._appender.append(data)

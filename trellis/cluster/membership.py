@@ -57,14 +57,14 @@ class Membership:
         self,
         name: str,
         timing: Timing,
-        open_log: Callable[[], tuple[ReplicatedLog, int]],
+        open_log: Callable[[], ReplicatedLog],
         formats: Formats = FORMATS,
     ) -> None:
         """Create the membership. `name` is the name of the broker, the same on all its nodes.
 
-        `open_log` connects to the replicated log, in a thread. `open_log` returns the log and the
-        largest payload of a chunk in bytes, and raises LogUnreachable if it should be called again.
-        The `formats` are the encodings of batches that this node reads and writes.
+        `open_log` connects to the replicated log, in a thread, and returns the log. `open_log`
+        raises LogUnreachable if it should be called again. The `formats` are the encodings of
+        batches that this node reads and writes.
         """
         self.name = name
         self.state: State = "following"
@@ -95,10 +95,9 @@ class Membership:
         sentence about each message that cannot be read. Raises ReplicationError or
         StoreError if the node cannot continue.
         """
-        connected = await self._connect(stop)
-        if connected is None:
+        log = await self._connect(stop)
+        if log is None:
             return None
-        log, chunk_size = connected
         try:
             following = await asyncio.to_thread(
                 self._begin, disk, directory, segment_size, codecs, report_lost, log
@@ -125,7 +124,7 @@ class Membership:
         opened, following.opened = following.opened, None
         assert opened is not None
         self.state = "opening"
-        self.ownership = Ownership(owner, log, self.end, chunk_size, formats=self._formats)
+        self.ownership = Ownership(owner, log, self.end, formats=self._formats)
         self.ownership.start()
         logs.info("cluster_owner", cluster=self.name, epoch=owner.epoch, offset=owner.next - 1)
         return self.ownership, opened
@@ -223,11 +222,10 @@ class Membership:
             following.survivor_bytes if ownership is None else 0,
         )
 
-    async def _connect(self, stop: asyncio.Event) -> tuple[ReplicatedLog, int] | None:
+    async def _connect(self, stop: asyncio.Event) -> ReplicatedLog | None:
         """Connect to the replicated log, with retries while it is unreachable.
 
-        Return the log, and the largest payload of a chunk in bytes. Return None if `stop` is set
-        before a connection is open.
+        Return None if `stop` is set before a connection is open.
         """
         known = ""
         while not stop.is_set():

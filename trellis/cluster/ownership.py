@@ -12,8 +12,9 @@ at which a reader may begin. The owner is fenced once another node owns the log:
 
 The process ends at once, without a clean stop, if another node owns the log, or if the outcome of
 an append is unknown. The publishers of a batch that was not confirmed yet then get no confirm for
-it, from any node. If the disk cannot be written for long, the owner hands the log over
-(disk_watch.py).
+it, from any node. If the log refuses a chunk of a batch as too large, the owner claims the log
+again, so that the refused chunk never counts, and appends the batch in smaller chunks. If the disk
+cannot be written for long, the owner hands the log over (disk_watch.py).
 """
 
 from __future__ import annotations
@@ -21,13 +22,22 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
-from broker.replication.contract import CHUNK_SIZE, Apply, Result, Steps
+from broker.replication.contract import (
+    CHUNK_LEAST,
+    AppendRefused,
+    Apply,
+    LogUnreachable,
+    Result,
+    Steps,
+)
 from broker.replication.engine import ReplicatedLog, carry_out
 from broker.replication.formats import FORMATS, Formats
 from broker.replication.owner import LogOwner
 from broker.replication.read_sizes import ReadSizes
+from broker.replication.records import BATCH_OVERHEAD
 from broker.replication.report import NodeReport
 from broker.store.durable_batch import BatchShipping, DurableBatch, ShippingRefused
 from trellis import logs
@@ -56,7 +66,6 @@ class Ownership(BatchShipping):
         owner: LogOwner,
         log: ReplicatedLog,
         end: Callable[[str], None],
-        chunk_size: int = CHUNK_SIZE,
         clock: Callable[[], float] = boot_seconds,
         formats: Formats = FORMATS,
     ) -> None:
@@ -64,7 +73,11 @@ class Ownership(BatchShipping):
         #: The formats of batches that this version reads and writes.
         self.formats = formats
         self.log = log
-        self.chunk_size = chunk_size
+        #: The largest payload of a chunk in bytes: the size that the log has named (`_named_size`),
+        #: or less if the log has refused a chunk of this size.
+        self._chunk_size = self._named_size = log.chunk_size
+        #: True while the log refuses the beats as too large.
+        self._beats_refused = False
         #: Aborts all client connections. The fence thread calls it.
         self.abort: Callable[[], None] = _do_nothing
         self._end = end
@@ -118,17 +131,53 @@ class Ownership(BatchShipping):
         """Append a batch to the log; return the encoded state of the log after the batch.
 
         Ends the process if another node owns the log, or if the outcome of the append is unknown.
+        Raises ShippingRefused if the log refuses even small chunks.
         """
-        with self._lock:
-            written = self.formats.of(self.owner.judge.state.format)
-            content = written.encode(batch.changes, batch.records.parts, batch.rows, batch.garbage)
-            began = self._clock()
-            self._carry_out(self.owner.ship(content, int(batch.last), self.chunk_size))
-            self.disk.shipped()
-            self.appended += 1
-            self.append_seconds += self._clock() - began
-            self.shipped += len(content)
-            return self.owner.judge.state.encode()
+        while True:
+            with self._lock:
+                try:
+                    return self._ship(batch)
+                except AppendRefused as error:
+                    refused = error
+            self._choose_smaller_chunks(refused)  # Beats are appended meanwhile.
+
+    def _ship(self, batch: DurableBatch) -> bytes:
+        self._leave_doubt()
+        written = self.formats.of(self.owner.judge.state.format)
+        content = written.encode(batch.changes, batch.records.parts, batch.rows, batch.garbage)
+        if self.log.chunk_size != self._named_size:
+            self._chunk_size = self._named_size = self.log.chunk_size
+        began = self._clock()
+        self._carry_out(self.owner.ship(content, int(batch.last), self._chunk_size))
+        self.disk.shipped()
+        self.appended += 1
+        self.append_seconds += self._clock() - began
+        self.shipped += len(content)
+        return self.owner.judge.state.encode()
+
+    def _choose_smaller_chunks(self, refused: AppendRefused) -> None:
+        """Choose a smaller size of chunks, because the log has refused a record. May block.
+
+        If the log does not name a smaller size, halve the size. (A hosted Kafka may not show it.)
+        Raises ShippingRefused if the record had no larger payload than CHUNK_LEAST bytes.
+        """
+        with suppress(LogUnreachable):
+            self.log.check(now=True)
+        self.require_safe_log()
+        payload, named = refused.size - BATCH_OVERHEAD, self.log.chunk_size
+        if payload <= CHUNK_LEAST:
+            raise ShippingRefused(str(refused)) from refused
+        size = named if named < payload else max(CHUNK_LEAST, payload // 2)
+        self._chunk_size, self._named_size = size, named
+        logs.warning("cluster_chunks_smaller", bytes=size, reason=refused)
+
+    def _leave_doubt(self) -> None:
+        """Claim the log again if it has refused the last record, so that the record never counts.
+
+        Raises AppendRefused if the log refuses the claim, too.
+        """
+        if self.owner.in_doubt:
+            self._carry_out(self.owner.claim_again(_new_nonce()))
 
     def written(self) -> None:
         self.disk.written()
@@ -172,11 +221,12 @@ class Ownership(BatchShipping):
 
     def _mark(self) -> None:
         with self._lock:
+            self._leave_doubt()
             self._carry_out(self.owner.mark())
 
     def _raise_format(self, number: int) -> None:
         with self._lock:
-            self._carry_out(self.owner.raise_format(number, secrets.randbits(63) | 1))
+            self._carry_out(self.owner.raise_format(number, _new_nonce()))
 
     def hand_over(self, successor: NodeReport) -> None:
         """Claim the log in the name of a standby, so that this node no longer owns it.
@@ -190,10 +240,12 @@ class Ownership(BatchShipping):
     def _carry_out(self, steps: Steps[Result]) -> Result:
         """Append and read records of the log as `steps` requests, and return the result of `steps`.
 
-        Ends the process if an append or a read fails.
+        Ends the process if an append or a read fails, except after AppendRefused.
         """
         try:
             return carry_out(steps, self.log, _refuse_apply, self._sleep)
+        except AppendRefused:
+            raise
         except BaseException as error:
             self._end(str(error) or repr(error))
             raise
@@ -212,8 +264,20 @@ class Ownership(BatchShipping):
 
     def _beat(self) -> None:
         with self._lock:
-            if self.owner.beat_is_due() and not self._stopped.is_set():
+            if not self.owner.beat_is_due() or self._stopped.is_set():
+                return
+            try:
+                self._leave_doubt()
                 self._carry_out(self.owner.beat())
+                self._beats_refused = False
+            except AppendRefused as error:
+                if not self._beats_refused:
+                    logs.error(
+                        "cluster_beats_refused",
+                        reason=error,
+                        note="this node serves no client until the log accepts its records",
+                    )
+                self._beats_refused = True
 
     def _run_fence(self) -> None:
         """Abort all client connections when a standby may have claimed the log and may act."""
@@ -234,6 +298,11 @@ class Ownership(BatchShipping):
             if thread.is_alive():
                 thread.join()
         self.log.close()
+
+
+def _new_nonce() -> int:
+    """Return a random number that no other claim has."""
+    return secrets.randbits(63) | 1
 
 
 def _do_nothing() -> None:

@@ -62,6 +62,8 @@ class KafkaReader:
         #: The time since which the log has been shorter than the offset to read; None if the log is
         #: long enough.
         self._short_since: float | None = None
+        #: The last error that the library reported since the last successful read; "" for none.
+        self._error = ""
 
     def read(self, offset: int) -> LogSpan:
         """Return the records from an offset on, and the tip: the offset of the next record to come.
@@ -78,6 +80,8 @@ class KafkaReader:
             self._next = None  # If this call fails, the next call must assign its offset again.
             records, tip = self._records_and_tip(offset)
             self._short_since = None
+            self._error = ""
+            self._log.forget_reason()
             self._next = offset + len(records)
             return LogSpan(records, max(tip, self._next))
 
@@ -139,6 +143,7 @@ class KafkaReader:
             elif records or error.code() in _OUT_OF_RANGE:
                 # An error behind records comes again, because the next call begins at another
                 # offset.
+                self._error = error.str()
                 break
             else:
                 raise unreachable("read topic", self._cluster, error, self._log.reason)
@@ -169,9 +174,11 @@ class KafkaReader:
     def _failure(self, offset: int, tip: int) -> Exception:
         """Return the error for a read that got no record, although the log should have one."""
         if offset < tip:
+            reason = self._error or self._log.reason or "Kafka's client has reported no error"
             return LogUnreachable(
                 f"topic '{self._name}' at {self._cluster.servers} has the records {offset} to "
-                f"{tip - 1}, but sent none within {FETCH_SECONDS:g} s"
+                f"{tip - 1}, but sent none within {FETCH_SECONDS:g} s ({reason}): run `trellis "
+                "cluster check`, and look at the log of the Kafka node that leads the partition"
             )
         now = time.monotonic()
         self._short_since = self._short_since or now

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from broker.replication.contract import LogUnreachable
+from broker.replication.contract import AppendRefused, LogUnreachable
 from broker.replication.engine import ReplicatedLog
 from broker.replication.owner import LogOwner
 from broker.replication.read_sizes import ReadSizes
@@ -131,7 +131,7 @@ class LogRetention:
         while not self._stopped.wait(LOOK_SECONDS):
             try:
                 self.look()
-            except LogUnreachable as error:
+            except (AppendRefused, LogUnreachable) as error:
                 if str(error) != self._unreachable:
                     self._unreachable = str(error)
                     logs.warning("cluster_not_trimmed", reason=self._unreachable)
@@ -141,7 +141,7 @@ class LogRetention:
     def look(self) -> None:
         """Append a mark if one is due, update the list of nodes, and trim the log. May block.
 
-        Raises LogUnreachable.
+        Raises LogUnreachable, or AppendRefused if the log refuses the mark.
         """
         if self._mark_is_due():
             self._append_mark()

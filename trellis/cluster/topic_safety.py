@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from broker.replication.contract import CHUNK_LEAST, CHUNK_SIZE
 from broker.replication.records import ReplicationError
 from trellis.cluster.client_options import MESSAGE_MAX, MESSAGE_OVERHEAD
 from trellis.cluster.topic import IN_SYNC, REPLICAS, TopicFacts
 from trellis.settings.cluster import ClusterSettings
 
-#: The smallest permitted value of max.message.bytes. With a smaller value, a batch of some MB would
-#: be divided into thousands of records.
-MESSAGE_LEAST: Final = (64 << 10) + MESSAGE_OVERHEAD
+#: The smallest permitted value of max.message.bytes.
+MESSAGE_LEAST: Final = CHUNK_LEAST + MESSAGE_OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,14 @@ class TopicFinding:
     text: str
     #: True if the log can lose confirmed messages because of the property.
     loses: bool = False
+    #: True if the log cannot work on the topic because of the property.
+    unusable: bool = False
     #: The setting of the topic that mends it, as NAME=VALUE; "" if no setting of the topic does.
     mend: str = ""
+
+    def is_refused(self, cluster: ClusterSettings) -> bool:
+        """True if the nodes of a cluster refuse a topic with this property."""
+        return self.unusable or self.loses and not cluster.unsafe
 
 
 def mending_command(cluster: ClusterSettings, finding: TopicFinding) -> str:
@@ -95,6 +101,12 @@ def refusal_of(
     return ""
 
 
+def chunk_size_of(settings: Mapping[str, str]) -> int:
+    """Return the largest payload of a chunk that a topic with these settings accepts, in bytes."""
+    accepted = int(settings.get("max.message.bytes", MESSAGE_MAX))
+    return max(1, min(CHUNK_SIZE, accepted - MESSAGE_OVERHEAD))
+
+
 def topic_findings(facts: TopicFacts, settings: Mapping[str, str]) -> list[TopicFinding]:
     """Return the findings about a topic with these facts and settings."""
     return [*_copy_findings(facts), *_setting_findings(settings, facts.replicas)]
@@ -151,6 +163,7 @@ def _setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[To
             f"cleanup.policy is {settings['cleanup.policy']}, must be delete: compaction removes "
             "batches of the log; set it to delete",
             loses=True,
+            unusable=True,
             mend="cleanup.policy=delete",
         )
     for name in ("retention.ms", "retention.bytes"):
@@ -171,7 +184,15 @@ def _setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[To
             mend="unclean.leader.election.enable=false",
         )
     accepted = int(settings.get("max.message.bytes", MESSAGE_MAX))
-    if accepted < MESSAGE_MAX:
+    if accepted < MESSAGE_LEAST:
+        yield TopicFinding(
+            "max.message.bytes",
+            f"max.message.bytes is {accepted}, must be at least {MESSAGE_LEAST}: a chunk of a "
+            f"batch does not fit; set it to {MESSAGE_MAX}",
+            unusable=True,
+            mend=f"max.message.bytes={MESSAGE_MAX}",
+        )
+    elif accepted < MESSAGE_MAX:
         yield TopicFinding(
             "max.message.bytes",
             f"max.message.bytes is {accepted}, below the {MESSAGE_MAX} of a whole chunk: large "

@@ -1,20 +1,24 @@
 """Checks the properties of the topic again and again while a node runs.
 
 An operator may change the settings of the topic at any time. A topic that can lose confirmed
-messages is refused as at the start of a node: the active node then appends no batch, so it confirms
-nothing, until the setting is mended. A standby goes on following.
+messages, or on which the log cannot work, is refused as at the start of a node: the active node
+then appends no batch, so it confirms nothing, until the setting is mended. A standby goes on
+following.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
+from broker.replication.contract import CHUNK_SIZE
 from trellis import logs
 from trellis.cluster.topic import KafkaTopic
 from trellis.cluster.topic_safety import (
     TopicFinding,
+    chunk_size_of,
     mending_command,
     refusal_of,
     topic_findings,
@@ -27,7 +31,7 @@ REFUSED_SECONDS: Final = 5.0
 
 
 class TopicWatch:
-    """The findings about the topic at the last check. One thread calls `look`."""
+    """The findings about the topic at the last check. Any thread may call."""
 
     def __init__(
         self,
@@ -35,6 +39,7 @@ class TopicWatch:
         cluster: ClusterSettings,
         findings: list[TopicFinding],
         clock: Callable[[], float] = time.monotonic,
+        chunk_size: int = CHUNK_SIZE,
     ) -> None:
         """Begin with the findings when the node connected, which are logged already."""
         self._topic = topic
@@ -42,22 +47,30 @@ class TopicWatch:
         self._findings = findings
         self._clock = clock
         self._checked = clock()
-        #: The reason why no batch may be appended to the topic; "" if batches may be appended. Any
-        #: thread may read it.
+        self._lock = threading.Lock()
+        #: The reason why no batch may be appended to the topic; "" if batches may be appended.
         self.refusal = ""
+        #: The largest payload of a chunk that the topic accepts, in bytes.
+        self.chunk_size = chunk_size
 
-    def look(self) -> None:
+    def look(self, now: bool = False) -> None:
         """Check the topic, if a check is due, and log each change of the findings.
 
-        Raises LogUnreachable: the result of the last check then stays in force.
+        With `now`, check at once. Raises LogUnreachable: the result of the last check then stays in
+        force.
         """
-        now = self._clock()
-        if now < self._checked + (REFUSED_SECONDS if self.refusal else CHECK_SECONDS):
-            return
-        self._checked = now
+        with self._lock:
+            time_now = self._clock()
+            seconds = REFUSED_SECONDS if self.refusal else CHECK_SECONDS
+            if now or time_now >= self._checked + seconds:
+                self._checked = time_now
+                self._check()
+
+    def _check(self) -> None:
         facts, settings = self._topic.facts(), self._topic.settings()
         findings = topic_findings(facts, settings)
         self.refusal = refusal_of(self._cluster, findings, settings)
+        self.chunk_size = chunk_size_of(settings)
         before, self._findings = self._findings, findings
         for finding in findings:
             if finding not in before:
@@ -74,7 +87,7 @@ def log_unsafe(cluster: ClusterSettings, finding: TopicFinding, refusal: str = "
     `refusal` is the reason why no batch may be appended to the topic; "" if batches may be.
     """
     topic, mend = cluster.log_topic, mending_command(cluster, finding)
-    if refusal and finding.loses:
+    if refusal and finding.is_refused(cluster):
         logs.error(
             "cluster_topic_refused",
             topic=topic,

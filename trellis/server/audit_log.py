@@ -6,15 +6,20 @@ The file is opened for each write, so a tool may rename it at any time (logrotat
 A line is written soon after the change, and the change does not wait for the line. If the file
 cannot be written, lines of up to WAITING_BYTES in total wait in memory for the next attempt.
 Further lines are lost; their number is counted.
+
+A write to a disk that hangs may never end. So the thread is a daemon thread, which does not keep
+the process alive, and the stop of the broker waits for the thread only for FINISH_SECONDS.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 import msgspec
@@ -50,13 +55,19 @@ class AuditLog:
         self._waiting: list[bytes] = []
         #: Size of the waiting lines, the lines that are being written included.
         self.waiting_bytes = 0
-        self._writing: asyncio.Future[None] | None = None
-        self._failing = False
-        self._thread = ThreadPoolExecutor(1, "audit")
+        #: The lines that the thread writes now; empty if it writes none.
+        self._writing: list[bytes] = []
+        #: Set while the thread writes nothing.
+        self._idle = asyncio.Event()
+        self._idle.set()
+        #: The data that the thread writes next; None ends the thread.
+        self._writes: SimpleQueue[bytes | None] = SimpleQueue()
+        #: The error of the last write; None after a success.
+        self._failure: Exception | None = None
         #: The timer of the next attempt after a failed write. `_finishing` is True once `finish` is
-        #: called: a failed write is then not repeated.
+        #: called: a failed write is then not repeated. `_finished` is True at the end of `finish`.
         self._retry: asyncio.TimerHandle | None = None
-        self._finishing = False
+        self._finishing = self._finished = False
         try:
             append(path, b"")
         except OSError as error:
@@ -64,6 +75,7 @@ class AuditLog:
                 f"log.audit: cannot write to {path}: {error.strerror}: create its directory, or "
                 "give the broker's user the right to write there"
             ) from None
+        threading.Thread(target=self._run, name="audit", daemon=True).start()
 
     def write(self, record: AuditRecord) -> None:
         """Add the present time to a record, and append the record to the audit file soon.
@@ -77,31 +89,40 @@ class AuditLog:
             return
         self._waiting.append(line)
         self.waiting_bytes += len(line)
-        if not self._failing:
+        if self._failure is None:
             self._start()
 
     def _start(self) -> None:
-        if self._writing is None and self._waiting:
-            lines, self._waiting = self._waiting, []
-            self._writing = self._loop.run_in_executor(
-                self._thread, append, self._path, b"".join(lines)
-            )
-            self._writing.add_done_callback(lambda done: self._written(lines, done))
+        if self._waiting and not self._writing and not self._finished:
+            self._writing, self._waiting = self._waiting, []
+            self._idle.clear()
+            self._writes.put(b"".join(self._writing))
 
-    def _written(self, lines: list[bytes], done: asyncio.Future[None]) -> None:
+    def _run(self) -> None:
+        """Write the data of `_writes` to the file, in a thread."""
+        while (data := self._writes.get()) is not None:
+            error: Exception | None = None
+            try:
+                append(self._path, data)
+            except Exception as failure:  # noqa: BLE001  every failure is passed to the loop
+                error = failure
+            with suppress(RuntimeError):  # The event loop is closed, because the broker stops.
+                self._loop.call_soon_threadsafe(self._written, error)
+
+    def _written(self, error: Exception | None) -> None:
         """Handle the end of a write: count the lines, or after a failure keep them for a retry."""
-        self._writing = None
-        error = None if done.cancelled() else done.exception()
+        lines, self._writing = self._writing, []
+        before, self._failure = self._failure, error
+        self._idle.set()
         if error is None:
             self.written += len(lines)
             self.waiting_bytes -= sum(len(line) for line in lines)
-            if self._failing:
+            if before is not None:
                 logs.warning("audit_recovered", file=self._path, lost=self.lost)
-            self._failing = False
             self._start()
             return
         self._waiting = lines + self._waiting
-        if not self._failing:
+        if before is None and not self._finishing:
             logs.error(
                 "audit_failed",
                 file=self._path,
@@ -109,41 +130,45 @@ class AuditLog:
                 note=f"up to {WAITING_BYTES >> 20} MiB of lines wait until the file can be "
                 "written; further lines are lost",
             )
-        self._failing = True
         if not self._finishing:
             self._retry = self._loop.call_later(RETRY_SECONDS, self._start)
 
     async def finish(self) -> None:
-        """Write all waiting lines, because the broker stops.
+        """Write all waiting lines, because the broker stops. Later lines are not written.
 
-        After a failed write, or a write that does not end within FINISH_SECONDS, the remaining
-        lines are lost. Python joins the thread of such a write when the process ends, unless the
-        process ends with os._exit, as after a handover of a cluster's log.
+        If a write fails, or does not end within FINISH_SECONDS, log that lines are lost.
         """
         self._finishing = True
         if self._retry is not None:
             self._retry.cancel()
-        end = self._loop.time() + FINISH_SECONDS
-        while self._writing is not None or self._waiting and not self._failing:
+        try:
+            async with asyncio.timeout(FINISH_SECONDS):
+                error = await self._write_rest()
+        except TimeoutError:
+            error = f"a write has not ended within {FINISH_SECONDS:g} s"
+        self._finished = True
+        self._writes.put(None)
+        if error:
+            self.lost += len(self._waiting)
+            logs.error(
+                "audit_failed",
+                file=self._path,
+                error=error,
+                lost=self.lost,
+                uncertain=len(self._writing),
+                note="the broker stops: lost lines are not in the file, and uncertain lines may be "
+                "missing there",
+            )
+            self._waiting.clear()
+
+    async def _write_rest(self) -> str:
+        """Write all waiting lines; return the error of the last write, or "" if none failed."""
+        while self._writing or self._waiting:
             self._start()
-            if self._writing is not None:
-                await asyncio.wait([self._writing], timeout=max(0.0, end - self._loop.time()))
-                # Let the event loop call `_written`, the callback of the future.
-                await asyncio.sleep(0)
-            if self._writing is not None and self._loop.time() >= end:
-                logs.error(
-                    "audit_failed",
-                    file=self._path,
-                    error=f"a write has not ended within {FINISH_SECONDS:g} s",
-                    note=f"{self.waiting_bytes} bytes of lines may be missing in the file, because "
-                    "the broker stops",
-                )
-                self.lost += len(self._waiting)
-                self._waiting.clear()
-                break
-        # Later lines start no write, because the thread ends.
-        self._failing = True
-        self._thread.shutdown(wait=False)
+            await self._idle.wait()
+            if self._failure is not None:
+                return str(self._failure)
+        return ""
 
 
 def append(path: Path, lines: bytes) -> None:

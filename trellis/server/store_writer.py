@@ -5,10 +5,10 @@
                +------ entries appended meanwhile: at once -------+
 
 Entries that no client waits for, such as settlements, are written up to LAZY_SECONDS later. A write
-that fails because the disk is full, or because the replicated log of a cluster could lose the
-batch, is retried every RETRY_SECONDS, and no message is confirmed until a retry succeeds. After any
-other failure the content of the disk is unknown: the writer calls `failed`, and the broker must
-stop.
+that fails because the disk is full, or because the replicated log of a cluster could lose the batch
+or refuses it, is retried every RETRY_SECONDS, and no message is confirmed until a retry succeeds.
+After any other failure the content of the disk is unknown: the writer calls `failed`, and the
+broker must stop.
 """
 
 from __future__ import annotations

@@ -85,6 +85,9 @@ class Control:
 class PausingLog:
     """A `ReplicatedLog` that can stop the process at the points claim, chunk and answer."""
 
+    #: The largest payload of a chunk, in bytes.
+    chunk_size = CHUNK
+
     def __init__(self, log: ReplicatedLog, control: Control) -> None:
         self._log = log
         self._control = control
@@ -168,16 +171,16 @@ def main(given: dict[str, Any]) -> int:
     control, settings = Control(Path(given["control"])), settings_of(given)
     name = settings.node.name
 
-    def open_log() -> tuple[ReplicatedLog, int]:
+    def open_log() -> ReplicatedLog:
         if "server" in given:
-            return PausingLog(SocketLog(given["server"], name), control), CHUNK
+            return PausingLog(SocketLog(given["server"], name), control)
         log = KafkaLog(settings.cluster, name)
         try:
             log.connect()
         except BaseException:
             log.close()
             raise
-        return PausingLog(log, control), CHUNK
+        return PausingLog(log, control)
 
     install(control)
     disk = HandledDisk()

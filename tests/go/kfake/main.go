@@ -28,6 +28,7 @@ const nodes = 3
 var errors = map[string]*kerr.Error{
 	"COORDINATOR_LOAD_IN_PROGRESS":     kerr.CoordinatorLoadInProgress,
 	"NOT_COORDINATOR":                  kerr.NotCoordinator,
+	"OFFSET_OUT_OF_RANGE":              kerr.OffsetOutOfRange,
 	"NOT_ENOUGH_REPLICAS":              kerr.NotEnoughReplicas,
 	"REQUEST_TIMED_OUT":                kerr.RequestTimedOut,
 	"TOPIC_AUTHORIZATION_FAILED":       kerr.TopicAuthorizationFailed,

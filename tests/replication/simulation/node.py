@@ -180,7 +180,7 @@ class Node(Computer):
             yield from self.before_step(owner)
             if self.world.now > marked + MARK_SECONDS:
                 marked = self.world.now
-                yield from owner.mark()
+                yield from self.mark(owner)
                 with suppress(ReplicaFull):
                     yield Apply(None, owner.judge.state)
                 self.trim(owner)
@@ -196,7 +196,7 @@ class Node(Computer):
                     [what for kind, _, _, what in entries if kind == "settle"], self
                 )
             elif owner.beat_is_due():
-                yield from owner.beat()
+                yield from self.beat(owner)
             elif self.successor and not self.outbox:
                 yield from self.hand_over(owner)
             else:
@@ -220,6 +220,14 @@ class Node(Computer):
     def before_step(self, owner: LogOwner) -> Steps[None]:
         """Do nothing. Subclasses write further records here, between two batches."""
         yield from ()
+
+    def mark(self, owner: LogOwner) -> Steps[None]:
+        """Append a mark. Subclasses handle a log that refuses records."""
+        yield from owner.mark()
+
+    def beat(self, owner: LogOwner) -> Steps[None]:
+        """Append a beat. Subclasses handle a log that refuses records."""
+        yield from owner.beat()
 
     def hand_over(self, owner: LogOwner) -> Steps[None]:
         """Hand the log over to the successor, and end this process. Raises Fenced."""
@@ -251,7 +259,7 @@ class Node(Computer):
                 if self.world.now > since + self.world.timing.silence:
                     yield from self.hand_over_unwritten(owner)
                 if owner.beat_is_due():
-                    yield from owner.beat()
+                    yield from self.beat(owner)
                 yield Sleep(0.1)
 
     def trim(self, owner: LogOwner) -> None:
