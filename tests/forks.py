@@ -43,7 +43,7 @@ from tests.password_hashes import CHEAP, COST
 from trellis import child_process
 from trellis.auth.passwords import HASHER
 from trellis.http.gateway_process import PROGRAM
-from trellis.testing.parent_process import end_with_parent
+from trellis.parent_process import end_with_parent
 
 ROOT: Final = Path(__file__).parent.parent
 #: Modules that the child loads, with all modules of these packages.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.foreign import require
+from trellis.parent_process import end_with_parent
 
 #: Seconds within which HAProxy must listen.
 PATIENCE: Final = 30.0
@@ -23,7 +24,9 @@ class HaproxyProcess:
         # Without -n, HAProxy needs the file descriptors of its maxconn.
         command = [require("haproxy"), "-f", str(path), "-db", "-n", "100"]
         with (directory / "haproxy.log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command, preexec_fn=end_with_parent, stdout=log, stderr=log
+            )
 
     def wait_for_port(self, port: int, host: str = "127.0.0.1") -> None:
         """Wait until HAProxy accepts connections on a port of this address."""

@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from trellis.testing.parent_process import end_with_parent
+from trellis.parent_process import end_with_parent
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tests import foreign
+from trellis.parent_process import end_with_parent
 
 #: The directory into which `make` unpacks Debian's packages of RabbitMQ and Erlang, if RabbitMQ is
 #: not installed.
@@ -42,7 +43,8 @@ class RabbitMq:
         self._write_files(plugins)
         self._environment = os.environ | self._variables(names, distribution)
         self._epmd = subprocess.Popen(
-            [f"{self._erlang}/epmd", "-port", str(names), "-address", "127.0.0.1"]
+            [f"{self._erlang}/epmd", "-port", str(names), "-address", "127.0.0.1"],
+            preexec_fn=end_with_parent,
         )
         self.start()
 
@@ -99,6 +101,8 @@ class RabbitMq:
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODENAME": f"trellis-test-{self.port}@localhost",
             "RABBITMQ_DIST_PORT": str(distribution),
+            # The script is replaced by Erlang, so that end_with_parent holds for Erlang, too.
+            "RUNNING_UNDER_SYSTEMD": "true",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                 "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none "
                 "-kernel inet_dist_use_interface {127,0,0,1}"
@@ -110,6 +114,7 @@ class RabbitMq:
         with (self._directory / "output").open("ab") as output:
             self._server = subprocess.Popen(
                 [f"{self._scripts}/rabbitmq-server"],
+                preexec_fn=end_with_parent,
                 env=self._environment,
                 cwd=self._directory,
                 stdout=output,

@@ -18,6 +18,7 @@ import pytest
 from argon2 import PasswordHasher
 
 import trellis
+from tests.addresses import free_port
 from trellis import cli
 from trellis.auth.passwords import verify
 from trellis.cli import COMMANDS, main
@@ -148,11 +149,14 @@ def test_help_exits_with_0_and_has_no_colour(
     ("command", "used"),
     [
         ("health", ["--metrics-enabled", "--metrics-host", "--metrics-port"]),
-        ("list", ["--http-enabled", "--http-host", "--http-port"]),
-        ("users add", ["--http-enabled", "--http-host", "--http-port"]),
+        ("list", ["--http-enabled", "--http-host", "--http-port", "--http-tls"]),
+        ("users add", ["--http-enabled", "--http-host", "--http-port", "--http-tls"]),
         (
             "replay",
-            ["--amqp-host", "--amqp-port", "--http-enabled", "--http-host", "--http-port"],
+            [
+                *("--amqp-host", "--amqp-port"),
+                *("--http-enabled", "--http-host", "--http-port", "--http-tls"),
+            ],
         ),
     ],
 )
@@ -171,8 +175,8 @@ def test_help_of_a_client_shows_only_the_settings_that_it_uses(
     [
         ("health --http-port 15672", "--metrics-enabled, --metrics-host, --metrics-port"),
         ("health --amqp-port=5672", "--metrics-enabled, --metrics-host, --metrics-port"),
-        ("list queues --metrics-port 1", "--http-enabled, --http-host, --http-port"),
-        ("queues delete q --data-dir x", "--http-enabled, --http-host, --http-port"),
+        ("list queues --metrics-port 1", "--http-enabled, --http-host, --http-port, --http-tls"),
+        ("queues delete q --data-dir x", "--http-enabled, --http-host, --http-port, --http-tls"),
     ],
 )
 def test_the_flag_of_a_setting_that_a_client_does_not_use_is_refused(
@@ -218,6 +222,11 @@ def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str], command: st
         ("list queues --columms a", "unknown argument --columms; the nearest flag is --columns"),
         ("bindings declare a b --key c", "unknown argument --key; give KEY without a flag"),
         ("move a b", "unknown argument b; the target is --to QUEUE or --exchange NAME"),
+        (
+            "permissions set ann / .* .* .*",
+            "unknown argument .*; to name a virtual host, use --vhost NAME (see `trellis perm",
+        ),
+        ("permissions clear ann /", "unknown argument /; to name a virtual host, use --vhost NAME"),
     ],
 )
 def test_error_in_arguments_is_one_line(
@@ -251,7 +260,21 @@ def test_a_definition_of_a_policy_that_is_no_object_names_policy_fault_and_examp
 
 def test_an_empty_argument_too_many_is_shown_in_quotes(capsys: pytest.CaptureFixture[str]) -> None:
     error = error_of(capsys, "permissions", "clear", "ann", "")
-    assert error.startswith('unknown argument "" (see `trellis permissions clear')
+    assert error.startswith('unknown argument ""; to name a virtual host, use --vhost NAME (see ')
+
+
+def test_rules_that_only_a_broker_must_obey_are_not_checked_by_a_client(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = str(free_port())
+    # Two listeners of a broker cannot have the same port, and a listener with TLS needs a file.
+    monkeypatch.setenv("TRELLIS_AMQP_PORT", port)
+    flags = ("--http-tls", "true", "--http-port", port)
+    error = error_of(capsys, "list", "queues", *flags, code=1)
+    assert error.startswith(f"no answer from https://127.0.0.1:{port} (Connection refused)")
+    assert "both have port" in error_of(capsys, "check-config", "--http-port", port)
+    error = error_of(capsys, "check-config", "--http-tls", "true", "--amqp-port", "1")
+    assert error.startswith("--http-tls: http.tls: http.tls needs a certificate")
 
 
 # --- config, check-config, serve ---

@@ -13,6 +13,7 @@ from broker.errors import (
     AccessRefused,
     BrokerError,
     InvalidArgument,
+    LimitExceeded,
     NotAllowed,
     NotFound,
     PreconditionFailed,
@@ -46,6 +47,7 @@ _CODES: Final[dict[type[BrokerError], int]] = {
     ResourceLocked: 405,
     PreconditionFailed: 406,
     InvalidArgument: 406,
+    LimitExceeded: 406,
     NotAllowed: 530,
 }
 

@@ -68,6 +68,16 @@ class AmqpPair(Generic[R]):
         """The URI of the remote broker, without a virtual host."""
         return self.remote.amqp_url.removesuffix("/%2F")
 
+    @property
+    def outward(self) -> dict[str, Any]:
+        """Keywords of `put` and `shovel` for a shovel from the local to the remote broker."""
+        return {"src_uri": "amqp://", "dest_uri": self.remote_uri}
+
+    @property
+    def inward(self) -> dict[str, Any]:
+        """Keywords of `put` and `shovel` for a shovel from the remote to the local broker."""
+        return {"src_uri": self.remote_uri, "dest_uri": "amqp://"}
+
     def put(self, name: str, component: str = "shovel", **value: Any) -> None:
         """Set a parameter at the local broker. The keywords are the keys of its value (`_` for
         `-`).

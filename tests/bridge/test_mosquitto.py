@@ -13,6 +13,7 @@ import pytest
 from tests import foreign
 from tests.addresses import free_port
 from tests.bridge.running import PATIENCE, BridgingBroker, Received, Recorder, bridge
+from trellis.parent_process import end_with_parent
 
 pytestmark = pytest.mark.long
 MOSQUITTO = foreign.require("mosquitto-broker")
@@ -32,7 +33,9 @@ class Mosquitto:
 
     def start(self) -> None:
         log = (self._folder / "log").open("ab")
-        self._process = subprocess.Popen([MOSQUITTO, "-c", str(self._conf)], stdout=log, stderr=log)
+        self._process = subprocess.Popen(
+            [MOSQUITTO, "-c", str(self._conf)], preexec_fn=end_with_parent, stdout=log, stderr=log
+        )
         log.close()
 
     def stop(self) -> None:

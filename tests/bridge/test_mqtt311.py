@@ -23,6 +23,7 @@ from tests.bridge.running import (
     bridge,
 )
 from tests.broker import ROOT, environment
+from trellis.parent_process import end_with_parent
 
 TOPICS = ('s/# out 1 "" plant/', 'c/# in 2 "" plant/', "both/# both 1")
 
@@ -246,6 +247,7 @@ class Amqtt:
     def __init__(self, port: int) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.bridge.amqtt_server", str(port)],
+            preexec_fn=end_with_parent,
             cwd=ROOT,
             env=environment(),
             stdout=subprocess.PIPE,

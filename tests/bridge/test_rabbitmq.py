@@ -121,12 +121,7 @@ def test_a_user_id_that_rabbitmq_refuses_is_removed(pair: RabbitPair) -> None:
     for number in range(3):
         ann.basic_publish("", "signed", b"%d" % number, signed)
     pair.put(
-        "signed",
-        src_uri="amqp://",
-        src_queue="signed",
-        dest_uri=pair.remote_uri,
-        dest_queue="signed.to",
-        reconnect_delay=0.2,
+        "signed", src_queue="signed", dest_queue="signed.to", reconnect_delay=0.2, **pair.outward
     )
     got = take(pair.far, "signed.to", 3)
     assert [body for _, body, _ in got] == [b"0", b"1", b"2"]
@@ -143,14 +138,7 @@ def test_messages_wait_while_the_queue_at_rabbitmq_is_full(pair: RabbitPair) -> 
     pair.far.queue_declare("full.to", durable=True, arguments=limit)
     for number in range(20):
         pair.near.basic_publish("", "full", b"%d" % number)
-    pair.shovel(
-        "full",
-        src_uri="amqp://",
-        src_queue="full",
-        dest_uri=pair.remote_uri,
-        dest_queue="full.to",
-        reconnect_delay=0.2,
-    )
+    pair.shovel("full", src_queue="full", dest_queue="full.to", reconnect_delay=0.2, **pair.outward)
     row = pair.local.wait("full", lambda row: row["reconnects"] > 1)
     assert row["refused"] == 0
     wanted = {b"%d" % number for number in range(20)}
@@ -166,12 +154,7 @@ def test_a_shovel_waits_while_rabbitmq_blocks_its_publishers(pair: RabbitPair) -
     """Check that a shovel waits while RabbitMQ has a memory alarm, and goes on afterwards."""
     pair.near.queue_declare("alarm", durable=True)
     pair.shovel(
-        "alarm",
-        src_uri="amqp://",
-        src_queue="alarm",
-        dest_uri=pair.remote_uri,
-        dest_queue="alarm.to",
-        src_prefetch_count=20,
+        "alarm", src_queue="alarm", dest_queue="alarm.to", src_prefetch_count=20, **pair.outward
     )
     pair.remote.control("set_vm_memory_high_watermark", "absolute", "1")
     try:
@@ -187,7 +170,7 @@ def test_a_shovel_waits_while_rabbitmq_blocks_its_publishers(pair: RabbitPair) -
 
 
 def test_a_deleted_queue_of_rabbitmq_is_declared_again(pair: RabbitPair) -> None:
-    common = {"src_uri": pair.remote_uri, "dest_uri": "amqp://", "reconnect_delay": 0.2}
+    common = {"reconnect_delay": 0.2, **pair.inward}
     pair.shovel("again", src_queue="gone", dest_queue="again.to", **common)
     pair.far.queue_delete("gone")
     pair.local.wait("again", lambda row: row["reconnects"] == 1 and row["state"] == "up")

@@ -90,22 +90,30 @@ def wait_arrived(url: str, least: int) -> None:
     client.connection.close()
 
 
-@pytest.mark.parametrize("victim", ["rabbitmq", "trellis"])
-@pytest.mark.parametrize("source", ["trellis", "rabbitmq"])
-def test_a_shovel_loses_no_confirmed_message(
-    brokers: KilledBrokers, source: str, victim: str
-) -> None:
-    uris = {"trellis": "amqp://", "rabbitmq": brokers.rabbitmq.amqp_url}
-    target = "trellis" if source == "rabbitmq" else "rabbitmq"
-    value = {
+def shovel_between(uris: dict[str, str], source: str, reconnect_delay: float) -> dict[str, Any]:
+    """Return the value of a shovel from the queue `from` of a broker to `to` of the other one.
+
+    `uris` has the URIs of both brokers by name; `source` is the name of the first.
+    """
+    [target] = uris.keys() - {source}
+    return {
         "src-uri": uris[source],
         "src-queue": "from",
         "src-prefetch-count": PREFETCH,
         "dest-uri": uris[target],
         "dest-queue": "to",
         "ack-mode": "on-confirm",
-        "reconnect-delay": 0.2,
+        "reconnect-delay": reconnect_delay,
     }
+
+
+@pytest.mark.parametrize("victim", ["rabbitmq", "trellis"])
+@pytest.mark.parametrize("source", ["trellis", "rabbitmq"])
+def test_a_shovel_loses_no_confirmed_message(
+    brokers: KilledBrokers, source: str, victim: str
+) -> None:
+    uris = {"trellis": "amqp://", "rabbitmq": brokers.rabbitmq.amqp_url}
+    value = shovel_between(uris, source, reconnect_delay=0.2)
     brokers.trellis.request("PUT", "parameters/shovel/%2F/s", {"value": value})
     duplicates = run_and_kill(brokers, source, victim)
     assert duplicates <= ROUNDS * PREFETCH
@@ -145,16 +153,7 @@ def test_rabbitmqs_own_shovel_loses_no_message_when_trellis_is_killed(
     brokers: KilledBrokers, source: str
 ) -> None:
     uris = {name: brokers.url(name) for name in ("trellis", "rabbitmq")}
-    target = "trellis" if source == "rabbitmq" else "rabbitmq"
-    value: dict[str, Any] = {
-        "src-uri": uris[source],
-        "src-queue": "from",
-        "src-prefetch-count": PREFETCH,
-        "dest-uri": uris[target],
-        "dest-queue": "to",
-        "ack-mode": "on-confirm",
-        "reconnect-delay": 1,
-    }
+    value = shovel_between(uris, source, reconnect_delay=1)
     brokers.rabbitmq.request("PUT", "parameters/shovel/%2F/s", {"value": value})
     duplicates = run_and_kill(brokers, source, "trellis")
     assert duplicates <= ROUNDS * PREFETCH

@@ -32,9 +32,7 @@ def test_from_a_queue_to_a_queue(pair: TrellisPair) -> None:
     for number in range(200):
         pair.near.basic_publish("", "a", b"%d" % number, sent)
     pair.near.basic_publish("", "a", b"x" * 300_000)
-    pair.shovel(
-        "qq", src_uri="amqp://", src_queue="a", dest_uri=pair.remote_uri, dest_queue="qq.to"
-    )
+    pair.shovel("qq", src_queue="a", dest_queue="qq.to", **pair.outward)
     got = take(pair.far, "qq.to", 201)
     assert [body for _, body, _ in got[:200]] == [b"%d" % number for number in range(200)]
     assert got[200][1] == b"x" * 300_000
@@ -49,12 +47,7 @@ def test_from_a_queue_to_a_queue(pair: TrellisPair) -> None:
 def test_from_an_exchange_to_a_queue(pair: TrellisPair) -> None:
     pair.near.queue_declare("eq.to", durable=True)
     pair.shovel(
-        "eq",
-        src_uri=pair.remote_uri,
-        src_exchange="amq.topic",
-        src_exchange_key="x.#",
-        dest_uri="amqp://",
-        dest_queue="eq.to",
+        "eq", src_exchange="amq.topic", src_exchange_key="x.#", dest_queue="eq.to", **pair.inward
     )
     pair.far.basic_publish("amq.topic", "y.1", b"other")
     pair.far.basic_publish("amq.topic", "x.1", b"copied")
@@ -98,13 +91,13 @@ def test_a_shovel_without_a_destination_keeps_exchange_and_key(pair: TrellisPair
     pair.far.queue_declare("same.to")
     pair.far.queue_bind("same.to", "amq.fanout")
     pair.near.basic_publish("amq.fanout", "the.key", b"1")
-    pair.shovel("same", src_uri="amqp://", src_queue="c", dest_uri=pair.remote_uri)
+    pair.shovel("same", src_queue="c", **pair.outward)
     assert [got[:2] for got in take(pair.far, "same.to", 1)] == [("the.key", b"1")]
 
 
 def test_a_deleted_shovel_stops_and_a_changed_one_starts_again(pair: TrellisPair) -> None:
     pair.near.queue_declare("d", durable=True)
-    common = {"src_uri": "amqp://", "src_queue": "d", "dest_uri": pair.remote_uri}
+    common = {"src_queue": "d", **pair.outward}
     pair.shovel("change", dest_queue="change.1", **common)
     pair.near.basic_publish("", "d", b"1")
     assert take(pair.far, "change.1", 1)[0][1] == b"1"
@@ -135,14 +128,7 @@ def test_a_destination_that_refuses_messages_gets_them_later(pair: TrellisPair) 
     pair.near.queue_declare("f")
     for number in range(3):
         pair.near.basic_publish("", "f", b"%d" % number)
-    pair.put(
-        "full",
-        src_uri="amqp://",
-        src_queue="f",
-        dest_uri=pair.remote_uri,
-        dest_queue="full.to",
-        reconnect_delay=0.2,
-    )
+    pair.put("full", src_queue="f", dest_queue="full.to", reconnect_delay=0.2, **pair.outward)
     row = pair.local.wait("full", lambda row: "basic.nack" in row["error"])
     assert row["refused"] == 0
     assert sorted(got[1] for got in take(pair.far, "full.to", 3)) == [b"0", b"1", b"2"]
@@ -152,14 +138,7 @@ def test_a_rate_limits_the_messages_of_a_second(pair: TrellisPair) -> None:
     pair.near.queue_declare("r")
     for _ in range(100):
         pair.near.basic_publish("", "r", b"r")
-    pair.shovel(
-        "rate",
-        src_uri="amqp://",
-        src_queue="r",
-        dest_uri=pair.remote_uri,
-        dest_queue="rate.to",
-        rate=20,
-    )
+    pair.shovel("rate", src_queue="r", dest_queue="rate.to", rate=20, **pair.outward)
     row = pair.local.wait("rate", lambda row: row["sent"] > 0)
     assert row["in_flight"] > 0, "most messages wait for their turn"
     pair.local.request("DELETE", "parameters/shovel/%2F/rate")

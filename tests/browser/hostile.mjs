@@ -2,12 +2,12 @@
 //
 // SITE and API are ports of this machine. The name evil.example means this machine, as after DNS rebinding. The program prints the
 // outcome of each attack as one line of JSON: a status, or the name of the error that the page sees.
-import chromium from '@sparticuz/chromium';
 import { chromium as playwright } from 'playwright-core';
+import { executablePath } from './chromium.mjs';
 
 const [site, api] = process.argv.slice(2);
 const browser = await playwright.launch({
-  executablePath: await chromium.executablePath(),
+  executablePath: await executablePath(),
   // The default arguments of the package are not used, because they turn off the same-origin policy.
   args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--host-resolver-rules=MAP evil.example 127.0.0.1'],
   headless: true,

@@ -7,9 +7,10 @@ import { readFile } from 'node:fs/promises';
 import readline from 'node:readline';
 import chromium from '@sparticuz/chromium';
 import { chromium as playwright } from 'playwright-core';
+import { executablePath } from './chromium.mjs';
 
 const [url, screenshot, rows] = process.argv.slice(2);
-const browser = await playwright.launch({ executablePath: await chromium.executablePath(), args: chromium.args, headless: true });
+const browser = await playwright.launch({ executablePath: await executablePath(), args: chromium.args, headless: true });
 const page = await browser.newPage({ viewport: { width: 1000, height: 520 } });
 const complaints = [];
 page.on('pageerror', (error) => complaints.push(error.message));

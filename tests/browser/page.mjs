@@ -15,10 +15,10 @@ import readline from 'node:readline';
 import { createRequire } from 'node:module';
 import chromium from '@sparticuz/chromium';
 import { chromium as playwright } from 'playwright-core';
+import { executablePath } from './chromium.mjs';
 
 const [url, pictures] = process.argv.slice(2);
 const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
-const executablePath = await chromium.executablePath();
 let browser = null, page = null, width = 0, complaints = [], elsewhere = [];
 
 const actions = {
@@ -26,7 +26,7 @@ const actions = {
     await browser?.close();
     width = given.width;
     // The policy of the page forbids foreign scripts, so axe is injected past it.
-    browser = await playwright.launch({ executablePath, args: chromium.args, headless: true });
+    browser = await playwright.launch({ executablePath: await executablePath(), args: chromium.args, headless: true });
     const context = await browser.newContext({ viewport: { width, height: 800 }, colorScheme: given.scheme ?? 'light', bypassCSP: true });
     page = await context.newPage();
     complaints = []; elsewhere = [];

@@ -5,12 +5,12 @@
 import { pathToFileURL } from 'node:url';
 import chromium from '@sparticuz/chromium';
 import { chromium as playwright } from 'playwright-core';
+import { executablePath } from './chromium.mjs';
 
 const [file, picture, ...widths] = process.argv.slice(2);
-const executablePath = await chromium.executablePath();
 for (const width of widths.map(Number)) {
   // This browser is one process, which ends with its first page.
-  const browser = await playwright.launch({ executablePath, args: chromium.args, headless: true });
+  const browser = await playwright.launch({ executablePath: await executablePath(), args: chromium.args, headless: true });
   const page = await browser.newPage({ viewport: { width, height: 800 } });
   const complaints = [], requests = [];
   page.on('pageerror', (error) => complaints.push(error.message));

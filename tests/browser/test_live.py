@@ -66,12 +66,9 @@ class Page:
 @contextmanager
 def opened(url: str, screenshot: Path, rows: int) -> Iterator[Page]:
     require("browser")
-    # The browser is unpacked into TMPDIR; in node_modules it stays for the next run.
-    environment = os.environ | {"TMPDIR": str(HERE / "node_modules")}
     with subprocess.Popen(
         ["node", "open.mjs", url, str(screenshot), str(rows)],
         cwd=HERE,
-        env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import socket
 import subprocess
 import urllib.request
@@ -120,7 +119,6 @@ def browser_at(url: str, pictures: Path) -> Iterator[Page]:
     with subprocess.Popen(
         ["node", "page.mjs", url, str(pictures)],
         cwd=HERE,
-        env=os.environ | {"TMPDIR": str(HERE / "node_modules")},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

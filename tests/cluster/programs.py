@@ -24,6 +24,7 @@ from tests.interop.test_toolchains import BUILT, build
 from trellis.demo.download import fetch_kafka
 from trellis.demo.errors import DemoError
 from trellis.demo.kafka_node import KafkaProgram, free_ports, write_settings
+from trellis.parent_process import end_with_parent
 
 HERE: Final = Path(__file__).parent
 #: Seconds that the start and the stop of a Kafka node may take.
@@ -43,6 +44,7 @@ class Kfake:
         """
         self._process = subprocess.Popen(
             [_kfake(), f"host={own_address()}", *settings],
+            preexec_fn=end_with_parent,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -95,7 +97,10 @@ class KafkaNodes:
             raise
 
     def start(self, node: int) -> None:
-        """Start a node with the data of its last run."""
+        """Start a node with the data of its last run.
+
+        Call it in the main thread: the node ends with the thread that starts it.
+        """
         self._processes[node] = self._program.start(self._directory / f"node-{node}")
 
     def kill(self, node: int) -> None:

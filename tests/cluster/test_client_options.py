@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 
 import pytest
+from confluent_kafka import KafkaError
 
+from trellis.cluster.client_errors import unreachable
 from trellis.cluster.client_options import (
     LINES_MAX,
+    REASON_SECONDS,
     REPEAT_SECONDS,
     ClientLog,
     consumer_options,
@@ -55,6 +58,23 @@ def test_repeated_log_lines_of_the_client_are_counted(caplog: pytest.LogCaptureF
         "kafka client client=read text=another",
         'kafka client client=read text="FAIL [c#1] refused (after 7ms)" repeated=49',
     ]
+
+
+def test_the_reason_in_an_old_line_does_not_explain_a_later_failure() -> None:
+    now = [0.0]
+    log = ClientLog("admin", lambda: now[0])
+    assert log.reason == ""
+    cluster = ClusterSettings(servers="a:1", name="c")
+    error = KafkaError(KafkaError._ALL_BROKERS_DOWN)
+    log.log(logging.ERROR, "%s [%s]: %s", "FAIL", "thrd:a:1/1", "a:1/1: Connection refused")
+    failure = unreachable("read topic", cluster, error, log.reason)
+    assert failure.__notes__ == ["a:1/1: Connection refused"]
+    now[0] = REASON_SECONDS
+    assert log.reason == ""
+    failure = unreachable("read topic", cluster, error, log.reason)
+    assert not hasattr(failure, "__notes__")
+    log.log(logging.ERROR, "%s [%s]: %s", "FAIL", "thrd:a:1/1", "a:1/1: timed out")
+    assert log.reason == "a:1/1: timed out"
 
 
 def test_number_of_remembered_log_lines_is_bounded(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,11 +24,13 @@ from tests.cluster.nodes import PATIENCE
 from tests.cluster.programs import Kfake
 from tests.foreign import require
 from tests.interop.test_toolchains import BUILT
+from tests.test_parent_process import descendants, expect_end
 from trellis.demo.download import cache_directory, fetch_kafka, file_list, total_size
 from trellis.demo.errors import DemoError
 from trellis.demo.failover import DemoPlan
 from trellis.demo.java import find_java
 from trellis.demo.traffic import QUEUE
+from trellis.parent_process import end_with_parent
 
 DEMO = [sys.executable, "-m", "trellis", "cluster", "demo"]
 
@@ -94,6 +96,28 @@ def test_demo_that_is_ended_leaves_nothing(kfake: Kfake, tmp_path: Path) -> None
     assert len(addresses) == 2
     assert list(tmp_path.iterdir()) == []
     assert topics(kfake) == set()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends such programs")
+def test_nodes_end_with_a_demo_that_is_killed(tmp_path: Path) -> None:
+    kafka = Kfake()  # The topic of the demo stays there.
+    with subprocess.Popen(
+        [*DEMO, "--servers", kafka.servers, "--seconds", "600"],
+        preexec_fn=end_with_parent,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment() | {"TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("a publisher"):
+                break
+        programs = list(map(os.pidfd_open, descendants(process.pid)))
+        process.kill()
+    kafka.close()
+    assert len(programs) >= 2
+    expect_end(programs)
 
 
 @pytest.mark.long

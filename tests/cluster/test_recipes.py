@@ -29,6 +29,7 @@ from tests.cluster.programs import Kfake
 from tests.foreign import require
 from tests.interop.test_toolchains import BUILT, build
 from trellis.demo.kafka_node import free_ports
+from trellis.parent_process import end_with_parent
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "failover"
 #: The programs in examples/failover, each with the listener that it uses. A name without a suffix
@@ -62,6 +63,7 @@ class Recipe:
     def __init__(self, *command: str) -> None:
         self._process = subprocess.Popen(
             command,
+            preexec_fn=end_with_parent,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -199,7 +201,7 @@ def bridge(nodes: tuple[NodeProcess, NodeProcess], tmp_path: Path) -> Iterator[i
     (tmp_path / "bridge.conf").write_text(text)
     with (tmp_path / "bridge.log").open("wb") as log:
         command = [program, "-c", str(tmp_path / "bridge.conf")]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = subprocess.Popen(command, preexec_fn=end_with_parent, stdout=log, stderr=log)
     yield port
     process.kill()
     process.wait(PATIENCE)

@@ -17,6 +17,7 @@ from paho.mqtt.properties import Properties
 
 from tests.broker import BrokerProcess
 from tests.foreign import require
+from trellis.parent_process import end_with_parent
 
 PROGRAM: Final = Path(__file__).parent / "node_modules" / "node-red" / "red.js"
 PATIENCE: Final = 90
@@ -112,7 +113,11 @@ def node_red(
     (tmp_path / "flows.json").write_text(json.dumps(flow(unique, version, *broker.mqtt)))
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
-            [node, str(PROGRAM), "--userDir", str(tmp_path)], stdout=log, stderr=log, cwd=tmp_path
+            [node, str(PROGRAM), "--userDir", str(tmp_path)],
+            preexec_fn=end_with_parent,
+            stdout=log,
+            stderr=log,
+            cwd=tmp_path,
         )
     yield process
     process.terminate()

@@ -18,6 +18,7 @@ import pytest
 from tests.broker import BrokerProcess
 from tests.foreign import require
 from tests.interop.test_toolchains import BUILT, build
+from trellis.parent_process import end_with_parent
 
 HERE: Final = Path(__file__).parents[1] / "go" / "telegraf"
 PLUGINS: Final = (
@@ -75,7 +76,9 @@ def telegraf(broker: BrokerProcess, unique: str, tmp_path: Path) -> Iterator[Non
     mqtt = "{}:{}".format(*broker.mqtt)
     file.write_text(CONFIG.format(name=unique, mqtt=mqtt, amqp=broker.amqp_url))
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen([program, "--config", file], stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [program, "--config", file], preexec_fn=end_with_parent, stdout=log, stderr=log
+        )
     try:
         yield
     finally:

@@ -27,6 +27,7 @@ from tests.broker import ROOT, BrokerProcess, environment
 from tests.cluster.programs import KafkaNodes
 from tests.connectors.conftest import SECRET
 from tests.connectors.test_kafka import PARTITIONS, created
+from trellis.parent_process import end_with_parent
 
 #: Largest duration of one test in seconds.
 PATIENCE: Final = 300
@@ -49,6 +50,7 @@ class Target:
                 *(sys.executable, "-m", "tests.connectors.target"),
                 *(str(self.port), str(self.record), SECRET),
             ],
+            preexec_fn=end_with_parent,
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,

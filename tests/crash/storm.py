@@ -26,6 +26,7 @@ from tests.crash.streams import Following, Numbering, Recorded, Row, read_stream
 from tests.crash.wire import PATIENCE, Amqp, Delivered, Mqtt, listing, read_publish, until
 from tests.crash.workers import Acking, Rejecting, Transacting
 from tests.streams.test_inspect import look
+from trellis.parent_process import end_with_parent
 
 #: Flags of the broker: segments are small and queues mostly on disk, so that the broker is doing
 #: work of every kind at any moment.
@@ -86,6 +87,12 @@ KEYS: Final = (
 )
 
 
+def _limit_descriptors() -> None:
+    """Prepare the process of a broker with shortages."""
+    end_with_parent()
+    setrlimit(RLIMIT_NOFILE, (DESCRIPTORS,) * 2)
+
+
 class Broker:
     """A broker process that the test will kill."""
 
@@ -113,9 +120,7 @@ class Broker:
                     stdout=asyncio.subprocess.PIPE,
                     stderr=stderr,
                     env=environment(),
-                    preexec_fn=(lambda: setrlimit(RLIMIT_NOFILE, (DESCRIPTORS,) * 2))
-                    if scarce
-                    else None,
+                    preexec_fn=_limit_descriptors if scarce else end_with_parent,
                 ),
                 log,
                 SHORTAGES if scarce else (),

@@ -28,6 +28,7 @@ from tests.crash.wire import (
     until,
 )
 from tests.top.test_start import as_anybody
+from trellis.parent_process import end_with_parent
 
 
 def refused(directory: Path) -> str:
@@ -262,6 +263,7 @@ def test_a_disk_that_breaks_ends_the_broker_with_one_line_and_nothing_is_confirm
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
+        preexec_fn=end_with_parent,
     )
     _breaks(process, (tmp_path / "data.breaks").touch, "Input/output error", 60, directory)
 

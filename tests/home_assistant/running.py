@@ -16,6 +16,7 @@ from queue import Queue
 from typing import Any, Final
 
 from tests.broker import ROOT, environment
+from trellis.parent_process import end_with_parent
 
 APP: Final = ROOT / "packaging" / "home-assistant" / "trellis"
 TOKEN: Final = "token-of-the-app"
@@ -100,6 +101,7 @@ class App:
         path = os.pathsep.join((str(APP), str(ROOT), sysconfig.get_path("purelib")))
         self.process = subprocess.Popen(
             [python, "-m", "addon", "--supervisor", url, *folders, *more],
+            preexec_fn=end_with_parent,
             env=environment()
             | ports
             | hosts

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.broker import BrokerProcess
+from trellis.parent_process import end_with_parent
 
 #: Seconds that one step of a test may take.
 PATIENCE = 30.0
@@ -52,6 +53,7 @@ class Worker:
                 "--hostname",
                 self.name,
             ],
+            preexec_fn=end_with_parent,
             env=os.environ | environment,
             stdout=self._log,
             stderr=subprocess.STDOUT,

@@ -14,6 +14,7 @@ import pika
 import pytest
 
 from tests.broker import BrokerProcess
+from trellis.parent_process import end_with_parent
 
 #: Queues that the worker consumes.
 QUEUES = ("one", "two", "three")
@@ -81,6 +82,7 @@ def test_worker_on_several_queues_prefetches_its_configured_number(
                 "--loglevel",
                 "INFO",
             ],
+            preexec_fn=end_with_parent,
             env=environment,
             cwd=tmp_path,
             stdout=log,

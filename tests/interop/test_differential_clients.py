@@ -25,6 +25,7 @@ from tests.broker import BrokerProcess
 from tests.clients import marshal, text
 from tests.rabbitmq import RabbitMq
 from tests.wire.amqp.speech import BODY, METHOD, body, header, publish, split
+from trellis.parent_process import end_with_parent
 
 Q, X, B = spec.Queue, spec.Exchange, spec.Basic
 #: Seconds that a broker may take to answer.
@@ -232,7 +233,7 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         port = int(taken.getsockname()[1])
     configuration = Path(directory, "mosquitto.conf")
     configuration.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nlog_type none\n")
-    process = subprocess.Popen([program, "-c", str(configuration)])
+    process = subprocess.Popen([program, "-c", str(configuration)], preexec_fn=end_with_parent)
     try:
         end = time.monotonic() + PATIENCE
         while True:

@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from tests.broker import BrokerProcess
+from trellis.parent_process import end_with_parent
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 PATIENCE: Final = 20
@@ -51,6 +52,7 @@ class Examples:
         command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
         process = subprocess.Popen(
             command,
+            preexec_fn=end_with_parent,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

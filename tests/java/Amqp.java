@@ -29,12 +29,12 @@ public class Amqp {
         channel.basicPublish("java-headers", "", true, null, new byte[0]);
         want(returns.poll(10, TimeUnit.SECONDS) == 312, "returned");
 
-        BlockingQueue<Delivery> found = new LinkedBlockingQueue<>();
+        BlockingQueue<Delivery> deliveries = new LinkedBlockingQueue<>();
         BlockingQueue<String> cancelled = new LinkedBlockingQueue<>();
         channel.basicQos(20);
-        channel.basicConsume(queue, false, "tag", (tag, delivery) -> found.add(delivery), cancelled::add);
+        channel.basicConsume(queue, false, "tag", (tag, delivery) -> deliveries.add(delivery), cancelled::add);
         for (int n = 0; n < 100; n++) {
-            Delivery one = found.poll(10, TimeUnit.SECONDS);
+            Delivery one = deliveries.poll(10, TimeUnit.SECONDS);
             want(one != null && one.getBody()[0] == (byte) n, "in order");
             if (n % 10 == 0) channel.basicReject(one.getEnvelope().getDeliveryTag(), false);
             else channel.basicAck(one.getEnvelope().getDeliveryTag(), false);

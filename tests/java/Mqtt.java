@@ -53,9 +53,9 @@ public class Mqtt {
             client = Mqtt3Client.builder().identifier(name).serverHost(host).serverPort(port).buildBlocking();
             client.toAsync().publishes(MqttGlobalPublishFilter.ALL, one -> received.add(new Message(one.getTopic().toString(),
                 new String(one.getPayloadAsBytes()), one.getQos().getCode(), one.isRetain())));
-            Mqtt3ConnectBuilder.Send<com.hivemq.client.mqtt.mqtt3.message.connect.connack.Mqtt3ConnAck> asked = client.connectWith().cleanSession(clean);
-            if (will != null) asked = asked.willPublish().topic(will.topic).qos(MqttQos.fromCode(will.qos)).payload(will.payload.getBytes()).applyWillPublish();
-            resumed[0] = asked.send().isSessionPresent();
+            Mqtt3ConnectBuilder.Send<com.hivemq.client.mqtt.mqtt3.message.connect.connack.Mqtt3ConnAck> request = client.connectWith().cleanSession(clean);
+            if (will != null) request = request.willPublish().topic(will.topic).qos(MqttQos.fromCode(will.qos)).payload(will.payload.getBytes()).applyWillPublish();
+            resumed[0] = request.send().isSessionPresent();
         }
 
         public void subscribe(String filter, int qos) {
@@ -90,9 +90,9 @@ public class Mqtt {
                 whole.add(one);
                 received.add(new Message(one.getTopic().toString(), new String(one.getPayloadAsBytes()), one.getQos().getCode(), one.isRetain()));
             });
-            var asked = client.connectWith().cleanStart(clean).sessionExpiryInterval(clean ? 0 : 1000);
-            if (will != null) asked = asked.willPublish().topic(will.topic).qos(MqttQos.fromCode(will.qos)).payload(will.payload.getBytes()).applyWillPublish();
-            resumed[0] = asked.send().isSessionPresent();
+            var request = client.connectWith().cleanStart(clean).sessionExpiryInterval(clean ? 0 : 1000);
+            if (will != null) request = request.willPublish().topic(will.topic).qos(MqttQos.fromCode(will.qos)).payload(will.payload.getBytes()).applyWillPublish();
+            resumed[0] = request.send().isSessionPresent();
         }
 
         public void subscribe(String filter, int qos) {

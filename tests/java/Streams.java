@@ -14,12 +14,12 @@ public class Streams {
     static List<Delivery> read(Connection connection, String queue, Object offset, int count) throws Exception {
         Channel channel = connection.createChannel();
         channel.basicQos(3);
-        BlockingQueue<Delivery> found = new LinkedBlockingQueue<>();
+        BlockingQueue<Delivery> deliveries = new LinkedBlockingQueue<>();
         channel.basicConsume(queue, false, "reader", false, false, Map.of("x-stream-offset", offset),
-            (tag, delivery) -> found.add(delivery), tag -> { });
+            (tag, delivery) -> deliveries.add(delivery), tag -> { });
         List<Delivery> read = new ArrayList<>();
         while (read.size() < count) {
-            Delivery one = found.poll(10, TimeUnit.SECONDS);
+            Delivery one = deliveries.poll(10, TimeUnit.SECONDS);
             want(one != null && !one.getEnvelope().isRedeliver(), "row " + read.size() + " from " + offset);
             channel.basicAck(one.getEnvelope().getDeliveryTag(), false);
             read.add(one);
@@ -73,14 +73,14 @@ public class Streams {
         Channel channel = connection.createChannel();
         channel.confirmSelect();
         channel.basicQos(1);
-        BlockingQueue<Delivery> found = new LinkedBlockingQueue<>();
-        channel.basicConsume(queue, false, Map.of("x-stream-offset", "next"), (tag, delivery) -> found.add(delivery), tag -> { });
+        BlockingQueue<Delivery> deliveries = new LinkedBlockingQueue<>();
+        channel.basicConsume(queue, false, Map.of("x-stream-offset", "next"), (tag, delivery) -> deliveries.add(delivery), tag -> { });
         byte[] body = new byte[256];
         for (int index = 0; index < 256; index++) body[index] = (byte) index;
         channel.basicPublish("amq.topic", key, new AMQP.BasicProperties.Builder().contentType("text/x").correlationId("c")
             .headers(Map.of("n", "7")).build(), body);
         channel.waitForConfirmsOrDie(10000);
-        Delivery own = found.poll(10, TimeUnit.SECONDS);
+        Delivery own = deliveries.poll(10, TimeUnit.SECONDS);
         want(own != null && offset(own) == count && Arrays.equals(own.getBody(), body), "the consumer gets the published message");
         connection.close();
         System.out.println("ok");

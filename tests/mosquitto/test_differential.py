@@ -18,6 +18,7 @@ from tests.addresses import free_port
 from tests.mosquitto.hashes import mosquitto_hash
 from tests.top.running import PATIENCE, Mqtt0, Running, Socket
 from trellis.mosquitto.importing import MosquittoImport
+from trellis.parent_process import end_with_parent
 from trellis.settings import load
 
 pytestmark = [pytest.mark.long, pytest.mark.asyncio]
@@ -54,7 +55,7 @@ async def mosquitto(conf: Path, port: int) -> AsyncIterator[int]:
     """Run Mosquitto with a configuration, and yield its port."""
     log = (conf.parent / "log").open("wb")
     process = await asyncio.create_subprocess_exec(
-        MOSQUITTO, "-c", str(conf), stdout=log, stderr=log
+        MOSQUITTO, "-c", str(conf), preexec_fn=end_with_parent, stdout=log, stderr=log
     )
     try:
         async with asyncio.timeout(PATIENCE):

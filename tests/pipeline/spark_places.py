@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_trellis import java
 from pyspark_trellis.session import logging_file, start
-from trellis.testing.parent_process import end_with_parent
+from trellis.parent_process import end_with_parent
 
 KIND: Final = os.environ.get("TRELLIS_SPARK", "local")
 #: The master's URL of a query that starts a server of Spark Connect of its own.

@@ -137,13 +137,9 @@ def test_the_page_can_be_read_on_a_phone(output: Path, tmp_path: Path) -> None:
     """Take screenshots of the page in two widths, into TRELLIS_PICTURES if that is set."""
     require("browser")
     picture = Path(os.environ.get("TRELLIS_PICTURES", tmp_path)) / "report"
-    environment = os.environ | {
-        "TMPDIR": str(BROWSER / "node_modules")
-    }  # The browser is unpacked into this directory, and stays there for later runs.
     ran = subprocess.run(
         ["node", "picture.mjs", str(output / "report.html"), str(picture), "390", "1150"],
         cwd=BROWSER,
-        env=environment,
         capture_output=True,
         text=True,
         check=True,

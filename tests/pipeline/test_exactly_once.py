@@ -23,6 +23,7 @@ import pytest
 from tests.broker import BrokerProcess
 from tests.pipeline import spark_places
 from tests.pipeline.written import journal, row
+from trellis.parent_process import end_with_parent
 
 #: Seconds that a process may take to reach the state at which it is killed.
 PATIENCE: Final = 600
@@ -135,6 +136,7 @@ class Scene:
                     str(self.a_batch),
                     self.master,
                 ],
+                preexec_fn=end_with_parent,
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -25,6 +25,7 @@ import yaml
 from pyspark_trellis.publisher import Outgoing, SinkPublisher
 from tests.broker import BrokerProcess
 from tests.pipeline.test_exactly_once import committed, session_of
+from trellis.parent_process import end_with_parent
 
 ROOT: Final = Path(__file__).parents[2]
 SERVICES: Final[dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())[
@@ -146,6 +147,7 @@ class Image:
                     program if "/" in program else self.directory / "opt/trellis/bin" / program,
                     *arguments,
                 ],
+                preexec_fn=end_with_parent,
                 env=self.environment(),
                 cwd=self.directory / "var/lib/pipeline",
                 stdin=subprocess.DEVNULL,

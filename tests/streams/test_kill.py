@@ -28,6 +28,7 @@ from tests.streams.tables import rows_of, stream
 from tests.streams.test_template import content
 from trellis.cli.parsing import CommandError
 from trellis.cli.replay_publisher import ReplayPublisher
+from trellis.parent_process import end_with_parent
 
 FRAMES = frames_of(1, 131_072)
 ARGUMENTS: Any = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 100_000}
@@ -44,6 +45,7 @@ class Broker:
     def __init__(self, directory: Path) -> None:
         self.process = subprocess.Popen(
             [*command("--data-dir", str(directory), "--store-segment", "65536")],
+            preexec_fn=end_with_parent,
             env=environment(),
             stdout=subprocess.PIPE,
             text=True,

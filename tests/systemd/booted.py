@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from trellis.parent_process import end_with_parent
+
 BOOT: Final = Path(__file__).with_name("boot.sh")
 #: Longest wait in seconds: for the boot, for a command, and for a line of a log.
 PATIENCE: Final = 120.0
@@ -49,6 +51,7 @@ class BootedSystem:
             reports.bind(str(booted))
             self._process = subprocess.Popen(
                 ["unshare", "--mount", "sh", str(BOOT), str(root), self._group],
+                preexec_fn=end_with_parent,
                 stdin=subprocess.DEVNULL,
             )
             try:

@@ -15,6 +15,7 @@ from tests.foreign import require
 from tests.interop.test_toolchains import BUILT, build
 from tests.telemetry.collector import ReceivedSpan, Receiver
 from tests.telemetry.running import TracingBroker, publish, run_example
+from trellis.parent_process import end_with_parent
 
 ROOT: Final = Path(__file__).parents[2]
 #: The name of each span of the example, and the name of its parent.
@@ -98,7 +99,10 @@ service:
         self._log = directory / "collector.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [_program(), "--config", str(configuration)], stdout=log, stderr=log
+                [_program(), "--config", str(configuration)],
+                preexec_fn=end_with_parent,
+                stdout=log,
+                stderr=log,
             )
         self.url = f"http://127.0.0.1:{port}"
 

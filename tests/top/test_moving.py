@@ -321,9 +321,22 @@ def test_doctor_reports_equal_different_and_missing_objects(
     assert cli.main(["doctor", str(file), "--json"]) == 1
     rows = msgspec.json.decode(capsys.readouterr().out)
     assert {row["result"] for row in rows} == {"different", "missing"}
-    assert rows[-1]["text"] == "quirks: unknown part of the document, left out"
+    text = "quirks: unknown part of the document, left out"
+    assert rows[-1] == {"result": "missing", "text": text}
     assert cli.main(["doctor", str(file), "--all", "--json"]) == 1
     assert len(msgspec.json.decode(capsys.readouterr().out)) > len(rows)
+
+
+def test_the_doctor_gives_the_place_of_an_object_without_a_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "all.json"
+    file.write_bytes(b'{"queues": [{"name": "q", "vhost": "/", "durable": true}, 7]}')
+    assert cli.main(["doctor", str(file), "--all", "--json"]) == 1
+    named, unnamed = msgspec.json.decode(capsys.readouterr().out)
+    assert (named["index"], named["name"]) == (0, "q")
+    assert unnamed.keys() == {"result", "section", "index", "text"}
+    assert (unnamed["result"], unnamed["section"], unnamed["index"]) == ("missing", "queues", 1)
 
 
 def test_the_doctor_is_content_with_equal_definitions(

@@ -102,7 +102,7 @@ EXPECTED: Final = {
     },
     "access": {
         "": "permissions list",
-        "Check": "route --mqtt plant/7/temp --user admin",
+        "Check": "route --mqtt plant/7/temp --publisher admin",
         "List": "permissions readers 'plant/#'",
         "name": "list users --sort name --reverse --limit 50",
         "role": "list users --sort role --reverse --limit 50",

@@ -155,7 +155,7 @@ def test_each_expectation_has_a_line_and_one_that_fails_gives_exit_code_1(
         (["route", "sensors", "a", "--mqtt", "b"], "give EXCHANGE and KEY"),
         (["route", "a", "b", "--header", "c"], "--header: header 'c' is not of the form"),
         (["route", "--expect", "none.toml"], "cannot read none.toml"),
-        (["route", "--expect", "bad.toml", "--user", "ann"], "--expect takes neither --header"),
+        (["route", "--expect", "bad.toml", "--publisher", "ann"], "--expect takes neither --head"),
         (["route", "--expect", "bad.toml"], "fields of an expectation are exchange, key,"),
         (["route", "--expect", "empty.toml"], "name at least one queue in `queues`"),
         (["route", "a", "b", "--definitions", "none.json"], "cannot read none.json"),
@@ -169,6 +169,20 @@ def test_wrong_arguments_give_exit_code_2(
     done = trellis(directory, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert error in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_user_is_another_name_of_publisher_and_login_is_the_user_that_logs_in(
+    directory: Path, port: int
+) -> None:
+    question = ("route", "sensors", "sensors.cellar.temp")
+    by_user = trellis(directory, *question, "--user", "ann", port=port)
+    assert "refused for user 'ann'" in by_user.stdout
+    by_publisher = trellis(directory, *question, "--publisher", "ann", port=port)
+    assert by_user.stdout == by_publisher.stdout
+    refused = trellis(directory, *question, "--login", "stranger", "--password", "no", port=port)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert " refused user stranger (" in refused.stderr
+    assert "; give --login and --password, or set TRELLIS_USER and TRELLIS_" in refused.stderr
 
 
 def test_a_broker_that_does_not_answer_is_no_failed_expectation(directory: Path) -> None:

@@ -361,6 +361,11 @@ async def test_a_topic_without_a_subscription_and_one_that_is_denied(
     assert "  next: trellis route --mqtt plant/7/Temp" in output
     assert "- 'plant/+/temp' of session 'device' almost matches: " in output
     assert output.endswith("  next: trellis why client device\n")
+    _, output = await command(capsys, "why", "topic", "firmware/v1.2")
+    assert (
+        "- no subscription and no binding matches topic 'firmware/v1.2', routing key "
+        "'firmware.v1/2' (the topic's '/' is '.' in the key, and its '.' is '/')\n" in output
+    )
     assert (await api(broker, "PUT", "users/eve", {"password_hash": "", "tags": ""}))[0] == 201
     everything = dict.fromkeys(("configure", "write", "read"), ".*")
     assert (await api(broker, "PUT", "permissions/%2F/eve", everything))[0] == 201

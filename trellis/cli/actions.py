@@ -50,6 +50,8 @@ def add_action(
 def add_vhost(action: Parser) -> None:
     """Add the flag --vhost, which names a virtual host."""
     action.add_argument("--vhost", default="/", metavar="NAME", help="virtual host [/]")
+    # In RabbitMQ's tools, the virtual host is an argument of some commands.
+    action.hint = action.hint or "; to name a virtual host, use --vhost NAME"
 
 
 def add_json(action: Parser) -> None:

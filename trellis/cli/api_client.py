@@ -28,7 +28,6 @@ from trellis.settings.loading import read_password
 TIMEOUT = 10.0
 #: HTTP statuses of answers that may say that an object does not exist.
 _ABOUT_OBJECTS = (400, 404)
-_LOGIN = "give --user and --password, or set TRELLIS_USER and TRELLIS_PASSWORD"
 
 
 class RequestRefused(msgspec.Struct):
@@ -71,6 +70,9 @@ class ApiClient:
         self.settings = load_settings(arguments).settings
         self.base = api_url(arguments.url, self.settings)
         self.user, self.password = credentials(arguments, self.settings)
+        self._advice = (
+            f"give {arguments.login_flag} and --password, or set TRELLIS_USER and TRELLIS_PASSWORD"
+        )
 
     def request(
         self,
@@ -154,12 +156,12 @@ class ApiClient:
     def _problem(self, error: urllib.error.HTTPError, url: str) -> str:
         text, is_reason = _reason(error)
         if error.code == 401:
-            return f"{self.base} refused user {self.user} ({text or error.reason}); {_LOGIN}"
+            return f"{self.base} refused user {self.user} ({text or error.reason}); {self._advice}"
         if not is_reason:
             status = f"{error.code} {error.reason}".strip()
             problem = f"{url} answered {status}" + (f": {text}" if text else "")
             return f"{problem}; {port_hint('http')}" if error.code == 404 else problem
-        return f"{text}; logged in as {self.user}: {_LOGIN}" if error.code == 403 else text
+        return f"{text}; logged in as {self.user}: {self._advice}" if error.code == 403 else text
 
 
 def add_login(command: Parser, user_flag: str = "--user", uses: Collection[str] = ()) -> None:
@@ -175,6 +177,7 @@ def add_login(command: Parser, user_flag: str = "--user", uses: Collection[str] 
         help="URL of the broker's HTTP API, such as http://127.0.0.1:15672 "
         "[$TRELLIS_URL, else the http port of the settings]",
     )
+    command.set_defaults(login_flag=user_flag)
     command.add_argument(
         user_flag,
         dest="login_user",
@@ -195,8 +198,9 @@ def add_login(command: Parser, user_flag: str = "--user", uses: Collection[str] 
 
 
 def address_keys(section: str) -> tuple[str, ...]:
-    """Return the keys of the settings that say where a listener, a section, can be reached."""
-    return f"{section}.enabled", f"{section}.host", f"{section}.port"
+    """Return the keys of the settings that say how a listener, a section, can be reached."""
+    keys = f"{section}.enabled", f"{section}.host", f"{section}.port"
+    return (*keys, "http.tls") if section == "http" else keys
 
 
 def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:

@@ -34,6 +34,8 @@ from trellis.settings.errors import printable
 #: Largest number of object names in a line, unless --all is given.
 NAMES_MAX: Final = 5
 
+Row = dict[str, str | int]
+
 
 class Group:
     """Objects of one section of a definitions file to which the same difference applies.
@@ -70,7 +72,7 @@ class Diagnosis:
         #: A line for each object, in the order of the import.
         self.lines: list[str] = []
         #: A row for each finding, and for each object without a finding.
-        self.rows: list[dict[str, str]] = []
+        self.rows: list[Row] = []
         self.failed = False
 
     def add(self, section: str, name: str, findings: list[Difference]) -> None:
@@ -81,7 +83,7 @@ class Diagnosis:
         if not findings:
             self.equal[section] += 1
             self.lines.append(f"{EQUAL:9}  {label}")
-            self._add_row(EQUAL, section, name, "")
+            self._add_row(EQUAL, section, at, name, "")
         for finding in findings:
             kind = MISSING if finding.kind == REFUSED else finding.kind
             text = f"not imported: {finding.text}" if finding.kind == REFUSED else finding.text
@@ -92,10 +94,14 @@ class Diagnosis:
                 self.groups[key] = Group(kind, section, reason)
             self.groups[key].names.append(name or label)
             self.lines.append(f"{kind:9}  {label}: {text}")
-            self._add_row(kind, section, name, text)
+            self._add_row(kind, section, at, name, text)
 
-    def _add_row(self, kind: str, section: str, name: str, text: str) -> None:
-        self.rows.append({"result": kind, "section": section, "name": name, "text": text})
+    def _add_row(self, kind: str, section: str, index: int, name: str, text: str) -> None:
+        """Add a row for an object; `index` is its place in the section, and its name may be ""."""
+        row: Row = {"result": kind, "section": section, "index": index}
+        if name:
+            row["name"] = name
+        self.rows.append(row | {"text": text})
 
     def summary(self) -> list[str]:
         """Return a line for each section and each group of objects with the same difference."""
@@ -130,7 +136,8 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--json",
         action="store_true",
-        help="print a JSON list of the findings, with --all also of objects without findings",
+        help="print a JSON list of the findings, with --all also of objects without findings; "
+        "`index` is the place of an object in its section, from 0",
     )
 
 
@@ -141,7 +148,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     unknown = [*unknown_sections(document), *faults_of(document)]
     if arguments.json:
         rows = [row for row in diagnosis.rows if arguments.all or row["result"] != EQUAL]
-        rows += [{"result": MISSING, "section": "", "name": "", "text": line} for line in unknown]
+        rows += [{"result": MISSING, "text": line} for line in unknown]
         print_json(rows)
         return 1 if diagnosis.failed or unknown else 0
     for line in diagnosis.lines if arguments.all else diagnosis.summary():

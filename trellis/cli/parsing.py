@@ -192,6 +192,7 @@ def add_settings(
     With a `section`, --help shows only the settings of that section. With `only`, --help shows only
     the settings with these keys, and the flags of other settings are refused.
     """
+    command.set_defaults(used_settings=tuple(only))
     command._add_container_actions(_settings(section, tuple(without), tuple(only)))
 
 
@@ -243,7 +244,7 @@ def load_settings(arguments: argparse.Namespace) -> Loaded:
     """
     given = vars(arguments)
     flags = {key: given[key] for key in OPTIONS if key in given}
-    return load_with_sources(arguments.config, None, flags)
+    return load_with_sources(arguments.config, None, flags, arguments.used_settings)
 
 
 def _metavar(option: Option) -> str:

@@ -71,7 +71,7 @@ def add(commands: Commands) -> None:
         "show where a message would go and why: bindings, rights, queues, and bindings that almost "
         "match; publishes nothing",
         "EXCHANGE KEY | --mqtt TOPIC | --expect FILE | --add EXCHANGE KEY DESTINATION | --remove "
-        "EXCHANGE KEY DESTINATION  [--header NAME=VALUE]... [--user NAME] "
+        "EXCHANGE KEY DESTINATION  [--header NAME=VALUE]... [--publisher NAME] "
         "[--vhost NAME] [--definitions FILE] [--limit N] [--json] [--url URL] "
         "[--login NAME --password WORD]",
     )
@@ -91,7 +91,11 @@ def add(commands: Commands) -> None:
         "JSON's type",
     )
     command.add_argument(
-        "--user", dest="subject", metavar="NAME", help="check the rights of this user, too"
+        "--publisher",
+        "--user",
+        dest="subject",
+        metavar="NAME",
+        help="check the rights of this user, too; the user that logs in is --login",
     )
     command.add_argument(
         "--client-id",
@@ -179,13 +183,13 @@ def _check(arguments: argparse.Namespace) -> None:
     trial = arguments.added or arguments.removed
     if trial and (arguments.header or arguments.subject or arguments.definitions is not None):
         raise CommandError(
-            "--add and --remove take neither --header, --user nor --definitions: the running "
+            "--add and --remove take neither --header, --publisher nor --definitions: the running "
             "broker knows the topics of the last hour",
             2,
         )
     if arguments.expect is not None and (arguments.header or arguments.subject):
         raise CommandError(
-            "--expect takes neither --header nor --user: the file has `headers` and `user`",
+            "--expect takes neither --header nor --publisher: the file has `headers` and `user`",
             2,
         )
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from trellis.monitoring.verdict_texts import CONDITION, destination_text, verdict_text
+from trellis.monitoring.verdict_texts import CONDITION, destination_text, swapped_note, verdict_text
 
 Answer = dict[str, Any]
 
@@ -60,7 +60,8 @@ def _head(answer: Answer) -> Iterator[str]:
     if "headers" in answer:
         yield f"headers {answer['headers']}"
     if "topic" in answer:
-        yield f"routing key '{answer['routing_key']}' of exchange '{answer['exchange']}'"
+        note = swapped_note(answer["topic"])
+        yield f"routing key '{answer['routing_key']}' of exchange '{answer['exchange']}'{note}"
         if answer["retained"]:
             yield "a message is retained for this topic"
     if answer["publishers_blocked"]:

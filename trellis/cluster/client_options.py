@@ -27,6 +27,9 @@ CLIENT_EVENT: Final = "kafka client"
 #: this.
 REPEAT_SECONDS: Final = 30.0
 LINES_MAX: Final = 100
+#: Seconds for which a line of the library may be the reason of a request that fails. While no node
+#: of Kafka answers, the library writes lines more often than this.
+REASON_SECONDS: Final = 60.0
 
 Options = dict[str, OptionValue]
 
@@ -58,17 +61,31 @@ class ClientLog:
         """Create the log of one client; `client` is the client's purpose, such as "append"."""
         self._client = client
         self._clock = clock
-        #: The reason in the last line: the line without the name of the library's thread.
-        self.reason = ""
+        #: The last line without the name of the library's thread, and the time at which it came.
+        self._reason = ""
+        self._reason_at = 0.0
         #: The time at which a line was written, and the number of its repetitions left out since;
         #: the key is the line without its numbers.
         self._written: dict[str, tuple[float, int]] = {}
 
+    @property
+    def reason(self) -> str:
+        """The last line of the library, without the name of its thread.
+
+        The text is "" if the line is older than REASON_SECONDS: the line then says nothing about a
+        request that fails now.
+        """
+        return self._reason if self._clock() < self._reason_at + REASON_SECONDS else ""
+
+    def forget_reason(self) -> None:
+        """Forget the last line, because a request has succeeded since."""
+        self._reason = ""
+
     def log(self, level: int, text: str, *values: object) -> None:
         """Write a log line; `text` has a placeholder for each value, as in module logging."""
         line = text % values
-        self.reason = line.rpartition("]: ")[2]
         key, now = re.sub(r"\d+", "", line), self._clock()
+        self._reason, self._reason_at = line.rpartition("]: ")[2], now
         written, left_out = self._written.get(key, (-REPEAT_SECONDS, 0))
         if now < written + REPEAT_SECONDS:
             self._written[key] = (written, left_out + 1)

@@ -80,7 +80,8 @@ class KafkaReader:
             self._next = None  # If this call fails, the next call must assign its offset again.
             records, tip = self._records_and_tip(offset)
             self._short_since = None
-            self._error = self._log.reason = ""
+            self._error = ""
+            self._log.forget_reason()
             self._next = offset + len(records)
             return LogSpan(records, max(tip, self._next))
 

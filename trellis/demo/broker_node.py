@@ -13,6 +13,7 @@ from typing import Final
 
 from trellis.demo.errors import DemoError
 from trellis.demo.logs import last_line
+from trellis.parent_process import end_with_parent
 from trellis.settings.cluster import ClusterSettings
 
 #: Seconds in which a node must reach its next state.
@@ -52,6 +53,7 @@ class DemoNode:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "trellis", "serve", *given],
+                preexec_fn=end_with_parent,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -13,6 +13,7 @@ from typing import Final
 
 from trellis.demo.errors import DemoError
 from trellis.demo.logs import last_line
+from trellis.parent_process import end_with_parent
 
 #: Settings of a small Kafka node that starts fast, with the timeouts that Trellis recommends.
 SETTINGS: Final[Mapping[str, object]] = {
@@ -89,6 +90,7 @@ class KafkaProgram:
         with (home / "output").open("ab") as output:
             return subprocess.Popen(
                 command,
+                preexec_fn=end_with_parent,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trellis.diagnosis.findings import Problem, command, in_vhost, only
-from trellis.monitoring.verdict_texts import destination_text
+from trellis.monitoring.verdict_texts import destination_text, swapped_note
 
 #: Verdicts of a queue that does not keep the message, or that loses another message.
 _LOSING: Final = ("drops", "refuses", "cannot_represent", "needs_consumer", "drops_oldest")
@@ -43,7 +43,7 @@ def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
         kept = "; the message is only kept as the retained message" if retained else ""
         yield Problem(
             "no_subscription",
-            f"no subscription and no binding matches topic '{topic}'{kept}",
+            f"no subscription and no binding matches topic '{topic}'{_key_text(answer)}{kept}",
             command("route", "--mqtt", topic, *vhost),
         )
         for row in answer["near_misses"]:
@@ -64,6 +64,12 @@ def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
             "but its user may not read this topic",
             command("permissions", "list"),
         )
+
+
+def _key_text(answer: dict[str, Any]) -> str:
+    """Return the routing key of a topic with a dot as text; "" for a topic without dots."""
+    note = swapped_note(answer["topic"])
+    return f", routing key '{answer['routing_key']}'{note}" if note else ""
 
 
 def _after_invalid(topic: str, reason: str) -> str:

@@ -28,6 +28,11 @@ _VERDICTS: Final = {
 CONDITION: Final = "if the broker accepted it"
 
 
+def swapped_note(topic: str) -> str:
+    """Return what to add to the routing key of a topic with a dot; "" for a topic without dots."""
+    return " (the topic's '/' is '.' in the key, and its '.' is '/')" if "." in topic else ""
+
+
 def verdict_text(verdict: str, refused: bool) -> str:
     """Return the text of a kind of verdict.
 

@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,8 +64,13 @@ def load_with_sources(
     files: Iterable[str | Path] | None = None,
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
+    used: Collection[str] = (),
 ) -> Loaded:
-    """Return the settings as `load` does, with the source of each value. Raises SettingsError."""
+    """Return the settings as `load` does, with the source of each value. Raises SettingsError.
+
+    `used` has the keys of the settings that the program uses, or is empty if it uses all. Rules
+    about a used and an unused setting are not checked: only the program that uses both needs them.
+    """
     environ = os.environ if environ is None else environ
     given: dict[str, Given] = {}
     for file in config_files(files, environ):
@@ -80,6 +85,8 @@ def load_with_sources(
     settings = msgspec.convert(tree, Settings)
     sources = {key: where for key, (_, where) in given.items()}
     for keys, problem in problems(settings):
+        if 0 < len(set(keys) & set(used)) < len(set(keys)):
+            continue
         key = next((key for key in keys if key in sources), keys[0])
         raise SettingsError(sources.get(key, "default"), key, problem)
     if settings.password_file:

@@ -10,7 +10,6 @@ import os
 import selectors
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -18,8 +17,8 @@ from typing import Any, Final, NoReturn
 import trellis.app
 import trellis.cli.serve  # noqa: F401 - loaded before the first fork
 from trellis.cli import main as command
+from trellis.parent_process import end_with_parent
 from trellis.testing import programs
-from trellis.testing.parent_process import end_with_parent
 
 #: Largest number of bytes that are read at once.
 CHUNK: Final = 1 << 16
@@ -194,8 +193,7 @@ class ForkServer:
 
 def _serve(flags: list[str], log: str, writable: int, spawner: socket.socket) -> NoReturn:
     """Run a broker in this process, a child of the spawner."""
-    if sys.platform == "linux":
-        end_with_parent()
+    end_with_parent()
     errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     programs.replace_streams(os.open(os.devnull, os.O_RDONLY), writable, errors)
     programs.use(spawner)

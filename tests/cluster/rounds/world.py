@@ -27,6 +27,7 @@ from tests.cluster.programs import KafkaNodes, Kfake
 from tests.cluster.rounds.client import Checker, ClientSession
 from tests.cluster.rounds.exactly import ExactlyOnce
 from trellis.cluster.topic import KafkaTopic
+from trellis.parent_process import end_with_parent
 from trellis.settings.cluster import TIMING, ClusterSettings
 
 #: Silence, lease and beat of a node, in seconds.
@@ -67,6 +68,7 @@ class RoundNode:
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.cluster.rounds.node", json.dumps(settings)],
+                preexec_fn=end_with_parent,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,

@@ -96,10 +96,10 @@ func main() {
 	must(err, "declare")
 	must(channel.PublishWithContext(ctx, "", rpc.Name, false, false, amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to", CorrelationId: "7"}), "ask")
 	next(confirms, "confirm")
-	asked, ok, err := channel.Get(rpc.Name, true)
+	request, ok, err := channel.Get(rpc.Name, true)
 	must(err, "get")
-	want(ok, "asked")
-	must(channel.PublishWithContext(ctx, "", asked.ReplyTo, false, false, amqp.Publishing{CorrelationId: asked.CorrelationId}), "answer")
+	want(ok, "request")
+	must(channel.PublishWithContext(ctx, "", request.ReplyTo, false, false, amqp.Publishing{CorrelationId: request.CorrelationId}), "answer")
 	want(next(replies, "reply").CorrelationId == "7", "answered")
 
 	closed := channel.NotifyClose(make(chan *amqp.Error, 1))

@@ -19,15 +19,15 @@ func read(connection *amqp.Connection, queue string, offset interface{}, count i
 	must(channel.Qos(3, 0, false), "qos")
 	deliveries, err := channel.Consume(queue, "reader", false, false, false, false, amqp.Table{"x-stream-offset": offset})
 	must(err, "consume")
-	var found []amqp.Delivery
-	for len(found) < count {
-		one := next(deliveries, fmt.Sprint("row ", len(found), " from ", offset))
+	var rows []amqp.Delivery
+	for len(rows) < count {
+		one := next(deliveries, fmt.Sprint("row ", len(rows), " from ", offset))
 		want(!one.Redelivered, "new")
 		must(one.Ack(false), "ack")
-		found = append(found, one)
+		rows = append(rows, one)
 	}
 	must(channel.Close(), "close")
-	return found
+	return rows
 }
 
 func dash(text string) string {

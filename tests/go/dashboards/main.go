@@ -49,8 +49,8 @@ func main() {
 }
 
 func run() error {
-	var asked request
-	if err := json.NewDecoder(os.Stdin).Decode(&asked); err != nil {
+	var input request
+	if err := json.NewDecoder(os.Stdin).Decode(&input); err != nil {
 		return err
 	}
 	directory, err := os.MkdirTemp("", "dashboards")
@@ -63,7 +63,7 @@ func run() error {
 		return err
 	}
 	defer db.Close()
-	for _, page := range asked.Scrapes {
+	for _, page := range input.Scrapes {
 		if err := store(db, page); err != nil {
 			return err
 		}
@@ -74,8 +74,8 @@ func run() error {
 		LookbackDelta: 5 * time.Minute,
 	})
 	answers := map[string]answer{}
-	for name, query := range asked.Queries {
-		values, err := evaluate(engine, db, query, time.UnixMilli(asked.At))
+	for name, query := range input.Queries {
+		values, err := evaluate(engine, db, query, time.UnixMilli(input.At))
 		if err != nil {
 			answers[name] = answer{Values: []string{}, Error: err.Error()}
 		} else {
@@ -101,10 +101,10 @@ func store(db *tsdb.DB, page scrape) error {
 		if entry != textparse.EntrySeries {
 			continue
 		}
-		var found labels.Labels
+		var own labels.Labels
 		_, _, value := parser.Series()
-		parser.Labels(&found)
-		builder := labels.NewBuilder(found)
+		parser.Labels(&own)
+		builder := labels.NewBuilder(own)
 		for name, text := range page.Labels {
 			builder.Set(name, text)
 		}

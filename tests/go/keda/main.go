@@ -88,8 +88,8 @@ func ask(trigger, auth metadata) (float64, bool, error) {
 
 // expect checks the metric and the decision for a trigger.
 func expect(value float64, active bool, trigger, auth metadata) {
-	found, decision, err := ask(trigger, auth)
-	check(err == nil && found == value && decision == active, "the metric", trigger, auth, found,
+	measured, decision, err := ask(trigger, auth)
+	check(err == nil && measured == value && decision == active, "the metric", trigger, auth, measured,
 		decision, err)
 }
 
@@ -104,11 +104,11 @@ func overAMQP(options ...string) metadata {
 }
 
 func trigger(host string, options []string) metadata {
-	made := metadata{"host": host, "mode": "QueueLength", "value": "20"}
+	fields := metadata{"host": host, "mode": "QueueLength", "value": "20"}
 	for at := 0; at < len(options); at += 2 {
-		made[options[at]] = options[at+1]
+		fields[options[at]] = options[at+1]
 	}
-	return made
+	return fields
 }
 
 func fill(name string, count int) {

@@ -10,8 +10,8 @@ import (
 
 type client4 struct {
 	mqtt.Client
-	found chan message
-	line  net.Conn
+	incoming chan message
+	line     net.Conn
 }
 
 func wait(token mqtt.Token, what string) {
@@ -31,17 +31,17 @@ func (c *client4) publish(topic, payload string, qos byte, retain bool) {
 	wait(c.Publish(topic, qos, retain, payload), "publish")
 }
 
-func (c *client4) received() <-chan message { return c.found }
+func (c *client4) received() <-chan message { return c.incoming }
 func (c *client4) cut()                     { c.line.Close() }
 func (c *client4) leave()                   { c.Disconnect(1000) }
 
 func version4(address string) connect {
 	return func(name string, clean bool, will *message) (client, bool) {
-		one := &client4{found: make(chan message, 1000)}
+		one := &client4{incoming: make(chan message, 1000)}
 		options := mqtt.NewClientOptions().AddBroker("tcp://" + address).SetClientID(name).SetCleanSession(clean).
 			SetProtocolVersion(4).SetAutoReconnect(false).SetOrderMatters(true)
 		options.SetDefaultPublishHandler(func(_ mqtt.Client, m mqtt.Message) {
-			one.found <- message{m.Topic(), string(m.Payload()), m.Qos(), m.Retained()}
+			one.incoming <- message{m.Topic(), string(m.Payload()), m.Qos(), m.Retained()}
 		})
 		options.SetCustomOpenConnectionFn(func(at *url.URL, _ mqtt.ClientOptions) (net.Conn, error) {
 			line, err := net.Dial("tcp", at.Host)

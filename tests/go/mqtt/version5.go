@@ -10,9 +10,9 @@ import (
 
 type client5 struct {
 	*paho.Client
-	found chan message
-	whole chan *paho.Publish
-	line  net.Conn
+	incoming chan message
+	whole    chan *paho.Publish
+	line     net.Conn
 }
 
 func (c *client5) subscribe(filter string, qos byte) {
@@ -26,37 +26,37 @@ func (c *client5) publish(topic, payload string, qos byte, retain bool) {
 	must(err, "publish")
 }
 
-func (c *client5) received() <-chan message { return c.found }
+func (c *client5) received() <-chan message { return c.incoming }
 func (c *client5) cut()                     { c.line.Close() }
 func (c *client5) leave()                   { must(c.Disconnect(&paho.Disconnect{}), "disconnect") }
 
-func open5(address string, asked *paho.Connect) (*client5, *paho.Connack) {
+func open5(address string, login *paho.Connect) (*client5, *paho.Connack) {
 	line, err := net.Dial("tcp", address)
 	must(err, "dial")
-	one := &client5{found: make(chan message, 1000), whole: make(chan *paho.Publish, 1000), line: line}
-	one.Client = paho.NewClient(paho.ClientConfig{Conn: line, ClientID: asked.ClientID, OnPublishReceived: []func(paho.PublishReceived) (bool, error){
+	one := &client5{incoming: make(chan message, 1000), whole: make(chan *paho.Publish, 1000), line: line}
+	one.Client = paho.NewClient(paho.ClientConfig{Conn: line, ClientID: login.ClientID, OnPublishReceived: []func(paho.PublishReceived) (bool, error){
 		func(got paho.PublishReceived) (bool, error) {
-			one.found <- message{got.Packet.Topic, string(got.Packet.Payload), got.Packet.QoS, got.Packet.Retain}
+			one.incoming <- message{got.Packet.Topic, string(got.Packet.Payload), got.Packet.QoS, got.Packet.Retain}
 			one.whole <- got.Packet
 			return true, nil
 		}}})
-	answer, err := one.Connect(context.Background(), asked)
+	answer, err := one.Connect(context.Background(), login)
 	must(err, "connect")
 	return one, answer
 }
 
 func version5(address string) connect {
 	return func(name string, clean bool, will *message) (client, bool) {
-		asked := &paho.Connect{ClientID: name, CleanStart: clean, KeepAlive: 60}
+		login := &paho.Connect{ClientID: name, CleanStart: clean, KeepAlive: 60}
 		if !clean {
 			kept := uint32(1000)
-			asked.Properties = &paho.ConnectProperties{SessionExpiryInterval: &kept, RequestProblemInfo: true}
+			login.Properties = &paho.ConnectProperties{SessionExpiryInterval: &kept, RequestProblemInfo: true}
 		}
 		if will != nil {
-			asked.WillMessage = &paho.WillMessage{Topic: will.topic, Payload: []byte(will.payload), QoS: will.qos, Retain: will.retained}
-			asked.WillProperties = &paho.WillProperties{}
+			login.WillMessage = &paho.WillMessage{Topic: will.topic, Payload: []byte(will.payload), QoS: will.qos, Retain: will.retained}
+			login.WillProperties = &paho.WillProperties{}
 		}
-		one, answer := open5(address, asked)
+		one, answer := open5(address, login)
 		return one, answer.SessionPresent
 	}
 }

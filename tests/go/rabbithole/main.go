@@ -174,14 +174,14 @@ func topology() {
 	parts := strings.Split(response.Header.Get("Location"), "/")
 	check(len(parts) == 2, "the location of a binding", parts)
 	key := must(url.PathUnescape(parts[1]))
-	found := false
+	listed := false
 	for _, one := range must(client.ListQueueBindings(vhost, "q/classic")) {
 		if one.Source == "x" {
 			check(one.PropertiesKey == key && one.RoutingKey == "a.#", "the binding", one, key)
-			binding, found = one, true
+			binding, listed = one, true
 		}
 	}
-	check(found, "the binding is listed")
+	check(listed, "the binding is listed")
 	response, err = client.DeleteBinding(vhost, binding)
 	done("unbind", response, err)
 	between := must(client.ListQueueBindingsBetween(vhost, "x", "q/classic"))

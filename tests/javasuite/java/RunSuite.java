@@ -37,17 +37,17 @@ public class RunSuite {
         }
 
         @Override
-        public void testFailure(Failure found) {
-            String text = found.getTrace().replaceAll("\\s+", " ");
+        public void testFailure(Failure event) {
+            String text = event.getTrace().replaceAll("\\s+", " ");
             String reason = text.substring(0, Math.min(2000, text.length()));
-            if (found.getDescription().getMethodName() == null) {
-                RESULTS.println("failed " + name(found.getDescription()) + " " + reason);
+            if (event.getDescription().getMethodName() == null) {
+                RESULTS.println("failed " + name(event.getDescription()) + " " + reason);
             }
             failure = failure == null ? reason : failure;
         }
 
         @Override
-        public void testAssumptionFailure(Failure found) {
+        public void testAssumptionFailure(Failure event) {
             failure = "skipped";
         }
 
@@ -67,10 +67,10 @@ public class RunSuite {
         JUnitCore core = new JUnitCore();
         core.addListener(new Printer());
         for (String name : classes) {
-            Class<?> found = Class.forName(name);
-            if (!isAbstract(found.getModifiers()) && !found.isAnnotationPresent(RunWith.class)
-                    && !new TestClass(found).getAnnotatedMethods(Test.class).isEmpty()) {
-                core.run(Request.aClass(found));
+            Class<?> candidate = Class.forName(name);
+            if (!isAbstract(candidate.getModifiers()) && !candidate.isAnnotationPresent(RunWith.class)
+                    && !new TestClass(candidate).getAnnotatedMethods(Test.class).isEmpty()) {
+                core.run(Request.aClass(candidate));
             }
         }
         System.exit(0);

@@ -15,6 +15,7 @@ import pytest
 
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Mqtt0, Running
+from trellis.parent_process import end_with_parent
 
 FETCHED = Path(__file__).parents[3] / "build" / "tools" / "ldap"
 PAGE = (Path(__file__).parents[3] / "docs" / "amqtt-plugins.md").read_text()
@@ -89,7 +90,8 @@ class Slapd:
     async def start(self) -> None:
         """Start the server, and wait until its port is open."""
         self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
-            [self._program, "-f", str(self._configuration), "-h", self.url, "-d", "0"]
+            [self._program, "-f", str(self._configuration), "-h", self.url, "-d", "0"],
+            preexec_fn=end_with_parent,
         )
         async with asyncio.timeout(PATIENCE):
             while True:

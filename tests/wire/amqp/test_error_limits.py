@@ -6,12 +6,15 @@ reply. Messages, queues and exchanges above a limit are refused.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pamqp.commands as spec
 import pytest
 
+from broker.errors import BrokerError, InvalidArgument
 from broker.limits import BrokerLimits
+from protocols.amqp.errors import from_broker
 from tests.clients import World, publication
 from tests.wire.amqp.provoked import NO_LAST, Q, X, data, prepared
 from tests.wire.amqp.speech import (
@@ -175,3 +178,36 @@ def test_limits_on_names_are_refused_with_530(limit: str) -> None:
         "connection",
         530,
     ) and f"the limit of {2 if limit == 'queues' else 8}" in answer.text
+
+
+def test_a_binding_above_the_limit_of_wildcards_closes_the_channel_with_406() -> None:
+    limits = BrokerLimits()
+    limits.pattern_nodes = 200
+    client = World(limits).amqp()
+    client.queue("many")
+    patterns = [".".join(words) for words in product("*a", repeat=8)]
+    for pattern in patterns:
+        replies = client.send(Q.Bind(queue="many", exchange="amq.topic", routing_key=pattern))
+        if names(replies) != ["Queue.BindOk"]:
+            break
+    wrong = refusal(replies)
+    assert (wrong.scope, wrong.code) == ("channel", 406)
+    assert wrong.text.startswith(
+        f"PRECONDITION_FAILED - binding '{pattern}' of 'many' to exchange 'amq.topic' "
+        "refused: with it, a lookup could visit "
+    )
+    reopen(client)
+    for bound in patterns[: patterns.index(pattern)]:
+        client.send(Q.Unbind(queue="many", exchange="amq.topic", routing_key=bound))
+    replies = client.send(Q.Bind(queue="many", exchange="amq.topic", routing_key=pattern))
+    assert names(replies) == ["Queue.BindOk"]
+
+
+def subclasses(kind: type[BrokerError]) -> set[type[BrokerError]]:
+    return {kind}.union(*map(subclasses, kind.__subclasses__()))
+
+
+def test_each_error_of_the_broker_has_a_reply_code() -> None:
+    for kind in subclasses(BrokerError) - {BrokerError}:
+        error = kind("x", "y", "z") if kind is InvalidArgument else kind("x")
+        assert from_broker(error).code in (403, 404, 405, 406, 530), kind

@@ -94,7 +94,7 @@ macro_rules! version {
 
         impl $name {
             fn over(client: $client, mut connection: $connection) -> ($name, bool) {
-                let (found, messages): (Sender<Message>, _) = channel();
+                let (sender, messages): (Sender<Message>, _) = channel();
                 let (notice_sender, notices) = channel();
                 let stop = Arc::new(AtomicBool::new(false));
                 let stopped = stop.clone();
@@ -107,7 +107,7 @@ macro_rules! version {
                         Ok(Ok($event($packet::ConnAck(ack)))) => notice_sender.send(Notice::Connected(ack.session_present)).unwrap(),
                         Ok(Ok($event($packet::SubAck(ack)))) => notice_sender.send(Notice::Granted(format!("{:?}", ack.return_codes))).unwrap(),
                         Ok(Ok($event($acks))) => notice_sender.send(Notice::Taken).unwrap(),
-                        Ok(Ok($event($packet::Publish(one)))) => found
+                        Ok(Ok($event($packet::Publish(one)))) => sender
                             .send(Message {
                                 topic: $topic(&one.topic),
                                 payload: String::from_utf8(one.payload.to_vec()).unwrap(),

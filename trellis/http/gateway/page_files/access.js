@@ -22,7 +22,7 @@ export async function show(view) {
       parts = [el('p', { class: found.refusal ? 'bad' : '' }, found.refusal ? `No: ${found.refusal}` : `Yes: user ${query.user} may publish to ${query.mqtt}.`),
         el('ul', { class: 'plain' }, found.rights.map((row) => el('li', {}, `${row.right} ${row.rule ? `“${row.rule}”` : '(no rule)'} ${row.allows ? 'allows' : 'does not allow'} ${row.on}`)))];
     } catch (error) { parts = [el('p', { class: 'bad' }, error.message)]; }
-    answer.replaceChildren(...parts, commandLine(line('route', '--mqtt', query.mqtt, '--user', query.user, ...inVhost(query.vhost))));
+    answer.replaceChildren(...parts, commandLine(line('route', '--mqtt', query.mqtt, '--publisher', query.user, ...inVhost(query.vhost))));
   } }, el('label', {}, 'user', user), el('label', {}, 'topic', topic), el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Check')), answer,
   el('h2', {}, 'Who may read these topics?'), el('form', { class: 'line', onsubmit: async (event) => {
     event.preventDefault();

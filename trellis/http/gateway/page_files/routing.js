@@ -19,7 +19,7 @@ export async function show(view) {
     event.preventDefault();
     const query = { vhost: vhost.value, limit: LIMIT, ...(topic.value ? { mqtt: topic.value } : { exchange: exchange.value, key: key.value }), ...(user.value ? { user: user.value } : {}) };
     const words = topic.value ? ['--mqtt', topic.value] : [exchange.value || 'amq.default', key.value];
-    const used = commandLine(line('route', ...words, ...(user.value ? ['--user', user.value] : []), ...inVhost(vhost.value)));
+    const used = commandLine(line('route', ...words, ...(user.value ? ['--publisher', user.value] : []), ...inVhost(vhost.value)));
     try { answer.replaceChildren(...explained(await get(['route'], query)), used); } catch (error) { answer.replaceChildren(el('p', { class: 'bad' }, error.message), used); }
   } }, exchangeLabel, keyLabel, topicLabel, userLabel, el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Explain')), answer, el('h2', {}, 'Exchanges and bindings'));
   const graph = el('div');

@@ -15,15 +15,15 @@ async fn read(connection: &Connection, queue: &str, offset: AMQPValue, count: us
     let mut arguments = FieldTable::default();
     arguments.insert(ShortString::from("x-stream-offset"), offset);
     let mut consumer = channel.basic_consume(queue, "reader", BasicConsumeOptions::default(), arguments).await?;
-    let mut found = Vec::new();
-    while found.len() < count {
+    let mut rows = Vec::new();
+    while rows.len() < count {
         let delivery = consumer.next().await.expect("a delivery")?;
         assert!(!delivery.redelivered);
         delivery.ack(BasicAckOptions::default()).await?;
-        found.push(delivery);
+        rows.push(delivery);
     }
     channel.close(200, "bye").await?;
-    Ok(found)
+    Ok(rows)
 }
 
 fn header(delivery: &Delivery, name: &str) -> Option<AMQPValue> {
