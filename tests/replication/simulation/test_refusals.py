@@ -21,7 +21,7 @@ def check(first: int, count: int, node_type: type[RefusedNode] = RefusedNode) ->
         totals["claimed again"] += cluster.claimed_again
         totals["takeovers"] += cluster.takeovers
         totals["acts"] += cluster.acts
-    assert totals["refused"] > 5 * count and totals["claimed again"] > count, totals
+    assert totals["refused"] > 5 * count and totals["claimed again"] > count / 2, totals
     assert totals["appended earlier"] > count and totals["takeovers"] > count, totals
     assert totals["acts"] > 100 * count, totals
 
