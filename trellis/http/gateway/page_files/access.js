@@ -8,7 +8,7 @@ export async function show(view) {
   view.append(el('h1', {}, 'Access'));
   const first = { page: 1, page_size: SHOWN };
   const [permissions, rules, vhosts] = await Promise.all([get(['permissions'], first), get(['topic-rules'], first), get(['vhosts'], { columns: 'name' })]);
-  const most = (found, text) => `${text}: ${number(found.items.length)} of ${number(found.total_count)} are shown`;
+  const most = (page, text) => `${text}: ${number(page.items.length)} of ${number(page.total_count)} are shown`;
   const user = el('input', { size: 14, required: true, value: permissions.items[0]?.user ?? '' }), users = el('section'), topic = el('input', { size: 28, required: true, placeholder: 'plant/7/temperature' });
   const vhost = el('select', {}, vhosts.map((row) => el('option', {}, row.name))), answer = el('div', { role: 'status' });
   const filter = el('input', { size: 28, required: true, placeholder: 'plant/+/secret' }), readers = el('div', { role: 'status' });
@@ -18,9 +18,9 @@ export async function show(view) {
     const query = { mqtt: topic.value, user: user.value, vhost: vhost.value };
     let parts;
     try {
-      const found = await get(['route'], { ...query, limit: 1 });
-      parts = [el('p', { class: found.refusal ? 'bad' : '' }, found.refusal ? `No: ${found.refusal}` : `Yes: user ${query.user} may publish to ${query.mqtt}.`),
-        el('ul', { class: 'plain' }, found.rights.map((row) => el('li', {}, `${row.right} ${row.rule ? `“${row.rule}”` : '(no rule)'} ${row.allows ? 'allows' : 'does not allow'} ${row.on}`)))];
+      const verdict = await get(['route'], { ...query, limit: 1 });
+      parts = [el('p', { class: verdict.refusal ? 'bad' : '' }, verdict.refusal ? `No: ${verdict.refusal}` : `Yes: user ${query.user} may publish to ${query.mqtt}.`),
+        el('ul', { class: 'plain' }, verdict.rights.map((row) => el('li', {}, `${row.right} ${row.rule ? `“${row.rule}”` : '(no rule)'} ${row.allows ? 'allows' : 'does not allow'} ${row.on}`)))];
     } catch (error) { parts = [el('p', { class: 'bad' }, error.message)]; }
     answer.replaceChildren(...parts, commandLine(line('route', '--mqtt', query.mqtt, '--publisher', query.user, ...inVhost(query.vhost))));
   } }, el('label', {}, 'user', user), el('label', {}, 'topic', topic), el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Check')), answer,
@@ -28,8 +28,8 @@ export async function show(view) {
     event.preventDefault();
     let part;
     try {
-      const found = await get(['topic-readers', readersVhost.value], { filter: filter.value });
-      part = table(`Users that may read topics of ${filter.value}`, [['user', (row) => row.user], ['reads', (row) => row.reads === 'all' ? 'all topics' : 'some topics'], ['permission to read', (row) => row.permission], ['rules that decide', (row) => el('ul', { class: 'plain' }, row.rules.map((rule) => el('li', {}, rule)))]], found, 'No user may read a topic of this filter.');
+      const allowed = await get(['topic-readers', readersVhost.value], { filter: filter.value });
+      part = table(`Users that may read topics of ${filter.value}`, [['user', (row) => row.user], ['reads', (row) => row.reads === 'all' ? 'all topics' : 'some topics'], ['permission to read', (row) => row.permission], ['rules that decide', (row) => el('ul', { class: 'plain' }, row.rules.map((rule) => el('li', {}, rule)))]], users, 'No user may read a topic of this filter.');
     } catch (error) { part = el('p', { class: 'bad' }, error.message); }
     readers.replaceChildren(part, commandLine(line('permissions', 'readers', filter.value, ...inVhost(readersVhost.value))));
   } }, el('label', {}, 'topic filter', filter), el('label', {}, 'vhost', readersVhost), el('button', { class: 'main' }, 'List')), readers,

@@ -28,8 +28,8 @@ export async function one(view, name) {
   const load = async () => {
     const exactly = `^${name.replace(/[^\w ]/g, '\\$&')}$`;
     const sessions = (await get(['trellis', 'sessions'], { page: 1, page_size: 100, name: exactly, use_regex: true })).items.filter((row) => row.client_id === name);
-    const found = await get(['connections'], { client: name, page: 1, page_size: SHOWN }), connections = found.items;
-    rest.replaceChildren(el('h2', {}, 'Connections'), table(`${number(connections.length)} of ${number(found.total_count)} open connections of the client`, [
+    const page = await get(['connections'], { client: name, page: 1, page_size: SHOWN }), connections = page.items;
+    rest.replaceChildren(el('h2', {}, 'Connections'), table(`${number(connections.length)} of ${number(page.total_count)} open connections of the client`, [
       ['name', (row) => row.name], ['user', (row) => row.user], ['protocol', (row) => row.protocol], ['state', (row) => row.state],
       ['', (row) => el('button', { type: 'button', class: 'danger', onclick: () => close(row, load) }, 'Close…')],
     ], connections, 'The client is not connected.'));

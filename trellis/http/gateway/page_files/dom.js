@@ -1,21 +1,21 @@
 // Elements, tables and numbers. No text is ever parsed as HTML.
 
 export function el(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+  const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
-    if (key.startsWith('on')) made.addEventListener(key.slice(2), value);
-    else if (value === true) made.setAttribute(key, '');
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
+    if (key.startsWith('on')) element.addEventListener(key.slice(2), value);
+    else if (value === true) element.setAttribute(key, '');
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(key, value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ''));
-  return made;
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ''));
+  return element;
 }
 
 export function svg(name, attributes = {}, ...children) {
-  const made = document.createElementNS('http://www.w3.org/2000/svg', name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
+  const element = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
 }
 
 const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });

@@ -5,8 +5,8 @@ const SHOWN = 20;
 
 // Returns the rows of a short list whose name contains the text, as a page of a longer list has them.
 async function among(path, needle, nameOf = (row) => row.name) {
-  const found = (await get(path)).filter((row) => nameOf(row).includes(needle));
-  return { items: found.slice(0, SHOWN), filtered_count: found.length };
+  const matching = (await get(path)).filter((row) => nameOf(row).includes(needle));
+  return { items: matching.slice(0, SHOWN), filtered_count: matching.length };
 }
 
 // Lists the objects whose names contain the text, by kind, each kind with the command that lists the same objects. A kind that the user
@@ -31,10 +31,10 @@ export async function show(view, needle) {
     ['Virtual hosts', () => among(['vhosts'], needle), (row) => row.name, line('vhosts', 'list')],
     ['Settings', () => among(['trellis', 'settings'], needle), (row) => link(['node'], row.name), list('settings', 'name')],
   ];
-  const found = await Promise.all(kinds.map(([, load]) => load().catch(() => null)));
+  const results = await Promise.all(kinds.map(([, load]) => load().catch(() => null)));
   let any = false;
   kinds.forEach(([title, , name, command], at) => {
-    const part = found[at];
+    const part = results[at];
     if (!part?.items.length) return;
     any = true;
     view.append(el('h2', {}, title), table(`${number(part.items.length)} of ${number(part.filtered_count)}`, [['name', name], ['vhost', (row) => row.vhost ?? '']], part.items, ''), commandLine(command));

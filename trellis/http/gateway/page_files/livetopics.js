@@ -44,28 +44,28 @@ class Seen {
 // Calls `show` once a second with the topics that match a filter; returns a function that ends the calls.
 export async function watch(view, vhost, filter, show) {
   const name = `trellis.page.${crypto.randomUUID?.() ?? Math.random().toString(36).slice(2)}`, at = ['queues', vhost, name];
-  const seen = new Seen(), said = el('p', { class: 'soft', role: 'status' }, 'Waiting for messages…');
+  const seen = new Seen(), statusLine = el('p', { class: 'soft', role: 'status' }, 'Waiting for messages…');
   const key = filter.split('/').map((level) => (level === '+' ? '*' : swap(level))).join('.');
   let ended = false, timer = null, dropped = 0;
   await ask('PUT', path(...at), { durable: false, arguments: { 'x-expires': 60000, 'x-max-length': FETCHED * FETCHES, 'x-max-length-bytes': 16 << 20 } });
   await ask('POST', path('bindings', vhost, 'e', 'amq.topic', 'q', name), { routing_key: key, arguments: {} });
-  view.replaceChildren(said);
+  view.replaceChildren(statusLine);
   const load = async () => {
     for (let fetches = 0; fetches < FETCHES && !ended; fetches += 1) {
-      const found = await ask('POST', path(...at, 'get'), { count: FETCHED, ackmode: 'ack_requeue_false', encoding: 'auto', truncate: 200 });
-      found.forEach((row) => seen.add(row));
-      if (found.length < FETCHED) break;
+      const fetched = await ask('POST', path(...at, 'get'), { count: FETCHED, ackmode: 'ack_requeue_false', encoding: 'auto', truncate: 200 });
+      fetched.forEach((row) => seen.add(row));
+      if (fetched.length < FETCHED) break;
     }
     const queue = await get(at);
     dropped = Math.max(dropped, (queue.message_stats?.publish ?? 0) - seen.fetched - queue.messages);
     seen.tick();
   };
   const draw = () => {
-    said.textContent = !seen.fetched ? 'No message yet.' : `${number(seen.fetched)} messages of ${number(seen.names.size)} topics.${seen.hidden()}${dropped ? ` ${number(dropped)} messages came too fast for this view.` : ''}`;
+    statusLine.textContent = !seen.fetched ? 'No message yet.' : `${number(seen.fetched)} messages of ${number(seen.names.size)} topics.${seen.hidden()}${dropped ? ` ${number(dropped)} messages came too fast for this view.` : ''}`;
     show(seen.rows());
   };
   const turn = async () => {
-    try { await load(); if (!ended) draw(); } catch (error) { said.textContent = error.message; ended = true; }
+    try { await load(); if (!ended) draw(); } catch (error) { statusLine.textContent = error.message; ended = true; }
     if (!ended) timer = setTimeout(turn, 1000);
   };
   turn();

@@ -31,12 +31,12 @@ function login(reason = '') {
   document.getElementById('find').hidden = true;
   document.title = 'Log in · Trellis';
   const name = el('input', { autocomplete: 'username', required: true }), password = el('input', { type: 'password', autocomplete: 'current-password' });
-  const said = el('p', { class: 'bad', role: 'alert' }, reason);
+  const problem = el('p', { class: 'bad', role: 'alert' }, reason);
   content.replaceChildren(el('form', { class: 'login', onsubmit: async (event) => {
     event.preventDefault();
-    said.textContent = '';
-    try { await ask('POST', '/page/login', { user: name.value, password: password.value }); await begin(); } catch (error) { said.textContent = error.status === 401 ? 'The user name or the password is wrong.' : error.message; password.value = ''; password.focus(); }
-  } }, el('h1', {}, 'Log in to Trellis'), el('label', {}, 'User', name), el('label', {}, 'Password', password), el('button', { class: 'main' }, 'Log in'), said));
+    problem.textContent = '';
+    try { await ask('POST', '/page/login', { user: name.value, password: password.value }); await begin(); } catch (error) { problem.textContent = error.status === 401 ? 'The user name or the password is wrong.' : error.message; password.value = ''; password.focus(); }
+  } }, el('h1', {}, 'Log in to Trellis'), el('label', {}, 'User', name), el('label', {}, 'Password', password), el('button', { class: 'main' }, 'Log in'), problem));
   name.focus();
 }
 

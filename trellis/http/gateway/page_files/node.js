@@ -13,13 +13,13 @@ const LOG_SHOWN = 200, LEVELS = ['debug', 'info', 'warning', 'error'];
 export async function show(view) {
   const overview = await get(['overview']);
   const checks = ['alarms', 'virtual-hosts', 'ready-to-serve-clients'];
-  const results = await Promise.all(checks.map((name) => get(['health', 'checks', name]).then((found) => [name, found.status ?? 'ok', ''], (error) => [name, 'failed', error.message])));
+  const results = await Promise.all(checks.map((name) => get(['health', 'checks', name]).then((result) => [name, result.status ?? 'ok', ''], (error) => [name, 'failed', error.message])));
   const one = latest();
   view.append(el('h1', {}, `Node ${overview.node}`),
     el('div', { class: 'cards' }, card(overview.product_version, 'Trellis'), card(overview.erlang_full_version, 'runs on'), card(one ? age(one.uptime) : '–', 'since the start'), card(number(overview.object_totals.connections), 'connections'), card(number(overview.object_totals.queues), 'queues and inboxes of sessions'), card(number(overview.object_totals.exchanges), 'exchanges')),
     el('h2', {}, 'Health'), table('Health checks', [['check', (row) => row[0]], ['result', (row) => el('span', { class: row[1] === 'ok' ? '' : 'bad' }, row[1])], ['reason', (row) => row[2]]], results, ''), commandLine(line('health')),
     el('h2', {}, 'Listeners'), table('Ports that the broker listens on', [['protocol', (row) => row.protocol], ['address', (row) => row.ip_address], ['port', (row) => String(row.port), 'n'], ['TLS', (row) => (row.tls ? 'yes' : 'no')]], overview.listeners, 'No port is open.'));
-  const part = () => { const made = el('section'); view.append(made); return made; };
+  const part = () => { const section = el('section'); view.append(section); return section; };
   const places = [part(), part(), part(), part(), part(), part()];
   const ends = await Promise.all([cluster(places[1]), bridges(places[2]), certificates(places[0]), log(places[3]), settings(places[4]), definitions(places[5])]);
   return () => ends.forEach((end) => end?.());
@@ -51,10 +51,10 @@ async function bridges(view) {
   const rows = await rowsOf(view, 'Bridges', 'bridges');
   if (!rows) return undefined;
   const place = el('div');
-  const draw = (found) => {
+  const draw = (links) => {
     const focused = place.contains(document.activeElement);
-    const shown = [...found].sort((one, other) => (one.state === 'up') - (other.state === 'up') || one.name.localeCompare(other.name)).slice(0, BRIDGES_SHOWN);
-    place.replaceChildren(table(`${number(shown.length)} of ${number(found.length)} bridges, shovels and federation links; those that are not up come first`, [['name', (row) => row.name], ['kind', (row) => row.kind], ['state', (row) => el('span', { class: { up: '', invalid: 'bad' }[row.state] ?? 'warn' }, row.state)], ['sent', (row) => number(row.sent), 'n'], ['received', (row) => number(row.received), 'n'], ['error', (row) => row.error]], shown, 'No bridge, shovel or federation link is defined.'));
+    const shown = [...links].sort((one, other) => (one.state === 'up') - (other.state === 'up') || one.name.localeCompare(other.name)).slice(0, BRIDGES_SHOWN);
+    place.replaceChildren(table(`${number(shown.length)} of ${number(links.length)} bridges, shovels and federation links; those that are not up come first`, [['name', (row) => row.name], ['kind', (row) => row.kind], ['state', (row) => el('span', { class: { up: '', invalid: 'bad' }[row.state] ?? 'warn' }, row.state)], ['sent', (row) => number(row.sent), 'n'], ['received', (row) => number(row.received), 'n'], ['error', (row) => row.error]], shown, 'No bridge, shovel or federation link is defined.'));
     if (focused) place.querySelector('[tabindex]')?.focus({ preventScroll: true });
   };
   view.append(el('h2', {}, 'Bridges'), place, commandLine(line('list', 'bridges')));
@@ -96,21 +96,21 @@ async function settings(view) {
 }
 
 async function definitions(view) {
-  const file = el('input', { type: 'file', accept: '.json,application/json', required: true }), said = el('div', { role: 'status' });
-  const counts = (found) => Object.entries(found.taken).filter(([, count]) => count).map(([kind, count]) => `${kind.replaceAll('_', ' ')}: ${number(count)}`).join(', ') || 'nothing';
-  const problems = (found) => [...found.refused.map((text) => el('li', { class: 'bad' }, text)), ...found.notes.map((text) => el('li', {}, text))];
+  const file = el('input', { type: 'file', accept: '.json,application/json', required: true }), statusLine = el('div', { role: 'status' });
+  const counts = (answer) => Object.entries(answer.taken).filter(([, count]) => count).map(([kind, count]) => `${kind.replaceAll('_', ' ')}: ${number(count)}`).join(', ') || 'nothing';
+  const problems = (answer) => [...answer.refused.map((text) => el('li', { class: 'bad' }, text)), ...answer.notes.map((text) => el('li', {}, text))];
   const run = async () => {
     let body;
-    try { body = JSON.parse(await file.files[0].text()); } catch { said.replaceChildren(el('p', { class: 'bad' }, 'The file is no JSON document.')); return; }
+    try { body = JSON.parse(await file.files[0].text()); } catch { statusLine.replaceChildren(el('p', { class: 'bad' }, 'The file is no JSON document.')); return; }
     try {
       const trial = await ask('POST', '/api/definitions?dry_run=true', body);
       const shown = problems(trial).slice(0, 50), hidden = trial.refused.length + trial.notes.length - shown.length;
-      said.replaceChildren(el('p', {}, `The file would import: ${counts(trial)}. Refused: ${number(trial.refused.length)}.`), el('ul', { class: 'plain' }, shown), hidden > 0 ? el('p', { class: 'soft' }, `${number(hidden)} more lines are not shown.`) : '');
+      statusLine.replaceChildren(el('p', {}, `The file would import: ${counts(trial)}. Refused: ${number(trial.refused.length)}.`), el('ul', { class: 'plain' }, shown), hidden > 0 ? el('p', { class: 'soft' }, `${number(hidden)} more lines are not shown.`) : '');
       if (!await agree(`The definitions of ${file.files[0].name} are imported: ${counts(trial)}. Objects that exist already may get other arguments; nothing is deleted.`, 'Import them', line('definitions', 'import', file.files[0].name))) return;
       const done = await ask('POST', '/api/definitions', body);
-      said.prepend(el('p', {}, `Imported: ${counts(done)}. Refused: ${number(done.refused.length)}.`));
-    } catch (error) { said.replaceChildren(el('p', { class: 'bad' }, error.message)); }
+      statusLine.prepend(el('p', {}, `Imported: ${counts(done)}. Refused: ${number(done.refused.length)}.`));
+    } catch (error) { statusLine.replaceChildren(el('p', { class: 'bad' }, error.message)); }
   };
   view.append(el('h2', {}, 'Definitions'), el('p', {}, el('a', { href: '/api/definitions', download: 'definitions.json' }, 'Download the definitions'), ': virtual hosts, users, permissions, policies, exchanges, queues and bindings.'), commandLine(line('definitions', 'export', 'definitions.json')),
-    el('form', { class: 'line', onsubmit: (event) => { event.preventDefault(); run(); } }, el('label', {}, 'definitions file', file), el('button', {}, 'Import…')), said, commandLine(`${line('doctor', 'definitions.json')}; ${line('definitions', 'import', 'definitions.json')}`));
+    el('form', { class: 'line', onsubmit: (event) => { event.preventDefault(); run(); } }, el('label', {}, 'definitions file', file), el('button', {}, 'Import…')), statusLine, commandLine(`${line('doctor', 'definitions.json')}; ${line('definitions', 'import', 'definitions.json')}`));
 }

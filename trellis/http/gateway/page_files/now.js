@@ -32,23 +32,23 @@ function sentence(one) {
 function changes(one) {
   const then = samples.at(-61) ?? samples[0];
   const clients = (sample) => Object.values(sample.connections).reduce((sum, count) => sum + count, 0);
-  const found = [['connections', clients], ['sessions', (s) => s.sessions], ['queues', (s) => s.queues], ['consumers', (s) => s.consumers], ['waiting messages', (s) => s.messages_ready]]
+  const grown = [['connections', clients], ['sessions', (s) => s.sessions], ['queues', (s) => s.queues], ['consumers', (s) => s.consumers], ['waiting messages', (s) => s.messages_ready]]
     .map(([text, pick]) => [text, pick(one) - pick(then)]).filter(([, change]) => change);
-  return found.length ? found.map(([text, change]) => `${change > 0 ? '+' : '−'}${number(Math.abs(change))} ${text}`).join(', ') : 'nothing';
+  return grown.length ? grown.map(([text, change]) => `${change > 0 ? '+' : '−'}${number(Math.abs(change))} ${text}`).join(', ') : 'nothing';
 }
 
 export const title = 'Now';
 export function show(view) {
-  const said = el('p', { class: 'sentence' }), alarms = el('div', { role: 'alert' }), cards = el('div', { class: 'cards' });
+  const summary = el('p', { class: 'sentence' }), alarms = el('div', { role: 'alert' }), cards = el('div', { class: 'cards' });
   const changed = el('p', { class: 'soft' }), deepest = el('div'), slowest = el('div'), unroutable = el('div'), refused = el('div');
   const [flow, drawFlow] = chart('Messages per second', [[(s) => s.rates.in, 'in', 'in'], [(s) => s.rates.out, 'out', 'delivered'], [(s) => s.rates.dropped, 'drop', 'dropped']]);
   const [depth, drawDepth] = chart('Waiting messages', [[(s) => s.messages_ready, 'in', 'ready'], [(s) => s.messages_unacknowledged, 'out', 'unacknowledged']]);
-  view.append(el('h1', {}, 'Now'), alarms, said, cards, changed, el('div', { class: 'columns' }, flow, depth),
+  view.append(el('h1', {}, 'Now'), alarms, summary, cards, changed, el('div', { class: 'columns' }, flow, depth),
     el('div', { class: 'columns' }, el('section', {}, el('h2', {}, 'Deepest queues'), deepest), el('section', {}, el('h2', {}, 'Slowest queues'), slowest), el('section', {}, el('h2', {}, 'Unroutable topics'), unroutable), el('section', {}, el('h2', {}, 'Last refusals'), refused)),
     commandLine(`${line('health')}; ${line('list', 'queues', '--sort', 'messages_ready', '--reverse')}; ${line('list', 'queues', '--sort', 'head_age_ms', '--reverse')}; ${line('list', 'topics', '--sort', 'unroutable', '--reverse')}`));
   const draw = (one) => {
-    if (!one) { said.textContent = 'Waiting for the first sample…'; return; }
-    said.replaceChildren(...sentence(one));
+    if (!one) { summary.textContent = 'Waiting for the first sample…'; return; }
+    summary.replaceChildren(...sentence(one));
     alarms.replaceChildren(...(one.alarms.length ? [el('p', { class: 'bad' }, `Alarm: ${one.alarms.join(', ')}. ${number(one.blocked)} publishers wait until it ends.`)] : []));
     cards.replaceChildren(card(number(one.messages_ready), 'messages ready'), card(number(one.messages_unacknowledged), 'unacknowledged'),
       card(number(one.connections.amqp), 'AMQP connections'), card(number(one.connections.mqtt), 'MQTT connections'), card(number(one.sessions), 'MQTT sessions'),

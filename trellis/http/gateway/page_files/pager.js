@@ -32,22 +32,22 @@ export function pager(view, noun, sort, load, columns, empty, kind, names = {}) 
   async function draw() {
     const mine = turn += 1, column = (field) => names[field] ?? field;
     used.textContent = line('list', kind, ...containing(column('name'), state.name), '--sort', column(state.field), ...(state.reverse ? ['--reverse'] : []), '--limit', String(SIZE * state.page));
-    let found;
+    let page;
     try {
-      found = await load({ page: state.page, page_size: SIZE, sort: state.field, sort_reverse: state.reverse, name: state.name });
+      page = await load({ page: state.page, page_size: SIZE, sort: state.field, sort_reverse: state.reverse, name: state.name });
     } catch (error) {
       if (error.status === 400 && state.page > 1) { state.page = 1; return draw(); }
       if (mine === turn) place.replaceChildren(el('p', { class: 'bad' }, error.message));
       return undefined;
     }
     if (mine !== turn) return undefined;
-    total = found.total_count;
+    total = page.total_count;
     const active = document.activeElement, key = place.contains(active) ? active.textContent : null;
-    place.replaceChildren(table(`${number(found.filtered_count)} of ${number(found.total_count)} ${noun}s`, columns(order), found.items, state.name ? `No ${noun} has this name.` : empty, order));
+    place.replaceChildren(table(`${number(page.filtered_count)} of ${number(page.total_count)} ${noun}s`, columns(order), page.items, state.name ? `No ${noun} has this name.` : empty, order));
     if (key !== null) [...place.querySelectorAll('button, a')].find((one) => one.textContent === key)?.focus();
-    before.disabled = found.page <= 1;
-    after.disabled = found.page >= found.page_count;
-    where.textContent = `page ${number(found.page)} of ${number(Math.max(1, found.page_count))}`;
+    before.disabled = page.page <= 1;
+    after.disabled = page.page >= page.page_count;
+    where.textContent = `page ${number(page.page)} of ${number(Math.max(1, page.page_count))}`;
     return undefined;
   }
   // A long list costs the broker time, so it is renewed less often.

@@ -55,21 +55,21 @@ export async function one(view, vhost, name) {
 
 // Shows the first messages, ten at a time, in the form that the select `as` names. `say` shows the command line of each action.
 async function peek(shown, at, as, say) {
-  const found = [], list = el('ul', { class: 'plain' }), more = el('button', { type: 'button' }, 'Ten more');
+  const peeked = [], list = el('ul', { class: 'plain' }), more = el('button', { type: 'button' }, 'Ten more');
   const item = (row) => el('li', {}, el('b', {}, `${row.exchange || '(default)'} → ${row.routing_key}`), ` ${row.redelivered ? `returned ${number(row.returns)} times ` : ''}`, el('pre', {}, text(row, as.value)));
   const tell = (after) => say('peek', '--count', '10', ...(after === undefined ? [] : ['--after', String(after)]), ...(as.value === 'hex' ? ['--hex'] : as.value === 'json' ? ['--json'] : []));
   const load = async () => {
-    const after = found.at(-1)?.sequence;
+    const after = peeked.at(-1)?.sequence;
     tell(after);
-    const rows = await get([...at, 'messages'], { count: 10, ...(found.length ? { after } : {}) });
-    found.push(...rows);
+    const rows = await get([...at, 'messages'], { count: 10, ...(peeked.length ? { after } : {}) });
+    peeked.push(...rows);
     list.append(...rows.map(item));
     more.hidden = rows.length < 10;
   };
-  as.onchange = () => { list.replaceChildren(...found.map(item)); tell(); };
+  as.onchange = () => { list.replaceChildren(...peeked.map(item)); tell(); };
   more.addEventListener('click', load);
   await load();
-  shown.replaceChildren(...(found.length ? [list, more] : [el('p', { class: 'soft' }, 'No message waits.')]));
+  shown.replaceChildren(...(peeked.length ? [list, more] : [el('p', { class: 'soft' }, 'No message waits.')]));
 }
 
 async function pause(at, paused, load, say) {
@@ -80,9 +80,9 @@ async function pause(at, paused, load, say) {
 
 // Asks the broker what a move would do, and then the user; shows the progress of the move.
 async function begin(at, action, body, words, shown, load) {
-  const found = await ask('POST', `${path(...at)}/${action}`, { ...body, dry_run: true });
-  const parts = found.queues.map((row) => `${number(row.messages)} to queue ${row.name}`);
-  const stay = Object.entries(found.refused ?? {}).map(([reason, count]) => `${number(count)} stay: ${reason}`);
+  const trial = await ask('POST', `${path(...at)}/${action}`, { ...body, dry_run: true });
+  const parts = trial.queues.map((row) => `${number(row.messages)} to queue ${row.name}`);
+  const stay = Object.entries(trial.refused ?? {}).map(([reason, count]) => `${number(count)} stay: ${reason}`);
   if (!parts.length) { shown.replaceChildren(el('p', { class: 'soft' }, `No message would be moved. ${stay.join('; ')}`)); return; }
   if (!await agree(`Messages that would be moved: ${[...parts, ...stay].join('; ')}.`, 'Move them', line(...words))) return;
   const { id } = await ask('POST', `${path(...at)}/${action}`, body);

@@ -26,8 +26,8 @@ export async function show(view) {
   const [trial, without, forget] = sandbox(() => vhost.value);
   view.append(graph, trial);
   const draw = async () => {
-    const found = await get(['bindings', vhost.value], { default: false, page: 1, page_size: SHOWN });
-    graph.replaceChildren(...map(found.items, found.total_count, without), commandLine(line('list', 'bindings', '--filter', 'source!=', '--limit', String(SHOWN), ...inVhost(vhost.value))));
+    const page = await get(['bindings', vhost.value], { default: false, page: 1, page_size: SHOWN });
+    graph.replaceChildren(...map(page.items, page.total_count, without), commandLine(line('list', 'bindings', '--filter', 'source!=', '--limit', String(SHOWN), ...inVhost(vhost.value))));
   };
   vhost.addEventListener('change', () => { forget(); draw(); });
   await draw();
@@ -37,19 +37,19 @@ function rest(count, noun, tag) {
   return count > 0 ? [el(tag, { class: 'soft' }, `… and ${number(count)} more ${noun}`)] : [];
 }
 
-function explained(found) {
+function explained(explanation) {
   const parts = [];
-  if (found.refusal) parts.push(el('p', { class: 'bad' }, `Refused: ${found.refusal}`));
-  if (found.publishers_blocked) parts.push(el('p', { class: 'warn' }, 'Publishers are blocked now, because an alarm is on.'));
-  if (found.rights.length) parts.push(el('ul', { class: 'plain' }, found.rights.map((row) => el('li', {}, `${row.right} ${row.rule ? `“${row.rule}”` : '(no rule)'} ${row.allows ? 'allows' : 'does not allow'} ${row.on}`))));
-  const branch = (name, seen) => el('li', {}, el('b', {}, `exchange ${name || 'amq.default'}`), ` ${found.exchanges.find((row) => row.name === name)?.type ?? '(does not exist)'}`,
-    seen.has(name) ? ' (shown above)' : el('ul', {}, found.bindings.filter((row) => row.exchange === name).map((row) => row.destination_type === 'exchange'
+  if (explanation.refusal) parts.push(el('p', { class: 'bad' }, `Refused: ${explanation.refusal}`));
+  if (explanation.publishers_blocked) parts.push(el('p', { class: 'warn' }, 'Publishers are blocked now, because an alarm is on.'));
+  if (explanation.rights.length) parts.push(el('ul', { class: 'plain' }, explanation.rights.map((row) => el('li', {}, `${row.right} ${row.rule ? `“${row.rule}”` : '(no rule)'} ${row.allows ? 'allows' : 'does not allow'} ${row.on}`))));
+  const branch = (name, seen) => el('li', {}, el('b', {}, `exchange ${name || 'amq.default'}`), ` ${explanation.exchanges.find((row) => row.name === name)?.type ?? '(does not exist)'}`,
+    seen.has(name) ? ' (shown above)' : el('ul', {}, explanation.bindings.filter((row) => row.exchange === name).map((row) => row.destination_type === 'exchange'
       ? [el('li', {}, `“${row.binding_key}” matches: ${row.reason}`), branch(row.destination, new Set([...seen, name]))]
-      : el('li', {}, `“${row.binding_key}” → ${row.destination_type} ${row.destination}: ${row.reason}`)), rest((found.exchanges.find((row) => row.name === name)?.matched ?? 0) - found.bindings.filter((row) => row.exchange === name).length, 'bindings', 'li')));
-  parts.push(el('ul', { class: 'tree' }, branch(found.exchange, new Set())));
-  parts.push(table('What each queue does with the message', [['queue', (row) => `${row.type} ${row.name}`], ['verdict', (row) => row.verdict.replaceAll('_', ' ')], ['why', (row) => row.text]], found.queues, 'The message reaches no queue and no session.'));
-  for (const [verdict, count] of Object.entries(found.verdicts)) parts.push(...rest(count - found.queues.filter((row) => row.verdict === verdict).length, `queues: ${verdict.replaceAll('_', ' ')}`, 'p'));
-  if (found.near_misses.length) parts.push(el('h2', {}, 'Near misses'), el('ul', { class: 'plain' }, found.near_misses.map((row) => el('li', {}, el('b', {}, row.binding_key), ` → ${row.destination_type} ${row.destination}: ${row.text}`))));
+      : el('li', {}, `“${row.binding_key}” → ${row.destination_type} ${row.destination}: ${row.reason}`)), rest((explanation.exchanges.find((row) => row.name === name)?.matched ?? 0) - explanation.bindings.filter((row) => row.exchange === name).length, 'bindings', 'li')));
+  parts.push(el('ul', { class: 'tree' }, branch(explanation.exchange, new Set())));
+  parts.push(table('What each queue does with the message', [['queue', (row) => `${row.type} ${row.name}`], ['verdict', (row) => row.verdict.replaceAll('_', ' ')], ['why', (row) => row.text]], explanation.queues, 'The message reaches no queue and no session.'));
+  for (const [verdict, count] of Object.entries(explanation.verdicts)) parts.push(...rest(count - explanation.queues.filter((row) => row.verdict === verdict).length, `queues: ${verdict.replaceAll('_', ' ')}`, 'p'));
+  if (explanation.near_misses.length) parts.push(el('h2', {}, 'Near misses'), el('ul', { class: 'plain' }, explanation.near_misses.map((row) => el('li', {}, el('b', {}, row.binding_key), ` → ${row.destination_type} ${row.destination}: ${row.text}`))));
   return parts;
 }
 

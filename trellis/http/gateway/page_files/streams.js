@@ -15,13 +15,13 @@ export async function show(view) {
 
 // One stream: its segments, some of its rows, its tail, and a replay.
 export async function one(view, vhost, name) {
-  const cards = el('div', { class: 'cards' }), segments = el('div'), said = el('p', { class: 'soft', role: 'status' }), rows = el('div'), used = commandLine('');
+  const cards = el('div', { class: 'cards' }), segments = el('div'), statusLine = el('p', { class: 'soft', role: 'status' }), rows = el('div'), used = commandLine('');
   const about = { vhost, queue: name };
   const load = async () => {
-    const found = (await get(['streams'])).find((row) => row.vhost === vhost && row.name === name);
-    if (!found) throw new Error(`There is no stream ${name} in vhost ${vhost} that this user may read.`);
-    cards.replaceChildren(card(number(found.messages), 'rows'), card(size(found.bytes), 'size'), card(number(found.first), 'first offset'), card(number(found.durable), 'next offset'), card(number(found.readers), 'readers'));
-    return found;
+    const current = (await get(['streams'])).find((row) => row.vhost === vhost && row.name === name);
+    if (!current) throw new Error(`There is no stream ${name} in vhost ${vhost} that this user may read.`);
+    cards.replaceChildren(card(number(current.messages), 'rows'), card(size(current.bytes), 'size'), card(number(current.first), 'first offset'), card(number(current.durable), 'next offset'), card(number(current.readers), 'readers'));
+    return current;
   };
   const stream = await load();
   const from = el('input', { size: 16, value: String(Math.max(stream.first, stream.durable - READ)), required: true }), moment = el('input', { type: 'datetime-local', step: 1 });
@@ -38,20 +38,20 @@ export async function one(view, vhost, name) {
     // The offset may be a word such as "last": the first row says where it is.
     if (query.time === undefined && shown.length) tell('--from', String(shown[0].offset));
     next = shown.length ? shown.at(-1).offset + 1 : null;
-    said.textContent = shown.length ? `Rows ${number(shown[0].offset)} to ${number(next - 1)}.` : 'No row is there.';
+    statusLine.textContent = shown.length ? `Rows ${number(shown[0].offset)} to ${number(next - 1)}.` : 'No row is there.';
     after.disabled = next === null;
     draw();
   };
   const turn = async () => {
     try {
-      const found = await fetchRows({ offset: String(next), count: 500 });
-      const hidden = found.length >= 500 ? ' More rows come than this view shows; it skips some.' : '';
-      if (found.length) next = found.at(-1).offset + 1;
+      const newer = await fetchRows({ offset: String(next), count: 500 });
+      const hidden = newer.length >= 500 ? ' More rows come than this view shows; it skips some.' : '';
+      if (newer.length) next = newer.at(-1).offset + 1;
       if (hidden) next = Math.max(next, (await load()).durable - SHOWN);
-      shown = [...found.reverse(), ...shown].slice(0, SHOWN);
-      said.textContent = `The newest row comes first; at most ${SHOWN} rows are shown.${hidden}`;
-      if (found.length) draw();
-    } catch (error) { said.textContent = error.message; stop(); return; }
+      shown = [...newer.reverse(), ...shown].slice(0, SHOWN);
+      statusLine.textContent = `The newest row comes first; at most ${SHOWN} rows are shown.${hidden}`;
+      if (newer.length) draw();
+    } catch (error) { statusLine.textContent = error.message; stop(); return; }
     if (timer) timer = setTimeout(turn, TAIL_SECONDS * 1000);
   };
   const tail = async () => {
@@ -69,7 +69,7 @@ export async function one(view, vhost, name) {
   view.append(el('h1', {}, `Stream ${name}`), cards, el('h2', {}, 'Rows'), el('form', { class: 'line', onsubmit: (event) => {
     event.preventDefault();
     read(moment.value ? { time: String(Math.floor(new Date(moment.value).getTime() / 1000)) } : { offset: from.value });
-  } }, el('label', {}, 'offset, first, last, or an interval such as 1h', from), el('label', {}, 'or from a time (your time zone)', moment), el('button', { class: 'main' }, 'Read'), after, tailing), said, rows, used);
+  } }, el('label', {}, 'offset, first, last, or an interval such as 1h', from), el('label', {}, 'or from a time (your time zone)', moment), el('button', { class: 'main' }, 'Read'), after, tailing), statusLine, rows, used);
   replaying(view, vhost, name, stream, load);
   const exported = commandLine(line('stream', 'export', name, `${name}.parquet`, ...inVhost(vhost)));
   view.append(el('h2', {}, 'Segments and export'), segments, el('p', { class: 'soft' }, 'A segment is a file of the Arrow IPC stream format. The command writes rows as Parquet or Arrow, also of a range of times or some topics; it needs pyarrow.'), exported);
@@ -90,29 +90,29 @@ export async function one(view, vhost, name) {
 
 function replaying(view, vhost, name, stream, load) {
   const from = el('input', { type: 'number', min: 0, required: true, value: stream.first }), to = el('input', { type: 'number', min: 0, required: true, value: stream.durable });
-  const exchange = el('input', { size: 18, placeholder: 'the exchange of each row' }), said = el('p', { role: 'status' }), command = commandLine('');
+  const exchange = el('input', { size: 18, placeholder: 'the exchange of each row' }), statusLine = el('p', { role: 'status' }), command = commandLine('');
   let going = false;
   const words = () => line('replay', name, '--from', from.value, '--to', to.value, ...(exchange.value ? ['--exchange', exchange.value] : []), ...inVhost(vhost));
   const button = el('button', {}, 'Replay…');
   const run = async () => {
     if (going) { going = false; return; }
     const first = Number(from.value), end = Math.min(Number(to.value), (await load()).durable);
-    if (first >= end) { said.textContent = `No row is from offset ${number(first)} to ${number(end)}.`; return; }
+    if (first >= end) { statusLine.textContent = `No row is from offset ${number(first)} to ${number(end)}.`; return; }
     if (!await agree(`Up to ${number(end - first)} messages, the rows from offset ${number(first)} to ${number(end - 1)}, are published again to ${exchange.value ? `exchange ${exchange.value}` : 'the exchanges that they came from'}.`, 'Publish them', words())) return;
     going = true;
     button.textContent = 'Stop';
     let next = first, published = 0, refused = 0, ended = '';
     try {
       while (going && next < end) {
-        const found = await ask('POST', path('streams', 'replay'), { vhost, queue: name, from: next, to: end, ...(exchange.value ? { exchange: exchange.value } : {}) });
-        published += found.published;
-        refused += found.refused;
-        if (found.next <= next) break;
-        next = found.next;
-        said.textContent = `${number(published)} messages are published and confirmed…`;
+        const answer = await ask('POST', path('streams', 'replay'), { vhost, queue: name, from: next, to: end, ...(exchange.value ? { exchange: exchange.value } : {}) });
+        published += answer.published;
+        refused += answer.refused;
+        if (answer.next <= next) break;
+        next = answer.next;
+        statusLine.textContent = `${number(published)} messages are published and confirmed…`;
       }
     } catch (error) { ended = ` ${error.message}.`; }
-    said.textContent = `${number(published)} messages are published and confirmed, ${number(refused)} were refused; the next offset is ${number(next)}.${ended}`;
+    statusLine.textContent = `${number(published)} messages are published and confirmed, ${number(refused)} were refused; the next offset is ${number(next)}.${ended}`;
     going = false;
     button.textContent = 'Replay…';
     await load();
@@ -120,5 +120,5 @@ function replaying(view, vhost, name, stream, load) {
   const tell = () => { command.textContent = words(); };
   tell();
   view.append(el('h2', {}, 'Replay'), el('form', { class: 'line', oninput: tell, onsubmit: (event) => { event.preventDefault(); run(); } },
-    el('label', {}, 'from offset', from), el('label', {}, 'to (not included)', to), el('label', {}, 'exchange', exchange), button), said, command);
+    el('label', {}, 'from offset', from), el('label', {}, 'to (not included)', to), el('label', {}, 'exchange', exchange), button), statusLine, command);
 }

@@ -28,9 +28,9 @@ export async function show(view) {
   };
   const clear = async () => {
     used.textContent = line('retained', 'clear', filter.value || '#', ...inVhost(vhost.value));
-    const found = await ask('DELETE', `${path('retained', vhost.value)}?${new URLSearchParams({ filter: filter.value || '#', dry_run: true })}`);
-    if (!found.removed) { where.textContent = 'No retained message matches the filter.'; return; }
-    if (!await agree(`${number(found.removed)} retained messages of topics that match ${filter.value || '#'} are removed. This cannot be undone.`, 'Remove them', line('retained', 'clear', filter.value || '#', ...inVhost(vhost.value)))) return;
+    const trial = await ask('DELETE', `${path('retained', vhost.value)}?${new URLSearchParams({ filter: filter.value || '#', dry_run: true })}`);
+    if (!trial.removed) { where.textContent = 'No retained message matches the filter.'; return; }
+    if (!await agree(`${number(trial.removed)} retained messages of topics that match ${filter.value || '#'} are removed. This cannot be undone.`, 'Remove them', line('retained', 'clear', filter.value || '#', ...inVhost(vhost.value)))) return;
     await ask('DELETE', `${path('retained', vhost.value)}?${new URLSearchParams({ filter: filter.value || '#' })}`);
     await draw();
   };
@@ -53,7 +53,7 @@ export async function show(view) {
   const watching = el('button', { type: 'button', onclick: toggle }, 'Watch live');
   view.append(el('h1', {}, 'Topics'), el('form', { class: 'line', onsubmit: again },
     el('label', {}, 'topic filter', filter), el('label', {}, 'vhost', vhost), el('button', { class: 'main' }, 'Show'), watching, el('button', { type: 'button', class: 'danger', onclick: clear }, 'Remove…')), lively, where, tree, used);
-  const topic = el('input', { size: 28, required: true, placeholder: 'plant/7/set' }), payload = el('input', { size: 28 }), retain = el('input', { type: 'checkbox' }), said = el('p', { role: 'status' }), command = commandLine('');
+  const topic = el('input', { size: 28, required: true, placeholder: 'plant/7/set' }), payload = el('input', { size: 28 }), retain = el('input', { type: 'checkbox' }), statusLine = el('p', { role: 'status' }), command = commandLine('');
   view.append(el('h2', {}, 'Publish'), el('form', { class: 'line', onsubmit: async (event) => {
     event.preventDefault();
     const properties = { headers: retain.checked ? { 'x-mqtt-retain': true } : {} };
@@ -61,10 +61,10 @@ export async function show(view) {
     command.textContent = line('publish', '--mqtt', topic.value, '--body', payload.value, ...(retain.checked ? ['--retain'] : []), ...inVhost(vhost.value));
     try {
       const answer = await ask('POST', `${path('exchanges', vhost.value, 'amq.topic')}/publish`, { routing_key: key, payload: payload.value, payload_encoding: 'string', properties });
-      said.textContent = answer.routed ? 'The message reached its subscribers.' : 'The message matches no subscription and no binding.';
+      statusLine.textContent = answer.routed ? 'The message reached its subscribers.' : 'The message matches no subscription and no binding.';
       if (retain.checked) await draw();
-    } catch (error) { said.textContent = error.message; }
-  } }, el('label', {}, 'topic', topic), el('label', {}, 'payload', payload), el('label', {}, 'retain', retain), el('button', { class: 'main' }, 'Publish')), said, command);
+    } catch (error) { statusLine.textContent = error.message; }
+  } }, el('label', {}, 'topic', topic), el('label', {}, 'payload', payload), el('label', {}, 'retain', retain), el('button', { class: 'main' }, 'Publish')), statusLine, command);
   await draw();
   return end;
 }
