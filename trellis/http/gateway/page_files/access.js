@@ -29,7 +29,7 @@ export async function show(view) {
     let part;
     try {
       const allowed = await get(['topic-readers', readersVhost.value], { filter: filter.value });
-      part = table(`Users that may read topics of ${filter.value}`, [['user', (row) => row.user], ['reads', (row) => row.reads === 'all' ? 'all topics' : 'some topics'], ['permission to read', (row) => row.permission], ['rules that decide', (row) => el('ul', { class: 'plain' }, row.rules.map((rule) => el('li', {}, rule)))]], users, 'No user may read a topic of this filter.');
+      part = table(`Users that may read topics of ${filter.value}`, [['user', (row) => row.user], ['reads', (row) => row.reads === 'all' ? 'all topics' : 'some topics'], ['permission to read', (row) => row.permission], ['rules that decide', (row) => el('ul', { class: 'plain' }, row.rules.map((rule) => el('li', {}, rule)))]], allowed, 'No user may read a topic of this filter.');
     } catch (error) { part = el('p', { class: 'bad' }, error.message); }
     readers.replaceChildren(part, commandLine(line('permissions', 'readers', filter.value, ...inVhost(readersVhost.value))));
   } }, el('label', {}, 'topic filter', filter), el('label', {}, 'vhost', readersVhost), el('button', { class: 'main' }, 'List')), readers,
