@@ -155,19 +155,19 @@ func (i *inode) clean(key string) {
 }
 
 func (m *concurrent) match(topic string) []uint64 {
-	var found []uint64
-	m.root.walk(split(topic), &found)
-	return once(found)
+	var numbers []uint64
+	m.root.walk(split(topic), &numbers)
+	return once(numbers)
 }
 
 // walk looks up one or more words.
-func (i *inode) walk(words []string, found *[]uint64) {
+func (i *inode) walk(words []string, numbers *[]uint64) {
 	branches := i.main.Load().branches
 	if many := branches["#"]; many != nil {
-		*found = append(*found, many.subscribers...)
+		*numbers = append(*numbers, many.subscribers...)
 		if many.below != nil {
 			for at := range words {
-				many.below.walk(words[at:], found)
+				many.below.walk(words[at:], numbers)
 			}
 		}
 	}
@@ -178,17 +178,17 @@ func (i *inode) walk(words []string, found *[]uint64) {
 		}
 		if len(words) > 1 {
 			if next.below != nil {
-				next.below.walk(words[1:], found)
+				next.below.walk(words[1:], numbers)
 			}
 			continue
 		}
-		*found = append(*found, next.subscribers...)
+		*numbers = append(*numbers, next.subscribers...)
 		for below := next.below; below != nil; { // `a.#` matches `a`
 			many := below.main.Load().branches["#"]
 			if many == nil {
 				break
 			}
-			*found = append(*found, many.subscribers...)
+			*numbers = append(*numbers, many.subscribers...)
 			below = many.below
 		}
 	}
@@ -196,8 +196,8 @@ func (i *inode) walk(words []string, found *[]uint64) {
 
 func (m *concurrent) Match(topic string) int { return len(m.match(topic)) }
 
-func (m *concurrent) Each(topic string, found func(uint64)) {
+func (m *concurrent) Each(topic string, visit func(uint64)) {
 	for _, number := range m.match(topic) {
-		found(number)
+		visit(number)
 	}
 }

@@ -29,7 +29,7 @@ type Matcher interface {
 	Subscribe(prepared any)
 	Unsubscribe(prepared any)
 	Match(topic string) int                       // returns the number of subscribers
-	Each(topic string, found func(number uint64)) // calls found with the number of each subscriber
+	Each(topic string, visit func(number uint64)) // calls visit with the number of each subscriber
 }
 
 var makers = map[string]func() Matcher{
@@ -61,40 +61,40 @@ func main() {
 	in.Buffer(nil, 1<<20)
 	out := json.NewEncoder(os.Stdout)
 	for in.Scan() {
-		var asked request
-		if err := json.Unmarshal(in.Bytes(), &asked); err != nil {
+		var query request
+		if err := json.Unmarshal(in.Bytes(), &query); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		if err := out.Encode(do(name, asked)); err != nil {
+		if err := out.Encode(do(name, query)); err != nil {
 			os.Exit(1)
 		}
 		runtime.GC()
 	}
 }
 
-func do(name string, asked request) answer {
-	if asked.Kind == "about" {
+func do(name string, query request) answer {
+	if query.Kind == "about" {
 		return answer{"version": version(name)}
 	}
-	if asked.Kind == "cold" {
-		return cold(makers[name], asked)
+	if query.Kind == "cold" {
+		return cold(makers[name], query)
 	}
-	patterns := lines(asked.Patterns)
+	patterns := lines(query.Patterns)
 	for _, pattern := range patterns {
 		if !able(name, pattern) {
 			return answer{"unable": errUnable.Error()}
 		}
 	}
-	switch asked.Kind {
+	switch query.Kind {
 	case "workload":
-		return workload(makers[name](), patterns, lines(asked.Topics), lines(asked.Further), asked)
+		return workload(makers[name](), patterns, lines(query.Topics), lines(query.Further), query)
 	case "memory":
 		return memory(makers[name], patterns)
 	case "threads":
-		return threads(makers[name](), patterns, lines(asked.Topics), lines(asked.Further), asked)
+		return threads(makers[name](), patterns, lines(query.Topics), lines(query.Further), query)
 	case "churn":
-		return churn(makers[name](), patterns, lines(asked.Topics), lines(asked.Further), asked)
+		return churn(makers[name](), patterns, lines(query.Topics), lines(query.Further), query)
 	}
 	return answer{"unable": "knows no such request"}
 }
@@ -112,11 +112,11 @@ func lines(path string) []string {
 		os.Exit(1)
 	}
 	// Each line is a separate string, as if received from a network.
-	found := strings.Split(string(data), "\n")
-	for i := range found {
-		found[i] = strings.Clone(found[i])
+	texts := strings.Split(string(data), "\n")
+	for i := range texts {
+		texts[i] = strings.Clone(texts[i])
 	}
-	return found
+	return texts
 }
 
 func clock() int64 {
@@ -128,11 +128,11 @@ func clock() int64 {
 }
 
 func prepare(m Matcher, patterns []string, first int) []any {
-	made := make([]any, len(patterns))
+	prepared := make([]any, len(patterns))
 	for i, pattern := range patterns {
-		made[i] = m.Prepare(pattern, uint64(first+i))
+		prepared[i] = m.Prepare(pattern, uint64(first+i))
 	}
-	return made
+	return prepared
 }
 
 // check compares the answers for topics with the expected ones; see trellis/bench/matching/answers.py.
@@ -177,7 +177,7 @@ func perCall(items int, seconds float64, call func(i int)) float64 {
 	return float64(spent) / float64(done)
 }
 
-func workload(m Matcher, patterns, topics, further []string, asked request) answer {
+func workload(m Matcher, patterns, topics, further []string, query request) answer {
 	prepared := prepare(m, patterns, 0)
 	runtime.GC()
 	began := clock()
@@ -187,20 +187,20 @@ func workload(m Matcher, patterns, topics, further []string, asked request) answ
 	load := float64(clock()-began) / float64(len(patterns))
 	runtime.GC()
 	done, began := 0, clock()
-	for done < len(topics) && (done == 0 || done%64 != 0 || clock()-began < int64(4*asked.Seconds*1e9)) {
+	for done < len(topics) && (done == 0 || done%64 != 0 || clock()-began < int64(4*query.Seconds*1e9)) {
 		m.Match(topics[done])
 		done++
 	}
 	first := float64(clock()-began) / float64(done)
-	if problem := check(m, topics, asked.Expected); problem != "" {
+	if problem := check(m, topics, query.Expected); problem != "" {
 		return answer{"wrong": problem}
 	}
 	topics = topics[:done]
-	lookup := perCall(len(topics), asked.Seconds, func(i int) { m.Match(topics[i]) })
+	lookup := perCall(len(topics), query.Seconds, func(i int) { m.Match(topics[i]) })
 	more := prepare(m, further, len(patterns))
 	runtime.GC()
 	var in, out, times int64
-	for in+out < int64(asked.Seconds*1e9) {
+	for in+out < int64(query.Seconds*1e9) {
 		began := clock()
 		for _, each := range more {
 			m.Subscribe(each)
@@ -213,21 +213,21 @@ func workload(m Matcher, patterns, topics, further []string, asked request) answ
 		out += clock() - middle
 		times += int64(len(more))
 	}
-	if problem := check(m, lines(asked.Topics), asked.Expected[:1]); problem != "" {
+	if problem := check(m, lines(query.Topics), query.Expected[:1]); problem != "" {
 		return answer{"wrong": problem}
 	}
 	return answer{"lookup": lookup, "first": first, "subscribe": float64(in) / float64(times), "unsubscribe": float64(out) / float64(times),
 		"load": load}
 }
 
-func cold(maker func() Matcher, asked request) answer {
+func cold(maker func() Matcher, query request) answer {
 	var in, out, times int64
-	for in+out < int64(asked.Seconds*1e9) {
+	for in+out < int64(query.Seconds*1e9) {
 		matchers := make([]Matcher, 256)
 		prepared := make([]any, len(matchers))
 		for i := range matchers {
 			matchers[i] = maker()
-			prepared[i] = matchers[i].Prepare(asked.Pattern, 0)
+			prepared[i] = matchers[i].Prepare(query.Pattern, 0)
 		}
 		began := clock()
 		for i, m := range matchers {
@@ -242,11 +242,11 @@ func cold(maker func() Matcher, asked request) answer {
 		times += int64(len(matchers))
 	}
 	m := maker()
-	m.Subscribe(m.Prepare(asked.Pattern, 0))
-	if m.Match(asked.Topic) != 1 {
+	m.Subscribe(m.Prepare(query.Pattern, 0))
+	if m.Match(query.Topic) != 1 {
 		return answer{"wrong": "the one pattern is not found"}
 	}
-	lookup := perCall(4096, asked.Seconds, func(int) { m.Match(asked.Topic) })
+	lookup := perCall(4096, query.Seconds, func(int) { m.Match(query.Topic) })
 	return answer{"subscribe": float64(in) / float64(times), "unsubscribe": float64(out) / float64(times), "lookup": lookup}
 }
 
@@ -273,15 +273,15 @@ func memory(maker func() Matcher, patterns []string) answer {
 }
 
 func heap() uint64 {
-	var found runtime.MemStats
+	var memory runtime.MemStats
 	runtime.GC()
 	runtime.GC()
-	runtime.ReadMemStats(&found)
-	return found.HeapAlloc
+	runtime.ReadMemStats(&memory)
+	return memory.HeapAlloc
 }
 
 // threads is the test of articles 1 and 2: wall-clock milliseconds until all workers have done 1,000 operations each.
-func threads(m Matcher, patterns, topics, further []string, asked request) answer {
+func threads(m Matcher, patterns, topics, further []string, query request) answer {
 	for _, each := range prepare(m, patterns, 0) {
 		m.Subscribe(each)
 	}
@@ -309,15 +309,15 @@ func threads(m Matcher, patterns, topics, further []string, asked request) answe
 		}()
 	}
 	at := 0
-	for range asked.Writers {
+	for range query.Writers {
 		worker(more[at:at+1000], 0)
 		at += 1000
 	}
-	for range asked.Mixed {
+	for range query.Mixed {
 		worker(more[at:at+100], 9)
 		at += 100
 	}
-	for range asked.Readers {
+	for range query.Readers {
 		worker(nil, 1000)
 	}
 	began := time.Now()
@@ -334,7 +334,7 @@ func threads(m Matcher, patterns, topics, further []string, asked request) answe
 	return answer{"ms": float64(took.Nanoseconds()) / 1e6}
 }
 
-func churn(m Matcher, patterns, topics, further []string, asked request) answer {
+func churn(m Matcher, patterns, topics, further []string, query request) answer {
 	for _, each := range prepare(m, patterns, 0) {
 		m.Subscribe(each)
 	}
@@ -342,13 +342,13 @@ func churn(m Matcher, patterns, topics, further []string, asked request) answer 
 	for _, topic := range topics {
 		m.Match(topic)
 	}
-	size := asked.Every
+	size := query.Every
 	if size == 0 {
 		size = 1000
 	}
 	change := 0
 	var spent, done int64
-	for at := 0; spent < int64(asked.Seconds*1e9); at += size {
+	for at := 0; spent < int64(query.Seconds*1e9); at += size {
 		if at+size > len(topics) {
 			at = 0
 		}
@@ -356,7 +356,7 @@ func churn(m Matcher, patterns, topics, further []string, asked request) answer 
 		for _, topic := range topics[at : at+size] {
 			m.Match(topic)
 		}
-		if asked.Every > 0 {
+		if query.Every > 0 {
 			each := more[change/2%len(more)]
 			if change%2 == 0 {
 				m.Subscribe(each)
@@ -371,7 +371,7 @@ func churn(m Matcher, patterns, topics, further []string, asked request) answer 
 	if change%2 == 1 {
 		m.Unsubscribe(more[change/2%len(more)])
 	}
-	if problem := check(m, topics, asked.Expected); problem != "" {
+	if problem := check(m, topics, query.Expected); problem != "" {
 		return answer{"wrong": problem}
 	}
 	return answer{"publish": float64(spent) / float64(done)}

@@ -32,8 +32,8 @@ func natsFor[T any](list *server.Sublist, insert, remove func(*server.Sublist, *
 }
 
 func offset(of reflect.Type, name string) uintptr {
-	field, found := of.FieldByName(name)
-	if !found {
+	field, exists := of.FieldByName(name)
+	if !exists {
 		panic("this version of nats-server has no field " + name)
 	}
 	return field.Offset
@@ -63,19 +63,19 @@ func (m *natsOf[T]) Unsubscribe(prepared any) {
 	}
 }
 
-func (m *natsOf[T]) found(topic string) []*T {
+func (m *natsOf[T]) entries(topic string) []*T {
 	return *(*[]*T)(unsafe.Add(unsafe.Pointer(m.list.Match(topic)), m.psub))
 }
 
-func (m *natsOf[T]) Match(topic string) int { return len(m.found(topic)) }
+func (m *natsOf[T]) Match(topic string) int { return len(m.entries(topic)) }
 
-func (m *natsOf[T]) Each(topic string, found func(uint64)) {
-	for _, entry := range m.found(topic) {
+func (m *natsOf[T]) Each(topic string, visit func(uint64)) {
+	for _, entry := range m.entries(topic) {
 		var number uint64
 		for i, b := range *(*[]byte)(unsafe.Add(unsafe.Pointer(entry), m.sid)) {
 			number |= uint64(b) << (8 * i)
 		}
-		found(number)
+		visit(number)
 	}
 }
 

@@ -80,19 +80,19 @@ func (at *node) without(words []string, subscriber uint64) bool {
 func (m *trie) match(topic string) []uint64 {
 	m.lock.RLock()
 	defer m.lock.RUnlock()
-	var found []uint64
-	m.root.walk(split(topic), &found)
-	return once(found)
+	var numbers []uint64
+	m.root.walk(split(topic), &numbers)
+	return once(numbers)
 }
 
 // once removes duplicates: a subscriber may have several matching patterns.
-func once(found []uint64) []uint64 {
-	if len(found) < 2 {
-		return found
+func once(numbers []uint64) []uint64 {
+	if len(numbers) < 2 {
+		return numbers
 	}
-	seen := make(map[uint64]struct{}, len(found))
-	distinct := found[:0]
-	for _, number := range found {
+	seen := make(map[uint64]struct{}, len(numbers))
+	distinct := numbers[:0]
+	for _, number := range numbers {
 		if _, known := seen[number]; !known {
 			seen[number] = struct{}{}
 			distinct = append(distinct, number)
@@ -101,31 +101,31 @@ func once(found []uint64) []uint64 {
 	return distinct
 }
 
-func (at *node) walk(words []string, found *[]uint64) {
+func (at *node) walk(words []string, numbers *[]uint64) {
 	if many := at.children["#"]; many != nil {
 		for i := range words {
 			if len(many.children) > 0 {
-				many.walk(words[i:], found)
+				many.walk(words[i:], numbers)
 			}
 		}
-		*found = append(*found, many.subscribers...)
+		*numbers = append(*numbers, many.subscribers...)
 	}
 	if len(words) == 0 {
-		*found = append(*found, at.subscribers...)
+		*numbers = append(*numbers, at.subscribers...)
 		return
 	}
 	if next := at.children[words[0]]; next != nil {
-		next.walk(words[1:], found)
+		next.walk(words[1:], numbers)
 	}
 	if next := at.children["*"]; next != nil {
-		next.walk(words[1:], found)
+		next.walk(words[1:], numbers)
 	}
 }
 
 func (m *trie) Match(topic string) int { return len(m.match(topic)) }
 
-func (m *trie) Each(topic string, found func(uint64)) {
+func (m *trie) Each(topic string, visit func(uint64)) {
 	for _, number := range m.match(topic) {
-		found(number)
+		visit(number)
 	}
 }
