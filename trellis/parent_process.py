@@ -17,12 +17,12 @@ _LIBRARY: Final = ctypes.CDLL(None)
 def end_with_parent() -> None:
     """Make Linux kill this process when its parent ends. Call it in the child.
 
-    With `subprocess.Popen(..., preexec_fn=end_with_parent)`, the child is another program: the
-    setting stays when the process runs another program. It does not hold for children of the child.
+    The setting stays when the process runs another program, so this function can be the
+    `preexec_fn` of `subprocess.Popen`. Children of the process do not inherit the setting.
 
     Linux kills the process as soon as the thread that started it ends, even if the parent goes on.
-    So only a thread that lives as long as the parent, such as its main thread, may start it. Other
-    systems have no such setting: there, the function does nothing.
+    So only a thread that lives as long as the parent, such as its main thread, may start the
+    process. Other systems have no such setting: there, the function does nothing.
     """
     if sys.platform == "linux":
         _LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

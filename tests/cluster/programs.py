@@ -99,7 +99,7 @@ class KafkaNodes:
     def start(self, node: int) -> None:
         """Start a node with the data of its last run.
 
-        Call it in the main thread: the node ends with the thread that starts it.
+        Call this method in the main thread: the node ends with the thread that starts it.
         """
         self._processes[node] = self._program.start(self._directory / f"node-{node}")
 

@@ -198,7 +198,7 @@ def add_login(command: Parser, user_flag: str = "--user", uses: Collection[str] 
 
 
 def address_keys(section: str) -> tuple[str, ...]:
-    """Return the keys of the settings that say how a listener, a section, can be reached."""
+    """Return the keys of the settings that say how the listener of a section can be reached."""
     keys = f"{section}.enabled", f"{section}.host", f"{section}.port"
     return (*keys, "http.tls") if section == "http" else keys
 

@@ -167,7 +167,7 @@ class AuditLog:
             self._start()
             await self._idle.wait()
             if self._failure is not None:
-                return str(self._failure)
+                return str(self._failure) or repr(self._failure)
         return ""
 
 
