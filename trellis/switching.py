@@ -68,6 +68,8 @@ class Switching:
         self._end: asyncio.TimerHandle | None = None
         #: True once the broker stops, so that an operator can request no switch.
         self._is_leaving = False
+        #: True during the call of `leave`.
+        self._leave_runs = False
         #: True once the store is stopped, so that this node cannot stay active.
         self._is_stopped = False
         #: The switches that have not ended; the event loop keeps no strong references to tasks.
@@ -120,6 +122,13 @@ class Switching:
         if is_stopped:
             self._is_stopped, self._node.turn.may_act = True, _never
             seconds += self._ownership.owner.timing.silence
+        self._leave_runs = True
+        try:
+            return await self._leave_within(seconds, hurry)
+        finally:
+            self._leave_runs = False
+
+    async def _leave_within(self, seconds: float, hurry: asyncio.Event) -> str:
         work = self._start(self._leave())
         hurrying = asyncio.create_task(hurry.wait())
         await asyncio.wait({work, hurrying}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -127,6 +136,7 @@ class Switching:
         if work.done():
             return work.result()
         if self._successor:
+            self._cancel_end()
             return self._successor
         if self._is_claiming:
             self._membership.end(
@@ -147,13 +157,17 @@ class Switching:
         if running is not None:
             await asyncio.wait({running})
         if self._successor:
-            if self._end is not None:
-                self._end.cancel()
+            self._cancel_end()
             await asyncio.sleep(END_SECONDS)  # The operator gets the answer.
             return self._successor
         if self._is_stopped:
             return await self._leave_stopped_store()
         return await self._alone("", self._ownership.disk.is_stuck)
+
+    def _cancel_end(self) -> None:
+        """Cancel the end of the process after a switch: the broker's stop ends the process."""
+        if self._end is not None:
+            self._end.cancel()
 
     async def _leave_stopped_store(self) -> str:
         end = self._loop.time() + self._ownership.owner.timing.silence
@@ -179,7 +193,7 @@ class Switching:
 
     async def _hand_over_for_disk(self) -> None:
         # Checked here and not when the task is created: another switch can begin in between.
-        if self._running is not None or self._is_stopped:
+        if self._running is not None or self._is_stopped or self._leave_runs:
             return
         disk = self._ownership.disk
         try:

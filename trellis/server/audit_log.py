@@ -80,11 +80,11 @@ class AuditLog:
     def write(self, record: AuditRecord) -> None:
         """Add the present time to a record, and append the record to the audit file soon.
 
-        Never fails.
+        Never fails. After `finish`, the line is lost.
         """
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = _line({"time": now, **record})
-        if self.waiting_bytes + len(line) > WAITING_BYTES:
+        if self._finished or self.waiting_bytes + len(line) > WAITING_BYTES:
             self.lost += 1
             return
         self._waiting.append(line)

@@ -75,10 +75,11 @@ class TopicExchange(Exchange):
         nodes = bound.with_pattern(binding.key)
         if nodes > most and nodes > bound.nodes:
             raise LimitExceeded(
-                f"binding '{binding.key[:200]}' of '{target.name}' to exchange '{self.name}' "
-                f"refused: with it, a lookup could visit {nodes} index nodes because of the "
-                f"{count + 1} bindings of '{target.name}', and limits.pattern_nodes is {most}; "
-                "use fewer different combinations of wildcards"
+                # An AMQP client gets the first 255 bytes, so the reason and the remedy come first.
+                f"too many different combinations of wildcards in the {count + 1} bindings of "
+                f"'{target.name[:40]}' (limits.pattern_nodes is {most}): use fewer; refused: "
+                f"'{binding.key[:200]}' to exchange '{self.name}', with which a lookup could visit "
+                f"{nodes} index nodes"
             )
 
     def first_word(self, binding: Binding) -> str | None:

@@ -193,8 +193,9 @@ def test_a_binding_above_the_limit_of_wildcards_closes_the_channel_with_406() ->
     wrong = refusal(replies)
     assert (wrong.scope, wrong.code) == ("channel", 406)
     assert wrong.text.startswith(
-        f"PRECONDITION_FAILED - binding '{pattern}' of 'many' to exchange 'amq.topic' "
-        "refused: with it, a lookup could visit "
+        "PRECONDITION_FAILED - too many different combinations of wildcards in the "
+        f"{patterns.index(pattern) + 1} bindings of 'many' (limits.pattern_nodes is 200): use "
+        f"fewer; refused: '{pattern}' to exchange 'amq.topic', with which a lookup could visit "
     )
     reopen(client)
     for bound in patterns[: patterns.index(pattern)]:
