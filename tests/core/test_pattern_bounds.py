@@ -114,7 +114,7 @@ def test_a_further_binding_of_a_replaced_queue_counts_on_the_bound_that_moved() 
             break
     assert refused
     one.replace()
-    with pytest.raises(LimitExceeded, match="wildcards in the .* bindings of 'q' "):
+    with pytest.raises(LimitExceeded, match=r"wildcards in the .* bindings of 'q' "):
         one.bind(refused)
     # The refused binding fits after some bindings are removed, as it would have before the
     # replacement.
