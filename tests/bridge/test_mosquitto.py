@@ -105,10 +105,11 @@ def test_messages_for_mosquitto_wait_while_it_is_away(
         for number in range(300):
             near.publish("s/n", b"%d %d" % (life, number))
         mosquitto.start()
-        got: set[bytes] = set()
-        while len(got) < 300:
-            got.add(bytes(far.next().payload))
-        assert got == {b"%d %d" % (life, number) for number in range(300)}
+        missing = {b"%d %d" % (life, number) for number in range(300)}
+        while missing:
+            # Messages of the life before may come twice: Mosquitto was stopped before it had their
+            # acknowledgements.
+            missing.discard(bytes(far.next().payload))
         local.wait("m", lambda row: row["state"] == "up" and row["in_flight"] == 0)
     assert local.links()["m"]["reconnects"] == 2
     near.close()

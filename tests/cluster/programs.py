@@ -85,11 +85,13 @@ class KafkaNodes:
         self._directory = directory
         self._program = _program()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._ports = {node: free_ports() for node in range(1, count + 1)}
-        self.servers = ",".join(f"127.0.0.1:{port}" for port, _ in self._ports.values())
+        host = own_address()
+        self._ports = {node: free_ports(host) for node in range(1, count + 1)}
+        self.servers = ",".join(f"{host}:{port}" for port, _ in self._ports.values())
         try:
             for node in self._ports:
-                write_settings(directory / f"node-{node}", node, self._ports, settings or {})
+                home = directory / f"node-{node}"
+                write_settings(home, node, self._ports, settings or {}, host)
                 self.start(node)
             self._wait_for_nodes()
         except BaseException:

@@ -99,22 +99,27 @@ class KafkaProgram:
 
 
 def write_settings(
-    home: Path, node: int, ports: Mapping[int, Ports], more: Mapping[str, object]
+    home: Path,
+    node: int,
+    ports: Mapping[int, Ports],
+    more: Mapping[str, object],
+    host: str = HOST,
 ) -> None:
     """Write the settings and the identity of a node into a new directory.
 
-    `ports` has the ports of all nodes by number; `more` overrides SETTINGS.
+    `ports` has the ports of all nodes by number, which listen on the address `host`; `more`
+    overrides SETTINGS.
     """
     (home / "data").mkdir(parents=True)
     identity = f"version=1\ncluster.id=4L6g3nShT-eMCtK--X86sw\nnode.id={node}\n"
     (home / "data" / "meta.properties").write_text(identity)
     (home / "log4j2.properties").write_text(_LOGGING)
     port, controller = ports[node]
-    voters = ",".join(f"{number}@{HOST}:{port}" for number, (_, port) in ports.items())
+    voters = ",".join(f"{number}@{host}:{port}" for number, (_, port) in ports.items())
     settings = {
         **SETTINGS,
         "node.id": node,
-        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
+        "listeners": f"PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}",
         "controller.quorum.voters": voters,
         "log.dirs": home / "data",
         "offsets.topic.replication.factor": len(ports),
@@ -124,11 +129,11 @@ def write_settings(
     (home / "server.properties").write_text(lines)
 
 
-def free_ports() -> Ports:
-    """Return two free ports."""
+def free_ports(host: str = HOST) -> Ports:
+    """Return two free ports of an address."""
     with socket.socket() as one, socket.socket() as other:
-        one.bind((HOST, 0))
-        other.bind((HOST, 0))
+        one.bind((host, 0))
+        other.bind((host, 0))
         return int(one.getsockname()[1]), int(other.getsockname()[1])
 
 

@@ -40,6 +40,7 @@ def run(kind: str, rounds: int, seed: int) -> Figures:
             world.wait_until_ready()
             began, sessions, closed = time.monotonic(), len(world.sessions), world.closed
             world.pause(chance.uniform(*BEFORE))
+            world.wait_until_ready()  # On a busy machine, a standby may have taken over meanwhile.
             happened = chosen.fault(world, chance)
             world.wait_until_ready()
             if happened:
