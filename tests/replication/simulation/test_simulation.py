@@ -144,8 +144,8 @@ UNSEEN = wrong.judged_by(wrong.UnseenJudge)
 #: First seed of the search for a rare fault, shortly before a seed that finds it.
 FIRST_SEEDS: dict[type[Node], int] = {
     wrong.ResumedWithinBatch: 45,
-    wrong.EarlyCheckpoint: 570,
-    UNSEEN: 64,
+    wrong.EarlyCheckpoint: 574,
+    UNSEEN: 125,
 }
 
 
