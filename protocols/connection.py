@@ -26,9 +26,9 @@ socket, until the network buffers are full and the client has to wait. The reaso
                 the alarm is over; broker/alarms.py then calls `unblock`.
     throttled   The client is above its rate limit. The link does not read for a while, and
                 `throttled` names the limit (trellis/server/rate_limited_link.py).
-    backlog     The disk is slower than the publishers: too many bytes wait to be written
-                (BACKLOG_BYTES in trellis/server/store_writer.py). Then no link reads whose client
-                has published to the store (`persists`); with a journal, no link reads at all.
+    backlog     More than BACKLOG_BYTES wait to be written (trellis/server/store_writer.py). Then
+                no link reads whose client has published to the store (`persists`); with a journal,
+                no link reads at all.
 
 broker/messages/outlet.py handles the opposite direction: a client that reads too slowly.
 """
@@ -43,6 +43,7 @@ from mypy_extensions import i64
 from broker.broker import Broker
 from broker.messages.outlet import Outlet
 from broker.routing.plan_search import STEP_COST, SearchSlot
+from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from protocols.deferred_reply import DeferredReply, add_reply
@@ -126,8 +127,7 @@ class Connection(Outlet):
         self.finished = False
         #: Reason for which the connection has ended, as the metrics count it; "" while it is open.
         self.reason = ""
-        #: True if the client has asked to close the connection. The transport then closes only
-        #: after the client could read the reply.
+        #: True if the client has asked to close: it must get the reply before the transport closes.
         self.answers_last = False
         self.deadline: i64 = 0
         self.agenda = front.broker.agenda
@@ -135,13 +135,16 @@ class Connection(Outlet):
         self.opened_at = self.agenda.wall
         #: True once the client has logged in.
         self.admitted = False
-        #: True once the client has published a message that goes to the store. The link slows such
-        #: clients down when the store cannot keep up.
+        #: The client's publish permissions and its routes; None before the login and after the end.
+        self.context: PublishContext | None = None
+        #: `published` less the `received` of the present context.
+        self._published_offset: i64 = 0
+        #: True once the client has published a message that goes to the store (see "backlog").
         self.persists = False
         #: Time of the last input, in ms of Agenda.now.
         self.last_input_at: i64 = self.agenda.now
-        #: Size in bytes that the unconsumed input must reach before `consume` is called again.
-        #: Below this size, the first frame of the input is incomplete.
+        #: Size in bytes of the input's first frame, if the frame is incomplete: `consume` is called
+        #: again when the input has this size.
         self.need: i64 = 0
         self.bytes_in: i64 = 0
         #: Input that is not consumed yet, and its size in bytes.
@@ -154,8 +157,7 @@ class Connection(Outlet):
         self.number = front.opened
         #: Time at which the client's credentials expire, in ms of Agenda.now; 0 for never.
         self.expires: i64 = 0
-        #: The searches for the destinations of the publication that is being handled. None until a
-        #: publication needs a search; later publications use the same slot.
+        #: The searches for the destinations of the present publication; None before the first one.
         self.slot: SearchSlot | None = None
         #: Number of times that an alarm has blocked the connection. `_limited` is the value of this
         #: number when a time limit was last set (IncompleteMessage).
@@ -170,16 +172,22 @@ class Connection(Outlet):
 
     @property
     def published(self) -> int:
-        """Number of publications that the connection's publish context has received.
+        """Number of publications that the contexts of this connection received since the login.
 
-        Other connections of the same user share the context. To count the publications of this
-        connection alone, add up how much the number grows during calls of its methods.
+        Connections of one user share a context: count how much the number grows during a call.
         """
-        return 0
+        return int(self._published_offset + (self.context.received if self.context else 0))
+
+    def use_context(self, context: PublishContext | None) -> None:
+        """Publish through `context` from now on; None releases the present context."""
+        self._published_offset = self.published
+        if context is not None:
+            self._published_offset -= context.received
+        self.context = context
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Names of the client's user and virtual host; both are "" before they are known."""
+        """Names of the client's user and virtual host, "" before the login; kept after the end."""
         return "", ""
 
     @property
@@ -241,11 +249,7 @@ class Connection(Outlet):
             self.touch()
 
     def _check_login_input(self) -> None:
-        """Abort the connection if its client sends too much input before the login is complete.
-
-        While the connection waits, for example for the check of the client's credentials, it stores
-        at most LOGIN_INPUT_MAX bytes of input.
-        """
+        """Abort a connection that has more than LOGIN_INPUT_MAX bytes of input before the login."""
         if self._input_size > LOGIN_INPUT_MAX and not self.admitted:
             self.abort("too_much_before_login")
             self.touch()
@@ -314,8 +318,7 @@ class Connection(Outlet):
     def limit_incomplete(self, held: i64) -> None:
         """Block a client that has sent `held` bytes of incomplete messages, if an alarm is on.
 
-        Such a client has not published yet, so it would not be blocked otherwise, and the memory of
-        incomplete messages could grow during the alarm.
+        Otherwise the memory of incomplete messages could grow during the alarm.
         """
         if held > INCOMPLETE_MAX and self.front.broker.alarms.on and not self.stalled:
             self.block()
@@ -385,17 +388,15 @@ class Connection(Outlet):
     def excuse(self, pause: int) -> None:
         """Extend the client's time limits by a pause of the broker, which lasted `pause` ms.
 
-        The times of the client's last input and of its deadline move forward by the pause. The
-        broker has not read during the pause, for example because its process was stopped, so input
-        that arrived meanwhile may still be unread.
+        The broker has not read during the pause, for example because its process was stopped, so
+        input that arrived meanwhile may still be unread.
         """
         self.last_input_at = min(self.agenda.now, self.last_input_at + pause)
         if self.deadline > 0:
             self.deadline += pause
 
     def reauthorize(self) -> None:
-        """Look up the client's permissions again, because they have changed or the credentials have
-        expired.
+        """Look up the client's permissions again, because they have changed or have expired.
 
         Apply the new permissions, or close the connection if the client may not stay connected.
         """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pamqp.commands as spec
 import pytest
 
@@ -12,8 +10,9 @@ from protocols.mqtt.options import MqttOptions
 from protocols.peer import Peer
 from tests.clients import World, marshal, mqtt_publish, publication
 from tests.top.conftest import Start
-from tests.wire.mqtt.client import suback, subscribe, unsuback, unsubscribe
+from tests.wire.mqtt.client import connect, suback, subscribe, unsuback, unsubscribe
 from trellis.auth.rates import MAX_SHARED_BUCKETS, PublishRates, TokenBucket
+from trellis.diagnosis.clients import refusal_findings
 from trellis.server.admission import Admission
 from trellis.settings.limits import RatesSettings as RateSettings
 
@@ -134,9 +133,10 @@ async def test_client_that_would_wait_too_long_is_disconnected_with_a_reason(
     else:
         await client.socket.send(publication("amq.topic", "t", b"x") * 100)
         close = await client.expect(spec.Connection.Close)
-        assert (close.reply_code, close.reply_text) == (
-            506,
-            f"RESOURCE_ERROR - faster than rates.{limit} allows, which is 10 a second",
+        assert close.reply_code == 506
+        assert close.reply_text == (
+            f"RESOURCE_ERROR - faster than rates.{limit} allows, which is 10 a second; the client "
+            "would have to wait longer than rates.patience, which is 1 s"
         )
         # A client may send more before it answers the close. It is refused once.
         await client.socket.send(publication("amq.topic", "t", b"x") * 100)
@@ -144,4 +144,58 @@ async def test_client_that_would_wait_too_long_is_disconnected_with_a_reason(
         assert await client.socket.read() == b""
     page = await running.scrape()
     assert page.value("trellis_rate_refused_total", limit=limit) == 1
-    await asyncio.sleep(0)
+
+
+async def test_refusal_of_a_client_above_its_rate_limit_is_logged(
+    start: Start,
+) -> None:
+    running = await start(rates={"user_messages": 10, "patience": 1})
+    client = await running.mqtt("fast")
+    await client.socket.send(mqtt_publish("t", b"x") * 100)
+    assert await client.socket.read() == b""
+    (refusal,) = running.node.refusals.recent
+    assert (refusal.event, refusal.fields["client"]) == ("connection_closed", "fast")
+    assert "rates.user_messages allows" in refusal.fields["note"]
+    (problem,) = refusal_findings(running.node.refusals.recent, "fast")
+    assert "rates.patience" in problem.text
+
+
+@pytest.mark.parametrize("protocol", ["mqtt", "amqp"])
+async def test_a_new_connection_is_not_charged_for_earlier_messages_of_its_user(
+    start: Start, protocol: str
+) -> None:
+    """Connections of one user share the publish context, which counts all messages of the user."""
+    running = await start(rates={"user_messages": 1_000, "patience": 60})
+    for number in range(3):
+        if protocol == "mqtt":
+            client = await running.mqtt(f"client-{number}")
+            await client.socket.send(mqtt_publish("t", b"x") * 300)
+            await client.ping()
+        else:
+            channel = await running.amqp()
+            await channel.socket.send(publication("amq.topic", "t", b"x") * 300)
+            await channel.socket.send(marshal(1, spec.Queue.Declare(exclusive=True)))
+            await channel.expect(spec.Queue.DeclareOk)
+    page = await running.scrape()
+    assert page.value("trellis_rate_waits_total", limit="user_messages") == 0
+
+
+async def test_messages_in_the_same_chunk_as_login_and_logout_are_charged(start: Start) -> None:
+    running = await start(rates={"user_messages": 100, "patience": 60})
+    whole = connect("hasty") + mqtt_publish("t", b"x") * 300 + b"\xe0\x00"
+    hasty = await running.socket("mqtt")
+    await hasty.send(whole)
+    assert (await hasty.read()).startswith(b"\x20\x02\x00\x00")
+    other = await running.mqtt("other")
+    await other.socket.send(mqtt_publish("t", b"x"))
+    page = await running.scrape()
+    assert page.value("trellis_rate_waits_total", limit="user_messages") >= 2
+
+
+def test_debt_of_a_shared_bucket_ends_at_the_patience() -> None:
+    rates = PublishRates(RateSettings(user_messages=10, patience=5))
+    assert rates.charge({}, "u", "/", "a", 10_000, 10, 0) == (999.0, "user_messages")
+    assert rates.disconnected == {"user_messages": 1}
+    # Another client of the user waits for at most the patience, and for its own messages.
+    assert rates.charge({}, "u", "/", "a", 0, 10, 0) == (5.0, "user_messages")
+    assert rates.charge({}, "u", "/", "a", 0, 10, 5_000) == (0.0, "")

@@ -265,9 +265,9 @@ def test_rights_that_did_not_change_change_nothing() -> None:
     world = world_of()
     client = client_of(world)
     subscribed(client, "a")
-    context = client.connection.context  # type: ignore[attr-defined]
+    context = client.connection.context
     world.review()
-    assert client.connection.context is context  # type: ignore[attr-defined]
+    assert client.connection.context is context
     assert not client.read()
 
 

@@ -45,6 +45,10 @@ class TokenBucket:
         self._updated_at = now
         return max(0.0, -self._level / self.rate)
 
+    def limit_debt(self, seconds: float) -> None:
+        """Forgive the debt beyond `seconds`, which is the time in which the rest is paid."""
+        self._level = max(self._level, -seconds * self.rate)
+
 
 class PublishRates:
     """The rate limits of a broker, with the buckets that connections share."""
@@ -88,6 +92,9 @@ class PublishRates:
         Return the seconds for which the client must be throttled, and the rate limit that causes
         the wait; 0 and "" if no limit is exceeded. `own` are the buckets of the client's
         connection.
+
+        The debt of a bucket that clients share ends at `patience`, because the client that exceeds
+        it is disconnected, and the other clients would wait for a debt that they did not cause.
         """
         longest, reason = 0.0, ""
         for name, rate in self.limits.items():
@@ -100,6 +107,7 @@ class PublishRates:
             else:
                 continue  # The client has not logged in.
             seconds = bucket.charge(messages if unit == "messages" else size, now)
+            bucket.limit_debt(self.patience)
             if seconds > longest:
                 longest, reason = seconds, name
         if reason:

@@ -23,7 +23,7 @@ from trellis.diagnosis.queues import FULL, state_of
 from trellis.server.refusals import LoggedRefusal
 
 #: Names of the fields of a logged refusal that may name a client.
-NAME_FIELDS: Final = ("client_id", "user", "address", "new_address")
+NAME_FIELDS: Final = ("client_id", "client", "user", "address", "new_address")
 #: Largest number of refusals of a client that are shown: the latest ones.
 REFUSALS_MAX: Final = 10
 #: The event of a refused HTTP request.

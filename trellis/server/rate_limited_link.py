@@ -54,11 +54,15 @@ class RateLimitedLink(LayeredLink):
             return
         if seconds > self._rates.patience:
             self._refused = True
-            connection.close(
-                TOO_FAST,
-                f"faster than rates.{limit} allows, "
-                f"which is {self._rates.limits[limit]:,} a second",
+            text = (
+                f"faster than rates.{limit} allows, which is {self._rates.limits[limit]:,} a "
+                "second; the client would have to wait longer than rates.patience, which is "
+                f"{self._rates.patience:g} s"
             )
+            client = str(connection.describe()["client"])
+            fields: dict[str, object] = {"client": client} if client else {}
+            connection.front.log_refusal("connection_closed", connection, text, fields)
+            connection.close(TOO_FAST, text)
             return
         connection.throttled = f"is faster than rates.{limit} allows"
         self._throttled = True

@@ -13,7 +13,6 @@ import pamqp.base
 from mypy_extensions import i64
 
 from broker.messages.outlet import LARGE_BODY
-from broker.routing.publish_context import PublishContext
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.exclusive_queues import ExclusiveQueues
 from protocols.amqp.errors import AmqpError
@@ -29,9 +28,8 @@ class ConnectionInterface(Connection):
         super().__init__(front, peer)
         #: The state of the connection: one of the constants in connection/states.py.
         self.state = state
-        #: The client's virtual host and its publish context; None before connection.open.
+        #: The client's virtual host; None before connection.open.
         self.vhost: VirtualHost | None = None
-        self.context: PublishContext | None = None
         #: Channel number of the frame that is being handled, and its method (class id << 16 |
         #: method id; 0 for none).
         self.current_channel: i64 = 0

@@ -395,7 +395,7 @@ class AmqpConnection(ConnectionInterface):
         if vhost is not None and context is not None:
             self.exclusive_queues.delete(vhost, self)
             vhost.contexts.leave(context)
-            self.context = None
+            self.use_context(None)
 
     def reauthorize(self) -> None:
         self._reauthorizing.run(self)
@@ -428,10 +428,6 @@ class AmqpConnection(ConnectionInterface):
         super().excuse(pause)
         if self.state == states.RUNNING and self.deadline > 0:
             self.deadline = self.agenda.now
-
-    @property
-    def published(self) -> int:
-        return 0 if self.context is None else int(self.context.received)
 
     @property
     def owner(self) -> tuple[str, str]:

@@ -35,5 +35,5 @@ def open_directly(connection: AmqpConnection, identity: Identity, vhost: Virtual
     connection.frame_max = handshake.options.frame_max
     connection.state = states.RUNNING
     connection.vhost = vhost
-    connection.context = vhost.contexts.enter(within, HTTP)
+    connection.use_context(vhost.contexts.enter(within, HTTP))
     connection.channels.open_channel(connection, handshake, 1)

@@ -243,7 +243,7 @@ class Handshake:
             raise AmqpError(530, refusal)
         connection.state = states.RUNNING
         connection.vhost = vhost
-        connection.context = vhost.contexts.enter(identity, connection.front.name)
+        connection.use_context(vhost.contexts.enter(identity, connection.front.name))
         interval: i64 = self.heartbeat * 500
         connection.deadline = connection.agenda.now + interval if interval else 0
         connection.send(0, spec.Connection.OpenOk())

@@ -52,7 +52,7 @@ class Reauthorizing:
 
         Also end the consumers of queues that the user may no longer read.
         """
-        connection.context = context
+        connection.use_context(context)
         connection.end_search()
         vhost.contexts.leave(old)
         receivers: list[ChannelReceiver] = []

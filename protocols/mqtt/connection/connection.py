@@ -106,7 +106,6 @@ class MqttConnection(SessionConnection):
         #: The client's identity for all virtual hosts; `context.identity` is its identity in
         #: `vhost`.
         self.identity: Identity | None = None
-        self.context: PublishContext | None = None
         self.session: Session | None = None
         self.will: StoredWill | None = None
         self.user = ""
@@ -124,14 +123,8 @@ class MqttConnection(SessionConnection):
         self.vhost: VirtualHost = front.broker.vhosts["/"]
 
     @property
-    def published(self) -> int:
-        return 0 if self.context is None else int(self.context.received)
-
-    @property
     def owner(self) -> tuple[str, str]:
-        return (
-            (self.context.identity.name, self.vhost.name) if self.context is not None else ("", "")
-        )
+        return ("", "") if self.identity is None else (self.identity.name, self.vhost.name)
 
     # -- input
 
@@ -257,7 +250,7 @@ class MqttConnection(SessionConnection):
         self.identity = identity
         self.expires = expiry_of(identity, self.agenda)
         if old is not None and session is not None and old.identity is not local:
-            self.context = self.vhost.contexts.enter(local, NAMES[self.level])
+            self.use_context(self.vhost.contexts.enter(local, NAMES[self.level]))
             self.end_search()
             self.vhost.contexts.leave(old)
             apply_identity(session, local)
@@ -322,7 +315,8 @@ class MqttConnection(SessionConnection):
 
     def _release_session(self) -> None:
         session, self.session = self.session, None
-        context, self.context = self.context, None
+        context = self.context
+        self.use_context(None)
         will, self.will = self.will, None
         assert session is not None and context is not None
         if will is not None:

@@ -357,7 +357,7 @@ class Login(InputHandler):
                 identity.anonymous,
             )
         connection.client_id = client_id
-        connection.context = context
+        connection.use_context(context)
         connection.session = session
         connection.state = OPENING
         if connection.level == LEVEL_5:
