@@ -8,6 +8,7 @@ from typing import Final
 
 from broker.lease import Lease
 from broker.replication.contract import (
+    ANSWER_GAP_MAX,
     CHUNK_SIZE,
     POLL_SECONDS,
     Append,
@@ -78,6 +79,10 @@ class LogOwner:
         #: True once the log has refused a record of this node, until this node claims the log
         #: again: the log may have the record nevertheless, or get it later (AppendRefused).
         self.in_doubt = False
+        #: Seconds after the last record for which no other node can own the log. If a record is
+        #: acknowledged later, the owner compares its last record with the log. Without batches, a
+        #: record follows after each beat interval.
+        self._trust_seconds = min(2 * timing.beat, timing.silence - ANSWER_GAP_MAX)
         self._clock = clock
         self._wall = wall
         self._fenced = False
@@ -269,9 +274,7 @@ class LogOwner:
                 f"the record of this node is at offset {offset} of the log, but the log had "
                 f"records up to offset {self.next - 1}: the log lost records, so the node ends"
             )
-        beat = self.timing.beat
-        was_paused = sent > self.sent + 2 * beat  # Without records, a beat follows after `beat`.
-        if offset > self.next or was_paused or self._clock() > sent + beat:
+        if offset > self.next or self._clock() > self.sent + self._trust_seconds:
             yield from self._verify()
         yield from self._read_between(offset)
         if not self.judge.judge(offset, record):
@@ -290,9 +293,10 @@ class LogOwner:
         """Compare the last record of this node with the log, after an append that may hide a loss.
 
         While the append was on its way, or while this node was paused before it, the log may have
-        lost records, and a successor may have appended records before this one. To get exactly the
-        expected offset takes longer than two beat intervals, so a fast append at this offset, soon
-        after the last one, needs no comparison. Raises Fenced.
+        lost records, and a successor may have appended records before this one, so that this one
+        has exactly the expected offset. A successor claims the log at the earliest ANSWER_GAP_MAX
+        before the end of the silence: its last answer of the log before the loss can be so old.
+        Raises Fenced.
         """
         offset = self.judge.state.last
         while True:

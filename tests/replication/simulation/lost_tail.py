@@ -150,7 +150,7 @@ class LossyCluster(Cluster):
         chance = self.world.random
         chance.shuffle(standbys)
         keeper, other = standbys
-        lag = chance.choice((0.1, 0.3, 0.5))
+        lag = chance.choice((0.1, 0.3, 0.5, 0.9))
         keeper.paused_until = self.world.now + lag
         self.world.say(f"{keeper.name} is paused, and keeps its part of the log")
         self.world.after(lag - 0.001, lambda: self._lose(owners[0], keeper, other))
