@@ -201,7 +201,7 @@ class Cluster:
             self.world.say(f"{node.name} starts")
             if node not in self.listed:
                 self.listed.append(node)
-                node.is_struck = node.directory.state.last + 1 < self.world.log.low
+                node.is_struck = node.directory.restart_offset < self.world.log.low
             node.start()
 
     def _seed(self, node: Node) -> None:
@@ -211,7 +211,7 @@ class Cluster:
             self.world.after(0.5, lambda: self._seed(node))
             return
         source = self.world.random.choice(sources)
-        node.synced = source.directory.state.last + 1
+        node.synced = source.directory.restart_offset
         if node not in self.listed:
             self.listed.append(node)
         catalog, before = source.directory.copy_catalog(), source.directory.checkpoints

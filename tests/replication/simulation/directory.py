@@ -58,6 +58,11 @@ class Directory:
         """The last position in the log."""
         return self.log[-1][1] if self.log else 0
 
+    @property
+    def restart_offset(self) -> int:
+        """The offset of the replicated log at which a node with this directory begins to read."""
+        return self.state.last + 1
+
     def apply(self, step: Apply) -> Iterator[None]:
         """Make a batch and the state after it durable; yield where a crash may happen."""
         batch, state = step.batch, step.state

@@ -123,7 +123,7 @@ class Node(Computer):
     def apply(self, step: Apply) -> Any:
         """Apply a batch to the directory; yield between two writes, where a crash may happen."""
         yield from self.directory.apply(step)
-        self.synced = self.directory.state.last + 1
+        self.synced = self.directory.restart_offset
 
     def checkpoint(self) -> None:
         """Make a checkpoint of the directory, if that is allowed now."""

@@ -65,6 +65,11 @@ class RealDirectory(Directory):
         #: Largest number of consecutive batches for which no state is stored.
         self.unstored = 1
 
+    @property
+    def restart_offset(self) -> int:
+        # Not every batch stores its state.
+        return (self.state if self.replica is None else self.replica.stored_state).last + 1
+
     def open(self) -> None:
         self.replica = self.replica_type(self.disk, self.path, self.name, Codecs(), SEGMENT)
         self._refresh()
@@ -220,8 +225,7 @@ class RealNode(Node):
             self.world.say(f"{self.name} is killed while it applies a batch")
             self.cluster.crash(self)
             return
-        assert self.directory.replica is not None
-        self.synced = self.directory.replica.stored_state.last + 1
+        self.synced = self.directory.restart_offset
         yield
 
     def checkpoint(self) -> None:
