@@ -108,11 +108,10 @@ def export_rows(
                     },
                 )
         for exchange in list(vhost.exchanges.values()):
-            for destination in exchange.bindings.destinations():
-                for binding in exchange.bindings.to(destination):
-                    row = _binding_row(vhost, exchange, binding)
-                    if row is not None:
-                        yield "bindings", row
+            for binding in exchange.bindings:
+                row = _binding_row(vhost, exchange, binding)
+                if row is not None:
+                    yield "bindings", row
 
 
 def vhost_definition(vhost: VirtualHost) -> dict[str, object]:

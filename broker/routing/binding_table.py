@@ -9,6 +9,7 @@ Most destinations, such as the sessions of devices, have one binding. A dict wit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import TypeAlias
 
@@ -40,6 +41,15 @@ class BindingTable:
 
     def __contains__(self, destination: Destination) -> bool:
         return destination in self._groups
+
+    def __iter__(self) -> Iterator[Binding]:
+        """Yield all bindings. Bindings may be added and removed meanwhile.
+
+        The bindings of a destination are yielded as they are when the iteration comes to the
+        destination. A destination whose first binding is added meanwhile is left out.
+        """
+        for destination in self.destinations():
+            yield from self.to(destination)
 
     def destinations(self) -> list[Destination]:
         """Return a new list of the destinations that have a binding."""

@@ -132,14 +132,11 @@ class ChangedBindings:
             if rules is None or not isinstance(rules, _HASHES):
                 continue
             copy = _empty_copy(rules)
-            number = 0
-            for destination in rules.bindings.destinations():
-                for binding in rules.bindings.to(destination):
-                    number += 1
-                    if number % STEPS == 0:
-                        yield None
-                    if binding not in self.removed and binding.destination not in self.deleted:
-                        _add(copy, binding)
+            for number, binding in enumerate(rules.bindings, 1):
+                if number % STEPS == 0:
+                    yield None
+                if binding not in self.removed and binding.destination not in self.deleted:
+                    _add(copy, binding)
             for binding, change in self.added.items():
                 if change.exchange is exchange and binding.destination not in self.deleted:
                     _add(copy, binding)

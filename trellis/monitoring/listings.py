@@ -124,9 +124,8 @@ async def _bindings(node: BrokerNode) -> AsyncIterator[Row]:
                 "arguments": "",
             }
         for exchange in list(vhost.exchanges.values()):
-            for destination in exchange.bindings.destinations():
-                for binding in exchange.bindings.to(destination):
-                    yield _binding(vhost, exchange, binding)
+            for binding in exchange.bindings:
+                yield _binding(vhost, exchange, binding)
 
 
 def _binding(vhost: VirtualHost, exchange: Exchange, binding: Binding) -> Row:

@@ -139,14 +139,11 @@ class Exchange(Destination):
         return BINDING_SIZE * (count * len(self.bindings) // len(some)) if some else 0
 
     def __iter__(self) -> Iterator[Binding]:
-        return iter(self.all_bindings())
+        return iter(self.bindings)
 
     def all_bindings(self) -> list[Binding]:
         """Return a new list of all bindings."""
-        bindings: list[Binding] = []
-        for destination in self.bindings.destinations():
-            bindings += self.bindings.to(destination)
-        return bindings
+        return list(self.bindings)
 
     def check(self, binding: Binding) -> None:
         """Raise PreconditionFailed if this type of exchange does not accept the binding."""

@@ -29,9 +29,8 @@ from trellis.http.management.topology import exchange_name, named_queue
 
 
 def _bindings_from(vhost: VirtualHost, exchange: Exchange) -> Iterable[Row]:
-    for destination in exchange.bindings.destinations():
-        for binding in exchange.bindings.to(destination):
-            yield serializers.binding_row(vhost, exchange.name, binding)
+    for binding in exchange.bindings:
+        yield serializers.binding_row(vhost, exchange.name, binding)
 
 
 async def bindings(call: Call) -> Listing:
