@@ -414,7 +414,7 @@ class Lock:
             self.release()
             raise DirectoryLocked(
                 f"the data directory '{directory}' is in use by process {holder or 'unknown'}; "
-                "one process at a time may use it"
+                "stop that process, or choose another data directory"
             ) from None
         except OSError as failure:
             self.release()

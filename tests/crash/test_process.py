@@ -101,7 +101,7 @@ def test_a_second_process_is_refused_and_the_first_is_not_disturbed(tmp_path: Pa
         output = await asyncio.to_thread(refused, tmp_path)
         assert output == (
             f"trellis: the data directory '{tmp_path}' is in use by process {broker.process.pid}; "
-            "one process at a time may use it"
+            "stop that process, or choose another data directory"
         )
         await publish(client, 10, 20)
         await confirmed(client, 20)

@@ -367,7 +367,7 @@ def test_a_file_under_another_name_is_refused() -> None:
 def test_one_process_at_a_time_has_the_directory(tmp_path: Path) -> None:
     lock = Lock(str(tmp_path))
     with pytest.raises(
-        DirectoryLocked, match=r"is in use by process \d+; one process at a time may use it"
+        DirectoryLocked, match=r"is in use by process \d+; stop that process, or choose another"
     ):
         Lock(str(tmp_path))
     lock.release()

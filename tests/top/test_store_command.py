@@ -60,7 +60,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert (code, output) == (1, "")
         assert errors == (
             f"trellis: the data directory '{directory}' is in use by process {broker.process.pid}; "
-            "one process at a time may use it\n"
+            "stop that process, or choose another data directory\n"
         )
     return directory
 
