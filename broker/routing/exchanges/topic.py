@@ -78,8 +78,8 @@ class TopicExchange(Exchange):
                 # An AMQP client gets the first 255 bytes, so the reason and the remedy come first.
                 f"too many different combinations of wildcards in the {count + 1} bindings of "
                 f"'{target.name[:40]}' (limits.pattern_nodes is {most}): use fewer, or raise the "
-                f"limit; refused: '{binding.key[:200]}' to exchange '{self.name}', with which a lookup could "
-                f"visit {nodes} index nodes"
+                f"limit; refused: '{binding.key[:200]}' to exchange '{self.name}', with "
+                f"which a lookup could visit {nodes} index nodes"
             )
 
     def first_word(self, binding: Binding) -> str | None:
