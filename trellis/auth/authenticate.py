@@ -49,7 +49,7 @@ from trellis.auth.login_throttle import (
 from trellis.auth.passwords import decoy_hash, verify
 from trellis.auth.scram import METHOD, ScramConversation
 
-#: Largest number of digests of verified credentials in memory, 0.14 kB each; the oldest are evicted.
+#: Largest number of digests of verified credentials, 0.14 kB each; the oldest are evicted.
 #: If there were more users, a storm of their reconnects would verify each password again.
 MAX_VERIFIED: Final = 100_000
 #: Largest number of verdicts delivered in one turn of the event loop. After each
