@@ -200,7 +200,8 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
         "properties_key",
     ),
 }
-#: The fields that each object of a section must have; `name` in the other sections.
+#: The fields that an object must have, by section. In each section that is not listed here, an
+#: object must have only the field `name`.
 REQUIRED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "permissions": ("vhost", "user", "configure", "write", "read"),
     "topic_permissions": ("vhost", "user", "exchange", "write", "read"),

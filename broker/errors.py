@@ -24,10 +24,10 @@ class PreconditionFailed(BrokerError):
 
 
 class InvalidArgument(PreconditionFailed):
-    """Raised if the value of an argument of a queue is invalid. The text has RabbitMQ's wording.
+    """Raised if an argument of a queue has an invalid value. The text has RabbitMQ's wording.
 
-    `argument` is the name of the argument, `thing` names the object, as in `for queue 'q' in vhost
-    '/'`, and `reason` says why the value is invalid.
+    `argument` is the name of the argument. `thing` is a text that names the queue, such as `for
+    queue 'q' in vhost '/'`. `reason` says why the value is invalid.
     """
 
     def __init__(self, argument: str, thing: str, reason: str) -> None:

@@ -22,7 +22,8 @@ from broker.errors import PreconditionFailed
 
 #: Greatest length of a name in bytes: an AMQP short string holds no more.
 NAME_BYTES_MAX: Final = 255
-#: Number of characters of a name that `nearest` compares, which bounds its time.
+#: Number of first characters of a name that `nearest` compares. The number is limited, because the
+#: time of the comparison grows with the length of the name.
 COMPARED: Final = 60
 
 

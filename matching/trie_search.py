@@ -37,7 +37,7 @@ class TrieNode:
         self.children: dict[str, TrieNode] | None = None
         self.one: TrieNode | None = None
         self.many: TrieNode | None = None
-        #: A `Bucket` of the subscribers of the trie.
+        #: The subscribers of the pattern that ends at this node, as a `Bucket`.
         self.bucket: Any = None
 
 

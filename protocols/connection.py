@@ -127,7 +127,7 @@ class Connection(Outlet):
         self.finished = False
         #: Reason for which the connection has ended, as the metrics count it; "" while it is open.
         self.reason = ""
-        #: True if the client has asked to close: it must get the reply before the transport closes.
+        #: True if the client has asked to close, and must get the reply before the transport ends.
         self.answers_last = False
         self.deadline: i64 = 0
         self.agenda = front.broker.agenda
@@ -135,9 +135,9 @@ class Connection(Outlet):
         self.opened_at = self.agenda.wall
         #: True once the client has logged in.
         self.admitted = False
-        #: The client's publish permissions and its routes; None before the login and after the end.
+        #: The client's identity and routes for publishing; None before the login and after the end.
         self.context: PublishContext | None = None
-        #: `published` less the `received` of the present context.
+        #: The number `published` minus the number `received` of the present context.
         self._published_offset: i64 = 0
         #: True once the client has published a message that goes to the store (see "backlog").
         self.persists = False
@@ -172,9 +172,9 @@ class Connection(Outlet):
 
     @property
     def published(self) -> int:
-        """Number of publications that the contexts of this connection received since the login.
+        """Number of publications that this connection's contexts have received since its login.
 
-        Connections of one user share a context: count how much the number grows during a call.
+        Other connections of the user share the context. Only growth in a call is this connection's.
         """
         return int(self._published_offset + (self.context.received if self.context else 0))
 
@@ -187,7 +187,7 @@ class Connection(Outlet):
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Names of the client's user and virtual host, "" before the login; kept after the end."""
+        """Names of the client's user and virtual host: "" before the login, kept after the end."""
         return "", ""
 
     @property
@@ -249,7 +249,7 @@ class Connection(Outlet):
             self.touch()
 
     def _check_login_input(self) -> None:
-        """Abort a connection that has more than LOGIN_INPUT_MAX bytes of input before the login."""
+        """Abort the connection if it stores more than LOGIN_INPUT_MAX bytes before the login."""
         if self._input_size > LOGIN_INPUT_MAX and not self.admitted:
             self.abort("too_much_before_login")
             self.touch()
@@ -318,7 +318,7 @@ class Connection(Outlet):
     def limit_incomplete(self, held: i64) -> None:
         """Block a client that has sent `held` bytes of incomplete messages, if an alarm is on.
 
-        Otherwise the memory of incomplete messages could grow during the alarm.
+        Without this block, the memory of incomplete messages could grow during the alarm.
         """
         if held > INCOMPLETE_MAX and self.front.broker.alarms.on and not self.stalled:
             self.block()
@@ -396,7 +396,7 @@ class Connection(Outlet):
             self.deadline += pause
 
     def reauthorize(self) -> None:
-        """Look up the client's permissions again, because they have changed or have expired.
+        """Look up the client's permissions again: they have changed, or the credentials expired.
 
         Apply the new permissions, or close the connection if the client may not stay connected.
         """

@@ -1,10 +1,10 @@
-"""The fields of a log line about a refusal, and the note about a client of another protocol."""
+"""Fields of a log line about a refusal, and its note if the client speaks another protocol."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Number of first bytes of a client that a log line shows.
+#: A note shows this number of the bytes that a client sent first.
 FIRST_BYTES: Final = 8
 
 
@@ -27,9 +27,9 @@ def refusal_fields(
 
 
 def other_protocol(data: bytes, spoken: str) -> str:
-    """Return the note about a client whose first bytes, `data`, are not the protocol of the port.
+    """Return the note about a client that does not speak the protocol of the port.
 
-    `spoken` names the protocol of the port.
+    `data` begins with the first bytes of the client; `spoken` names the protocol of the port.
     """
     return (
         f"the first bytes of the client are {bytes(data[:FIRST_BYTES])!r}; this port speaks "

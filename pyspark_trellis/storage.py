@@ -44,8 +44,8 @@ class Storage:
     def write(self, name: str, text: str) -> None:
         """Create a small file atomically: it exists whole or not at all.
 
-        A caller writes no file twice, because few file systems can replace a file in one step.
-        Raises PipelineError.
+        Each name may be written only once, because few file systems can replace a file in one
+        step. Raises PipelineError.
         """
         raise NotImplementedError
 

@@ -48,8 +48,8 @@ from broker.patterns import bounded_pattern, is_found
 from matching.grammar import MQTT, InvalidPattern
 
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "all": (True, True)}
-#: The first two words of a rule: their places, and the words that are allowed there. Rules that
-#: begin with `reserve` are reservations: see reservations.py.
+#: For each of the first two words of a rule: the name of its position in errors, and the allowed
+#: words. `reserve` begins another kind of rule, which reservations.py reads.
 _FIRST_WORDS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("first", ("allow", "deny", "reserve")),
     ("second", tuple(_ACTIONS)),
@@ -171,7 +171,7 @@ class Rule:
 
 
 def _fault_of(words: list[str]) -> str:
-    """Return which word of a rule is wrong, or missing; an empty string if none is."""
+    """Return the reason why these words are no rule; an empty string if they can be a rule."""
     for at, (place, allowed) in enumerate(_FIRST_WORDS):
         if at < len(words) and words[at] not in allowed:
             return f"the {place} word is '{words[at]}', not one of {', '.join(allowed)}"

@@ -30,6 +30,6 @@ def check_variables(rule: str, variables: tuple[str, ...] = TOPIC_VARIABLES) -> 
         word = match[0]
         if word not in variables:
             raise ValueError(
-                f"there is no variable {word}; the nearest is {nearest(word, variables)}, and "
-                f"there are {', '.join(variables)}"
+                f"there is no variable {word}; the nearest is {nearest(word, variables)}; the "
+                f"variables are {', '.join(variables)}"
             )

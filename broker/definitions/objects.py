@@ -59,7 +59,8 @@ _EXCHANGE_ARGUMENTS: Final = (
 #: Components of parameters: the limits of a virtual host, and policies.
 _VHOST_LIMITS: Final = "vhost-limits"
 _POLICY: Final = "policy"
-#: Largest number of unknown fields, and of characters of each, in an error about missing fields.
+#: An error about missing fields shows this number of unknown fields at most, and this number of
+#: characters of each name.
 _UNKNOWN_SHOWN: Final = 3
 _FIELD_SHOWN: Final = 50
 #: Prefix of the names of the queues that are sessions of RabbitMQ's MQTT clients.
@@ -400,9 +401,10 @@ def _argument_order(argument: str) -> tuple[int, str]:
 
 
 def _check_required(section: str, row: Row) -> None:
-    """Raise PreconditionFailed if an object of a section lacks a field; name all such fields.
+    """Raise PreconditionFailed if an object of a section lacks a required field.
 
-    Unknown fields are named, too: a field is often missing because its name is misspelt.
+    The error names all missing fields, and some unknown fields of the object: a field is often
+    missing because its name is misspelt.
     """
     missing = [field for field in REQUIRED_FIELDS.get(section, ("name",)) if field not in row]
     if not missing:

@@ -190,12 +190,20 @@ class Import:
 
 
 def label_of(section: str, index: int, name: str) -> str:
-    """Return the place of an object in its document, with its name if the object has one."""
+    """Return the text that stands for an object in reports, such as `queues[0] 'orders'`.
+
+    `index` is the position of the object in its section of the document, from 0. The text of an
+    object without a name ("") ends after the index.
+    """
     return f"{section}[{index}] {name!r}" if name else f"{section}[{index}]"
 
 
 def name_of(section: str, row: object) -> str:
-    """Return the name by which reports call an object of a section; "" if it has no name."""
+    """Return the name of an object of a section for reports; "" if the object has none.
+
+    The name of a binding is `SOURCE -> DESTINATION`. An object without the field `name` is named
+    by its field `user`.
+    """
     if not isinstance(row, dict):
         return ""
     if section == "bindings":

@@ -31,7 +31,7 @@ OPERATOR_APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", 
 _NOT_FOR_OPERATORS: Final = ("dead-letter-exchange", "dead-letter-routing-key", ALTERNATE)
 #: The highest priority of a policy; the lowest priority is the negative of this number.
 PRIORITY_MAX: Final = 1 << 31
-#: Number of characters of an invalid key or value that an error shows.
+#: An error shows this number of characters of an invalid key or value at most.
 SHOWN: Final = 100
 
 
@@ -125,9 +125,10 @@ def _check_arguments(name: str, vhost: str, arguments: Mapping[str, object]) -> 
 
 
 def _fault(invalid: InvalidArgument, definition: Mapping[str, object]) -> str:
-    """Return the error of a queue argument with the key of the definition and its value.
+    """Return the text about an invalid queue argument in the words of a policy's definition.
 
-    In the reason, too, the names of queue arguments are replaced by the keys of policies.
+    The text names the key and the value of the definition, such as `'max-length' is -5`, and the
+    reason. In the reason, each name of a queue argument is replaced by its key.
     """
     reason = invalid.reason
     named = ""
@@ -139,6 +140,7 @@ def _fault(invalid: InvalidArgument, definition: Mapping[str, object]) -> str:
 
 
 def _shown(key: str, value: object) -> str:
+    """Return a key of a definition and its value, as JSON, for an error."""
     text = json.dumps(value, default=str)
     return f"'{key}' is {text if len(text) <= SHOWN else text[:SHOWN] + '...'}"
 

@@ -33,9 +33,10 @@ class OutcomeUnknown(Exception):
 class AppendRefused(OutcomeUnknown):
     """Raised if the log has answered that a record of `size` bytes is too large.
 
-    The engine sends the record no more. The log has the record only if an earlier attempt, whose
-    answer was lost, appended it, or appends it later. So the outcome is unknown, but the owner of
-    the log can make sure that the record never counts (`LogOwner.claim_again`).
+    The engine does not send the record again. Nevertheless, the outcome is unknown: the engine may
+    have sent the record earlier, without an answer, and this earlier attempt may have appended the
+    record, or may append it later. The owner of the log can make sure that the record never counts
+    (`LogOwner.claim_again`).
     """
 
     def __init__(self, text: str, size: int) -> None:
@@ -203,6 +204,6 @@ ANSWER_GAP_MAX: Final = 0.6
 EMPTY_SECONDS: Final = 5.0
 #: Default for the largest payload of a chunk in bytes.
 CHUNK_SIZE: Final = 8 << 20
-#: The smallest value for the largest payload of a chunk in bytes. With a smaller value, a batch of
-#: some MB would be divided into thousands of records.
+#: Lower limit of the chunk size in bytes (the chunk size is the largest payload of a chunk). With
+#: smaller chunks, a batch of some MB would be divided into thousands of records.
 CHUNK_LEAST: Final = 64 << 10

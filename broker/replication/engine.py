@@ -47,9 +47,10 @@ class ReplicatedLog(Protocol):
 
     @property
     def refusal(self) -> str:
-        """Why no batch may be appended: the log could lose it, or cannot take it; "" if it can be.
+        """The reason why batches must not be appended now; "" if batches may be appended.
 
-        Any thread may read this property.
+        The reason is that the log could lose a batch, or cannot work at all. Any thread may read
+        this property.
         """
 
     @property
@@ -60,9 +61,9 @@ class ReplicatedLog(Protocol):
         """
 
     def check(self, now: bool = False) -> None:
-        """Check whether batches may be appended (`refusal`, `chunk_size`), if a check is due.
+        """Read the properties of the log, if a check is due, and update `refusal` and `chunk_size`.
 
-        With `now`, check at once. Raises LogUnreachable.
+        If `now` is True, do this at once. Raises LogUnreachable.
         """
 
     def append(self, data: bytes) -> int:

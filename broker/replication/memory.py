@@ -65,7 +65,7 @@ class MemoryNodeLog:
         return ""
 
     def check(self, now: bool = False) -> None:
-        """Do nothing: a log in memory loses no records."""
+        """Do nothing: `refusal` and `chunk_size` of a log in memory never change."""
 
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset."""

@@ -79,9 +79,10 @@ class LogOwner:
         #: True once the log has refused a record of this node, until this node claims the log
         #: again: the log may have the record nevertheless, or get it later (AppendRefused).
         self.in_doubt = False
-        #: Seconds after the last record for which no other node can own the log. If a record is
-        #: acknowledged later, the owner compares its last record with the log. Without batches, a
-        #: record follows after each beat interval.
+        #: Number of seconds, from the sending of the last acknowledged record, within which no
+        #: other node can own the log. If the next record is acknowledged later, the owner compares
+        #: its last record with the log. The number is two beat intervals, so that an owner without
+        #: batches, whose records are one beat interval apart, compares nothing.
         self._trust_seconds = min(2 * timing.beat, timing.silence - ANSWER_GAP_MAX)
         self._clock = clock
         self._wall = wall
@@ -139,9 +140,9 @@ class LogOwner:
         directory, and confirm it, only after this call. If that write fails because the disk is
         full, repeat only the write, not this call. Raises Fenced.
 
-        Raises AppendRefused if the log refuses a chunk as too large. Then call `claim_again`, and
-        repeat this call with smaller chunks. Readers drop the chunks of the first call, because a
-        claim follows them.
+        Raises AppendRefused if the log refuses a chunk as too large. The caller must then call
+        `claim_again`, and repeat this call with smaller chunks. Readers of the log drop the chunks
+        of the first call, because the new claim follows them.
         """
         state = self.judge.state
         epoch, nonce = self._claim
@@ -203,8 +204,8 @@ class LogOwner:
             yield from self._append(claim)
         except AppendRefused as error:
             self._fence()
-            text = f"the successor may own the log, although this node {error}; the node ends"
-            raise Fenced(text) from error
+            text = f"the claim for the successor was refused ({error}), but the successor may own"
+            raise Fenced(f"{text} the log; the node ends") from error
         self._fence()
 
     def raise_format(self, number: int, nonce: int) -> Steps[None]:
@@ -217,12 +218,13 @@ class LogOwner:
         yield from self._claim_anew(replace(self.judge.state, format=number), nonce)
 
     def claim_again(self, nonce: int) -> Steps[None]:
-        """Claim the log in the name of this node, so that a refused record never counts.
+        """Claim the log again in the name of this node, so that a refused record never counts.
 
-        Call this after AppendRefused, before any other record (`in_doubt`). A record of the earlier
-        claim that reaches the log after this claim is void. If the log has got the refused record
-        before this claim, this claim is void by its `seen`, and the node ends. `nonce` is a random
-        number that no other claim has. Raises Fenced, AppendRefused.
+        Call this after AppendRefused, before any other record (`in_doubt`). If the refused record
+        reaches the log after the new claim, the record is void, because it belongs to the earlier
+        claim. If it reached the log before the new claim, the new claim is void by its `seen`, and
+        the node ends. `nonce` is a random number that no other claim has. Raises Fenced,
+        AppendRefused.
         """
         yield from self._claim_anew(self.judge.state, nonce)
 
@@ -290,13 +292,14 @@ class LogOwner:
         return offset
 
     def _verify(self) -> Steps[None]:
-        """Compare the last record of this node with the log, after an append that may hide a loss.
+        """Compare the previous record of this node with the log, after a late append.
 
-        While the append was on its way, or while this node was paused before it, the log may have
-        lost records, and a successor may have appended records before this one, so that this one
-        has exactly the expected offset. A successor claims the log at the earliest ANSWER_GAP_MAX
-        before the end of the silence: its last answer of the log before the loss can be so old.
-        Raises Fenced.
+        The expected offset of the new record proves nothing if the append was late: the log may
+        have lost records meanwhile, and a successor may have filled up the log with its own
+        records. The successor can claim the log even before the silence has passed since the loss:
+        it counts the time between two answers of the log as silence, up to ANSWER_GAP_MAX, and the
+        log can lose records between these two answers. So an append is late after the silence less
+        ANSWER_GAP_MAX (`_trust_seconds`). Raises Fenced.
         """
         offset = self.judge.state.last
         while True:

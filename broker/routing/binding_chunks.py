@@ -1,10 +1,10 @@
 """The bindings of an exchange in chunks of bounded size, for a search that looks at all of them.
 
-An exchange has the bindings to a destination in a dict, by `Binding.identity`, if there are several
-(binding_table.py). A chunk refers to such dicts. A search that needs only the keys takes them from
-the identities, and reads only the few Binding objects that it selects. With 100,000 bindings, most
-objects are not in the processor's cache, so that reading them all would take longer than comparing
-their keys.
+If a destination has several bindings, the exchange has them in a dict, by `Binding.identity`
+(binding_table.py). A chunk refers to such dicts, and to single bindings. A search that needs only
+the keys takes them from the identities in the dicts, and reads only the few Binding objects that it
+selects. With 100,000 bindings, most objects are not in the processor's cache, so that reading them
+all would take longer than comparing their keys.
 """
 
 from __future__ import annotations

@@ -43,10 +43,10 @@ class BindingTable:
         return destination in self._groups
 
     def __iter__(self) -> Iterator[Binding]:
-        """Yield all bindings. Bindings may be added and removed meanwhile.
+        """Yield all bindings. The table may change during the iteration.
 
-        The bindings of a destination are yielded as they are when the iteration comes to the
-        destination. A destination whose first binding is added meanwhile is left out.
+        The iteration takes the bindings to one destination at a time. It leaves out a destination
+        that gets its first binding during the iteration.
         """
         for destination in self.destinations():
             yield from self.to(destination)
@@ -62,7 +62,8 @@ class BindingTable:
     def group(self, destination: Destination) -> BindingGroup | None:
         """Return the bindings to a destination as they are stored; None if there are none.
 
-        A returned dict must not be changed, and changes when a binding is added or removed.
+        The caller must not change a returned dict. The table changes this dict when a binding is
+        added or removed.
         """
         return self._groups.get(destination)
 
@@ -107,7 +108,7 @@ class BindingTable:
     def pop(self, destination: Destination, identity: str) -> Binding | None:
         """Remove and return the binding to a destination with this identity; None if there is none.
 
-        The last removed binding removes its destination.
+        With its last binding, the destination is removed from the table, too.
         """
         binding = self.get(destination, identity)
         if binding is None:

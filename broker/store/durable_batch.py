@@ -29,12 +29,13 @@ class BatchShipping:
     """Appends batches to a replicated log. Only the owner of a cluster's log has such an object."""
 
     def require_safe_log(self) -> None:
-        """Raise ShippingRefused if the log could lose a batch that is appended now."""
+        """Raise ShippingRefused if the log could lose a batch now, or cannot work at all."""
 
     def ship(self, batch: DurableBatch) -> bytes:
         """Append a batch to the replicated log. Return the node's state after the batch.
 
-        Called before the batch is written to the disk; again only after ShippingRefused. May block.
+        Called before the batch is written to the disk, and again for the same batch only if the
+        call raised ShippingRefused. May block.
         """
         raise NotImplementedError
 

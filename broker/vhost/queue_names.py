@@ -16,7 +16,8 @@ class QueueNames:
     queues may be declared and deleted, so the scrape works on copies of the names. A copy of 50,000
     names would take 1.3 to 3 ms, so one group is copied at a time.
 
-    A group is a dict without values, because a name in a set takes nearly twice the memory.
+    A group is a dict with the value None for each name: in a set, a name would take nearly twice
+    the memory.
     """
 
     def __init__(self) -> None:

@@ -193,7 +193,7 @@ def test_an_invalid_rule_is_refused_with_its_reason(rules: list[str], reason: st
         UserPermissions("u", "/", ("", "", ""), rules)
 
 
-VARIABLES = "there are {username}, {vhost}, {client_id}"
+VARIABLES = "the variables are {username}, {vhost}, {client_id}"
 
 
 @pytest.mark.parametrize(
@@ -201,14 +201,14 @@ VARIABLES = "there are {username}, {vhost}, {client_id}"
     [
         (
             "allow publish a/{user}/#",
-            "there is no variable {user}; the nearest is {username}, and ",
+            "there is no variable {user}; the nearest is {username}; ",
         ),
-        ("deny all {clientid}", "there is no variable {clientid}; the nearest is {client_id}, and"),
+        ("deny all {clientid}", "there is no variable {clientid}; the nearest is {client_id}; "),
         ("allow all ${username}/#", "there is no variable ${username}; the nearest is {username}"),
         ("allow all {user_name}", VARIABLES),
         (
             "reserve client {client_id}-*",
-            "the nearest is {username}, and there are {username}, {vh",
+            "the nearest is {username}; the variables are {username}, {vh",
         ),
     ],
 )

@@ -75,10 +75,10 @@ class TopicExchange(Exchange):
         nodes = bound.with_pattern(binding.key)
         if nodes > most and nodes > bound.nodes:
             raise LimitExceeded(
-                # An AMQP client gets the first 255 bytes, so the reason and the remedy come first.
+                # An AMQP client gets only 255 bytes of the text: reason and remedy come first.
                 f"too many different combinations of wildcards in the {count + 1} bindings of "
                 f"'{target.name[:40]}' (limits.pattern_nodes is {most}): use fewer, or raise the "
-                f"limit; refused: '{binding.key[:200]}' to exchange '{self.name}', with "
+                f"limit; refused: binding '{binding.key[:200]}' to exchange '{self.name}', with "
                 f"which a lookup could visit {nodes} index nodes"
             )
 

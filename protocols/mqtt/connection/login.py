@@ -124,7 +124,7 @@ class Login(InputHandler):
                     PACKET_TOO_LARGE,
                 )
             if awaiting_connect and first != CONNECT << 4:
-                # [MQTT-3.1.0-1]. The packet is refused before all its bytes have arrived.
+                # [MQTT-3.1.0-1]. This check does not wait for the other bytes of the packet.
                 raise MalformedPacket(
                     other_protocol(data[position:], "MQTT, whose first packet is a CONNECT")
                 )
