@@ -168,7 +168,7 @@ class App:
         self._disk = disk
         self._manager = ServiceManager()
         self._stop = asyncio.Event()
-        #: True after the first call of `stop`; `_hurry` is set by the second call.
+        #: True after the first call of `stop`. The second call sets `_hurry`.
         self._stop_requested = False
         self._hurry = asyncio.Event()
         self._signals = SignalHandlers(self.stop, self.reload)
@@ -186,7 +186,7 @@ class App:
         self.started = asyncio.Event()
 
     def stop(self) -> None:
-        """Request a clean stop. A second call ends its waits for clients and for a standby."""
+        """Request a clean stop. A second call ends the stop's waits for clients and a standby."""
         self._skip_grace = self._stop.is_set()
         if self._stop_requested:
             self._hurry.set()

@@ -8,9 +8,10 @@
 If the store cannot drain in time, the node stays active.
 
 A node that stops (SIGTERM) hands the log over, too. If a switch is under way, the stop waits for
-the end of the switch, and an operator can request no other switch. The wait is limited. At its end,
-a switch whose claim was not sent yet is cancelled, and the node stops without a handover. If the
-claim was sent, the standby may own the log, so the process ends at once.
+the end of the switch, and an operator can request no other switch. The stop waits for LEAVE_SECONDS
+at most. If the claim for the standby has not been sent until then, the switch is cancelled, and the
+node stops without a handover. If the claim has been sent, the standby may own the log, so the
+process ends at once.
 
 A node that cannot write its disk hands the log over without a drain, to a standby that has all
 batches of the log. The batch that is in the log and not on the disk is not confirmed: its
@@ -43,7 +44,7 @@ LOOK_SECONDS: Final = 0.001
 END_SECONDS: Final = 0.2
 #: Seconds between two attempts to hand the log over from a node whose store is stopped.
 RETRY_SECONDS: Final = 0.2
-#: Longest time in seconds that a stop waits for a handover.
+#: Longest time in seconds for which a stop waits for a handover.
 LEAVE_SECONDS: Final = 20.0
 
 
@@ -59,8 +60,8 @@ class Switching:
         self._loop = asyncio.get_running_loop()
         #: The task of the switch that is under way; None if there is none.
         self._running: asyncio.Task[Any] | None = None
-        #: True while the claim for the successor is under way, so that the successor may own the
-        #: log.
+        #: True from the moment at which the claim for the successor is sent until its success: the
+        #: successor may own the log.
         self._is_claiming = False
         #: The name of the standby to which the log was handed over; "" before that.
         self._successor = ""
@@ -90,7 +91,7 @@ class Switching:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled():  # By `leave`.
+            if task.cancelled():  # `leave` cancels a switch that takes too long.
                 raise ReplicationError("this node is stopping: nothing was handed over") from None
             raise
 
@@ -107,16 +108,16 @@ class Switching:
         return name
 
     async def leave(self, is_stopped: bool, hurry: asyncio.Event) -> str:
-        """Hand the log over, because the broker stops; the caller must then end the process.
+        """Hand the log over, because the broker stops, and return the name of the standby.
 
-        If a switch is under way, wait for its end first. If `is_stopped` is True, the store was
-        stopped by an error of the disk: the broker is then frozen, and waits for the silence for a
-        standby that has all batches. Return the name of the standby. After the call, the store must
-        not be written any more.
+        If a switch is under way, wait for its end first. If `is_stopped` is True, an error of the
+        disk has stopped the store: the broker is then frozen, and tries for `silence` seconds to
+        find a standby that has all batches. After the return, the caller must not write to the
+        store any more, and must end the process.
 
-        The call ends after LEAVE_SECONDS (and the silence, if the store is stopped), or when
-        `hurry` is set. Raises ReplicationError if nothing was handed over until then, and ends the
-        process if the standby may own the log.
+        The call takes LEAVE_SECONDS at most (`silence` seconds more if the store is stopped), and
+        ends early when `hurry` is set. If the log is not handed over at that time, the call raises
+        ReplicationError; but if the standby may own the log already, the call ends the process.
         """
         self._is_leaving, seconds = True, LEAVE_SECONDS
         if is_stopped:
@@ -158,14 +159,14 @@ class Switching:
             await asyncio.wait({running})
         if self._successor:
             self._cancel_end()
-            await asyncio.sleep(END_SECONDS)  # The operator gets the answer.
+            await asyncio.sleep(END_SECONDS)  # Until the operator has got the answer.
             return self._successor
         if self._is_stopped:
             return await self._leave_stopped_store()
         return await self._alone("", self._ownership.disk.is_stuck)
 
     def _cancel_end(self) -> None:
-        """Cancel the end of the process after a switch: the broker's stop ends the process."""
+        """Cancel the timer that ends the process after a switch: the stop ends the process."""
         if self._end is not None:
             self._end.cancel()
 
@@ -192,7 +193,7 @@ class Switching:
         self._start(self._hand_over_for_disk())
 
     async def _hand_over_for_disk(self) -> None:
-        # Checked here and not when the task is created: another switch can begin in between.
+        # The task checks this when it runs: another switch can begin after the task was created.
         if self._running is not None or self._is_stopped or self._leave_runs:
             return
         disk = self._ownership.disk

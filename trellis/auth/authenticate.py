@@ -67,8 +67,8 @@ class Accounts(Authenticator):
     `anonymous` is the identity of clients without a user name; None if such clients are refused. If
     `anonymous_remote` is True, they may connect from any address, else from loopback only.
     `threads` is the number of threads that hash passwords. At most `queue` different credentials
-    wait for these threads. Verified credentials are remembered for `remember` seconds. From
-    `scram_secret`, the SCRAM salts of unknown users are derived.
+    wait for these threads. Verified credentials are remembered for `remember` seconds. The SCRAM
+    salts of unknown users are derived from `scram_secret`.
     """
 
     def __init__(

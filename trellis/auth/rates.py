@@ -46,7 +46,7 @@ class TokenBucket:
         return max(0.0, -self._level / self.rate)
 
     def limit_debt(self, seconds: float) -> None:
-        """Forgive the debt beyond `seconds`, which is the time in which the rest is paid."""
+        """Reduce the debt to the number of tokens that the bucket gains in `seconds` seconds."""
         self._level = max(self._level, -seconds * self.rate)
 
 
@@ -93,8 +93,9 @@ class PublishRates:
         the wait; 0 and "" if no limit is exceeded. `own` are the buckets of the client's
         connection.
 
-        The debt of a bucket that clients share ends at `patience`, because the client that exceeds
-        it is disconnected, and the other clients would wait for a debt that they did not cause.
+        Afterwards, the debt of each bucket is at most that of `patience` seconds. The client that
+        caused more debt is disconnected, and the other clients of a shared bucket need not wait
+        until the bucket has gained the tokens for all messages of that client.
         """
         longest, reason = 0.0, ""
         for name, rate in self.limits.items():

@@ -50,7 +50,7 @@ def add_action(
 def add_vhost(action: Parser) -> None:
     """Add the flag --vhost, which names a virtual host."""
     action.add_argument("--vhost", default="/", metavar="NAME", help="virtual host [/]")
-    # In RabbitMQ's tools, the virtual host is an argument of some commands.
+    # Some commands of RabbitMQ's tools have the virtual host as an argument without a flag.
     action.hint = action.hint or "; to name a virtual host, use --vhost NAME"
 
 

@@ -117,7 +117,8 @@ class ApiClient:
     def list_rows(self, path: tuple[str, ...], query: Mapping[str, object]) -> list[dict[str, Any]]:
         """Return the rows of a list, or of a page of the list.
 
-        Return [] if the request fails, or if the answer is no list: the rows only improve an error.
+        Return [] if the request fails, or if the answer is no list: the callers need the rows only
+        to add the nearest name to an error.
         """
         try:
             body = self.request("GET", *path, query=query)
@@ -198,7 +199,7 @@ def add_login(command: Parser, user_flag: str = "--user", uses: Collection[str] 
 
 
 def address_keys(section: str) -> tuple[str, ...]:
-    """Return the keys of the settings that say how the listener of a section can be reached."""
+    """Return the keys of the settings from which a command gets the URL of a section's listener."""
     keys = f"{section}.enabled", f"{section}.host", f"{section}.port"
     return (*keys, "http.tls") if section == "http" else keys
 
@@ -247,9 +248,10 @@ def base_url(url: str | None, section: str, listener: Listener, source: str = "-
     """Return the URL of a broker: `url` if it is given, else the URL of a listener's settings.
 
     `section` names the listener's settings in errors, and `source` is the flag or the environment
-    variable that gave `url`. The URL of a listener with TLS (`http.tls`) has the scheme https and
-    an IP address, which few certificates contain. Raises CommandError if `url` is invalid, or the
-    listener is disabled or has port 0.
+    variable that gave `url`. If the listener has TLS (`http.tls`), its URL has the scheme https.
+    The host in this URL is an IP address; most certificates have only host names, so the caller's
+    user must then give a URL. Raises CommandError if `url` is invalid, or the listener is disabled
+    or has port 0.
     """
     if url is not None:
         try:
@@ -277,8 +279,9 @@ def base_url(url: str | None, section: str, listener: Listener, source: str = "-
 def fetch(
     request: urllib.request.Request, timeout: float = TIMEOUT, section: str = "http"
 ) -> bytes:
-    """Send a request to a listener, a section of the settings, and return the body of the answer.
+    """Send a request to a listener of the broker, and return the body of the answer.
 
+    `section` is the section of the settings that the listener has; errors name its port.
     The request fails after `timeout` seconds without a received byte. Raises urllib's HTTPError for
     an answer whose status is not 2xx, and CommandError if there is no answer.
     """

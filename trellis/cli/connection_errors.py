@@ -1,4 +1,4 @@
-"""Errors of commands that get no HTTP answer: the reason, and what to do about it."""
+"""Error texts of commands that get no HTTP answer: why there is none, and what to do."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Final
 
 from trellis.cli.wrong_port import port_hint
 
-#: Largest number of bytes of an unexpected answer, and characters of a reason, in an error text.
+#: An error text quotes this number of bytes of an unexpected answer, or of characters of a reason,
+#: at most.
 SHOWN: Final = 1_000
 _START: Final = "start the broker, or give its URL with --url"
 #: First characters of a TLS record with an alert: type 21, major version 3 (RFC 8446, section 5.1).
 #: A server with TLS sends an alert to a client without TLS.
 _TLS_ALERT: Final = "\x15\x03"
-#: Errors of a connection that a server ends without an answer.
+#: Errors of a connection that the server has closed without an answer.
 _ENDED: Final = (http.client.RemoteDisconnected, ConnectionError)
 
 
 def connection_error(error: Exception, scheme: str, host: str, section: str) -> str:
-    """Return the text for a request without an HTTP answer, for the URL `scheme`://`host`.
+    """Return the error text of a request to `scheme`://`host` that got no HTTP answer.
 
     `section` names the listener that the command needs: `http` or `metrics`.
     """
@@ -29,8 +30,8 @@ def connection_error(error: Exception, scheme: str, host: str, section: str) -> 
     if isinstance(cause, ssl.SSLCertVerificationError):
         detail = cause.verify_message or reason
         return (
-            f"the certificate of {place} is not accepted ({detail}); give a URL with a host name "
-            "of the certificate, and the file of its authority in SSL_CERT_FILE"
+            f"the certificate of {place} is not accepted ({detail}); give a URL whose host name is "
+            "in the certificate, and set SSL_CERT_FILE to the file of its certificate authority"
         )
     if isinstance(cause, ssl.SSLError):
         return (

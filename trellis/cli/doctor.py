@@ -97,7 +97,7 @@ class Diagnosis:
             self._add_row(kind, section, at, name, text)
 
     def _add_row(self, kind: str, section: str, index: int, name: str, text: str) -> None:
-        """Add a row for an object; `index` is its place in the section, and its name may be ""."""
+        """Add a row for an object; `index` is its position in the section, `name` may be ""."""
         row: Row = {"result": kind, "section": section, "index": index}
         if name:
             row["name"] = name
@@ -137,7 +137,7 @@ def add(commands: Commands) -> None:
         "--json",
         action="store_true",
         help="print a JSON list of the findings, with --all also of objects without findings; "
-        "`index` is the place of an object in its section, from 0",
+        "`index` is the position of an object in its section, from 0",
     )
 
 

@@ -20,7 +20,7 @@ NAMES_MAX: Final = 500
 SIMILARITY_MIN: Final = 0.6
 #: Texts about a missing object, with the groups kind, name and vhost.
 _TEXTS: Final = (
-    # A queue that is missing, but an MQTT session has its name.
+    # The error about a missing queue, if an MQTT session has the name that was given.
     re.compile(
         r"no queue '.+?', but (?P<kind>session) '(?P<name>.+?)' in vhost '(?P<vhost>.+?)' has"
     ),

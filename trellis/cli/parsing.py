@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
             if words:
                 hint = f"; give {words[0]} without a flag"
             elif name.startswith("-"):
-                # --port is short for --http-port, not a misspelt --sort.
+                # A user who gives --port means --http-port; --port is no misspelt --sort.
                 longer = [flag for flag in known if name[:2] == "--" and flag.endswith(name[1:])]
                 hint = f"; the nearest flag is {nearest(name, longer or known)}"
             own.error(f"unknown argument {name if name.strip() else shown(name)}{hint}")

@@ -183,13 +183,14 @@ def _check(arguments: argparse.Namespace) -> None:
     trial = arguments.added or arguments.removed
     if trial and (arguments.header or arguments.subject or arguments.definitions is not None):
         raise CommandError(
-            "--add and --remove take neither --header, --publisher nor --definitions: the running "
-            "broker knows the topics of the last hour",
+            "--add and --remove cannot be combined with --header, --publisher or --definitions: "
+            "the running broker tries the bindings with the topics of the last hour",
             2,
         )
     if arguments.expect is not None and (arguments.header or arguments.subject):
         raise CommandError(
-            "--expect takes neither --header nor --publisher: the file has `headers` and `user`",
+            "--expect cannot be combined with --header or --publisher: write the fields `headers` "
+            "and `user` of an expectation into the file",
             2,
         )
 

@@ -50,6 +50,7 @@ def message_text(answer: Answer) -> str:
 
 
 def _no_queue(refused: bool) -> str:
+    """Return the line about a message that reaches no queue; `refused` as in `verdict_text`."""
     if refused:
         return f"no queue and no session would get the message, even {CONDITION}"
     return "the message reaches no queue and no session"

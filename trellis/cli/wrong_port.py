@@ -1,4 +1,4 @@
-"""Which port of the broker a command needs, for errors about a port that gives another answer."""
+"""Hints for commands that asked a wrong port of the broker: the port that the command needs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Final
 
 from trellis.settings.options import OPTIONS
 
-#: Text about the requests that the listener of each section of the settings answers.
+#: The service of a listener, as the beginning of a sentence, by the listener's section of settings.
 _SERVES: Final = {"http": "the HTTP API is", "metrics": "health checks are"}
 
 
 def port_hint(section: str) -> str:
-    """Return which port of the broker serves the requests to the listener of a section.
+    """Return a hint that names the port of a listener, and what the listener serves.
 
-    `section` is `http` or `metrics`.
+    `section` is the listener's section of the settings: `http` or `metrics`.
     """
     key = f"{section}.port"
     return (

@@ -20,9 +20,9 @@ LATE_SECONDS: Final = 2.0
 #: Longest time in seconds of one wait for a report from the library. A report ends the wait at
 #: once; `close` ends it within this time.
 WAIT_SECONDS: Final = 0.2
-#: Errors of Kafka, and of the library, for a record that is larger than a setting permits
-#: (max.message.bytes or segment.bytes of the topic, message.max.bytes in `cluster.options`). Kafka
-#: compares the size before it appends anything.
+#: Errors for a record that is larger than a setting permits. Kafka compares the size with
+#: max.message.bytes and segment.bytes of the topic before it appends anything; the library compares
+#: it with message.max.bytes (`cluster.options`).
 _TOO_LARGE: Final = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
 
@@ -45,8 +45,9 @@ class KafkaAppender:
         """Append a record, and return its offset.
 
         Raises OutcomeUnknown, or AppendRefused if Kafka refuses the record because of its size.
-        After both errors the record is not sent again, but Kafka may still append it: it may have
-        got the record more than once, because the library repeats a request without an answer.
+        After both errors the record is not sent again. Nevertheless, Kafka may append it later, or
+        may have appended it: the library repeats a request that gets no answer, so the error may
+        concern the second attempt only.
         """
         with self._lock:
             if self._closing:

@@ -21,14 +21,14 @@ DELIVERY_LEAST: Final = 30.0
 #: The largest amount of data that the library holds for a reader, in KiB.
 READ_AHEAD_KIB: Final = 32 << 10
 
-#: The name of the log lines of the library.
+#: The event name of the log lines in which Trellis writes the lines of the library.
 CLIENT_EVENT: Final = "kafka client"
 #: Seconds for which a log line is not repeated, and the number of lines that are remembered for
 #: this.
 REPEAT_SECONDS: Final = 30.0
 LINES_MAX: Final = 100
-#: Seconds for which a line of the library may be the reason of a request that fails. While no node
-#: of Kafka answers, the library writes lines more often than this.
+#: Age in seconds up to which the last line of the library counts as the reason of a request that
+#: fails. While no node of Kafka answers, the library writes a line more often than this.
 REASON_SECONDS: Final = 60.0
 
 Options = dict[str, OptionValue]
@@ -70,9 +70,9 @@ class ClientLog:
 
     @property
     def reason(self) -> str:
-        """The last line of the library, without the name of its thread.
+        """The last line of the library, without the name of its thread; "" if there is none.
 
-        The text is "" if the line is older than REASON_SECONDS: the line then says nothing about a
+        A line that is older than REASON_SECONDS does not count, because it says nothing about a
         request that fails now.
         """
         return self._reason if self._clock() < self._reason_at + REASON_SECONDS else ""

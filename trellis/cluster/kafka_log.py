@@ -86,7 +86,7 @@ class KafkaLog:
 
     @property
     def refusal(self) -> str:
-        """Why the topic is refused, so that no batch may be appended; "" if batches may be."""
+        """The reason why batches must not be appended to the topic now; "" if they may be."""
         return "" if self._watch is None else self._watch.refusal
 
     @property
@@ -95,9 +95,9 @@ class KafkaLog:
         return CHUNK_SIZE if self._watch is None else self._watch.chunk_size
 
     def check(self, now: bool = False) -> None:
-        """Check the properties of the topic again, if a check is due, or at once with `now`.
+        """Check the properties of the topic again, if a check is due.
 
-        Raises LogUnreachable.
+        If `now` is True, check at once. Raises LogUnreachable.
         """
         if self._watch is not None:
             self._watch.look(now)

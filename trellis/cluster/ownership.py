@@ -73,8 +73,8 @@ class Ownership(BatchShipping):
         #: The formats of batches that this version reads and writes.
         self.formats = formats
         self.log = log
-        #: The largest payload of a chunk in bytes: the size that the log has named (`_named_size`),
-        #: or less if the log has refused a chunk of this size.
+        #: The largest payload of a chunk in bytes: the size that the log last named
+        #: (`_named_size`), or less if the log has refused chunks since.
         self._chunk_size = self._named_size = log.chunk_size
         #: True while the log refuses the beats as too large.
         self._beats_refused = False
@@ -131,7 +131,8 @@ class Ownership(BatchShipping):
         """Append a batch to the log; return the encoded state of the log after the batch.
 
         Ends the process if another node owns the log, or if the outcome of the append is unknown.
-        Raises ShippingRefused if the log refuses even small chunks.
+        Raises ShippingRefused if the log refuses the batch even in small chunks, or cannot take
+        batches now (`ReplicatedLog.refusal`).
         """
         while True:
             with self._lock:
@@ -139,7 +140,8 @@ class Ownership(BatchShipping):
                     return self._ship(batch)
                 except AppendRefused as error:
                     refused = error
-            self._choose_smaller_chunks(refused)  # Beats are appended meanwhile.
+            # Without the lock, so that the thread of the beats can append meanwhile.
+            self._choose_smaller_chunks(refused)
 
     def _ship(self, batch: DurableBatch) -> bytes:
         self._leave_doubt()
@@ -156,10 +158,12 @@ class Ownership(BatchShipping):
         return self.owner.judge.state.encode()
 
     def _choose_smaller_chunks(self, refused: AppendRefused) -> None:
-        """Choose a smaller size of chunks, because the log has refused a record. May block.
+        """Choose a smaller chunk size, because the log has refused a record. May block.
 
-        If the log does not name a smaller size, halve the size. (A hosted Kafka may not show it.)
-        Raises ShippingRefused if the record had no larger payload than CHUNK_LEAST bytes.
+        Take the size that the log names now. If that size is not smaller than the refused payload,
+        because a hosted Kafka does not show its limit, take half of the refused payload, and at
+        least CHUNK_LEAST bytes. Raises ShippingRefused if the refused payload was not larger than
+        CHUNK_LEAST bytes, or if the log cannot take batches now (`ReplicatedLog.refusal`).
         """
         with suppress(LogUnreachable):
             self.log.check(now=True)
@@ -240,7 +244,7 @@ class Ownership(BatchShipping):
     def _carry_out(self, steps: Steps[Result]) -> Result:
         """Append and read records of the log as `steps` requests, and return the result of `steps`.
 
-        Ends the process if an append or a read fails, except after AppendRefused.
+        Ends the process if an append or a read fails. Only AppendRefused is passed to the caller.
         """
         try:
             return carry_out(steps, self.log, _refuse_apply, self._sleep)

@@ -62,7 +62,8 @@ class KafkaReader:
         #: The time since which the log has been shorter than the offset to read; None if the log is
         #: long enough.
         self._short_since: float | None = None
-        #: The last error that the library reported since the last successful read; "" for none.
+        #: The last error of the library with which a read did not fail (`_records`), since the last
+        #: successful read; "" for none.
         self._error = ""
 
     def read(self, offset: int) -> LogSpan:

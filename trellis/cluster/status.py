@@ -51,7 +51,7 @@ class ClusterStatus:
         return any(row["state"] == "active" for row in self.rows)
 
     def next_active(self, silence: float) -> str:
-        """Return a line that says, while no node is active, which node becomes active.
+        """Return a line for a cluster without an active node: which node becomes active, and when.
 
         `silence` is the setting `cluster.silence` in seconds.
         """

@@ -187,8 +187,8 @@ def _setting_findings(settings: Mapping[str, str], replicas: int) -> Iterator[To
     if accepted < MESSAGE_LEAST:
         yield TopicFinding(
             "max.message.bytes",
-            f"max.message.bytes is {accepted}, must be at least {MESSAGE_LEAST}: a chunk of a "
-            f"batch does not fit; set it to {MESSAGE_MAX}",
+            f"max.message.bytes is {accepted}, must be at least {MESSAGE_LEAST}: the smallest "
+            f"chunks of a batch do not fit; set it to {MESSAGE_MAX}",
             unusable=True,
             mend=f"max.message.bytes={MESSAGE_MAX}",
         )

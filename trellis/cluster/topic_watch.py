@@ -1,9 +1,9 @@
 """Checks the properties of the topic again and again while a node runs.
 
-An operator may change the settings of the topic at any time. A topic that can lose confirmed
-messages, or on which the log cannot work, is refused as at the start of a node: the active node
-then appends no batch, so it confirms nothing, until the setting is mended. A standby goes on
-following.
+An operator may change the settings of the topic at any time. If the topic can then lose confirmed
+messages, or the log can no longer work on it, the active node appends no batch, so it confirms
+nothing, until the setting is mended. A standby goes on following. (A node that starts with such a
+topic ends with an error.)
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from trellis.cluster.topic_safety import (
 )
 from trellis.settings.cluster import ClusterSettings
 
-#: Seconds between two checks of the topic, and the same while the topic is refused.
+#: Seconds between two checks of the topic: while the topic is accepted, and while it is refused.
 CHECK_SECONDS: Final = 60.0
 REFUSED_SECONDS: Final = 5.0
 
 
 class TopicWatch:
-    """The findings about the topic at the last check. Any thread may call."""
+    """The findings about the topic at the last check. Any thread may use this object."""
 
     def __init__(
         self,
@@ -41,7 +41,11 @@ class TopicWatch:
         clock: Callable[[], float] = time.monotonic,
         chunk_size: int = CHUNK_SIZE,
     ) -> None:
-        """Begin with the findings when the node connected, which are logged already."""
+        """Begin with the results of the check that the node made when it connected.
+
+        `findings` are logged already. `chunk_size` is the largest payload of a chunk that the topic
+        accepted then, in bytes.
+        """
         self._topic = topic
         self._cluster = cluster
         self._findings = findings
@@ -56,8 +60,8 @@ class TopicWatch:
     def look(self, now: bool = False) -> None:
         """Check the topic, if a check is due, and log each change of the findings.
 
-        With `now`, check at once. Raises LogUnreachable: the result of the last check then stays in
-        force.
+        If `now` is True, check at once. Raises LogUnreachable: the results of the last check then
+        stay in force.
         """
         with self._lock:
             time_now = self._clock()

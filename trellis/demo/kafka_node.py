@@ -107,8 +107,8 @@ def write_settings(
 ) -> None:
     """Write the settings and the identity of a node into a new directory.
 
-    `ports` has the ports of all nodes by number, which listen on the address `host`; `more`
-    overrides SETTINGS.
+    `ports` has the ports of all nodes, by the number of the node. All nodes listen on the address
+    `host`. `more` overrides SETTINGS.
     """
     (home / "data").mkdir(parents=True)
     identity = f"version=1\ncluster.id=4L6g3nShT-eMCtK--X86sw\nnode.id={node}\n"

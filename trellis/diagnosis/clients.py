@@ -28,7 +28,7 @@ NAME_FIELDS: Final = ("client_id", "client", "user", "address", "new_address")
 REFUSALS_MAX: Final = 10
 #: The event of a refused HTTP request.
 HTTP_REFUSED: Final = "http_refused"
-#: The note of a channel that was closed because a method named an object that does not exist.
+#: Matches the note about a channel that was closed because a queue or an exchange is missing.
 _MISSING: Final = re.compile(r"NOT_FOUND - no (?P<kind>queue|exchange) '")
 #: The texts of refusals, by event.
 _EVENTS: Final = {

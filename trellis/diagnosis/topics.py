@@ -8,7 +8,7 @@ from typing import Any, Final
 from trellis.diagnosis.findings import Problem, command, in_vhost, only
 from trellis.monitoring.verdict_texts import destination_text, swapped_note
 
-#: Verdicts of a queue that does not keep the message, or that loses another message.
+#: The verdicts with which a message may be lost: this message, or the oldest one of the queue.
 _LOSING: Final = ("drops", "refuses", "cannot_represent", "needs_consumer", "drops_oldest")
 
 
@@ -73,10 +73,11 @@ def _key_text(answer: dict[str, Any]) -> str:
 
 
 def _after_invalid(topic: str, reason: str) -> str:
-    """Return the command for a topic to which no client can publish, for this reason.
+    """Return the command to type next if `topic` is invalid for a message; `reason` says why.
 
-    A topic with wildcards is a topic filter: the command follows the messages that it matches. For
-    a reserved topic, the command lists the bindings of the exchange of all other topics.
+    A topic with wildcards is a topic filter, so the command prints the messages that match it. For
+    a topic with too many levels, the command prints the limit. For other topics, such as those that
+    begin with `$SYS/`, it lists the bindings of the exchange `amq.topic`.
     """
     if "+" in topic or "#" in topic:
         return command("tail", "--mqtt", topic)

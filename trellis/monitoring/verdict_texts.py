@@ -1,6 +1,6 @@
 """Texts of what a queue or session would do with a message, for `trellis route` and `trellis why`.
 
-A command imports this module without the core of the broker.
+This module does not import the core of the broker, so that commands start fast.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def swapped_note(topic: str) -> str:
 def verdict_text(verdict: str, refused: bool) -> str:
     """Return the text of a kind of verdict.
 
-    `refused` is True if the broker refuses the message before it reaches a queue: the text is then
-    conditional.
+    `refused` is True if the broker refuses the message before any queue gets it. The text then says
+    what the queue would do with the message.
     """
     accepted, conditional = _VERDICTS[verdict]
     return f"{conditional} {CONDITION}" if refused else accepted

@@ -7,8 +7,8 @@ A line is written soon after the change, and the change does not wait for the li
 cannot be written, lines of up to WAITING_BYTES in total wait in memory for the next attempt.
 Further lines are lost; their number is counted.
 
-A write to a disk that hangs may never end. So the thread is a daemon thread, which does not keep
-the process alive, and the stop of the broker waits for the thread only for FINISH_SECONDS.
+A write to a disk that hangs may never end. So the writing thread is a daemon thread, which does not
+keep the process alive, and a broker that stops waits for this thread for FINISH_SECONDS at most.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ class AuditLog:
         self._writes: SimpleQueue[bytes | None] = SimpleQueue()
         #: The error of the last write; None after a success.
         self._failure: Exception | None = None
-        #: The timer of the next attempt after a failed write. `_finishing` is True once `finish` is
-        #: called: a failed write is then not repeated. `_finished` is True at the end of `finish`.
+        #: The timer of the next attempt after a failed write.
         self._retry: asyncio.TimerHandle | None = None
+        #: True once `finish` is called: a failed write is then not repeated. `_finished` is True
+        #: once `finish` has ended: further lines are then lost.
         self._finishing = self._finished = False
         try:
             append(path, b"")
@@ -134,9 +135,10 @@ class AuditLog:
             self._retry = self._loop.call_later(RETRY_SECONDS, self._start)
 
     async def finish(self) -> None:
-        """Write all waiting lines, because the broker stops. Later lines are not written.
+        """Write all waiting lines, because the broker stops, and write no later lines.
 
-        If a write fails, or does not end within FINISH_SECONDS, log that lines are lost.
+        If a write fails, or if the writes have not ended after FINISH_SECONDS, log the number of
+        lost lines, and return.
         """
         self._finishing = True
         if self._retry is not None:

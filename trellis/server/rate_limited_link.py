@@ -23,8 +23,8 @@ class RateLimitedLink(LayeredLink):
         self._rates = context.rates
         self._buckets = context.rates.connection_buckets(self._turn.now())
         self._throttled = False
-        #: True once the connection is closed because of a rate limit. Input that comes before the
-        #: client has answered the close is ignored, and not charged.
+        #: True once the connection is closed because of a rate limit. The client may send more
+        #: input before it answers the close; this input is not charged.
         self._refused = False
 
     def _receive(self, connection: Connection, data: bytes) -> None:

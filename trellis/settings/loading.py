@@ -68,8 +68,9 @@ def load_with_sources(
 ) -> Loaded:
     """Return the settings as `load` does, with the source of each value. Raises SettingsError.
 
-    `used` has the keys of the settings that the program uses, or is empty if it uses all. Rules
-    about a used and an unused setting are not checked: only the program that uses both needs them.
+    `used` has the keys of the settings that the program uses; it is empty for a program that uses
+    all settings. A rule between a setting that the program uses and one that it does not use is
+    not checked, because only a program that uses both needs the rule.
     """
     environ = os.environ if environ is None else environ
     given: dict[str, Given] = {}

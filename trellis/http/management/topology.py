@@ -266,9 +266,9 @@ def named_queue(call: Call) -> tuple[VirtualHost, Queue]:
 
 
 def missing_queue(call: Call, vhost: VirtualHost, name: str) -> ApiRefusal:
-    """Return the refusal for a queue that does not exist.
+    """Return the refusal of a request for a queue that does not exist.
 
-    If the name is that of an MQTT session, the text names the session's inbox.
+    If an MQTT session has the name, the text says so, and names the inbox of the session.
     """
     text = f"no queue '{name}' in vhost '{vhost.name}'"
     session = call.node.mqtt.sessions.find(vhost, name)
