@@ -8,10 +8,10 @@
 Each subject (a kind of object) is measured with a broker of its own. The program first creates as
 many objects as it measures, so that one-time allocations are done, such as the page cache of
 SQLite. Then it creates the same number again: the result is the growth of VmRSS in this second
-step, divided by the number. A dict doubles its memory at certain sizes. Each dict reaches one such
-size in the second step, so the result has the mean memory of its entries. The result includes
-everything: the event loop's transport, the core's objects, names and keys, and memory that the
-allocator cannot use. The result does not include the kernel's socket buffers. The subject `backlog`
+step, divided by the number. A dict doubles its memory when its number of entries reaches certain
+values. In the second step each dict doubles once, so the result has the mean memory of an entry.
+The result includes everything: the event loop's transport, the core's objects, names and keys, and
+memory that the allocator cannot use, but not the kernel's socket buffers. The subject `backlog`
 is a queue of 500,000 messages: a consumer drains the queue, and the peak is compared with the
 memory just before.
 

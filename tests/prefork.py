@@ -81,8 +81,9 @@ def _import_modules(config: pytest.Config) -> None:
     if sys.dont_write_bytecode or any(stored):
         _import(names)
         return
-    # A fresh clone has no bytecode, and to compile the modules takes twice as long as to import
-    # them. Another process begins with the last module, so that this process finds its bytecode.
+    # A fresh clone has no bytecode, and compiling the modules takes twice as long as importing
+    # them. So another process compiles modules at the same time, and begins with the last one: when
+    # this process comes to the later modules, their bytecode is stored already.
     compiler = os.fork()
     if compiler == 0:
         try:

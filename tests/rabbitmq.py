@@ -101,7 +101,8 @@ class RabbitMq:
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODENAME": f"trellis-test-{self.port}@localhost",
             "RABBITMQ_DIST_PORT": str(distribution),
-            # The script is replaced by Erlang, so that end_with_parent holds for Erlang, too.
+            # With this variable, the script rabbitmq-server runs Erlang by `exec`. Erlang is then
+            # the process that ends with its parent, and not a child of that process.
             "RUNNING_UNDER_SYSTEMD": "true",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                 "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none "

@@ -1,4 +1,4 @@
-"""The helper programs of tests end when the process of the tests is killed."""
+"""Tests that helper programs of the tests end when the process of the tests is killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from subprocess import Popen
 from trellis.parent_process import end_with_parent
 program = Popen(["sleep", "600"], preexec_fn=end_with_parent)
 """
-#: Starts that shall end with the process that executes them; `directory` is an empty directory.
+#: Code that starts a helper program, by the name of the program. The program must end with the
+#: process that runs the code. `directory` is an empty directory.
 STARTS: Final = {
     "kfake": "from tests.cluster.programs import Kfake; program = Kfake(); program.pause()",
     "kafka": "from tests.cluster.programs import KafkaNodes; program = KafkaNodes(directory, 1)",
@@ -34,7 +35,7 @@ STARTS: Final = {
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield the numbers of all processes that a process and its children have started."""
+    """Yield the ids of the children of a process, of their children, and so on."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
             yield int(child)
@@ -42,7 +43,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def expect_end(programs: list[int]) -> None:
-    """Check that processes end, whose pidfds are `programs`; close the pidfds."""
+    """Check that processes end. `programs` are their pidfds, which this function closes."""
     assert programs
     left = set(programs)
     ended = select.poll()

@@ -107,8 +107,8 @@ def test_messages_for_mosquitto_wait_while_it_is_away(
         mosquitto.start()
         missing = {b"%d %d" % (life, number) for number in range(300)}
         while missing:
-            # Messages of the life before may come twice: Mosquitto was stopped before it had their
-            # acknowledgements.
+            # Messages of the previous round may come again: the bridge had not received their
+            # acknowledgements when Mosquitto was stopped.
             missing.discard(bytes(far.next().payload))
         local.wait("m", lambda row: row["state"] == "up" and row["in_flight"] == 0)
     assert local.links()["m"]["reconnects"] == 2

@@ -20,8 +20,9 @@ SEED: Final = int(os.environ.get("TRELLIS_CRASH_SEED", "1"))
 PLUGINS: Final = ("rabbitmq_management", "rabbitmq_shovel", "rabbitmq_shovel_management")
 ROUNDS: Final = 2
 PREFETCH: Final = 20
-#: A broker writes the acknowledgements of a few milliseconds together. If it is killed before, the
-#: acknowledged messages are delivered again: on a slow machine up to this number.
+#: A broker writes the acknowledgements of a few milliseconds to its disk together. If the broker is
+#: killed before this write, it delivers the acknowledged messages again: on a slow machine, at most
+#: this number of messages.
 UNWRITTEN: Final = 100
 
 
@@ -94,9 +95,9 @@ def wait_arrived(url: str, least: int) -> None:
 
 
 def shovel_between(uris: dict[str, str], source: str, reconnect_delay: float) -> dict[str, Any]:
-    """Return the value of a shovel from the queue `from` of a broker to `to` of the other one.
+    """Return the value of a shovel from the queue `from` of one broker to `to` of the other one.
 
-    `uris` has the URIs of both brokers by name; `source` is the name of the first.
+    `uris` has the URIs of both brokers by name; `source` is the name of the broker with `from`.
     """
     [target] = uris.keys() - {source}
     return {

@@ -43,7 +43,7 @@ class LogServer:
         #: Cleared while the server answers no request for the reports of the nodes.
         self.lists = threading.Event()
         self.lists.set()
-        #: Cleared while the server appends no claim; `claim_waits` is set once a claim waits.
+        #: Cleared by a test in order to delay claims; `claim_waits` is set once a claim waits.
         self.claims, self.claim_waits = threading.Event(), threading.Event()
         self.claims.set()
         outer = self

@@ -39,8 +39,9 @@ class Kfake:
     def __init__(self, *settings: str) -> None:
         """Start kfake; each of `settings` is the text NAME=VALUE of a setting of its nodes.
 
-        The nodes listen on own_address(): a client of Kafka that a test leaves open connects again
-        and again, and must not reach the program of another test at the port of a kfake that ended.
+        The nodes listen on own_address(), and not on 127.0.0.1. The reason: if a test leaves a
+        client of Kafka open, this client connects again and again to the ports of a kfake that has
+        ended, and a program of another test may listen on such a port of 127.0.0.1.
         """
         self._process = subprocess.Popen(
             [_kfake(), f"host={own_address()}", *settings],

@@ -27,7 +27,8 @@ from trellis.cluster.membership import FENCED
 
 pytestmark = pytest.mark.long
 TIMES, PATIENT = (1.0, 0.7, 0.15), (60.0, 20.0, 0.15)
-#: Number of beats during which a node whose disk is stuck asks for a handover at least twice.
+#: While the log gets this number of beats, a node whose disk is stuck asks for a handover at least
+#: twice.
 BEATS = int(3 * REPEAT_SECONDS / TIMES[2])
 
 

@@ -25,7 +25,7 @@ HASTY = "tests.cluster.hasty_node"
 
 
 class Switched:
-    """An active node, and a standby to which an operator has ordered it to hand the log over."""
+    """An active node, and a standby; an operator orders a switch from the first to the second."""
 
     def __init__(self, server: LogServer, nodes: list[NodeProcess], directory: Path) -> None:
         self.server, self.nodes, self.directory = server, nodes, directory
@@ -33,7 +33,7 @@ class Switched:
         self.answers: SimpleQueue[Any] = SimpleQueue()
 
     def begin(self, program: str = "tests.cluster.node_process") -> None:
-        """Start the nodes, and publish messages; then begin a switch."""
+        """Start the nodes, and publish 20 messages."""
         arguments = str(self.server.port), str(self.directory / "first"), "2,1,0.15"
         self.first = NodeProcess(self.directory / "first", program, *arguments)
         self.nodes.append(self.first)
@@ -57,7 +57,10 @@ class Switched:
         threading.Thread(target=ask, daemon=True).start()
 
     def order_that_waits(self) -> None:
-        """Order a switch that waits for the list of the nodes; return once it is under way."""
+        """Order a switch that waits for the list of the nodes.
+
+        Return once the switch is under way: the broker then refuses a second order.
+        """
         self.server.lists.clear()
         for _ in range(2):
             self.order()

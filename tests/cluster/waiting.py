@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 from tests.cluster.nodes import PATIENCE, NodeProcess
 
-#: Seconds between two looks.
+#: Seconds between two checks of a condition.
 LOOK_SECONDS = 0.005
 
 
 def wait_for(truth: Callable[[], object], explain: Callable[[], str] = str) -> None:
     """Wait until `truth()` is true because of the work of another thread or process.
 
-    Fails with the text of `explain()` after PATIENCE seconds.
+    After PATIENCE seconds, the test fails, with the text of `explain()`.
     """
     end = time.monotonic() + PATIENCE
     while not truth():

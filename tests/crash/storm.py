@@ -88,7 +88,7 @@ KEYS: Final = (
 
 
 def _limit_descriptors() -> None:
-    """Prepare the process of a broker with shortages."""
+    """Limit the file descriptors of the calling process, a broker that the test runs short."""
     end_with_parent()
     setrlimit(RLIMIT_NOFILE, (DESCRIPTORS,) * 2)
 
@@ -275,7 +275,7 @@ class Storm:
     async def _moment(self, kind: str, tasks: list[asyncio.Task[None]]) -> None:
         """Wait for the moment of a kill.
 
-        First, enough messages must be confirmed, and before the first kill each kind of work must
+        First, enough messages must be confirmed. Before the first kill, each kind of work must also
         have happened often enough, however slow the machine is. Unless `kind` is AT_WORK, the
         broker must also be writing a checkpoint. Return early if a client fails.
         """
@@ -293,9 +293,9 @@ class Storm:
         await asyncio.sleep(self.random.choice((0, 0, 0.002, 0.005, 0.02)))
 
     def missing_work(self, least: int) -> list[str]:
-        """Return the names of the kinds of work that happened no more than `least` times.
+        """Return the names of the kinds of work that have not happened more than `least` times.
 
-        If `least` is below 0, no work is needed, and the result is empty.
+        If `least` is below 0, the result is empty.
         """
         times = {client.name: len(client.feed.confirmed) for client in self.publishers}
         times |= {changing.name: changing.changes for changing in self.changing}
@@ -502,7 +502,7 @@ async def storm(directory: Path, seed: int, kills: list[str], least: int = -1) -
 
     Then check that the broker has kept everything that it confirmed. `kills` has the kind of each
     kill. If `least` is 0 or more, each kind of work happens more than `least` times before the
-    first kill, which must be at work.
+    first kill; the kind of the first kill must then be AT_WORK.
     """
     storm_run = Storm(directory, seed, least)
     for kind in kills:

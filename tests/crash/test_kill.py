@@ -13,7 +13,7 @@ import uvloop
 
 from tests.crash.storm import AT_WORK, IN_CHECKPOINT, IN_RECOVERY, Storm, storm
 
-#: Each kind of work happens more often than this number.
+#: Each kind of work must happen more often than this before the first kill.
 LEAST: Final = 10
 
 

@@ -34,7 +34,7 @@ class Held:
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.delivered: set[int] = set()
-        #: The number of deliveries, and how many of them were deliveries of a known message.
+        #: Number of all deliveries, and of those of a message that was delivered before.
         self.received = 0
         self.repeated = 0
 

@@ -31,7 +31,8 @@ HOME: Final = Path(pyspark.__file__).parent
 #: Maximum number of lines that a daemon prints before it is ready.
 _LINES: Final = 400
 #: Settings of a driver on loopback, and of small executors. The first task waits until the
-#: executors of both workers have started, because a fast executor could otherwise run all tasks.
+#: executors of both workers have started. Otherwise, one executor could run all tasks before the
+#: other has started.
 LOOPBACK: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

@@ -32,7 +32,7 @@ def test_all_nodes_have_the_same_rows_in_the_same_files(tmp_path: Path) -> None:
 
 
 class RefusedBatches(Cluster):
-    """A cluster whose log refuses batches at random. The owner encodes their rows before that."""
+    """A cluster whose log refuses batches at random, after the owner has encoded their rows."""
 
     refused = 0
     _refuses = False

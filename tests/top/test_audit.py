@@ -282,13 +282,13 @@ async def test_a_stop_does_not_wait_for_a_disk_that_hangs(
     path = tmp_path / "audit.jsonl"
     audit = AuditLog(path, asyncio.get_running_loop())
     path.unlink()
-    os.mkfifo(path)  # A thread that opens it to write waits until another opens it to read.
+    os.mkfifo(path)  # To open a FIFO for writing blocks until a reader opens it.
     for name in ("a", "b"):
         audit.write({"action": "set", "kind": "queue", "name": name})
     try:
         async with asyncio.timeout(PATIENCE):
             await audit.finish()
-    finally:  # Another opens it to read, so the write that hung can end.
+    finally:  # `lines` opens the FIFO for reading, so that the write can end.
         late = await asyncio.to_thread(lines, path)
     assert "a write has not ended within 0.05 s" in caplog.text
     assert [line["name"] for line in late] == ["a"] and audit.lost == 1
@@ -338,7 +338,7 @@ def test_a_process_whose_audit_log_hangs_ends_and_says_which_lines_are_lost(tmp_
             assert process.stdout is not None
             words = dict(word.partition("=")[::2] for word in process.stdout.readline().split())
             path.unlink()
-            os.mkfifo(path)  # A thread that opens it to write waits until another opens it to read.
+            os.mkfifo(path)  # To open a FIFO for writing blocks until a reader opens it.
             host, _, port = words["amqp"].rpartition(":")
             connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port)))
             for name in ("a", "b"):

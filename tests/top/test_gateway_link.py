@@ -42,7 +42,7 @@ def stopped(broker: BrokerProcess) -> Iterator[None]:
     """Pause the broker's process, but not its gateway; resume it at the end."""
     broker.process.send_signal(signal.SIGSTOP)
     try:
-        # The broker may be a child of another process, so it cannot be waited for.
+        # os.waitid cannot wait for the broker, because it may be a child of another process.
         status = Path(f"/proc/{broker.process.pid}/status")
         while "\nState:\tT" not in status.read_text():
             os.sched_yield()

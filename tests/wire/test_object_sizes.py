@@ -1,7 +1,7 @@
-"""The memory that one object of each kind takes stays within a recorded limit.
+"""Tests that one object of each kind takes no more memory than a recorded limit.
 
-The sizes are those of the objects, and not of the process, so that they are nearly the same in
-every run. `benchmarks/memory.py` measures the memory of the process.
+The tests add up the sizes of the objects, which are nearly the same in every run.
+`benchmarks/memory.py` measures the memory of the process instead.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from broker.queues import queue
 from tests.clients import Amqp, World
 from tests.object_sizes import reachable_bytes
 
-#: This number of objects is created before the first measurement, and again before the second. A
-#: dict doubles its size in between, so the difference has the mean size of its entries.
+#: Number of objects that are created before the first measurement, and again before the second. A
+#: dict doubles its memory once in between, so the difference has the mean memory of an entry.
 COUNT: Final = 256
-#: The program is compiled: objects of compiled classes have other sizes.
+#: True if the program is compiled: objects of compiled classes have other sizes.
 COMPILED: Final = not queue.__file__.endswith(".py")
 
 

@@ -67,7 +67,7 @@ class RealDirectory(Directory):
 
     @property
     def restart_offset(self) -> int:
-        # Not every batch stores its state.
+        # A node reads again from the stored state, and not every batch stores a state.
         return (self.state if self.replica is None else self.replica.stored_state).last + 1
 
     def open(self) -> None:
@@ -167,7 +167,7 @@ class RealDirectory(Directory):
     def warm_differences(self) -> list[str]:
         assert self.replica is not None
         disk = self.disk
-        # The comparison is no work of the node: no kill and no full disk may come during it.
+        # The simulation makes this comparison, not the node: it must see no kill and no full disk.
         faults = disk.refuse, disk.done
         disk.refuse, disk.done = (lambda operation, path: 0), (lambda operation, path: None)
         try:

@@ -23,10 +23,10 @@ from tests.replication.simulation.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Sizes in bytes above which the log refuses records: none; most chunks; claims and marks, too;
-#: all chunks; all records.
+#: The largest record that the log accepts, in bytes. In order: the log accepts all records; it
+#: refuses most chunks; claims and marks, too; all chunks; all records.
 LIMITS = (inf, inf, inf, 150, 120, 80, 30)
-#: The fraction of refused records that an earlier attempt appends to the log.
+#: The fraction of refused records that reach the log nevertheless, by an earlier attempt.
 EARLIER = 0.2
 #: The smallest chunk that an owner tries, in bytes.
 CHUNK_SMALLEST = 8
@@ -38,8 +38,8 @@ class RefusingCluster(Cluster):
     def __init__(self, seed: int, node_type: type[RefusedNode] | None = None) -> None:
         #: The largest record that the log accepts, in bytes.
         self.limit: float = inf
-        #: Number of refused records, of those that the log has or gets nevertheless, and of claims
-        #: by which an owner claimed the log again.
+        #: Number of refused records; number of refused records that the log has or gets
+        #: nevertheless; number of claims by which an owner claimed the log again.
         self.refused = self.appended_earlier = self.claimed_again = 0
         super().__init__(seed, node_type or RefusedNode, switches=seed % 3 == 0)
 

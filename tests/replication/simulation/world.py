@@ -40,7 +40,7 @@ FAIL_POINTS = 0.002
 #: this fraction of the writers learns that the outcome is unknown; the other writers wait.
 CUT_SECONDS = 0.1
 RESET = 0.1
-#: The end of a cut or a pause that another event ends (`Computer.go_on`).
+#: The end of a cut or a pause whose duration is not known: a later event ends it.
 FOREVER = 1e9
 
 
@@ -141,7 +141,7 @@ class Computer:
         #: Number of the current life: events of earlier lives are dropped.
         self.life = 0
         self.paused_until = 0.0
-        #: Steps, with the computer's life, that wait for the end of a pause that `go_on` ends.
+        #: Events that a pause until FOREVER delays, each with the life of the computer at its time.
         self.held: list[tuple[Callable[[], None], int]] = []
         #: The disk of this computer is full until this time.
         self.full_until = 0.0
@@ -156,7 +156,7 @@ class Computer:
         self.world.at(self.world.now + seconds, act, self, self.life)
 
     def go_on(self) -> None:
-        """End a pause until FOREVER: the steps that it has delayed follow in their order."""
+        """End a pause until FOREVER. The events that it has delayed follow in their order."""
         self.paused_until = 0.0
         held, self.held = self.held, []
         for event, life in held:
