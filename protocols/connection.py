@@ -179,7 +179,7 @@ class Connection(Outlet):
         return int(self._published_offset + (self.context.received if self.context else 0))
 
     def use_context(self, context: PublishContext | None) -> None:
-        """Publish through `context` from now on; None releases the present context."""
+        """Publish through `context` from now on; None at the end. Callers release the old one."""
         self._published_offset = self.published
         if context is not None:
             self._published_offset -= context.received

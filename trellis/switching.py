@@ -80,7 +80,8 @@ class Switching:
         """Hand the log over to the standby `wanted`, and end this process soon after.
 
         If `wanted` is "", choose a standby. Return the name of the standby. Raises ReplicationError
-        if the log could not be handed over; this node then stays active.
+        if the log could not be handed over: this node then stays active, or stops because of a
+        signal.
 
         The switch goes on if the caller is cancelled, for example because the HTTP gateway has
         ended. Otherwise the node would stay frozen.
@@ -205,7 +206,10 @@ class Switching:
         self._membership.end(f"{disk.problem}: the log was handed over to node '{name}'")
 
     async def _alone(self, wanted: str, unwritten: bool) -> str:
-        """Hand the log over, unless another switch is under way. See `_hand_over`."""
+        """Hand the log over as `_hand_over` does.
+
+        Raises ReplicationError, also if another switch is under way.
+        """
         if self._running is not None:
             raise ReplicationError("a switch is under way already")
         self._running = asyncio.current_task()

@@ -29,7 +29,7 @@ class ReplicatedLog(Protocol):
 
     The tip of the log is the offset that its next record will have. Each call blocks, so it belongs
     in a thread, never in the event loop. Three threads may call at a time: one appends, one reads,
-    and one makes all other calls.
+    and one makes all other calls. The appending thread may also call `check`.
     """
 
     @property

@@ -95,7 +95,7 @@ def add(commands: Commands) -> None:
         "--user",
         dest="subject",
         metavar="NAME",
-        help="check the rights of this user, too; the user that logs in is --login",
+        help="check the rights of this user, too; --login names the user that logs in",
     )
     command.add_argument(
         "--client-id",

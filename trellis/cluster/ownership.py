@@ -305,7 +305,7 @@ class Ownership(BatchShipping):
 
 
 def _new_nonce() -> int:
-    """Return a random number that no other claim has."""
+    """Return a new nonce: a random number, not 0, that practically no other claim has."""
     return secrets.randbits(63) | 1
 
 

@@ -141,7 +141,8 @@ class LogRetention:
     def look(self) -> None:
         """Append a mark if one is due, update the list of nodes, and trim the log. May block.
 
-        Raises LogUnreachable, or AppendRefused if the log refuses the mark.
+        Raises LogUnreachable, or AppendRefused if the log refuses the mark or the claim for a newer
+        format of batches.
         """
         if self._mark_is_due():
             self._append_mark()

@@ -107,7 +107,7 @@ def _lacks_permission(event: str, note: str) -> bool:
     """True if a logged refusal says that the user lacks a permission or a topic rule."""
     if event == "channel_closed":
         return note.startswith("ACCESS_REFUSED")
-    if event == "subscription_refused":  # The other reason is a limit on subscriptions.
+    if event == "subscription_refused":  # Otherwise, a limit on subscriptions is reached.
         return note.startswith("the user may not read")
     return event == "publication_refused"
 
