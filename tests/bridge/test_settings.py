@@ -45,7 +45,7 @@ def load_text(text: str) -> Settings:
         (TABLE.replace('topics = ["x/#"]', ""), "the key 'topics' of this bridge is missing"),
         (TABLE + TABLE, '"a" is given twice'),
         (TABLE + 'key = "k.pem"\n', "has a key, but no certificate"),
-        (TABLE + "[mqtt]\nenabled = false\n", "which is off; set mqtt.enabled"),
+        (TABLE + "[mqtt]\nenabled = false\n", "mqtt.enabled is false; set it to true"),
         (TABLE + '[mqtt]\nproxies = "127.0.0.1"\n', "which a bridge lacks; let the proxy connect"),
         (TABLE + '[mqtt]\nhost = "::"\nproxies = "::/64"\n', "connections from ::1 must begin"),
         (TABLE + "window = 0\n", "1..10000"),

@@ -135,8 +135,8 @@ async def test_client_that_would_wait_too_long_is_disconnected_with_a_reason(
         close = await client.expect(spec.Connection.Close)
         assert close.reply_code == 506
         assert close.reply_text == (
-            f"RESOURCE_ERROR - faster than rates.{limit} allows, which is 10 a second; the client "
-            "would have to wait longer than rates.patience, which is 1 s"
+            f"RESOURCE_ERROR - the client sends more than rates.{limit} allows (10 messages a "
+            "second), and would have to wait longer than rates.patience (1 s)"
         )
         # A client may send more before it answers the close. It is refused once.
         await client.socket.send(publication("amq.topic", "t", b"x") * 100)

@@ -55,9 +55,9 @@ class RateLimitedLink(LayeredLink):
         if seconds > self._rates.patience:
             self._refused = True
             text = (
-                f"faster than rates.{limit} allows, which is {self._rates.limits[limit]:,} a "
-                "second; the client would have to wait longer than rates.patience, which is "
-                f"{self._rates.patience:g} s"
+                f"the client sends more than rates.{limit} allows ({self._rates.limits[limit]:,} "
+                f"{limit.rpartition('_')[2]} a second), and would have to wait longer than "
+                f"rates.patience ({self._rates.patience:g} s)"
             )
             client = str(connection.describe()["client"])
             fields: dict[str, object] = {"client": client} if client else {}

@@ -51,8 +51,8 @@ def _bridges(settings: Settings) -> Iterator[Problem]:
         if bridge.key and not bridge.certificate:
             yield ("bridge",), f'bridge "{bridge.name}" has a key, but no certificate'
     if names and not settings.mqtt.enabled:
-        problem = "a bridge connects to this broker over plain MQTT on loopback, which is off"
-        remedy = 'set mqtt.enabled, and mqtt.host = "127.0.0.1" to keep other machines out'
+        problem = "bridges connect to this broker over plain MQTT, but mqtt.enabled is false"
+        remedy = 'set it to true, and mqtt.host to "127.0.0.1" to keep other machines out'
         yield ("bridge", "mqtt.enabled"), f"{problem}; {remedy}"
     own = ipaddress.ip_address(settings.mqtt.addresses[0])
     if own.is_unspecified:
