@@ -7,10 +7,11 @@ confirmed later must be in a batch that counts for every reader of the log.
 The history of one seed, again and again:
 
 1.  One standby (the keeper) is paused. So the other standby and the owner are ahead of the keeper.
-2.  The log loses all records that the keeper has not read. The owner and the other standby crash,
-    or are cut from the log, or the owner is paused.
-3.  The keeper claims the log, and appends records. When the log is as long as it was for one of the
-    other nodes (the returner), the keeper crashes, and the returner comes back.
+2.  The log loses all records that the keeper has not read. One of the other two nodes (the
+    returner) crashes or is cut from the log; if the returner is the owner, it is cut or paused. The
+    third node crashes.
+3.  The keeper claims the log, and appends records. When the log is about as long as the returner
+    knew it, the keeper crashes, and the returner comes back.
 
 A returner that compares only the length of the log notices nothing.
 """
@@ -157,7 +158,10 @@ class LossyCluster(Cluster):
         self.world.after(BETWEEN, self._fault)
 
     def _lose(self, owner: Node, keeper: Node, other: Node) -> None:
-        """Remove the records that the keeper has not read, and wait until the log is as long."""
+        """Remove the records that the keeper has not read, and take the other nodes away.
+
+        The returner comes back when the keeper has filled up the log.
+        """
         if (
             keeper.standby is None
             or keeper.owner is not None
@@ -185,7 +189,7 @@ class LossyCluster(Cluster):
             returner.paused_until = FOREVER
         elif kind != "crashed":
             returner.cut_until = FOREVER
-        # Often exactly as long as the returner knew the log.
+        # The tip of the log at which the returner comes back: often exactly the tip that it knew.
         wanted = known + chance.choice((0, 0, 0, 0, -1, 1, 2))
 
         def appended() -> None:
@@ -236,7 +240,7 @@ class SlowAppendUncompared(Node):
 
 
 class PauseUncompared(Node):
-    """A wrong node: an owner that was paused relies on the offset alone if its append is fast."""
+    """A wrong node: an owner relies on the offset alone after a pause, if the append was fast."""
 
     def own(self, owner: LogOwner) -> None:
         class Wrong(BaseOwner):
