@@ -192,10 +192,11 @@ async def test_messages_in_the_same_chunk_as_login_and_logout_are_charged(start:
     assert page.value("trellis_rate_waits_total", limit="user_messages") >= 2
 
 
-def test_debt_of_a_shared_bucket_ends_at_the_patience() -> None:
+def test_after_a_disconnection_other_clients_wait_for_half_of_the_patience() -> None:
     rates = PublishRates(RateSettings(user_messages=10, patience=5))
     assert rates.charge({}, "u", "/", "a", 10_000, 10, 0) == (999.0, "user_messages")
     assert rates.disconnected == {"user_messages": 1}
-    # Another client of the user waits for at most the patience, and for its own messages.
-    assert rates.charge({}, "u", "/", "a", 0, 10, 0) == (5.0, "user_messages")
-    assert rates.charge({}, "u", "/", "a", 0, 10, 5_000) == (0.0, "")
+    # Another client of the user waits for half of the patience, and for its own messages.
+    assert rates.charge({}, "u", "/", "a", 1, 10, 0) == (2.6, "user_messages")
+    assert rates.throttled == {"user_messages": 1}
+    assert rates.charge({}, "u", "/", "a", 0, 10, 2_600) == (0.0, "")

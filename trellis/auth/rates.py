@@ -93,9 +93,9 @@ class PublishRates:
         the wait; 0 and "" if no limit is exceeded. `own` are the buckets of the client's
         connection.
 
-        Afterwards, the debt of each bucket is at most that of `patience` seconds. The client that
-        caused more debt is disconnected, and the other clients of a shared bucket need not wait
-        until the bucket has gained the tokens for all messages of that client.
+        If a wait is longer than `patience`, the caller disconnects the client. Then the debt of the
+        bucket is reduced to that of half this time, so that the other clients of a shared bucket are
+        throttled, and not disconnected, too, when they send their next message.
         """
         longest, reason = 0.0, ""
         for name, rate in self.limits.items():
@@ -108,7 +108,8 @@ class PublishRates:
             else:
                 continue  # The client has not logged in.
             seconds = bucket.charge(messages if unit == "messages" else size, now)
-            bucket.limit_debt(self.patience)
+            if seconds > self.patience:
+                bucket.limit_debt(self.patience / 2)
             if seconds > longest:
                 longest, reason = seconds, name
         if reason:

@@ -107,26 +107,8 @@ class RefusedNode(Node):
                 yield from self.before_step(owner)
 
 
-class ComparedDirectory(RealDirectory):
-    """A real directory whose process is not killed while the simulation compares its survivors.
-
-    An owner that claims again stores a state without a batch. This takes fewer operations of the
-    disk than a batch, so a kill that was planned for this step may still be due in the comparison.
-    """
-
-    def warm_differences(self) -> list[str]:
-        planned = self.disk.refuse, self.disk.done
-        self.disk.refuse, self.disk.done = lambda operation, path: 0, lambda operation, path: None
-        try:
-            return super().warm_differences()
-        finally:
-            self.disk.refuse, self.disk.done = planned
-
-
 class RefusedRealNode(RefusedNode, RealNode):
     """A node with a real data directory, whose records the log may refuse."""
-
-    directory_type = ComparedDirectory
 
     def __init__(self, world: World, name: str, cluster: RefusingCluster) -> None:
         super().__init__(world, name, cluster)
