@@ -94,8 +94,8 @@ class PublishRates:
         connection.
 
         If a wait is longer than `patience`, the caller disconnects the client. Then the debt of the
-        bucket is reduced to that of half this time, so that the other clients of a shared bucket are
-        throttled, and not disconnected, too, when they send their next message.
+        bucket is reduced to that of half this time. So the next messages of the other clients of a
+        shared bucket throttle these clients, and do not disconnect them, too.
         """
         longest, reason = 0.0, ""
         for name, rate in self.limits.items():

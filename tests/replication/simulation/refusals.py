@@ -17,7 +17,7 @@ from broker.replication.records import CLAIM, DIGEST_SIZE, Claim
 from tests.replication.simulation.cluster import Cluster
 from tests.replication.simulation.directory import Entry
 from tests.replication.simulation.node import CHUNK, Node
-from tests.replication.simulation.real import RealDirectory, RealNode
+from tests.replication.simulation.real import RealNode
 from tests.replication.simulation.world import World
 
 if TYPE_CHECKING:
