@@ -31,6 +31,23 @@ def credentials_of(arguments: argparse.Namespace) -> dict[str, str]:
     return credentials
 
 
+def times_of(arguments: argparse.Namespace) -> tuple[int | None, int | None]:
+    """Return the times --since and --until in microseconds since 1970; None for a missing time.
+
+    Raises PipelineError if the messages come from --traffic, which has no rows of messages.
+    """
+    since, until = (getattr(arguments, name, None) for name in ("since", "until"))
+    if arguments.journal is None and (since is not None or until is not None):
+        raise PipelineError(
+            "--since and --until select rows of a journal: with --traffic, leave them out"
+        )
+    return _microseconds(since), _microseconds(until)
+
+
+def _microseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds * 1_000_000)
+
+
 def check(arguments: argparse.Namespace) -> None:
     """Check the arguments of a job that examines published messages.
 

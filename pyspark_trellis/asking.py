@@ -20,12 +20,11 @@ import pyarrow as pa
 
 from pyspark_trellis import lines
 from pyspark_trellis.advise import advise
-from pyspark_trellis.answering import check, options_of, repeated, write_json
+from pyspark_trellis.answering import check, options_of, repeated, times_of, write_json
 from pyspark_trellis.arrow_feed import JournalFeed, RollupFeed
 from pyspark_trellis.arrow_topics import ArrowTopics
 from pyspark_trellis.audit import audit
 from pyspark_trellis.counts import KEYS
-from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.job_bindings import JobBindings, read_bindings
 from pyspark_trellis.progress import PipelineProgress
 from pyspark_trellis.traffic_table import TIMES, traffic_table, unroutable_topics
@@ -72,15 +71,10 @@ def feed_of(arguments: argparse.Namespace) -> JournalFeed | RollupFeed:
 
     Raises PipelineError.
     """
-    times = [getattr(arguments, name, None) for name in ("since", "until")]
+    since, until = times_of(arguments)
     if arguments.journal is None:
-        if any(time is not None for time in times):
-            raise PipelineError(
-                "--since and --until select rows of a journal: with --traffic, leave them out"
-            )
         return RollupFeed(arguments.traffic)
     by_time = getattr(arguments, "by", "topic") in TIMES
-    since, until = (None if time is None else int(time * 1_000_000) for time in times)
     keys = ("minute", *KEYS) if by_time else KEYS
     return JournalFeed(options_of(arguments), keys, arguments.ending, since, until)
 
@@ -133,9 +127,10 @@ def _advise(question: AskedQuestion) -> int:
     arguments = question.arguments
     advice = advise(ArrowTopics(question.sums), question.bindings.effective)
     advice.write(arguments.output)
-    lines.head(advice.span, question.bindings.sources)
-    lines.advise(advice)
-    lines.profile(arguments.output)
+    if not question.json(asdict(advice)):
+        lines.head(advice.span, question.bindings.sources)
+        lines.advise(advice)
+        lines.profile(arguments.output)
     return 0
 
 

@@ -138,9 +138,10 @@ def _advise(arguments: argparse.Namespace) -> int:
         )
         question.progress.end()
         advice.write(arguments.output)
-        lines.head(advice.span, question.bindings.sources)
-        lines.advise(advice)
-        lines.profile(arguments.output)
+        if not question.json(asdict(advice)):
+            lines.head(advice.span, question.bindings.sources)
+            lines.advise(advice)
+            lines.profile(arguments.output)
         return 0
 
     return answered(arguments, answer)

@@ -91,6 +91,8 @@ class TopologyFeed:
     The messages are read from the journal that `options` name. If `options` is None, the sums are
     read from the rollup in the directory `traffic` instead. With `followed`, each call of `parts`
     reads only the messages that the journal got since the previous call, and adds them to the sums.
+    `since` and `until` are times in microseconds since 1970, or None: only rows of the journal that
+    the broker received from `since` on and before `until` count.
     """
 
     def __init__(
@@ -100,12 +102,16 @@ class TopologyFeed:
         traffic: str | None,
         ending: str = LATEST,
         followed: bool = False,
+        since: int | None = None,
+        until: int | None = None,
     ) -> None:
         self._spark: Final = spark
         self._options: Final = options
         self._traffic: Final = traffic
         self._ending: Final = ending
         self._followed: Final = followed
+        self._since: Final = since
+        self._until: Final = until
         #: The position after the last read: the next offset of a journal, or the number of files of
         #: a rollup.
         self._read: int | None = None
@@ -154,10 +160,13 @@ class TopologyFeed:
 
     def _journal(self, start: str, end: str, splits: RowSplits | None) -> DataFrame:
         options = {**(self._options or {}), "startingOffsets": start, "endingOffsets": end}
-        return rollup(
-            self._spark.read.format("trellis").schema(PROJECTION).options(**options).load(),
-            splits,
-        )
+        rows = self._spark.read.format("trellis").schema(PROJECTION).options(**options).load()
+        received = F.col("published_at")
+        if self._since is not None:
+            rows = rows.where(received >= F.timestamp_micros(F.lit(self._since)))
+        if self._until is not None:
+            rows = rows.where(received < F.timestamp_micros(F.lit(self._until)))
+        return rollup(rows, splits)
 
 
 def _divided(parts: DataFrame, splits: RowSplits) -> DataFrame:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from pyspark_trellis import history as hist
 from pyspark_trellis import session
-from pyspark_trellis.answering import check, options_of, repeated, write_json
+from pyspark_trellis.answering import check, options_of, repeated, times_of, write_json
 from pyspark_trellis.errors import PipelineError, brief
 from pyspark_trellis.job_bindings import JobBindings, read_bindings
 from pyspark_trellis.progress import PipelineProgress
@@ -137,6 +137,7 @@ def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -
     Ctrl-C ends --follow, and does not change the exit code.
     """
     check(arguments)
+    since, until = times_of(arguments)
     bindings = read_bindings(arguments)  # errors appear before Spark starts
     progress = PipelineProgress()
     with spark_of(arguments, progress) as spark:
@@ -146,6 +147,8 @@ def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -
             arguments.traffic,
             arguments.ending,
             arguments.follow,
+            since,
+            until,
         )
         known: JobBindings | None = bindings
 

@@ -247,8 +247,6 @@ WITHOUT_JSON: Final = {
     "trellis cluster demo": "shows a failover to a person",
     "trellis asyncapi": "prints an AsyncAPI document, as YAML or JSON",
     "trellis connect": "runs links until SIGTERM; their status is JSON under /health",
-    "trellis ask advise": "writes a JSON file, the profile",
-    "trellis pipeline advise": "writes a JSON file, the profile",
     "trellis pipeline lake": "writes Parquet files",
     "trellis pipeline traffic": "writes Parquet files",
     "trellis pipeline report": "writes an HTML page",

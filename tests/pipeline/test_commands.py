@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pyspark.sql import functions as F
 
 from pyspark_trellis import history as hist
 from pyspark_trellis import session
+from pyspark_trellis.advise import TRIED
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.running import Question, answered
 from tests.pipeline.traffic import definitions, numbered, rows, snapshot, subscriptions
@@ -103,15 +105,40 @@ def test_ask_and_pipeline_have_equal_answers(shared: None, seed: int, tmp_path: 
         ["audit", "--pattern", "a.#"],
     ):
         assert_equal_answers([*job, *history], tmp_path)
+    since, until = ("--since", "2026-03-01T12:01:40Z"), ("--until", "2026-03-01T12:03:40Z")
+    for job, messages in (
+        (["audit", *since, *until], 120),
+        (["whatif", *proposed, *since], 200),
+        (["whatif", *proposed, *until], 220),
+    ):
+        assert_equal_answers([*job, *history], tmp_path)
+        answer = json.loads((tmp_path / "pipeline.json").read_text())
+        assert answer["span"][0] == messages
+    advice = [*proposed, *history, "--output", str(tmp_path / "profile.json")]
+    assert_equal_answers(["advise", *advice], tmp_path, unmeasured)
 
 
-def assert_equal_answers(words: list[str], path: Path) -> None:
-    """Run a job with `trellis ask` and `trellis pipeline`; compare JSON and exit codes."""
+def unmeasured(advice: dict[str, Any]) -> None:
+    """Remove the parts of an answer of `advise` that depend on measured times."""
+    for exchange in advice["exchanges"]:
+        assert set(exchange.pop("measured")) <= set(TRIED)
+        del exchange["matcher"]
+
+
+def assert_equal_answers(
+    words: list[str], path: Path, prepare: Callable[[dict[str, Any]], None] = lambda answer: None
+) -> None:
+    """Run a job with `trellis ask` and `trellis pipeline`; compare JSON and exit codes.
+
+    `prepare` removes the parts of an answer that need not be equal.
+    """
     answers = []
     for command in ("ask", "pipeline"):
         file = path / f"{command}.json"
         code = main([command, *words, "--json", str(file)])
-        answers.append((code, json.loads(file.read_text())))
+        answer = json.loads(file.read_text())
+        prepare(answer)
+        answers.append((code, answer))
     assert answers[0] == answers[1], words
 
 
@@ -278,8 +305,8 @@ def test_a_job_runs_again_when_more_was_published(
             "{place}/none.json: No such file or directory",
         ),
         (
-            ["audit", "--definitions", "{place}/old.json"],
-            "--journal PLACE or from --traffic DIR: name one of the two",
+            ["audit", "--definitions", "{place}/old.json", "--url", "http://127.0.0.1:1"],
+            "http://127.0.0.1:1",
         ),
         (
             ["audit", "--traffic", "{place}/journal", "--definitions", "{place}/old.json"],

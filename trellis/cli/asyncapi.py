@@ -12,11 +12,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from trellis.cli.api_client import add_login, address_keys, api_url, given_url
-from trellis.cli.ask import add_times, answer
+from trellis.cli.ask import answer
 from trellis.cli.history_arguments import (
     OWN_JOURNAL,
     add_definitions,
     add_journal,
+    add_times,
     add_topology,
 )
 from trellis.cli.parsing import Commands, add_command, load_settings, number

@@ -12,7 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from trellis.cli.parsing import CommandError, Parser, number
+from trellis.cli.api_client import ApiClient, add_login, credentials
+from trellis.cli.parsing import CommandError, Parser, load_settings, number, time_of
 
 #: The journal that a command reads by default, if it asks the broker of the settings.
 OWN_JOURNAL: Final = "the journal of the broker of --url"
@@ -76,6 +77,7 @@ def _add_advise(tool: Parser) -> None:
         default=Path("matching-profile.json"),
         help="matching profile to write [matching-profile.json]",
     )
+    add_json(tool)
 
 
 def add_place(tool: argparse._ActionsContainer, required: bool, default: str = "") -> None:
@@ -112,6 +114,20 @@ def add_journal(tool: argparse._ActionsContainer, required: bool, default: str =
     )
 
 
+def add_times(tool: argparse._ActionsContainer) -> None:
+    """Add --since and --until, which select messages by the time of their arrival."""
+    for flag, text in (
+        ("--since", "read only messages that the broker received from this time on"),
+        ("--until", "read only messages that the broker received before this time"),
+    ):
+        tool.add_argument(
+            flag,
+            type=time_of,
+            metavar="TIME",
+            help=f"{text}; TIME is an age such as 15m, 2h or 7d, or an ISO 8601 time",
+        )
+
+
 def add_mode(tool: Parser, once: str, follow: str) -> None:
     """Add --once, --follow and --every; `once` and `follow` are the help of these two flags."""
     mode = tool.add_mutually_exclusive_group()
@@ -126,16 +142,21 @@ def add_mode(tool: Parser, once: str, follow: str) -> None:
     )
 
 
-def add_question(tool: Parser, default: str = "") -> None:
-    """Add the arguments that select the messages and the topology of a job.
+def history_usage(usage: str) -> str:
+    """Return the usage line of a job, with the arguments that select the messages."""
+    return f"[--journal PLACE] {usage.removeprefix('HISTORY ')} [--since TIME] [--until TIME]"
 
-    The topology is the bindings and MQTT subscriptions. `default` describes the journal that is
-    read without --journal, for --help.
+
+def add_question(tool: Parser) -> None:
+    """Add the arguments that select the messages and the topology of a job, and the login.
+
+    The topology is the bindings and MQTT subscriptions.
     """
     group = tool.add_argument_group(
         "history", "Published messages: a journal, or the counts of `trellis pipeline traffic`."
     )
-    add_journal(group, required=False, default=default)
+    add_journal(group, required=False, default=OWN_JOURNAL)
+    add_times(group)
     group.add_argument(
         "--ending",
         metavar="OFFSET",
@@ -155,6 +176,7 @@ def add_question(tool: Parser, default: str = "") -> None:
         help="use the topology of this time (ISO 8601; UTC if it has no zone) [the latest]",
     )
     add_mode(tool, "answer once (the default)", "answer again after new messages, until Ctrl-C")
+    add_login(tool)
 
 
 def add_topology(tool: Parser) -> argparse._ArgumentGroup:
@@ -215,6 +237,54 @@ def add_jobs(add_job: Callable[[str, str, str], Parser]) -> None:
     """
     for name, job in JOBS.items():
         job.add(add_job(name, job.text, job.usage))
+
+
+def find_journal(arguments: argparse.Namespace) -> None:
+    """Set the journal, and the login for it, in the arguments.
+
+    Without --journal and --traffic, the journal is a stream of the running broker, which --url or
+    the settings name. Raises CommandError with exit code 2, because exit code 1 is an answer.
+    """
+    arguments.credentials = {}
+    if arguments.journal is None and getattr(arguments, "traffic", None) is None:
+        try:
+            client = ApiClient(arguments)
+            if arguments.stream is None:
+                arguments.stream = _journal_of(client)
+        except CommandError as error:
+            if error.code == 2:
+                raise
+            raise CommandError(f"{error}; or name a journal with --journal", 2) from None
+        arguments.journal = client.base
+        login = (client.user, client.password)
+    elif arguments.login_user or arguments.login_password or arguments.login_password_file:
+        login = credentials(arguments, load_settings(arguments).settings)
+    else:
+        return
+    arguments.credentials = dict(zip(("user", "password"), login, strict=True))
+
+
+def _journal_of(client: ApiClient) -> str:
+    """Return the only journal that the user may read, as VHOST/QUEUE.
+
+    Raises CommandError if the user may read no journal, or several.
+    """
+    rows = client.json("GET", "streams")
+    journals = [f"{row['vhost']}/{row['name']}" for row in rows if row["journal"]]
+    if len(journals) == 1:
+        return journals[0]
+    if journals:
+        raise CommandError(
+            f"the broker {client.base} has several journals: name one with --stream: "
+            f"{', '.join(journals)}",
+            2,
+        )
+    raise CommandError(
+        f"user {client.user} may read no journal of the broker {client.base}: declare a stream "
+        "with x-journal=true, or grant the permission read on it; or name a directory with "
+        "--journal",
+        2,
+    )
 
 
 def imported(arguments: argparse.Namespace, module: str, extra: str) -> tuple[Any, Any]:

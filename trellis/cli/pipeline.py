@@ -11,12 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from trellis.cli.api_client import add_login
 from trellis.cli.history_arguments import (
     add_definitions,
     add_jobs,
     add_journal,
     add_mode,
     add_question,
+    find_journal,
+    history_usage,
     imported,
 )
 from trellis.cli.parsing import CommandError, Commands, Parser, add_command, number
@@ -59,6 +62,7 @@ def add(commands: Commands) -> None:
             metavar="DIR",
             help="directory that stores how far the journal is read [TARGET.checkpoint]",
         )
+        add_login(tool)
         add_mode(tool, "stop at the present end of the journal (the default)", "run until Ctrl-C")
         tool.add_argument(
             "--wait",
@@ -144,7 +148,7 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
 
 def _add_question(tools: Any, name: str, text: str, usage: str) -> Parser:
     """Add a job that examines messages of the past."""
-    tool = _add(tools, name, text, usage)
+    tool = _add(tools, name, text, history_usage(usage))
     add_question(tool)
     return tool
 
@@ -160,6 +164,8 @@ def _needs_job(arguments: argparse.Namespace) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Run a job. Raises CommandError, with exit code 2 for an error in arguments or input."""
     errors, commands = imported(arguments, _COMMANDS, "pipeline")
+    if hasattr(arguments, "journal"):
+        find_journal(arguments)
     try:
         code: int = commands.run(arguments)
     except Exception as error:  # Errors of Spark have no common base class.
