@@ -131,7 +131,7 @@ READING: Final = (
     SparkOption(
         "rowsPerTask",
         "largest number of rows that one task reads, from one or several segments and journals",
-        "500,000",
+        "1,000,000",
         ("maxRecordsPerPartition",),
     ),
     SparkOption(
