@@ -126,6 +126,22 @@ def test_conditions_select_the_same_rows_with_and_without_pushdown(
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+@pytest.mark.parametrize("least", [1, 4])
+def test_rows_are_divided_among_at_least_so_many_tasks(
+    spark: SparkSession, tmp_path: Path, least: int
+) -> None:
+    journal(tmp_path, some(60))
+    tasks = (
+        spark.read.format("trellis")
+        .options(minPartitions=least)
+        .load(str(tmp_path))
+        .groupBy(F.spark_partition_id().alias("task"))
+        .count()
+        .collect()
+    )
+    assert sorted(row["count"] for row in tasks) == [60 // least] * least
+
+
 def test_several_journals_in_one_query_until_their_ends(
     spark: SparkSession, tmp_path: Path
 ) -> None:
