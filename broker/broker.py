@@ -256,6 +256,7 @@ class VirtualHostRemoval(BulkTask):
             and not vhost.subscribers
             and not vhost.contexts.users
             and vhost.retained.clear(DELETIONS_PER_SLICE)
+            and vhost.producers.clear(DELETIONS_PER_SLICE)
         )
         if done:
             self._removed = True

@@ -147,5 +147,18 @@ class Producers:
         last[producer] = publication.sequence
         self._store.append(Sequenced(self._vhost, producer, publication.sequence), ticket)
         if len(last) > PRODUCERS_MAX:
-            for oldest, _ in evict_oldest(last):
-                self._store.append(Sequenced(self._vhost, oldest, -1), None)
+            self._evict(1)
+
+    def clear(self, most: int) -> bool:
+        """Forget up to `most` producers, because the virtual host is deleted.
+
+        Without this, a restart would give the sequence numbers to a new virtual host of the same
+        name, which would then drop new messages as repeats. Return True if no producer is left.
+        """
+        self._evict(most)
+        return not self.last
+
+    def _evict(self, most: int) -> None:
+        """Forget up to `most` producers, in memory and in the store; the oldest first."""
+        for producer, _ in evict_oldest(self.last, most):
+            self._store.append(Sequenced(self._vhost, producer, -1), None)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.broker import DELETIONS_PER_SLICE, SLICE_PAUSE_MS
 from broker.routing.deduplication import PRODUCERS_MAX, REFUSAL_MS, NumberedPublication
 from broker.store.checkpoint import Checkpointing
 from broker.store.opening import CATALOG
@@ -250,6 +251,29 @@ def test_a_second_time_over_mqtt_is_answered_when_the_first_one_is_durable(tmp_p
     assert [row["body"] for row in rows_of(stream(home.broker, "s"))] == [b"1"] and home.queue(
         "q"
     ).depth == 1
+    home.crash()
+
+
+def test_a_new_vhost_does_not_inherit_the_numbers_of_a_deleted_vhost(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    producers = DELETIONS_PER_SLICE + 1
+    for _ in range(2):
+        home.broker.create_vhost("v")
+        client = home.amqp(vhost="v")
+        client.queue("q", "amq.fanout", durable=True)
+        client.send(spec.Confirm.Select())
+        for number in range(producers):
+            publish(client, 5, f"p{number}")
+        assert home.broker.vhosts["v"].queues["q"].depth == producers
+        home.broker.close_vhost("v")
+        home.review()
+        while "v" in home.broker.vhosts:
+            home.sleep(SLICE_PAUSE_MS)
+        home.broker.create_vhost("v")
+        home.turn()
+        home.crash()
+        home = Home(tmp_path / "d")
+        assert home.broker.vhosts["v"].producers.last == {}
     home.crash()
 
 
