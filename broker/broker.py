@@ -163,19 +163,23 @@ class Broker:
         self.alarms.changed.remove(vhost.alarm)
         self.store.define(Undefined(vhost.name, "vhost", vhost.name), None)
 
-    def connection_refusal(self, user: str, vhost: VirtualHost) -> str:
+    def connection_refusal(self, user: str, vhost: VirtualHost, replaced: str | None = None) -> str:
         """Return why the user may not open another connection to the virtual host.
 
-        Return an empty string if the user may open another connection.
+        Return an empty string if the user may open another connection. `replaced` is the user of
+        the connection to the virtual host that the new connection takes over, and which therefore
+        does not count; None if there is no such connection.
         """
         limit = lower_limit(self.limits.vhost_connections, vhost.options.limits, MAX_CONNECTIONS)
-        if 0 <= limit <= vhost.contexts.users:
+        if 0 <= limit <= vhost.contexts.connections.total - (replaced is not None):
             return (
                 f"access to vhost '{vhost.name}' refused for user '{user}': "
                 f"connection limit ({limit}) is reached"
             )
         limit = self.user_limit(user, MAX_CONNECTIONS, self.limits.user_connections)
-        if 0 <= limit <= sum(other.contexts.by_name.get(user, 0) for other in self.vhosts.values()):
+        counts = [other.contexts.connections for other in self.vhosts.values()]
+        connections = sum(count.of_user(user) for count in counts)
+        if 0 <= limit <= connections - (replaced == user):
             return (
                 f"connection refused for user '{user}': user connection limit ({limit}) is reached"
             )

@@ -31,6 +31,7 @@ from broker.eviction import evict_oldest
 from broker.limits import BrokerLimits
 from broker.messages.fates import MESSAGE_FATES, UNROUTABLE
 from broker.messages.message import Origin
+from broker.routing.connection_counts import ConnectionCounts
 from broker.routing.plan import Plan
 from broker.routing.plan_search import SearchSlot
 from broker.routing.route import Route
@@ -92,8 +93,7 @@ class PublishContext:
         self.routes: dict[bytes, Route] = {}
         #: Number of messages that clients published.
         self.received: i64 = 0
-        #: Number of connections that use this context, and of wills that wait to be published
-        #: through the context.
+        #: Number of connections that use this context, and of wills that wait to be published.
         self.users = 0
         self._counters = counters
         self._resolver = resolver
@@ -255,7 +255,7 @@ class IngressCounters:
         sum_into(self.fates, other.fates)
 
     def copy(self) -> IngressCounters:
-        """Return a copy of these counters; later changes of the counters do not affect the copy."""
+        """Return a copy of these counters."""
         other = IngressCounters()
         other.merge(self)
         return other
@@ -277,8 +277,7 @@ class PublishContexts:
         self.topology: TopologyStream | None = None
         #: Number of connections in this virtual host, and of wills that wait to be published.
         self.users = 0
-        #: Number of connections and waiting wills by user name.
-        self.by_name: dict[str, int] = {}
+        self.connections = ConnectionCounts()
         #: Fills the cache of each new context, if routes are to be prewarmed.
         self.prewarmer: Prewarmer | None = None
         #: The number of contexts above which unused contexts are removed.
@@ -290,12 +289,20 @@ class PublishContexts:
 
         The connection calls `leave` when it ends.
         """
+        context = self.find(identity, front)
+        self.hold(context)
+        self.connections.add(identity.name)
+        if self.topology is not None:
+            self.topology.connected(identity.name, front)
+        return context
+
+    def find(self, identity: Identity, front: str) -> PublishContext:
+        """Return the context of an identity and a front end; create it if it does not exist."""
         context = self._contexts.get((identity, front))
         if context is None:
             context = self._contexts[identity, front] = self._new_context(identity, front)
             if self.prewarmer is not None:
                 self.prewarmer.prewarm(context)
-        self.join(context)
         return context
 
     def _new_context(self, identity: Identity, front: str) -> PublishContext:
@@ -310,16 +317,20 @@ class PublishContexts:
             counters = self._counters[front] = IngressCounters()
         return counters
 
-    def join(self, context: PublishContext) -> None:
+    def leave(self, context: PublishContext) -> None:
+        """Undo a call of `enter`, because the connection has ended."""
+        name = context.identity.name
+        self.connections.remove(name)
+        if self.topology is not None:
+            self.topology.disconnected(name, context.front)
+        self.release(context)
+
+    def hold(self, context: PublishContext) -> None:
         """Increment the use count of the context: a connection or an unpublished will needs it."""
         context.users += 1
         self.users += 1
-        name = context.identity.name
-        self.by_name[name] = self.by_name.get(name, 0) + 1
-        if self.topology is not None:
-            self.topology.connected(name, context.front)
 
-    def leave(self, context: PublishContext) -> None:
+    def release(self, context: PublishContext) -> None:
         """Decrement the use count of the context: a connection or a will no longer needs it.
 
         Unused contexts are kept for the next connection of their identity, up to a limit. Above the
@@ -327,12 +338,6 @@ class PublishContexts:
         """
         context.users -= 1
         self.users -= 1
-        name = context.identity.name
-        self.by_name[name] -= 1
-        if not self.by_name[name]:
-            del self.by_name[name]
-        if self.topology is not None:
-            self.topology.disconnected(name, context.front)
         if len(self._contexts) > self._most:
             # If most contexts are in use, look for unused contexts again when there are twice as
             # many.
@@ -373,9 +378,8 @@ class PublishContexts:
     def collect_steps(self, most: int) -> Iterator[None]:
         """Add the counts of all cached routes to the counters of front ends and of exchanges.
 
-        Each `next` on the iterator collects up to `most` routes. A context may have as many routes
-        as `limits.routes` permits. The list of contexts is copied in the first step, and the list
-        of a context's routes when the steps reach the context.
+        Each `next` on the iterator collects up to `most` routes. The list of contexts is copied in
+        the first step, and the list of a context's routes when the steps reach the context.
         """
         left = most
         for context in list(self):

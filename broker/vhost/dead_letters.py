@@ -146,8 +146,8 @@ class MessagePublisher(Protocol):
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         """Make the message the retained message of its topic."""
 
-    def leave(self, context: PublishContext) -> None:
-        """Decrement the use count of the context: a connection or a will no longer needs it."""
+    def release(self, context: PublishContext) -> None:
+        """Decrement the use count of the context: a will no longer needs it."""
 
     def set_behind(self, queue: LimitedQueue, behind: bool) -> None:
         """If `behind` is True, make the publishers to the queue wait; else let them go on."""
@@ -436,7 +436,7 @@ class PublishWill(Task):
         finally:
             publisher.publishing_session = before
             if not pauses:
-                publisher.leave(context)
+                publisher.release(context)
 
 
 def _dead_lettering(plan: Plan) -> int:

@@ -88,7 +88,7 @@ def publish_will(
 
     The message expires after `lifetime` milliseconds; never if `lifetime` is below 0.
     """
-    vhost.contexts.join(context)
+    vhost.contexts.hold(context)
     vhost.agenda.add(PublishWill(vhost, context, will, lifetime, session))
 
 

@@ -407,9 +407,9 @@ class VirtualHost(DeadLetterHost):
         """Return an encoding that holds the properties of a dead letter in little memory."""
         return self._codecs.property_codec.encoded(encoding, content, qos)
 
-    def leave(self, context: PublishContext) -> None:
-        """Decrement the use count of the context: a connection or a will no longer needs it."""
-        self.contexts.leave(context)
+    def release(self, context: PublishContext) -> None:
+        """Decrement the use count of the context: a will no longer needs it."""
+        self.contexts.release(context)
 
     # -- requests of queues
 

@@ -218,7 +218,7 @@ def test_a_will_of_the_last_one_of_its_name_is_published() -> None:
     world.sleep(10_000)
     world.turn()
     assert world.vhost.retained.get("will") is not None
-    assert "lonely" not in world.vhost.contexts.by_name
+    assert world.vhost.contexts.connections.of_user("lonely") == 0
 
 
 def test_a_session_that_watched_sys_goes_on_watching(tmp_path: Path) -> None:

@@ -287,6 +287,15 @@ def test_the_topology_is_written_from_the_beginning() -> None:
     world.fates()
 
 
+def test_a_will_is_no_connection_in_the_topology() -> None:
+    world = World()
+    journaled(world)
+    world.mqtt("device", will=("gone", b"")).connection.on_closed()
+    world.settle()
+    events = [event for event, _ in topology(world) if event in ("connect", "disconnect")]
+    assert events == ["connect", "disconnect"]
+
+
 def test_only_the_broker_writes_to_the_topology() -> None:
     world = World()
     journaled(world)

@@ -87,8 +87,8 @@ async def users(node: BrokerNode) -> AsyncIterator[Row]:
 
 
 def _connections(node: BrokerNode, user: str) -> int:
-    """Return the number of a user's open connections and waiting wills together."""
-    return sum(vhost.contexts.by_name.get(user, 0) for vhost in node.broker.vhosts.values())
+    """Return the number of a user's open connections."""
+    return sum(vhost.contexts.connections.of_user(user) for vhost in node.broker.vhosts.values())
 
 
 async def retained(node: BrokerNode) -> AsyncIterator[Row]:

@@ -246,11 +246,14 @@ class Login(InputHandler):
         if verdict.identity is None or identity is None or vhost is None or vhost.closing:
             self._refuse(verdict, credentials)
             return
-        full = service.broker.connection_refusal(identity.name, vhost)
+        sessions = service.sessions
+        session = sessions.find(vhost, connect.client_id)
+        # The connection that this login takes over does not count.
+        replaced = None if session is None or session.connection is None else session.user
+        full = service.broker.connection_refusal(identity.name, vhost, replaced)
         if full:
             connection.reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_connections", full)
             return
-        sessions = service.sessions
         refusal = identifier_refusal(service, vhost, connect.client_id, identity, verdict.identity)
         if refusal:
             self._log_refusal(identity.name, refusal)
@@ -262,7 +265,7 @@ class Login(InputHandler):
                 "the client identifier belongs to another user",
             )
             return
-        if sessions.full and sessions.find(vhost, connect.client_id) is None:
+        if sessions.full and session is None:
             connection.reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_sessions")
             return
         service.count_login("accepted")

@@ -134,7 +134,7 @@ class DelayedWill(DelayedWillTask):
         deadlines: Deadlines,
         when: i64,
     ) -> None:
-        vhost.contexts.join(context)
+        vhost.contexts.hold(context)
         self._deadlines = deadlines
         self._deadline = deadlines.at(when, self)
         self._vhost = vhost
@@ -151,7 +151,7 @@ class DelayedWill(DelayedWillTask):
                 publish_will(
                     self._vhost, self._context, self._will.message, self._will.lifetime, session
                 )
-            self._vhost.leave(self._context)
+            self._vhost.release(self._context)
             if session.registry is not None:
                 session.registry.clear_will(session)
 
@@ -166,14 +166,15 @@ class DelayedWill(DelayedWillTask):
             return False
         old = self._context
         if identity is not old.identity:
-            self._context = self._vhost.contexts.enter(identity, old.front)
-            self._vhost.leave(old)
+            self._context = self._vhost.contexts.find(identity, old.front)
+            self._vhost.contexts.hold(self._context)
+            self._vhost.release(old)
         return True
 
     def cancel(self) -> None:
         """Drop the will, because the client has connected again [MQTT-3.1.3-9]."""
         if self._finish() is not None:
-            self._vhost.leave(self._context)
+            self._vhost.release(self._context)
 
     def _finish(self) -> Session | None:
         """End the wait, and return the session to which the will belongs.

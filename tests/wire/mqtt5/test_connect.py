@@ -7,6 +7,8 @@ from typing import Any
 import mqtt5
 import pytest
 
+from broker.access.identity import Identity
+from broker.limits import BrokerLimits
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, connect_packet, mqtt_publish, packet, text
 from tests.wire.mqtt.client import ACCEPTED, Client, subscribe
@@ -341,6 +343,58 @@ def test_a_client_that_reconnects_in_time_cancels_its_will_if_the_session_contin
     assert len(world.mqtt_front.sessions.deadlines) == 0
     world.sleep(100_000)
     assert watcher.bodies() == []
+
+
+LIMITS = ("user_connections", "vhost_connections")
+
+
+def limited(limit: str) -> World:
+    """Return a broker on which one connection is permitted by this limit."""
+    limits = BrokerLimits()
+    setattr(limits, limit, 1)
+    return World(limits)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_will_that_waits_for_its_delay_does_not_count_as_a_connection(limit: str) -> None:
+    world = limited(limit)
+    login: dict[str, Any] = {"session_expiry_interval": 100, "username": "guest"}
+    login["password"] = b"guest"
+    will = mqtt5.Will("gone", payload=b"x", will_delay_interval=10)
+    Client5(world, will=will, **login).vanish()
+    client = Client5(world, clean=False, **login)
+    assert (int(client.connack.reason_code), client.connack.session_present) == (0, True)
+    assert int(Client5(world, "other", **login).connack.reason_code) == 0x97
+    world.sleep(100_000)
+    assert world.fates() == {}
+    client.vanish()
+    assert world.vhost.contexts.connections.of_user("guest") == 0
+    assert world.vhost.contexts.connections.total == 0
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_client_at_the_limit_of_connections_may_take_its_session_over(limit: str) -> None:
+    world = limited(limit)
+    login: dict[str, Any] = {"session_expiry_interval": 100, "username": "guest"}
+    login["password"] = b"guest"
+    former = Client5(world, **login)
+    client = Client5(world, clean=False, **login)
+    assert (int(client.connack.reason_code), client.connack.session_present) == (0, True)
+    assert former.closed == "taken_over"
+    assert int(Client5(world, "other", **login).connack.reason_code) == 0x97
+    assert world.vhost.contexts.connections.total == 1
+
+
+def test_a_take_over_from_another_user_does_not_exceed_the_users_limit() -> None:
+    world = limited("user_connections")
+    world.guests.identities["a"], world.guests.identities["b"] = Identity("a"), Identity("b")
+    of_a = Client5(world, username="a", password=b"guest")
+    Client5(world, "other", username="b", password=b"guest")
+    assert world.mqtt_front.sessions.find(world.vhost, "c") is not None
+    world.guests.reserved_for = lambda vhost, client_id: ["b"]  # type: ignore[method-assign]
+    second = Client5(world, username="b", password=b"guest")
+    assert int(second.connack.reason_code) == 0x97
+    assert of_a.closed == ""
 
 
 @pytest.mark.parametrize(
