@@ -19,6 +19,7 @@ import pytest
 import pytest_asyncio
 
 from broker.access.identity import Credentials, Identity, Verdict
+from broker.access.roles import RoleGrant
 from broker.access.users import Users
 from broker.broker import Broker
 from broker.store.memory import MemoryStore
@@ -302,6 +303,63 @@ async def test_waiting_logins_are_dropped_when_the_authenticator_closes(accounts
     them.close()
     await asyncio.sleep(0)
     assert not any(question.answered for question in questions)
+
+
+class BusyPool:
+    """Keeps the only hashing thread of an authenticator busy until `end` is called."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._released = threading.Event()
+        accounts._pool.submit(self._released.wait, PATIENCE)
+
+    def end(self) -> None:
+        self._released.set()
+
+
+async def test_a_user_that_is_deleted_during_its_login_is_refused(accounts: Make) -> None:
+    them = accounts()
+    them.users = users = Users(MemoryStore())
+    users.define_role("staff", {"/": RoleGrant((".*", ".*", ".*"), ())})
+    users.define("ann", QUICK, [], role="staff")
+    pool = BusyPool(them)
+    question = Question(them, "ann", "quick")
+    users.remove("ann")
+    pool.end()
+    verdict = await question.verdict()
+    assert (verdict.identity, verdict.details) == (None, "no user is named 'ann'")
+
+
+async def test_a_login_gets_the_permissions_that_the_user_has_at_its_end(accounts: Make) -> None:
+    them = accounts()
+    them.users = users = Users(MemoryStore())
+    for name in ("staff", "guests"):
+        users.define_role(name, {"/": RoleGrant((name, name, name), ())})
+    users.define("ann", QUICK, [], role="staff")
+    pool = BusyPool(them)
+    question = Question(them, "ann", "quick")
+    users.define("ann", QUICK, [], role="guests")
+    pool.end()
+    identity = (await question.verdict()).identity
+    assert identity is users.by_name["ann"]
+    permissions = identity.for_vhost("/")
+    assert permissions is not None
+    assert permissions.allows("read", "queue", "guests", "/")
+    assert not permissions.allows("read", "queue", "staff", "/")
+
+
+@pytest.mark.parametrize("password", ["quick", "new"])
+async def test_a_password_that_changes_during_a_login_is_checked_again(
+    accounts: Make, password: str
+) -> None:
+    them = accounts()
+    changed = Account(Identity("quick"), argon2.PasswordHasher(1, 8, 1).hash(password), False)
+    pool = BusyPool(them)
+    question = Question(them, "quick", "quick")
+    them.replace([changed], None, False)
+    pool.end()
+    expected = changed.identity if password == "quick" else None
+    assert (await question.verdict()).identity is expected
+    assert them.passwords_hashed == 2 and them.waiting == 0
 
 
 # -- over sockets

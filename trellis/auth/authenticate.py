@@ -85,7 +85,7 @@ class Accounts(Authenticator):
         #: stored user of the same name.
         self.users: Users | None = None
         self._accounts = {account.identity.name: account for account in accounts}
-        self._accept()
+        self._connect_accounts()
         self.anonymous_identity = anonymous
         self._anonymous_remote = anonymous_remote
         self._queue = queue
@@ -99,8 +99,8 @@ class Accounts(Authenticator):
         self._lines: dict[tuple[str, str], LoginLine] = {}
         #: Number of logins that wait now for their turn, or because earlier logins failed.
         self._throttled = 0
-        #: Verdicts that are not yet delivered, each with its callback.
-        self._verdicts: deque[tuple[VerdictCallback, Verdict]] = deque()
+        #: Logins whose verdict is not delivered yet, with the verdict; None for a right password.
+        self._verdicts: deque[tuple[PendingLogin, Verdict | None]] = deque()
         self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=lower_priority)
         #: Number of passwords hashed so far.
         self.passwords_hashed = 0
@@ -125,7 +125,7 @@ class Accounts(Authenticator):
         The caller then renews the identities of connected clients.
         """
         self._accounts = {account.identity.name: account for account in accounts}
-        self._accept()
+        self._connect_accounts()
         self.anonymous_identity = anonymous
         self._anonymous_remote = anonymous_remote
 
@@ -256,12 +256,12 @@ class Accounts(Authenticator):
         line.running -= 1
         now = asyncio.get_running_loop().time()
         places = self.login_throttle.places(line, now)
-        expired: list[tuple[VerdictCallback, Verdict]] = []
+        expired: list[tuple[PendingLogin, Verdict | None]] = []
         while line.waiting and line.running < places:
             login = line.waiting.popleft()
             self._throttled -= 1
             if login.expires <= now:
-                expired.append((login.answer, _busy()))
+                expired.append((login, _busy()))
             else:
                 self._begin(login, line)
         self._drop_empty(line)
@@ -303,7 +303,7 @@ class Accounts(Authenticator):
             return users + stored
         return users if rank > stored_rank else stored
 
-    def _accept(self) -> None:
+    def _connect_accounts(self) -> None:
         """Prepare the users that the settings define for logins.
 
         Collect their rules about client identifiers. Connect each identity with this object, so
@@ -377,21 +377,13 @@ class Accounts(Authenticator):
         if identity is not None:
             self.login_throttle.on_success(identity.name)
         self._deliver(
-            [
-                (
-                    login.answer,
-                    Verdict(identity)
-                    if identity is not None
-                    else Verdict(None, "unknown user or wrong password", details=login.details),
-                )
-                for login in waiting
-            ]
+            [(login, _refused(login.details) if identity is None else None) for login in waiting]
         )
         for login in waiting:
             if login.line is not None and not self._closed:
                 self._leave(login.line)
 
-    def _deliver(self, verdicts: list[tuple[VerdictCallback, Verdict]]) -> None:
+    def _deliver(self, verdicts: list[tuple[PendingLogin, Verdict | None]]) -> None:
         """Deliver verdicts, VERDICTS_PER_TURN of them now and in each later turn."""
         idle = not self._verdicts
         self._verdicts.extend(verdicts)
@@ -400,10 +392,28 @@ class Accounts(Authenticator):
 
     def _deliver_verdicts(self) -> None:
         for _ in range(min(VERDICTS_PER_TURN, len(self._verdicts))):
-            answer, verdict = self._verdicts.popleft()
-            answer(verdict)
+            login, verdict = self._verdicts.popleft()
+            if verdict is None:
+                self._accept(login)
+            else:
+                login.answer(verdict)
         if self._verdicts:
             asyncio.get_running_loop().call_soon(self._deliver_verdicts)
+
+    def _accept(self, login: PendingLogin) -> None:
+        """Answer a login with the right password: log its user in, with the present permissions.
+
+        If the user was changed or deleted during the login, check the login again.
+        """
+        given = login.credentials
+        account = self.find_account(given.user or "", False)
+        same = account is not None and account.password_hash == login.password_hash
+        if account is not None and same and (given.local or not account.loopback_only):
+            login.answer(Verdict(account.identity))
+        elif login.proof is not None:
+            login.answer(_refused("the user was changed during the login"))
+        elif not self._closed:
+            self.authenticate(given, login.answer)
 
     @property
     def waiting(self) -> int:
@@ -421,6 +431,10 @@ class Accounts(Authenticator):
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _refused(details: str) -> Verdict:
+    return Verdict(None, "unknown user or wrong password", details=details)
 
 
 def _busy() -> Verdict:

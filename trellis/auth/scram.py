@@ -113,7 +113,7 @@ class ScramConversation(AuthConversation):
             PendingLogin(
                 secrets.token_bytes(32),
                 None if self._account is None or account is None else account.identity,
-                "",
+                "" if account is None else account.password_hash,
                 credentials,
                 on_verdict,
                 asyncio.get_running_loop().time() + LINE_SECONDS,
