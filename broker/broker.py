@@ -161,6 +161,9 @@ class Broker:
         del self.vhosts[vhost.name]
         self.vhosts["/"].absorb(vhost)
         self.alarms.changed.remove(vhost.alarm)
+        # Rights that were set during the deletion must not apply to a later virtual host of this
+        # name.
+        self.users.remove_vhost(vhost.name)
         self.store.define(Undefined(vhost.name, "vhost", vhost.name), None)
 
     def connection_refusal(self, user: str, vhost: VirtualHost, replaced: str | None = None) -> str:

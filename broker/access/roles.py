@@ -109,12 +109,13 @@ class Roles:
         known = self.by_name.get(name)
         if known is not None and known.row == role.row:
             return False
-        self._store.define(Defined(USERS_VHOST, "role", name, role.row), ticket)
-        if known is None:
-            self.by_name[name] = role
-        else:
-            known.grants = role.grants
+        self._put(role, ticket)
         return True
+
+    def _put(self, role: Role, ticket: Ticket | None) -> None:
+        """Store a role. If a role of this name exists, replace its grants."""
+        self._store.define(Defined(USERS_VHOST, "role", role.name, role.row), ticket)
+        self.by_name.setdefault(role.name, role).grants = role.grants
 
     def remove(self, name: str, ticket: Ticket | None = None) -> bool:
         """Delete a role; return True if it existed. The caller checks that no user has the role."""
@@ -124,11 +125,15 @@ class Roles:
         return True
 
     def remove_vhost(self, vhost: str, ticket: Ticket | None = None) -> None:
-        """Remove a deleted virtual host from all roles."""
-        for role in self.by_name.values():
-            if vhost in role.grants:
-                left = {name: grant for name, grant in role.grants.items() if name != vhost}
-                self.define(role.name, left, ticket)
+        """Remove a deleted virtual host from all roles.
+
+        The other rules of a role are not checked: they may be older than the present checks.
+        """
+        for known in list(self.by_name.values()):
+            if vhost in known.grants:
+                role = Role(known.name)
+                role.grants = {name: one for name, one in known.grants.items() if name != vhost}
+                self._put(role, ticket)
 
     def add(self, name: str, row: Mapping[str, object]) -> None:
         """Add a stored role when the broker starts."""

@@ -10,9 +10,11 @@ from broker.access.identity import READ_ALL, READ_NONE, Identity
 from broker.access.roles import RoleGrant, grants_of
 from broker.access.users import User, Users
 from broker.agenda import Agenda
+from broker.broker import SLICE_PAUSE_MS
 from broker.errors import PreconditionFailed
 from broker.store.memory import MemoryStore
 from protocols.front import Review
+from tests.clients import World
 from tests.store.homes import Home
 
 DEVICES = {"/": RoleGrant(("^$", ".*", ".*"), ["allow all plant/{username}/#"])}
@@ -99,6 +101,45 @@ def test_the_permissions_of_a_deleted_virtual_host_leave_all_roles(users: Users)
     users.define_role("devices", DEVICES | {"b": RoleGrant((".*", ".*", ".*"), [])})
     users.remove_vhost("b")
     assert list(users.roles.by_name["devices"].grants) == ["/"]
+
+
+def delete_vhost(world: World, name: str) -> None:
+    while name in world.broker.vhosts:
+        world.sleep(SLICE_PAUSE_MS)
+
+
+def test_a_role_with_an_old_rule_does_not_prevent_the_deletion_of_a_virtual_host() -> None:
+    world = World()
+    world.broker.create_vhost("b")
+    rows = {"/": {"rules": ["allow all {user}/#"]}, "b": {"read": ".*"}}
+    world.broker.users.roles.add("devices", {"vhosts": rows})
+    world.broker.close_vhost("b")
+    delete_vhost(world, "b")
+    assert list(world.broker.users.roles.by_name["devices"].grants) == ["/"]
+
+
+def test_rights_that_are_set_while_a_virtual_host_is_deleted_do_not_apply_to_the_next_one(
+    tmp_path: Path,
+) -> None:
+    home = Home(tmp_path)
+    users = home.broker.users
+    home.broker.create_vhost("b")
+    users.define("ann", "", [])
+    home.amqp(vhost="b")
+    home.broker.close_vhost("b")
+    users.set_permission("b", "ann", ".*", ".*", ".*")
+    users.define_role("devices", DEVICES | {"b": RoleGrant((".*", ".*", ".*"), [])})
+    home.review()
+    delete_vhost(home, "b")
+    home.broker.create_vhost("b")
+    member(users, "bob")
+    for name in ("ann", "bob"):
+        assert users.by_name[name].for_vhost("b") is None
+    home.turn()
+    home.crash()
+    again = Home(tmp_path).broker.users
+    for name in ("ann", "bob"):
+        assert again.by_name[name].for_vhost("b") is None
 
 
 @pytest.mark.parametrize(
