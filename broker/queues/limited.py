@@ -24,7 +24,7 @@ from broker.queues.queue import Queue
 from broker.queues.recount import Recount
 from broker.queues.retries import RetryDelay, retry_delay
 from broker.queues.slices import DELIVERIES_PER_DRAIN, DISCARDS_PER_DRAIN, MESSAGES_PER_SLICE
-from broker.queues.statistics import DEAD_EXPIRED, DEATH_REASONS, NOT_TAKEN
+from broker.queues.statistics import DEAD_EXPIRED, DEATH_REASONS, NOT_TAKEN, RETURNED
 from broker.queues.unused_expiry import UnusedExpiry
 from broker.store.contract import Store
 from broker.store.entries import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX
@@ -103,8 +103,7 @@ class LimitedQueue(Queue):
 
         If the queue limits its size in bytes, the bodies of the waiting messages in memory are
         counted again, in slices; messages in the tail (on disk) are not counted. Messages over a
-        limit are dropped from the head in slices, unless the queue refuses new messages instead
-        (`x-overflow: reject-publish`).
+        limit are dropped from the head in slices, unless the queue refuses new messages instead.
         """
         self.arguments = arguments
         self._stop_counting()
@@ -150,8 +149,7 @@ class LimitedQueue(Queue):
     def accepts(self, message: Message) -> bool:
         """True if the queue takes the message, possibly by dropping the oldest message.
 
-        If the result is False, the caller calls `refuse`, and the publisher gets a negative
-        confirm.
+        If the result is False, the caller calls `refuse`, and the publisher gets a nack.
         """
         arguments = self.arguments
         return (
@@ -225,6 +223,7 @@ class LimitedQueue(Queue):
             returned = ReturnedMessage(delivery.message, delivery.sequence, attempts)
             report(delivery.message, "requeued", self.name, f"delayed by {int(delay):,} ms")
             self.retries.add(returned, self.agenda.now + delay)
+            self.note(RETURNED, -1)  # The message still counts as unacknowledged.
             self.schedule_drain()
             return
         self.reinsert(delivery)
@@ -237,6 +236,7 @@ class LimitedQueue(Queue):
             self.release(returned.message)
             return
         self.unacked -= 1
+        self.note(RETURNED)
         self.insert_returned(returned)
         if not self.arguments.reject_publish:
             self._trim(self._put_drops())
