@@ -92,6 +92,26 @@ async def test_a_user_has_as_many_connections_and_channels_as_its_limits(broker:
     assert isinstance((await entered(broker))[1], spec.Connection.OpenOk)
 
 
+async def test_a_request_for_messages_above_the_limit_of_channels_leaves_no_connection(
+    broker: Running,
+) -> None:
+    await api(broker, "PUT", "users/ann", {"password": "known", "tags": "management"})
+    assert (await api(broker, "PUT", "queues/a/q"))[0] == 201
+    assert (await api(broker, "PUT", "user-limits/ann/max-channels", {"value": 0}))[0] == 201
+    publication = {"routing_key": "q", "payload": "x", "payload_encoding": "string"}
+    for path, body in (
+        ("queues/a/q/get", {"count": 1}),
+        ("exchanges/a/amq.default/publish", publication | {"properties": {}}),
+    ):
+        status, answer = await api(broker, "POST", path, body, "ann")
+        assert (status, answer["error"]) == (400, "bad_request")
+        assert "maximum allowed limit of (0)" in answer["reason"]
+    assert list(broker.node.amqp.connections) == []
+    assert broker.node.broker.vhosts["a"].contexts.connections.total == 0
+    assert (await api(broker, "DELETE", "user-limits/ann/max-channels"))[0] == 204
+    assert (await api(broker, "POST", "queues/a/q/get", {"count": 1}, "ann"))[0] == 200
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "says"),
     [

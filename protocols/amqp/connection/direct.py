@@ -19,7 +19,8 @@ def open_directly(connection: AmqpConnection, identity: Identity, vhost: Virtual
     """Open a new connection and its channel 1.
 
     `identity` is the user; the caller has checked the user's credentials. Raises AccessRefused if
-    the user may not enter the virtual host.
+    the user may not enter the virtual host, and AmqpError if the user may open no further channel.
+    The caller then ends the connection.
     """
     within = identity.for_vhost(vhost.name)
     if within is None or vhost.closing:

@@ -25,6 +25,7 @@ from protocols.amqp.codec.frames import decode, encode, method_frame
 from protocols.amqp.codec.properties import LAYOUT, read_properties, write_properties
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.amqp.connection.direct import open_directly
+from protocols.amqp.errors import AmqpError
 from protocols.peer import Peer
 from trellis.http import contract
 from trellis.http.management.answers import (
@@ -94,6 +95,9 @@ class DirectClient:
         except AccessRefused:
             connection.on_closed("login_refused")
             raise
+        except AmqpError as error:  # The user may open no further channel.
+            connection.on_closed("login_refused")
+            raise bad_request(error.text) from None
 
     def send(self, data: bytes) -> None:
         """Send AMQP frames to the broker, as a client would."""
