@@ -99,17 +99,18 @@ class LimitedQueue(Queue):
         return when if 0 < when <= EXPIRY_SECONDS_MAX else 0
 
     def update_arguments(self, arguments: QueueArguments) -> None:
-        """Replace the queue's arguments, because a policy changed.
+        """Replace the queue's arguments, because a policy changed, perhaps one of other queues.
 
         If the queue limits its size in bytes, the bodies of the waiting messages in memory are
         counted again, in slices; messages in the tail (on disk) are not counted. Messages over a
         limit are dropped from the head in slices, unless the queue refuses new messages instead.
         """
-        self.arguments = arguments
+        before, self.arguments = self.arguments, arguments
         self._stop_counting()
         if arguments.max_bytes != UNLIMITED:
             self.count_waiting()
-        self.touch()
+        if arguments.expires != before.expires:
+            self.touch()
         if not arguments.reject_publish:
             self._trim(0)
 
@@ -317,8 +318,7 @@ class LimitedQueue(Queue):
     def _trim_restored(self) -> None:
         """Schedule bulk work that drops messages, if the restored queue is over its limits.
 
-        The queue may be over its limits, because messages that consumers had not acknowledged wait
-        again after a restart.
+        Messages that consumers had not acknowledged wait again after a restart.
         """
         if self._over_limit() and not self.arguments.reject_publish:
             self._schedule_upkeep()

@@ -127,6 +127,7 @@ class AppliedPolicies:
                 if isinstance(exchange, Exchange):
                     exchange.redirect(queue, replacement)
             replacement.update_arguments(effective)
+            replacement.touch()
 
     def set_operator_policy(self, policy: Policy, ticket: Ticket | None = None) -> None:
         """Add or replace an operator policy, which limits what other policies can set."""

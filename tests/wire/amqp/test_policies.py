@@ -36,6 +36,20 @@ def numbered(client: Amqp, count: int, queue: str = "q") -> None:
         client.publish("", queue, b"%d" % number)
 
 
+def test_a_policy_that_does_not_change_x_expires_does_not_prolong_the_life_of_a_queue() -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("declared", x_expires=100)
+    client.queue("q")
+    say(world, "expiring", {"expires": 100}, "^q$")
+    for number in range(9):
+        world.sleep(10)
+        say(world, "other", {"max-length": number + 1}, "^other$" if number % 2 else "^declared$")
+    assert set(world.vhost.queues) == {"declared", "q"}
+    world.sleep(10)
+    assert set(world.vhost.queues) == set()
+
+
 @pytest.mark.parametrize("first", ["queue", "policy"])
 def test_a_policy_applies_to_queues_declared_before_and_after_it(first: str) -> None:
     world = World()
