@@ -334,7 +334,7 @@ class ObjectImport:
         queue_type = row.get("type")
         if "x-queue-type" not in given and queue_type in ("quorum", "stream"):
             given["x-queue-type"] = queue_type
-        arguments = self._queue_arguments(vhost.name, name, given)
+        arguments = self._queue_arguments(vhost, name, given)
         vhost.declare_queue(
             name,
             _flag(row, "durable"),
@@ -346,16 +346,19 @@ class ObjectImport:
         )
 
     def _queue_arguments(
-        self, vhost: str, name: str, given: Mapping[str, object]
+        self, vhost: VirtualHost, name: str, given: Mapping[str, object]
     ) -> dict[str, object]:
-        """Return the arguments that are valid together; note a verdict for each argument."""
+        """Return the arguments that are valid together, and together with the queue's policy; note
+        a verdict for each argument.
+        """
+        policy, exists = vhost.policies.arguments(name, given), name in vhost.queues
         taken: dict[str, object] = {}
         # The type decides which other arguments are valid, and a dead letter key needs an exchange.
         for argument in sorted(given, key=_argument_order):
             value = given[argument]
             verdict = judge_argument(argument, EFFECTIVE_ARGUMENTS)
             try:
-                QueueArguments(name, vhost, {**taken, argument: value})
+                QueueArguments(name, vhost.name, {**taken, argument: value}, policy, exists)
             except PreconditionFailed as error:
                 self._note(Comparison(MISSING, f"left out: {error}"), f"argument '{argument}'")
                 continue

@@ -288,10 +288,10 @@ class DefinitionsRestore:
             return QueueArguments(name, vhost.name, arguments, policies.arguments(name, arguments))
         except BrokerError as error:
             valid = {key: arguments[key] for key in arguments if key not in UNCHECKED_BEFORE}
-            if len(valid) == len(arguments):
-                raise
-            restored = QueueArguments(name, vhost.name, valid, policies.arguments(name, valid))
-            self.report.adapted.append(RefusedDefinition(number, entry, str(error)))
+            policy = policies.arguments(name, valid)
+            restored = QueueArguments(name, vhost.name, valid, policy, True)
+            if len(valid) < len(arguments):
+                self.report.adapted.append(RefusedDefinition(number, entry, str(error)))
             return restored
 
     def _bind(self, vhost: VirtualHost, definition: Definition) -> None:

@@ -152,6 +152,10 @@ class QueueArguments:
     If the queue and the policy both set a limit or an age, the lower value applies. If both set a
     string or the size of a segment, the queue's own value applies. Raises PreconditionFailed if an
     argument is invalid.
+
+    Two arguments need another argument, which the policy may set: `x-dead-letter-routing-key` and
+    `x-delayed-retry-type`. Without the other argument, a new queue is refused. `exists` is True for
+    an existing queue, whose policy may be removed: the argument then has no effect.
     """
 
     def __init__(
@@ -160,6 +164,7 @@ class QueueArguments:
         vhost: str,
         arguments: Mapping[str, object],
         policy: Mapping[str, object] = EMPTY,
+        exists: bool = False,
     ) -> None:
         thing = f"for queue '{name}' in vhost '{vhost}'"
         _check(thing, arguments)
@@ -209,15 +214,16 @@ class QueueArguments:
         longest = arguments.get("x-delayed-retry-max", policy.get("x-delayed-retry-max"))
         self.retry_max: i64 = NUMBER_MAX if longest is None else _number(longest)
         if self.retry_type != "disabled" and self.retry_min < 1:
-            raise InvalidArgument(
-                "x-delayed-retry-type", thing, f"'{self.retry_type}' needs 'x-delayed-retry-min'"
-            )
+            if not exists:
+                needs = f"'{self.retry_type}' needs 'x-delayed-retry-min'"
+                raise InvalidArgument("x-delayed-retry-type", thing, needs)
+            self.retry_type = "disabled"
         overflow = _string(arguments, policy, "x-overflow")
         self.reject_publish = overflow in ("reject-publish", "reject-publish-dlx")
         self.dead_letter_refused = overflow == "reject-publish-dlx"
         self.dead_letter_exchange = _string(arguments, policy, DEAD_LETTER_EXCHANGE)
         self.dead_letter_key = _string(arguments, policy, DEAD_LETTER_KEY)
-        if DEAD_LETTER_KEY in arguments and self.dead_letter_exchange is None:
+        if DEAD_LETTER_KEY in arguments and self.dead_letter_exchange is None and not exists:
             raise InvalidArgument(
                 "x-dead-letter-routing-key", thing, "there is no 'x-dead-letter-exchange'"
             )

@@ -105,7 +105,7 @@ class AppliedPolicies:
             return
         given = queue.arguments.arguments
         effective = QueueArguments(
-            queue.name, self._vhost, given, self._policies.arguments(queue.name, given)
+            queue.name, self._vhost, given, self._policies.arguments(queue.name, given), True
         )
         if isinstance(queue, (StreamQueue, LimitedQueue)):
             queue.update_arguments(effective)

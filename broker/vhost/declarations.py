@@ -214,8 +214,7 @@ class Declarations:
     def _assign_number(self, exchange: Exchange, number: i64) -> None:
         """Set the number that an exchange has in the store.
 
-        An exchange of delayed messages or of recent messages has a queue, which gets the number
-        too.
+        The queue of an exchange of delayed or recent messages gets the number too.
         """
         exchange.number = number
         if isinstance(exchange, DelayedExchange):
@@ -307,7 +306,9 @@ class Declarations:
         self.queues_declared += 1
         known = self.queue(name, owner) if name in self.queues or name in self.inboxes else None
         given = arguments or {}
-        effective = QueueArguments(name, self._vhost, given, self.policies.arguments(name, given))
+        exists = known is not None and known.arguments.arguments == given
+        policy = self.policies.arguments(name, given)
+        effective = QueueArguments(name, self._vhost, given, policy, exists)
         if known is not None:
             check_queue(known, self._vhost, durable, exclusive, auto_delete, effective)
             known.touch()
@@ -402,9 +403,8 @@ class Declarations:
         """Delete a queue, and return how many messages were waiting in it.
 
         Raises PreconditionFailed in three cases: the queue has consumers and `if_unused` is True;
-        messages wait in the queue and `if_empty` is True; or the queue is the topology stream and a
-        journal exists. The third case does not apply if the whole virtual host is deleted
-        (`vhost_closing` is True).
+        messages wait in the queue and `if_empty` is True; or the queue is the topology stream, a
+        journal exists, and the virtual host is not deleted as a whole (`vhost_closing`).
         """
         where = f"queue '{queue.name}' in vhost '{self._vhost}'"
         if if_unused and queue.consumer_count:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.queues.policies import Policy
 from broker.store.entries import Defined
 from broker.vhost.background import BINDINGS_PER_SLICE
 from protocols.amqp.codec.tables import write_table
@@ -418,6 +419,37 @@ def test_bindings_of_a_deleted_queue_leave_in_slices_and_its_successor_keeps_its
         ("amq.topic", "session", keys[-3], 2),
         ("amq.topic", "session", "k3", 0),
     }
+
+
+@pytest.mark.parametrize(
+    ("policy", "arguments"),
+    [
+        ({"dead-letter-exchange": "amq.fanout"}, {"x-dead-letter-routing-key": "k"}),
+        ({"delayed-retry-min": 5}, {"x-delayed-retry-type": "all"}),
+    ],
+)
+def test_a_queue_outlives_the_policy_that_its_arguments_need(
+    policy: dict[str, object], arguments: dict[str, object], tmp_path: Path
+) -> None:
+    world = Home(tmp_path)
+    policies = world.vhost.applied_policies
+    policies.set_policy(Policy("/", "p", "^q$", "all", 0, policy))
+    client = world.amqp()
+    declare = spec.Queue.Declare(queue="q", durable=True, arguments=arguments)
+    assert isinstance(client.send(declare)[0], spec.Queue.DeclareOk)
+    client.publish("", "q", b"kept", delivery_mode=2)
+    policies.clear_policy("p")
+    world.settle()
+    queue = world.queue("q")
+    assert (queue.arguments.dead_letter_exchange, queue.arguments.retry_type) == (None, "disabled")
+    assert isinstance(client.send(declare)[0], spec.Queue.DeclareOk)
+    assert isinstance(
+        client.send(spec.Queue.Declare(queue="other", arguments=arguments))[0], spec.Channel.Close
+    )
+    world.crash()
+    world = Home(tmp_path)
+    assert world.report.refused == [] and world.queue("q").depth == 1
+    world.crash()
 
 
 @pytest.mark.parametrize(

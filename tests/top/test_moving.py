@@ -234,6 +234,22 @@ def test_a_delivery_limit_is_different_for_classic_queues_only() -> None:
         assert sum("x-delivery-limit" in line for line in report.notes) == notes
 
 
+def test_arguments_that_need_a_policy_come_out_as_they_went_in() -> None:
+    definition = {"dead-letter-exchange": "amq.fanout", "delayed-retry-min": 5}
+    policy = {"vhost": "/", "name": "p", "pattern": "^q$", "definition": definition}
+    arguments = {"x-dead-letter-routing-key": "k", "x-delayed-retry-type": "all"}
+    queue = {"vhost": "/", "name": "q", "durable": True, "arguments": arguments}
+    world = World()
+    assert imported(world, {"policies": [policy], "queues": [queue]}).refused == []
+    assert world.queue("q").arguments.arguments == arguments
+    world.vhost.applied_policies.clear_policy("p")
+    world.settle()
+    document = exported(world)
+    report = imported(world, document)
+    assert report.refused == []
+    assert exported(world) == document
+
+
 def test_a_policy_keeps_its_valid_keys() -> None:
     world = World()
     definition = {"ha-mode": "all", "max-length": 3, "expires": "x", "odd": 1}

@@ -101,7 +101,7 @@ class PolicyRemoval:
         if self._vhost.policies.for_queue(queue.name, kind) is not self._policy:
             return
         policy = self._left.arguments(queue.name, declared)
-        after = QueueArguments(queue.name, self._vhost.name, declared, policy)
+        after = QueueArguments(queue.name, self._vhost.name, declared, policy, True)
         changes = {
             key: [value, _effect(after, key)]
             for key in EFFECTS
