@@ -24,6 +24,7 @@ from tests.broker import BrokerProcess
 from tests.clients import connect_packet, packet, text
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, PATIENCE, Mqtt0, Running, settings
+from tests.top.test_operators import entered
 from trellis.settings import Settings
 
 #: A public key, in PEM.
@@ -63,6 +64,28 @@ async def test_reload_reads_users_again_and_disconnects_removed_users(start: Sta
     assert await code(running, "known/known") == 4
     await stays.ping()
     await stays.leave()
+
+
+async def test_a_removed_user_of_the_settings_leaves_a_virtual_host_with_stored_permissions(
+    start: Start,
+) -> None:
+    running = await start(users=[KNOWN | {"name": "goes"}, KNOWN])
+    users = running.node.broker.users
+    running.node.broker.create_vhost("v")
+    users.define("goes", "", [])
+    users.set_permission("v", "goes", ".*", ".*", ".*")
+    leaves, answer = await entered(running, "v", "goes")
+    assert isinstance(answer, spec.Connection.OpenOk)
+    await running.reload(settings(users=[KNOWN]))
+    close = await leaves.expect(spec.Connection.Close)
+    assert close.reply_code == 320
+    # With a password, the stored user of the same name may log in, so its clients stay.
+    await running.reload(settings(users=[KNOWN | {"name": "goes"}, KNOWN]))
+    users.define("goes", KNOWN["password_hash"], [])
+    stays, answer = await entered(running, "v", "goes")
+    assert isinstance(answer, spec.Connection.OpenOk)
+    await running.reload(settings(users=[KNOWN]))
+    await stays.call(spec.Channel.Open(), spec.Channel.OpenOk)
 
 
 async def test_reload_applies_access_rules_to_present_and_new_clients(

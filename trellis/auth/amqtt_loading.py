@@ -23,7 +23,7 @@ from amqtt.contexts import BaseContext
 from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
 
 from trellis import logs
-from trellis.auth.authenticate import lower_priority
+from trellis.auth.passwords import lower_priority
 from trellis.settings.errors import SettingsError, nearest
 from trellis.settings.schema import Plugins
 

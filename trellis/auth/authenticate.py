@@ -19,10 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import secrets
-import sys
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +33,7 @@ from broker.access.identity import (
     Verdict,
 )
 from broker.access.reservations import Reservations
-from broker.access.users import Users
+from broker.access.users import User, Users
 from broker.eviction import evict_oldest
 from trellis.auth.account import Account, AccountIdentity
 from trellis.auth.login_throttle import (
@@ -46,7 +43,7 @@ from trellis.auth.login_throttle import (
     LoginThrottle,
     PendingLogin,
 )
-from trellis.auth.passwords import decoy_hash, verify
+from trellis.auth.passwords import decoy_hash, lower_priority, verify
 from trellis.auth.scram import METHOD, ScramConversation
 
 #: Largest number of digests of verified credentials, 0.14 kB each; the oldest are evicted.
@@ -55,8 +52,6 @@ MAX_VERIFIED: Final = 100_000
 #: Largest number of verdicts delivered in one turn of the event loop. After each
 #: verdict, a connection handles the input that waited for it.
 VERDICTS_PER_TURN: Final = 5
-#: Nice value of the hashing threads, which gives them a lower priority than the event loop (Linux).
-NICE: Final = 5
 
 VerdictCallback = Callable[[Verdict], None]
 
@@ -286,7 +281,12 @@ class Accounts(Authenticator):
     def renew(self, identity: Identity) -> Identity | None:
         if identity.anonymous:
             return self.anonymous_identity
-        return self.identity_of(identity.name)
+        present = self.identity_of(identity.name)
+        if isinstance(identity, AccountIdentity) and isinstance(present, User):
+            # The settings no longer define the user. A stored user without a password only held
+            # further permissions of the user.
+            return present if present.password_hash else None
+        return present
 
     def identity_of(self, user: str) -> Identity | None:
         account = self._accounts.get(user)
@@ -443,9 +443,3 @@ def _busy() -> Verdict:
 
 def _waiting(line: LoginLine) -> int:
     return len(line.waiting)
-
-
-def lower_priority() -> None:
-    """Lower the priority of this thread below the event loop's. Does nothing except on Linux."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

@@ -16,7 +16,10 @@ import binascii
 import functools
 import hashlib
 import hmac
+import os
 import secrets
+import sys
+import threading
 from typing import Final
 
 import argon2
@@ -24,6 +27,9 @@ from argon2.low_level import ARGON2_VERSION
 
 from trellis.settings.scram_hash import SCRAM_PREFIX, parse_scram
 
+#: Nice value of the threads that hash passwords, which gives them a lower priority than the event
+#: loop (Linux).
+NICE: Final = 5
 #: Parameters of new hashes: the minimum that OWASP recommends. A hash takes 24 ms and 19 MiB.
 HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 _PREFIX: Final = "rabbit_password_hashing_"
@@ -228,3 +234,9 @@ def _prepared(password: bytes) -> bytes:
         return str(saslprep(password.decode())).encode() or password
     except (UnicodeDecodeError, ScramException):
         return password
+
+
+def lower_priority() -> None:
+    """Lower the priority of this thread below the event loop's. Does nothing except on Linux."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
