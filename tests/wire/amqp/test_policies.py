@@ -36,6 +36,21 @@ def numbered(client: Amqp, count: int, queue: str = "q") -> None:
         client.publish("", queue, b"%d" % number)
 
 
+@pytest.mark.parametrize(
+    ("own", "bound", "limit"), [(-1, 5, 5), (7, 5, 5), (3, 5, 3), (3, -1, 3), (-1, -2, -1)]
+)
+def test_an_operator_policy_bounds_a_policy_without_a_delivery_limit(
+    own: int, bound: int, limit: int
+) -> None:
+    world = World()
+    world.amqp().queue("q", durable=True, x_queue_type="quorum")
+    say(world, "unlimited", {"delivery-limit": own})
+    row = {"pattern": ".*", "definition": {"delivery-limit": bound}}
+    world.vhost.applied_policies.set_parameter("operator_policy", "bound", row)
+    world.settle()
+    assert world.queue("q").arguments.delivery_limit == limit
+
+
 def test_a_policy_that_does_not_change_x_expires_does_not_prolong_the_life_of_a_queue() -> None:
     world = World()
     client = world.amqp()
