@@ -429,7 +429,7 @@ def test_bindings_of_a_deleted_queue_leave_in_slices_and_its_successor_keeps_its
     ],
 )
 def test_a_queue_outlives_the_policy_that_its_arguments_need(
-    policy: dict[str, object], arguments: dict[str, object], tmp_path: Path
+    policy: dict[str, object], arguments: dict[str, Any], tmp_path: Path
 ) -> None:
     world = Home(tmp_path)
     policies = world.vhost.applied_policies
