@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from decimal import Decimal
 from typing import Final
 
 from broker.messages.message import PLAIN, Encoding, Properties
@@ -236,8 +237,11 @@ def _read_user(headers: dict[str, object], user: list[tuple[str, str]]) -> None:
 
 
 def _as_text(value: object) -> str:
-    """Return a header's value as text: a string unchanged, bytes decoded, a time in ISO 8601, other
-    types as JSON.
+    """Return a header's value as text: a string unchanged, bytes decoded, a time in ISO 8601, a
+    decimal number without an exponent, other types as JSON.
+
+    The function is also the `default` of `json.dumps`, for the values in lists and tables. So it
+    must not pass a type on to JSON that JSON does not know: that would not end.
     """
     if isinstance(value, str):
         return value
@@ -245,6 +249,8 @@ def _as_text(value: object) -> str:
         return value.decode("utf-8", "replace")
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, Decimal):
+        return format(value, "f")
     return json.dumps(value, default=_as_text, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pamqp.header
@@ -224,6 +226,35 @@ def test_amqp_properties_reach_mqtt_5() -> None:
         "reply_to": "amq.gen-1",
         "priority": "3",
     }
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (-7, "-7"),
+        (1.5, "1.5"),
+        (Decimal("1.50"), "1.50"),
+        (Decimal("-1E-9"), "-0.000000001"),
+        (bytearray(b"\xff"), "\ufffd"),
+        (datetime(2020, 1, 2, tzinfo=UTC), "2020-01-02T00:00:00+00:00"),
+        (
+            [Decimal("2.5"), bytearray(b"x"), datetime(2020, 1, 2, tzinfo=UTC), {"d": Decimal(1)}],
+            '["2.5","x","2020-01-02T00:00:00+00:00",{"d":"1"}]',
+        ),
+    ],
+)
+@pytest.mark.parametrize("mode", [1, 2])
+def test_a_header_of_any_type_becomes_text_for_mqtt_5(mode: int, value: object, text: str) -> None:
+    world = World()
+    reader, client = Client5(world, "r"), world.amqp()
+    reader.subscribe(subscription("#", 1))
+    client.publish("amq.topic", "a", b"x", delivery_mode=mode, headers={"h": value})
+    client.publish("amq.topic", "a", b"next")
+    first, second = reader.publications()
+    assert (first.payload, first.user_properties) == (b"x", [("h", text)])
+    assert second.payload == b"next"
+    world.fates()
 
 
 @pytest.mark.parametrize("quality", [0, 1, 2])
