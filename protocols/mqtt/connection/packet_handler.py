@@ -75,6 +75,13 @@ class PacketHandler(InputHandler):
         self._topics = TopicRoutes(connection)
         self._has_properties = has_properties
         self._slow_mask: i64 = _SLOW_5 if has_properties else _SLOW_4
+        session = connection.session
+        #: Largest number of the client's unacknowledged publications. The client's send quota
+        #: begins anew with each connection (section 4.9), so the publications of an earlier
+        #: connection that wait for their PUBREL do not count.
+        self._publications_max: i64 = self.service.options.receive_maximum + (
+            0 if session is None else len(session.in_flight.received)
+        )
 
     # -- implemented for each level
 
@@ -429,7 +436,4 @@ class PacketHandler(InputHandler):
 
     def _exceeds_receive_maximum(self, session: Session) -> bool:
         """True if the number of unacknowledged publications has reached Receive Maximum."""
-        return (
-            len(session.in_flight.received) + self.replies.waiting
-            >= self.service.options.receive_maximum
-        )
+        return len(session.in_flight.received) + self.replies.unanswered >= self._publications_max

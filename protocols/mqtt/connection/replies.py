@@ -12,8 +12,9 @@ from mypy_extensions import i64
 
 from broker.messages.outlet import Outlet
 from broker.store.contract import Ticket, Waiter
-from protocols.mqtt.codec.packets import write_answer
+from protocols.mqtt.codec.packets import PUBREC, PUBREL, write_answer
 from protocols.mqtt.codec.packets5 import acknowledgement5
+from protocols.mqtt.codec.reasons import UNSPECIFIED
 
 
 class PendingReply:
@@ -29,6 +30,14 @@ class PendingReply:
         self.ticket = ticket
         self.code: i64 = code
 
+    @property
+    def ends_publication(self) -> bool:
+        """True for a PUBACK, a PUBCOMP and a PUBREC with an error: after this reply, the client may
+        publish another message within the Receive Maximum (section 4.9).
+        """
+        kind: i64 = self.first >> 4
+        return kind != PUBREL and (kind != PUBREC or self.code >= UNSPECIFIED)
+
 
 #: The `_waiting` of all connections without waiting replies. It is never changed.
 _NO_REPLIES: Final[list[PendingReply]] = []
@@ -40,14 +49,12 @@ class PublishReplies(Waiter):
     def __init__(self, outlet: Outlet) -> None:
         self._outlet: Outlet | None = outlet
         self._waiting = _NO_REPLIES
+        #: Number of the client's publications whose last reply waits (`ends_publication`). The
+        #: window of the session has the QoS 2 publications that wait for their PUBREL.
+        self.unanswered: i64 = 0
         #: The ticket for the messages of the store's latest batch, and the number of that batch.
         self._ticket: Ticket | None = None
         self._batch: i64 = -1
-
-    @property
-    def waiting(self) -> int:
-        """Number of replies that wait for a ticket or for an earlier reply."""
-        return len(self._waiting)
 
     def ticket_for(self, batch: i64) -> Ticket:
         """Return the ticket for all messages that the store writes in one batch. Hot path.
@@ -90,6 +97,8 @@ class PublishReplies(Waiter):
 
     def _wait(self, reply: PendingReply) -> None:
         """Append a reply to those that wait."""
+        if reply.ends_publication:
+            self.unanswered += 1
         if self._waiting is _NO_REPLIES:
             self._waiting = [reply]
         else:
@@ -104,6 +113,8 @@ class PublishReplies(Waiter):
             if reply.ticket is not None and reply.ticket.outstanding > 0:
                 break
             done += 1
+            if reply.ends_publication:
+                self.unanswered -= 1
             if reply.code:
                 outlet.out.write(
                     acknowledgement5(int(reply.first), int(reply.packet_id), int(reply.code))

@@ -37,8 +37,9 @@ class Resending:
         `room` is the number of messages in flight that the client accepts (Receive Maximum).
         `on_durable` is called once the store has written a change for which the next message waits.
         """
-        #: Number of further messages in flight that the client accepts now.
-        self.room: i64 = room
+        #: Number of further messages in flight that the client accepts now. It is negative if more
+        #: PUBRELs are resent than the client accepts messages.
+        self._room: i64 = room
         #: The messages that are not resent yet, with their sequence numbers, oldest last.
         self._unsent = window.outstanding()
         self._unsent.reverse()
@@ -55,10 +56,28 @@ class Resending:
         Return True once all messages are resent.
         """
         while self._unsent:
-            if not self._outlet.open() or self.room == 0 or self._waits_for_store():
+            if not self._outlet.open() or self._waits_for_room() or self._waits_for_store():
                 return False
             self._resend_next()
         return True
+
+    def on_settled(self, sequence: i64) -> None:
+        """Give back the room of a message in flight, which the client has acknowledged.
+
+        A message that is not resent yet has taken no room.
+        """
+        if not self._unsent or sequence < self._unsent[-1][0]:
+            self._room += 1
+
+    def _waits_for_room(self) -> bool:
+        """True if the next message must wait until the client acknowledges another message.
+
+        A PUBREL need not wait [MQTT-4.9.0-3]. But its message counts until the PUBCOMP, so that no
+        client has more than Receive Maximum messages to acknowledge [MQTT-3.3.4-9].
+        """
+        return (
+            self._room <= 0 and packet_identifier(self._unsent[-1][0]) not in self._window.released
+        )
 
     def _waits_for_store(self) -> bool:
         """True if the next message must not be resent before a change in the store is durable."""
@@ -79,11 +98,12 @@ class Resending:
         if window.get(sequence) is not delivery:
             return
         if packet_id in window.released:
+            self._room -= 1
             write_answer(outlet.out, PUBREL << 4 | 2, packet_id)
             outlet.touch()
             return
         self._tally.redelivered += 1
         if self._writer.write(delivery.message, delivery.message.qos, packet_id, DUP):
-            self.room -= 1
+            self._room -= 1
         else:
             skip(window, sequence)

@@ -421,7 +421,7 @@ class Session(Subscriber):
         if consumer is not None:
             consumer.return_credit()
         elif self._resending is not None:
-            self._resending.room += 1
+            self._resending.on_settled(sequence)
             self.resend()
         if not self.subscriptions.has_shared:
             self.inbox.settle(delivery.message)

@@ -227,6 +227,60 @@ def test_more_unreleased_publications_than_the_broker_takes() -> None:  # [MQTT-
     assert disconnect_of(client, publish("a", b"x", 2, 5)) == (0x93, "receive_maximum")
 
 
+def test_resent_pubrels_count_for_the_receive_maximum() -> None:  # [MQTT-3.3.4-9]
+    world = World()
+    reader, writer = Client5(world, "r", session_expiry_interval=100), Client5(world, "w")
+    reader.subscribe(subscription("a", 2))
+    writer.send(*[publish("a", b"%d" % number, 2, number + 1) for number in range(5)])
+    first, second, *_ = reader.publications()
+    reader.send(mqtt5.PubRecPacket(first.packet_id), mqtt5.PubRecPacket(second.packet_id))
+    reader.vanish()
+    reader = Client5(world, "r", clean=False, receive_max=2, session_expiry_interval=100)
+    assert [type(one) for one in reader.greeting[1:]] == [mqtt5.PubRelPacket] * 2
+    # A message takes no room before it is resent, so the refusal of the last one gives none back.
+    refusal = mqtt5.PubRecPacket(5, reason_code=mqtt5.PubRecReasonCode.QUOTA_EXCEEDED)
+    assert reader.send(refusal) == []
+    [third] = reader.send(mqtt5.PubCompPacket(first.packet_id))
+    assert (third.payload, third.duplicate) == (b"2", True)
+    [fourth] = reader.send(mqtt5.PubCompPacket(second.packet_id))
+    assert (fourth.payload, fourth.duplicate) == (b"3", True)
+    world.fates()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_publications_up_to_the_receive_maximum_wait_for_the_disk(
+    qos: int,
+) -> None:  # [MQTT-3.3.4-7]
+    """Check that a publication counts once, while its reply waits for the disk."""
+    world = World(mqtt=options(receive_maximum=6))
+    reader, writer = Client5(world, "r", session_expiry_interval=100), Client5(world, "w")
+    reader.subscribe(subscription("a", 2))
+    writer.subscribe(subscription("b", 2))
+    Client5(world, "other").send(publish("b", b"x", 2))
+    [to_writer] = writer.publications()
+    world.slow_disk = True
+    # The PUBREL that the broker sends waits for the publications before it; it does not count.
+    assert writer.send(publish("a", b"0", qos, 1), mqtt5.PubRecPacket(to_writer.packet_id)) == []
+    assert writer.send(*[publish("a", b"x", qos, number) for number in range(2, 7)]) == []
+    assert writer.closed == ""
+    assert disconnect_of(writer, publish("a", b"x", qos, 7)) == (0x93, "receive_maximum")
+
+
+def test_the_receive_maximum_begins_anew_with_a_connection() -> None:  # section 4.9
+    """Check that publications of an earlier connection, and their PUBCOMPs, do not count."""
+    world = World(mqtt=options(receive_maximum=3))
+    Client5(world, session_expiry_interval=100).send(
+        *[publish("a", b"x", 2, number) for number in (1, 2, 3)]
+    )
+    client = Client5(world, clean=False, session_expiry_interval=100)
+    assert client.connack.session_present is True
+    client.send(*[publish("a", b"x", 2, number) for number in (4, 5, 6)])
+    assert client.closed == ""
+    client.send(*[mqtt5.PubRelPacket(number) for number in (1, 2, 3, 4)])
+    client.send(publish("a", b"x", 2, 7))
+    assert client.closed == ""
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("size", [30, 100, 70_000])
 def test_no_packet_is_larger_than_its_client_takes(
