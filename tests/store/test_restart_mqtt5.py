@@ -9,6 +9,7 @@ import mqtt5
 import pytest
 
 from tests.store.homes import Home
+from tests.wire.mqtt.client import Client, connect, unsuback, unsubscribe
 from tests.wire.mqtt5.client import Client5, publish, subscription
 
 LASTS: dict[str, Any] = {"session_expiry_interval": 1_000}
@@ -182,4 +183,29 @@ def test_a_group_without_members_does_not_come_back(tmp_path: Path) -> None:
     assert len(world.mqtt_front.sessions) == len(world.mqtt_front.sessions.groups) == 0
     world = again(world)
     assert not world.vhost.inboxes
+    world.crash()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_session_that_has_left_a_group_does_not_come_back_to_it(
+    tmp_path: Path, version: int
+) -> None:
+    """[MQTT-3.10.4-2]: after the UNSUBACK, the group sends the session nothing."""
+    world = Home(tmp_path)
+    stays, leaves = Client5(world, "stays", **LASTS), Client5(world, "leaves", **LASTS)
+    stays.subscribe(subscription("$share/g/a", 1))
+    leaves.subscribe(subscription("$share/g/a", 1), subscription("$share/h/a", 1))
+    if version == 5:
+        leaves.send(mqtt5.UnsubscribePacket(2, ["$share/g/a", "$share/none/a", "$share/h/a"]))
+    else:
+        leaves.vanish()
+        old = Client(world, connect("leaves", clean=False))
+        assert old.send(unsubscribe(2, "$share/g/a", "$share/h/a")) == unsuback(2)
+    world = again(world)
+    assert len(world.mqtt_front.sessions.groups) == 1
+    stays = Client5(world, "stays", clean=False, **LASTS)
+    leaves = Client5(world, "leaves", clean=False, **LASTS)
+    Client5(world, "w").send(*[publish("a", b"%d" % number, 1, number + 1) for number in range(4)])
+    assert stays.bodies() == [b"0", b"1", b"2", b"3"]
+    assert leaves.bodies() == []
     world.crash()

@@ -404,6 +404,7 @@ class UnsubscribeTask(SubscriptionChange):
         self._packet_id = head.packet_id
         self._level = level
         self._codes = bytearray()
+        self._has_shared = False
 
     def read(self, reader: PacketReader) -> SubscribeRequest:
         topic_filter = reader.text()
@@ -413,12 +414,16 @@ class UnsubscribeTask(SubscriptionChange):
     def change(self, request: SubscribeRequest) -> None:
         name = request.topic_filter
         session = self.session
-        existed = (
-            leave_group(session, name, self.ticket)
-            if name.startswith(SHARE)
-            else session.unsubscribe(name, self.ticket)
-        )
+        if name.startswith(SHARE):
+            existed = leave_group(session, name, self.ticket)
+            self._has_shared |= existed
+        else:
+            existed = session.unsubscribe(name, self.ticket)
         self._codes.append(SUCCESS if existed else NO_SUBSCRIPTION_EXISTED)
+
+    def finish(self) -> None:
+        if self._has_shared and self.session.persistent:
+            self._service.sessions.store(self.session, 0, self.ticket)
 
     def reply(self) -> bytes:
         if self._level == LEVEL_5:
