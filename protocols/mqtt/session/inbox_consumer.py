@@ -142,6 +142,15 @@ class InboxConsumer(Consumer):
         """
         return self.credit > 0 and self._inbox.depth == 0
 
+    @property
+    def only_inbox_waits(self) -> bool:
+        """True if messages wait in the inbox, and the client has none to acknowledge.
+
+        The inbox may then become empty without an acknowledgement: the messages can expire, or be
+        too large for the client.
+        """
+        return self.credit > 0 and self._inbox.depth > 0 and self._window.count == 0
+
     def send_shared(self, delivery: Delivery) -> None:
         """Send a QoS 1 message of a shared subscription. Call this only if `has_room` is True."""
         self.credit -= 1

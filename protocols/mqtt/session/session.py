@@ -381,8 +381,9 @@ class Session(Subscriber):
         consumer = self._consumer
         if consumer is not None and consumer.has_room():
             return consumer
-        if self.subscriptions.deliveries is not None:
-            self.subscriptions.deliveries.refuse(membership)
+        deliveries = self.subscriptions.deliveries
+        if deliveries is not None:
+            deliveries.refuse(membership, consumer is not None and consumer.only_inbox_waits)
         return None
 
     def send_uncounted(self, message: Message) -> None:

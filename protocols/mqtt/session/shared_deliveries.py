@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.agenda import Agenda, BulkTask
+from mypy_extensions import i64
+
+from broker.agenda import Agenda, BulkTask, Task
 from broker.messages.outlet import Outlet
 from broker.queues.arguments import UNLIMITED
 from broker.queues.consumer import CreditPool
@@ -23,6 +25,9 @@ from protocols.mqtt.session.interfaces import SharedSubscription
 #: Largest number of shared subscriptions of one session that one slice attaches, drains, detaches
 #: or removes.
 MEMBERSHIPS_PER_SLICE: Final = 100
+#: Milliseconds after which refused shared subscriptions are drained again, if no acknowledgement of
+#: the client can lead to a drain.
+RETRY_MS: Final[i64] = 20
 
 
 class SharedDeliveries(BulkTask):
@@ -53,6 +58,8 @@ class SharedDeliveries(BulkTask):
         self._woken: list[SharedSubscription] = []
         #: True if the session had no room for the message of a shared subscription.
         self.has_refused = False
+        #: True while a `RefusedRetry` is scheduled.
+        self._retries = False
 
     def attach(self, outlet: Outlet, memberships: list[SharedSubscription]) -> None:
         """Begin to deliver the messages of shared subscriptions over a new connection of the
@@ -84,15 +91,25 @@ class SharedDeliveries(BulkTask):
         else:
             self._start_pass(memberships)
 
-    def refuse(self, membership: SharedSubscription) -> None:
+    def refuse(self, membership: SharedSubscription, retry: bool) -> None:
         """Record that the session had no room for a message of this shared subscription.
 
-        The subscription is drained as soon as the session has room.
+        The subscription is drained as soon as the session has room. `retry` is True if the client
+        has nothing to acknowledge, so that no acknowledgement tells when the session has room.
         """
         if not membership.refused:
             membership.refused = True
             self._refused.append(membership)
         self.has_refused = True
+        if retry and not self._retries:
+            self._retries = True
+            self._agenda.at(self._agenda.now + RETRY_MS, RefusedRetry(self))
+
+    def retry_refused(self) -> None:
+        """Drain the refused shared subscriptions, because RETRY_MS have passed."""
+        self._retries = False
+        if self.has_refused:
+            self.drain_refused()
 
     def drain_refused(self) -> None:
         """Drain the shared subscriptions that wait for room in the session."""
@@ -150,3 +167,13 @@ class SharedDeliveries(BulkTask):
             if not membership.ended:
                 membership.schedule_drain()
         self.has_refused = bool(self._woken or self._refused)
+
+
+class RefusedRetry(Task):
+    """A timer that drains the refused shared subscriptions of one session again."""
+
+    def __init__(self, deliveries: SharedDeliveries) -> None:
+        self._deliveries = deliveries
+
+    def run(self) -> None:
+        self._deliveries.retry_refused()

@@ -10,6 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from broker.queues.slices import DELIVERIES_PER_DRAIN
+from protocols.mqtt.session.shared_deliveries import RETRY_MS
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.client import Client, connect, publications, subscribe
 from tests.wire.mqtt5.client import Client5, publish, subscription
@@ -312,3 +314,43 @@ class Sharing(RuleBasedStateMachine):
 
 TestSharing = Sharing.TestCase
 TestSharing.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+def test_a_shared_message_does_not_wait_behind_messages_that_are_never_sent() -> None:
+    """Check that a shared subscription gets its message after the session's inbox is empty.
+
+    The messages in the inbox are too large for the client, so no acknowledgement follows them. They
+    leave the inbox in several turns; in the first turn, they have precedence.
+    """
+    world = World()
+    member = Client5(world, "m", session_expiry_interval=100)
+    member.subscribe(subscription("own", 1), subscription("$share/g/a", 1))
+    member.vanish()
+    writer = Client5(world, "w")
+    for _ in range(DELIVERIES_PER_DRAIN + 1):
+        writer.send(publish("own", bytes(100), 1))
+    writer.send(publish("a", b"shared", 1))
+    member = Client5(world, "m", clean=False, session_expiry_interval=100, max_packet_size=60)
+    bodies = [one.payload for one in member.greeting[1:]] + member.bodies()
+    assert bodies == []
+    assert world.inbox("m").depth == 0
+    world.sleep(RETRY_MS)
+    assert member.bodies() == [b"shared"]
+    world.fates()
+
+
+def test_a_shared_message_waits_on_while_the_inbox_cannot_be_sent() -> None:
+    """Check that the retries end with the connection."""
+    world = World()
+    member = Client5(world, "m", session_expiry_interval=100)
+    member.subscribe(subscription("own", 1), subscription("$share/g/a", 1))
+    member.vanish()
+    writer = Client5(world, "w")
+    for _ in range(DELIVERIES_PER_DRAIN + 1):
+        writer.send(publish("own", bytes(100), 1))
+    writer.send(publish("a", b"shared", 1))
+    Client5(world, "m", clean=False, session_expiry_interval=100, max_packet_size=60).vanish()
+    world.sleep(RETRY_MS)
+    assert world.vhost.inboxes["mqtt-shared-g/a"].depth == 1
+    again = Client5(world, "m", clean=False, session_expiry_interval=100)
+    assert [one.payload for one in again.greeting[1:]] == [b"shared"]
