@@ -104,10 +104,13 @@ def identifier_of(binding: Binding) -> bytes:
 
 
 def identifier_property(number: object) -> bytes:
-    """Return a subscription identifier, encoded as a property; b"" if there is none."""
+    """Return a subscription identifier, encoded as a property; b"" if `number` is 0 or None.
+
+    An identifier of 0 would be a protocol error (section 3.3.2.3.8).
+    """
     return (
         bytes([SUBSCRIPTION_IDENTIFIER]) + remaining_length(number)
-        if isinstance(number, int)
+        if isinstance(number, int) and number > 0
         else b""
     )
 

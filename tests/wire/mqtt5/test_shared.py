@@ -95,6 +95,20 @@ def test_identifiers_and_retain_of_a_shared_subscription() -> None:
     assert [tuple(one.subscription_ids) for one in member.publications()] == [(7,)]
 
 
+@pytest.mark.parametrize("granted", [0, 1, 2])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_shared_subscription_without_an_identifier_beside_one_with(
+    qos: int, granted: int
+) -> None:
+    """Section 3.3.2.3.8: a Subscription Identifier of 0 is a protocol error."""
+    world = World()
+    member, writer = Client5(world, "m"), Client5(world, "w")
+    member.subscribe(subscription("other", 1), identifier=5)
+    member.subscribe(subscription(SHARED, granted))
+    writer.send(publish("a", b"x", qos))
+    assert [(one.payload, one.subscription_ids) for one in member.publications()] == [(b"x", [])]
+
+
 def test_older_versions_share_too() -> None:
     world = World()
     old, new, writer = Client(world, connect("old")), Client5(world, "new"), Client5(world, "w")
