@@ -427,8 +427,8 @@ class Session(Subscriber):
         if not self.subscriptions.has_shared:
             self.inbox.settle(delivery.message)
         else:
-            # The message may come from a shared subscription. The room that is free now may be used
-            # by shared subscriptions.
+            # The message may come from a shared subscription. Its room is free for the inbox, too.
+            self.inbox.schedule_drain()
             delivery.consumer.queue.settle(delivery.message)
             self.subscriptions.drain_refused()
         if self.waiting_retained and self.inbox.depth < BACKLOGGED:

@@ -330,6 +330,25 @@ TestSharing = Sharing.TestCase
 TestSharing.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_the_inbox_uses_the_room_of_an_acknowledged_shared_message(qos: int) -> None:
+    """Check that an acknowledged message of the group lets the session's own messages go on."""
+    world = World()
+    member, writer = Client5(world, "m", receive_max=1), Client5(world, "w")
+    member.subscribe(subscription("own", 2), subscription("$share/g/a", 1))
+    writer.send(publish("a", b"1", 1, 1))
+    [shared] = member.publications()
+    writer.send(publish("own", b"2", qos, 2), publish("a", b"3", 1, 3), publish("own", b"4", 1, 4))
+    assert member.publications() == []
+    bodies = []
+    [waiting] = acknowledge(member, shared)
+    while waiting is not None:
+        bodies.append(waiting.payload)
+        waiting = next(iter(acknowledge(member, waiting)), None)
+    assert bodies == [b"2", b"4", b"3"]
+    world.fates()
+
+
 def test_a_shared_message_does_not_wait_behind_messages_that_are_never_sent() -> None:
     """Check that a shared subscription gets its message after the session's inbox is empty.
 
