@@ -67,10 +67,14 @@ class Plan:
         self.queues = (
             [queue for queue in queues if queue not in self.delays] if self.delays else queues
         )
-        #: Queues and inboxes that get a message published with QoS 1 or 2.
-        self.reliable_queues = self.queues + [
-            subscriber.inbox for subscriber, qos in subscribers if qos > AT_MOST_ONCE
-        ]
+        reliable = [subscriber for subscriber, qos in subscribers if qos > AT_MOST_ONCE]
+        #: Queues and inboxes that get a message published with QoS 1 or 2, in this order: inboxes
+        #: that forward messages are last.
+        self.reliable_queues = (
+            self.queues
+            + [subscriber.inbox for subscriber in reliable if not subscriber.forwards]
+            + [subscriber.inbox for subscriber in reliable if subscriber.forwards]
+        )
         #: Inboxes that get a QoS 2 message with QoS 1, because their subscription grants QoS 1.
         self.qos1_inboxes = [
             subscriber.inbox for subscriber, qos in subscribers if qos == AT_LEAST_ONCE

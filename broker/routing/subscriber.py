@@ -55,6 +55,15 @@ class Subscriber(Destination):
         """True if a client is connected that gets copies with QoS 0."""
         return self.outlet is not None
 
+    @property
+    def forwards(self) -> bool:
+        """True if the inbox gives its messages to other subscribers, as the inbox of a group does.
+
+        Such an inbox gets a message after all others: at once, it may use the next sequence number
+        of an inbox for which the store has the message with this number already.
+        """
+        return False
+
     def can_represent(self, topic: bytes) -> bool:
         """True if the subscriber's protocol can represent the topic."""
         raise NotImplementedError

@@ -209,3 +209,29 @@ def test_a_session_that_has_left_a_group_does_not_come_back_to_it(
     assert stays.bodies() == [b"0", b"1", b"2", b"3"]
     assert leaves.bodies() == []
     world.crash()
+
+
+@pytest.mark.parametrize("shared", [1, 2])
+@pytest.mark.parametrize("group_first", [False, True])
+def test_packet_identifiers_are_equal_after_a_crash_beside_a_shared_subscription(
+    tmp_path: Path, group_first: bool, shared: int
+) -> None:
+    """[MQTT-4.3.3-10]: a client with QoS 2 drops another message with the same identifier.
+
+    The session gets each message twice, as a member of the group and by its own subscription.
+    """
+    world = Home(tmp_path)
+    reader, writer = Client5(world, "r", **LASTS), Client5(world, "w")
+    own, group = subscription("a/#", 2), subscription("$share/g/a/#", shared)
+    for one in [group, own] if group_first else [own, group]:
+        reader.subscribe(one)
+    for number in range(3):
+        writer.send(publish("a/b", b"%d" % number, 2, number + 1))
+    sent = [(one.packet_id, one.payload) for one in reader.publications() if int(one.qos) == 2]
+    assert sorted(payload for _, payload in sent) == sorted([b"0", b"1", b"2"] * shared)
+    world = again(world)
+    resent = Client5(world, "r", clean=False, **LASTS).greeting[1:]
+    assert [
+        (one.packet_id, one.payload) for one in resent if int(one.qos) == 2 and one.duplicate
+    ] == sent
+    world.crash()

@@ -184,6 +184,10 @@ class SubscriptionGroup(Subscriber):
 
     # -- a subscriber of the topic
 
+    @property
+    def forwards(self) -> bool:
+        return True
+
     def can_represent(self, topic: bytes) -> bool:
         return valid_topic_name(topic)
 
