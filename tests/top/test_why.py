@@ -210,6 +210,18 @@ async def test_a_session_whose_client_is_away(broker: Running) -> None:
     )
 
 
+async def test_a_shared_subscription_is_a_subscription_of_its_session(broker: Running) -> None:
+    worker = await broker.mqtt("worker", user="known/known", clean=False)
+    await worker.subscribe("$share/workers/jobs/#", 1)
+    _, findings = await why(broker, "clients/worker")
+    assert findings == {}
+    await worker.leave()
+    _, findings = await why(broker, "clients/worker")
+    assert "its session keeps 1 subscription and 0 messages for it" in findings["away"]
+    (row,) = (one.describe() for one in broker.node.mqtt.sessions.all())
+    assert row["subscriptions"] == 1
+
+
 async def test_a_closed_channel_names_the_command_that_fits_its_reason(broker: Running) -> None:
     async def closed(method: Any) -> str:
         """Return the next command after the broker has closed a channel because of `method`."""

@@ -185,7 +185,7 @@ def session_findings(session: Session) -> Iterator[Problem]:
         yield Problem(
             "away",
             f"the client is not connected; its session keeps "
-            f"{plural(len(session.subscriptions), 'subscription')} and "
+            f"{plural(session.subscriptions.total, 'subscription')} and "
             f"{plural(waiting, 'message')} for it; if the client will not return, "
             f"`{command('sessions', 'delete', name, *vhost)}` ends the session",
             watch_session(name),
@@ -219,7 +219,7 @@ def session_findings(session: Session) -> Iterator[Problem]:
             f"(publish with QoS 1): {int(session.missed):,}",
             command("trace", "--queue", session.inbox.name, *vhost),
         )
-    if not session.subscriptions:
+    if not session.subscriptions.total:
         yield Problem(
             "no_subscription",
             "the session has no subscription, so no message comes for it",

@@ -441,7 +441,7 @@ class Session(Subscriber):
             "vhost": self.vhost.name,
             "connected": self.connection is not None,
             "persistent": self.persistent,
-            "subscriptions": len(self.subscriptions),
+            "subscriptions": self.subscriptions.total,
             "inbox": self.inbox.name,
             "queued": int(self.inbox.depth),
             "in_flight": int(self.in_flight.count),

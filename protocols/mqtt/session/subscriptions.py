@@ -46,6 +46,11 @@ class SessionSubscriptions:
     def __len__(self) -> int:
         return len(self._few) if self._many is None else len(self._many)
 
+    @property
+    def total(self) -> int:
+        """The number of subscriptions, shared subscriptions included."""
+        return len(self) + len(self.memberships)
+
     def __iter__(self) -> Iterator[str]:
         """Iterate over the topic filters present at the start. Subscriptions may change during the
         iteration.
