@@ -136,6 +136,29 @@ def test_a_packet_identifier_that_a_client_may_hold_is_not_used_again(tmp_path: 
     world.crash()
 
 
+def test_the_identifier_of_an_expired_message_is_not_used_again_beside_an_older_message(
+    tmp_path: Path,
+) -> None:
+    """Check the same for an inbox that keeps an older message: the expired message was the last."""
+    world = Home(tmp_path)
+    reader, writer = Client5(world, "r", **LASTS), Client5(world, "w")
+    reader.subscribe(subscription("a", 2))
+    writer.send(publish("a", b"old", 2, 1), publish("a", b"x", 2, 2, message_expiry_interval=10))
+    old, expired = reader.read()
+    for wall in (1_700_000_020.0, 1_700_000_030.0):
+        world = again(world, wall=wall)
+        reader = Client5(world, "r", clean=False, **LASTS)
+        [resent] = reader.greeting[1:]
+        assert (resent.payload, resent.packet_id) == (b"old", old.packet_id)
+        world.turn()
+    Client5(world, "w").send(publish("a", b"y", 2, 3))
+    [new] = reader.read()
+    assert (new.payload, new.duplicate) == (b"y", False)
+    assert new.packet_id not in (old.packet_id, expired.packet_id)
+    assert isinstance(reader.send(mqtt5.PubRecPacket(new.packet_id))[0], mqtt5.PubRelPacket)
+    world.crash()
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_group_has_its_members_and_messages_again(tmp_path: Path, qos: int) -> None:
     world = Home(tmp_path)

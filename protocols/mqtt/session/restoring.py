@@ -26,7 +26,9 @@ cannot have sent messages after such a tail.
 
 The client may still hold the packet identifier of a message that no longer exists. This happens if
 a crash loses the PUBREC of the message, and the message expires afterwards. The sequence numbers of
-an inbox without messages therefore do not start at 1 again.
+an inbox without messages therefore do not start at 1 again. In an inbox without a tail, the message
+that no longer exists may have followed the last message, so as many sequence numbers as the receive
+maximum are skipped. A tail needs no skip: no message that followed it was sent.
 """
 
 from __future__ import annotations
@@ -59,12 +61,13 @@ def restore_inbox(
     the messages that the client has acknowledged by a PUBREC.
     """
     inbox = session.inbox
-    skipped = 0 if store.shipping is None else int(session.receive_maximum)
+    skipped = int(session.receive_maximum)
+    shipped = store.shipping is not None
     if not positions:
         # Each stored message took a position of the store. So the sequence numbers of earlier
         # messages are normally lower than the store's next position. (They can be higher only after
         # many messages of shared subscriptions were sent again.)
-        inbox.restore(positions, store.position + 1 + skipped)
+        inbox.restore(positions, store.position + 1 + (skipped if shipped else 0))
         return
     reader = LogReader(store.log)
     last = _sequence(store.read_stored(reader, positions[-1]), inbox.number, 0)
@@ -74,7 +77,7 @@ def restore_inbox(
         (at + 1 for at, position in enumerate(positions) if position in acknowledged), default=0
     )
     returned = max(in_flight, min(int(session.receive_maximum), count))
-    if skipped and count - returned <= SKIPPED_TAIL:
+    if shipped and count - returned <= SKIPPED_TAIL:
         returned = count
     sequence: i64 = 0
     at = 0
@@ -98,7 +101,7 @@ def restore_inbox(
         at += 1
     if at < count:
         inbox.restore(positions[at:], sequence)
-    elif skipped:
+    else:
         inbox.skip(skipped)
 
 
