@@ -19,9 +19,8 @@ from broker.messages.x_death import REASONS
 from broker.queues.arguments import UNLIMITED, QueueArguments
 from broker.queues.consumer import SEARCHED_PER_TURN, Consumer, Delivery, ReturnedMessage
 from broker.queues.delivery_attempts import store_attempts, with_delivery_count
+from broker.queues.measured import MeasuredQueue
 from broker.queues.paged_tail import read_stored
-from broker.queues.queue import Queue
-from broker.queues.recount import Recount
 from broker.queues.retries import RetryDelay, retry_delay
 from broker.queues.slices import DELIVERIES_PER_DRAIN, DISCARDS_PER_DRAIN, MESSAGES_PER_SLICE
 from broker.queues.statistics import DEAD_EXPIRED, DEATH_REASONS, NOT_TAKEN, RETURNED
@@ -50,7 +49,7 @@ class DeadLetterHost:
         raise NotImplementedError
 
 
-class LimitedQueue(Queue):
+class LimitedQueue(MeasuredQueue):
     """A queue whose arguments or policy set limits, such as a time to live or a maximum length."""
 
     def __init__(
@@ -65,12 +64,6 @@ class LimitedQueue(Queue):
     ) -> None:
         super().__init__(vhost, name, agenda, store, durable)
         self.arguments = arguments
-        #: Total size of the waiting messages' bodies in bytes, counted only if the queue limits it.
-        self.waiting_bytes: i64 = 0
-        #: The number of times that the bodies were counted anew, and the present count; None if all
-        #: bodies are counted.
-        self._count_number: i64 = 0
-        self._recount: Recount | None = None
         #: True while so many dead letters of this queue wait to be published that the publishers to
         #: this queue must wait.
         self.behind = False
@@ -113,39 +106,6 @@ class LimitedQueue(Queue):
             self.touch()
         if not arguments.reject_publish:
             self._trim(0)
-
-    def count_waiting(self) -> None:
-        """Begin to add up the body sizes of the waiting messages in memory, in slices."""
-        self._count_number += 1
-        self._recount = Recount(
-            self._count_number,
-            self._waiting.sequence + 1,
-            self._waiting.memory.size,
-            self._waiting.returned.in_order(),
-        )
-        self.count_slice()
-
-    @property
-    def is_counting(self) -> bool:
-        """True while body sizes of waiting messages are still to be added up."""
-        return self._recount is not None
-
-    def count_slice(self) -> None:
-        """Do one slice of the count of body sizes that `count_waiting` began."""
-        recount = self._recount
-        if recount is not None:
-            self.waiting_bytes += recount.count_slice(
-                self._waiting.sequence + 1, self._waiting.memory
-            )
-            if recount.finished:
-                self._recount = None
-            else:
-                self._schedule_upkeep()
-
-    def _stop_counting(self) -> None:
-        """Set the size of the waiting messages to 0, and count no further bodies."""
-        self.waiting_bytes = 0
-        self._recount = None
 
     def accepts(self, message: Message) -> bool:
         """True if the queue takes the message, possibly by dropping the oldest message.
@@ -249,11 +209,6 @@ class LimitedQueue(Queue):
     def reinsert(self, delivery: Delivery) -> None:
         """Put a returned message back to its old place in the queue."""
         super().requeue(delivery)
-
-    def count_bytes(self, message: Message) -> None:
-        """Add the message's body to the size of the waiting messages, if the queue limits it."""
-        if self.arguments.max_bytes != UNLIMITED:
-            self.waiting_bytes += message.encoding.size(message.content)
 
     def _trim(self, limit: i64) -> bool:
         """Drop messages from the head while the queue is over its limits.
@@ -373,36 +328,6 @@ class LimitedQueue(Queue):
             with_delivery_count(returned, self.arguments)
             return returned.delivery_to(consumer)
         return delivery
-
-    def insert_returned(self, returned: ReturnedMessage) -> None:
-        returned.counted = self._count_number
-        super().insert_returned(returned)
-        self.count_bytes(returned.message)
-
-    def _pop_head(self) -> ReturnedMessage:
-        was_returned = self._waiting.returned.count > 0
-        returned = self._remove_head()
-        if self.arguments.max_bytes != UNLIMITED:
-            if self._is_counted(returned, was_returned):
-                size: i64 = returned.message.encoding.size(returned.message.content)
-                self.waiting_bytes = max(0, self.waiting_bytes - size)
-            else:
-                returned.counted = self._count_number  # Removed: no later slice counts its body.
-        return returned
-
-    def _is_counted(self, returned: ReturnedMessage, was_returned: bool) -> bool:
-        """True if `waiting_bytes` includes this message, which was the head of the queue."""
-        if was_returned:
-            return returned.counted == self._count_number
-        return self._recount is None or self._recount.contains(returned.sequence)
-
-    def _remove_head(self) -> ReturnedMessage:
-        """Remove the head of the queue and return it."""
-        return super()._pop_head()
-
-    def purge(self) -> int:
-        self._stop_counting()
-        return super().purge()
 
     def discard(self, message: Message, fate: i64) -> None:
         host, reason = self._host, REASONS.get(int(fate))

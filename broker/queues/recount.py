@@ -39,18 +39,20 @@ class Recount:
     """
 
     def __init__(
-        self, number: i64, first: i64, waiting: i64, returned: list[ReturnedMessage]
+        self, number: i64, first: i64, waiting: i64, paged: i64, returned: list[ReturnedMessage]
     ) -> None:
         """Begin the count of `waiting` messages from the sequence number `first` on.
 
-        `returned` are the returned messages that wait before them. The caller must not use the list
-        afterwards.
+        `paged` messages follow them, which are only on disk and are never counted. `returned` are
+        the returned messages that wait before them. The caller must not use the list afterwards.
         """
         self._number: i64 = number
         #: The bodies of the messages from the sequence number `_next` to before `_end` are not
         #: counted yet.
         self._next: i64 = first
         self._end: i64 = first + waiting
+        #: Nor are the bodies from `_end` to before `_paged_end`, which no slice counts.
+        self._paged_end: i64 = first + waiting + paged
         self._returned = returned
 
     @property
@@ -60,7 +62,7 @@ class Recount:
 
     def contains(self, sequence: i64) -> bool:
         """True if the queue's size in bytes already includes the message with this number."""
-        return not self._next <= sequence < self._end
+        return sequence < self._next or sequence >= self._paged_end
 
     def count_slice(self, head: i64, waiting: Fifo[Message]) -> i64:
         """Do one slice of the count: return the total size of the next bodies in bytes.
