@@ -157,7 +157,8 @@ class LimitedQueue(MeasuredQueue):
         if self.arguments.dead_letter_refused:
             copy = message.copy(message.qos, message.retained)
             copy.position = 0  # The store does not keep the refused message.
-            self.discard(copy, OVER_LIMIT)
+            # The queue never had the message: a subclass must not handle it as one that leaves.
+            LimitedQueue.discard(self, copy, OVER_LIMIT)
         else:
             self.count(OVER_LIMIT)
 

@@ -201,6 +201,27 @@ def test_values_are_bounded() -> None:
     assert not world.vhost.declarations.deduplicated
 
 
+def test_a_refused_repetition_does_not_make_the_queue_forget_the_value() -> None:
+    """The first message is still in the queue while its consumer has not acknowledged it."""
+    world = World()
+    client = deduplicating(
+        world,
+        x_max_length=1,
+        x_overflow="reject-publish-dlx",
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key="dead",
+    )
+    client.queue("dead")
+    publish(client, b"1", "a")
+    publish(client, b"2", "a")
+    assert client.bodies(client.send(B.Get(queue="dead"))) == [b"2"]
+    assert got(client, no_ack=False) == [b"1"]
+    publish(client, b"3", "a")
+    assert got(client) == []
+    assert world.copies()["repeated"] == 1
+    world.fates()
+
+
 def test_declaration_checks_its_arguments() -> None:
     world = World()
     client = world.amqp()
