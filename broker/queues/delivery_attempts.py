@@ -1,14 +1,23 @@
-"""The number of returns of a message: recorded in the store, and sent to consumers as a header."""
+"""The number of returns of a message: recorded in the store, and sent to consumers as a header.
+
+The header belongs to the deliveries of one queue: a message that the queue dead-letters, or that an
+operator moves, leaves the queue without the header.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64
 
-from broker.messages.message import Message, amend
+from broker.messages.message import AmendedEncoding, Encoding, Message, amend
 from broker.queues.arguments import QueueArguments
 from broker.queues.consumer import ReturnedMessage
 from broker.queues.queue import Queue
 from broker.store.entries import DeliveryCounted
+
+#: The header that tells a consumer how many times a message was returned to its queue.
+DELIVERY_COUNT: Final = "x-delivery-count"
 
 
 def store_attempts(queue: Queue, position: i64, attempts: i64) -> None:
@@ -39,9 +48,20 @@ def with_delivery_count(returned: ReturnedMessage, arguments: QueueArguments) ->
         counted = Message(
             message.address,
             message.content,
-            amend(message.encoding, {"x-delivery-count": int(returned.attempts)}, {}),
+            amend(message.encoding, {DELIVERY_COUNT: int(returned.attempts)}, {}),
             message.qos,
         )
         counted.expires = message.expires
         counted.position = message.position
         returned.message = counted
+
+
+def without_delivery_count(encoding: Encoding) -> Encoding:
+    """Return the encoding of a message without the header `x-delivery-count` of its queue.
+
+    A header of this name that the publisher has sent stays.
+    """
+    if isinstance(encoding, AmendedEncoding) and DELIVERY_COUNT in encoding.headers:
+        headers = {name: it for name, it in encoding.headers.items() if name != DELIVERY_COUNT}
+        return AmendedEncoding(encoding.source, headers, encoding.changed)
+    return encoding

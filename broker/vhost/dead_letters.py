@@ -1,4 +1,4 @@
-"""Messages that the broker itself publishes: dead letters, delayed messages and wills.
+"""Messages that the broker itself publishes: dead letters and delayed messages.
 
 A dead letter is a message that a queue discards (it expired, the queue was full, a consumer
 rejected it, or it was returned too often) and that is published to the queue's dead letter
@@ -36,7 +36,7 @@ from typing import Final, Protocol
 
 from mypy_extensions import i64
 
-from broker.agenda import Agenda, BulkTask, Task
+from broker.agenda import Agenda, BulkTask
 from broker.errors import BrokerError
 from broker.messages.cc_headers import BCC, CC, additional_keys, cc_keys
 from broker.messages.fates import OVER_LIMIT
@@ -61,6 +61,8 @@ from broker.messages.x_death import (
     death_headers,
     deaths_of,
 )
+from broker.queues.arguments import QueueArguments
+from broker.queues.delivery_attempts import without_delivery_count
 from broker.queues.fifo import Fifo
 from broker.queues.limited import LimitedQueue
 from broker.routing.exchanges.delayed import DELAY_MAX, HEADER, delay_of
@@ -293,32 +295,50 @@ class QueueMoves(BulkTask):
             store.commit()
 
 
+class Discard:
+    """The reason for which a queue discarded a message, and the queue's arguments at that time.
+
+    The arguments name the dead letter exchange. A policy that changes them later has no effect on
+    the message. Consecutive messages share an object.
+    """
+
+    __slots__ = ("arguments", "reason")
+
+    def __init__(self, arguments: QueueArguments, reason: str) -> None:
+        self.arguments = arguments
+        self.reason = reason
+
+
 class DeadLetters(QueueMoves):
     """The job that publishes the discarded messages of a queue to its dead letter exchange."""
 
     def __init__(self, publisher: MessagePublisher, queue: LimitedQueue) -> None:
         super().__init__(publisher, queue)
-        #: The reasons for which the queue discarded the waiting messages, in the order of the
-        #: messages.
-        self._reasons: Fifo[str] = Fifo()
+        #: Why the queue discarded the waiting messages, in the order of the messages.
+        self._discards: Fifo[Discard] = Fifo()
 
     def add_for(self, message: Message, reason: str) -> None:
         """Publish a message that the queue discarded for `reason`, after the messages that wait."""
-        self._reasons.push(reason)
+        arguments = self._queue.arguments
+        last = self._discards.peek_last()
+        if last is None or last.arguments is not arguments or last.reason != reason:
+            last = Discard(arguments, reason)
+        self._discards.push(last)
         if reason == OVERFLOWED:
             self.overflowed += 1
         self.add(message)
 
     def _remove_first(self) -> None:
         super()._remove_first()
-        if self._reasons.pop() == OVERFLOWED:
+        if self._discards.pop().reason == OVERFLOWED:
             self.overflowed -= 1
 
     def _amended(self, message: Message, slot: SearchSlot) -> tuple[Route, Message] | None:
-        publisher, arguments = self._publisher, self._queue.arguments
-        reason = self._reasons.peek()
-        assert reason is not None
-        properties = message.properties
+        publisher, discard = self._publisher, self._discards.peek()
+        assert discard is not None
+        arguments, reason = discard.arguments, discard.reason
+        original = without_delivery_count(message.encoding)
+        properties = original.properties(message.content)
         headers = _headers_of(properties)
         # A publisher can send the header x-death too. Such a header is no record of deaths, and is
         # replaced.
@@ -358,7 +378,7 @@ class DeadLetters(QueueMoves):
         if not count_copies(deaths, copies, _dead_lettering(route.plan)):
             route.plan = looped()
         encoding = publisher.encoded(
-            amend(message.encoding, changes, _WITHOUT_EXPIRATION), message.content, qos
+            amend(original, changes, _WITHOUT_EXPIRATION), message.content, qos
         )
         return route, Message(publisher.addresses.of(route), message.content, encoding, qos)
 
@@ -389,54 +409,6 @@ class DelayedPublications(QueueMoves):
         if isinstance(expiration, str) and expiration.isdigit():
             released.expires = publisher.agenda.now + min(int(expiration), DELAY_MAX)
         return route, released
-
-
-class PublishWill(Task):
-    """A task that publishes the will message of a session, because its connection broke."""
-
-    def __init__(
-        self,
-        publisher: MessagePublisher,
-        context: PublishContext,
-        message: Message,
-        lifetime: int,
-        session: Subscriber | None,
-    ) -> None:
-        self._publisher = publisher
-        self._context = context
-        self._message = message
-        self._lifetime = lifetime
-        self._session = session
-        self._slot: SearchSlot | None = None
-
-    def run(self) -> None:
-        publisher, context, will = self._publisher, self._context, self._message
-        slot = self._slot or SearchSlot()
-        pauses = False
-        before, publisher.publishing_session = publisher.publishing_session, self._session
-        try:
-            route = publisher.route(context, will.address.exchange, will.address.key, slot)
-            plan: Plan | None = None
-            if route is not None:
-                message = Message(route, will.content, will.encoding, will.qos)
-                plan = publisher.plan_of(context, route, message, slot)
-            if route is None or plan is None:
-                pauses = True
-                self._slot = slot
-                publisher.agenda.later(self)
-                return
-            context.received += 1
-            if self._lifetime >= 0:
-                message.expires = publisher.agenda.now + self._lifetime
-            if will.retained and plan.refusal is None:
-                publisher.retain(message, None)
-            publisher.publish(context, route, plan, message, None)
-        except BrokerError:
-            pass  # The client may not publish there. The will is counted with the fate "denied".
-        finally:
-            publisher.publishing_session = before
-            if not pauses:
-                publisher.release(context)
 
 
 def _dead_lettering(plan: Plan) -> int:

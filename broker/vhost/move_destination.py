@@ -14,6 +14,7 @@ from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, Message, Proper
 from broker.messages.x_death import deaths_of
 from broker.queues.arguments import UNLIMITED
 from broker.queues.deduplicated import DeduplicatedQueue
+from broker.queues.delivery_attempts import without_delivery_count
 from broker.queues.limited import LimitedQueue
 from broker.queues.queue import Queue
 from broker.queues.recent import RecentQueue
@@ -190,7 +191,8 @@ def _moved(
         # be durable.
         qos = AT_LEAST_ONCE
     address = vhost.addresses.named(target.exchange, target.key, route)
-    moved = Message(address, message.content, message.encoding, qos)
+    encoding = without_delivery_count(message.encoding)
+    moved = Message(address, message.content, encoding, qos)
     moved.expires = message.expires
     if source.arguments.ttl >= 0:
         expiration = properties.get("expiration")

@@ -22,8 +22,8 @@ from broker.routing.route import MessageRoute, Route
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Ticket
 from broker.store.entries import MessageStored
-from broker.vhost.dead_letters import PublishWill
 from broker.vhost.vhost import VirtualHost
+from broker.vhost.will_publication import PublishWill
 
 
 def publish_once(

@@ -95,6 +95,20 @@ def test_all_messages_move_in_order_and_keep_their_address_and_properties() -> N
     world.fates()
 
 
+def test_a_moved_message_has_no_delivery_count_of_its_source() -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q", x_delivery_limit=5)
+    client.queue("r", x_delivery_limit=5)
+    client.publish("", "q", b"m", headers={"mine": 1})
+    for tag in (1, 2):
+        client.send(B.Get(queue="q"))
+        client.send(B.Reject(tag, requeue=True))
+    assert run(world, move_of(world, ToQueue("r"))).moved == 1
+    frames = client.send(B.Get(queue="r"))
+    assert (frames[0].redelivered, frames[1].properties.headers) == (False, {"mine": 1})
+
+
 def test_a_count_and_the_messages_of_the_beginning_bound_a_move() -> None:
     world = World()
     client = world.amqp()

@@ -169,6 +169,29 @@ def test_deliveries_are_counted_and_limited(arguments: Any) -> None:
     client.world.fates()
 
 
+@pytest.mark.parametrize("own", [{}, {"x-delivery-count": 7, "mine": 1}])
+@pytest.mark.parametrize("limit", [5, 1])
+def test_a_dead_letter_has_no_delivery_count_of_the_queue_that_it_left(
+    limit: int, own: dict[str, Any]
+) -> None:
+    """It is rejected after one return, or returned once too often."""
+    world = World()
+    client = world.amqp()
+    client.queue("dead", "amq.fanout", x_delivery_limit=5)
+    client.queue("q", x_delivery_limit=limit, x_dead_letter_exchange="amq.fanout")
+    client.publish("", "q", b"m", headers=own)
+    for requeue in (True, limit == 1):
+        [one] = deliveries(client.send(B.Get(queue="q")))
+        client.send(B.Reject(one.number, requeue=requeue))
+    world.settle()
+    [one] = deliveries(frames := client.send(B.Get(queue="dead")))
+    headers: dict[str, Any] = properties(frames).headers
+    assert not one.redelivered
+    assert {name: headers[name] for name in headers if "death" not in name} == own
+    client.send(B.Reject(one.number, requeue=True))
+    assert properties(client.send(B.Get(queue="dead"))).headers["x-delivery-count"] == 1
+
+
 def test_a_quorum_queue_delivers_twenty_times_again_unless_told_otherwise() -> None:
     client = World().amqp()
     counted(client, x_queue_type="quorum")

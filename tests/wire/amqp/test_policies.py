@@ -11,7 +11,7 @@ from broker.errors import PreconditionFailed
 from broker.queues.limited import LimitedQueue
 from broker.queues.policies import Policy
 from broker.vhost.background import QUEUES_PER_SLICE
-from tests.clients import Amqp, World
+from tests.clients import Amqp, World, marshal
 from tests.wire.amqp.speech import deliveries, names, read
 
 Q, B, X = spec.Queue, spec.Basic, spec.Exchange
@@ -190,6 +190,33 @@ def test_clearing_the_policy_restores_the_declared_arguments() -> None:
     assert names(client.publish("", "q", b"1")) == ["Basic.Ack"]
     assert read(client, "q") == [b"0", b"1"]
     assert names(client.send(Q.Declare(queue="q"))) == ["Queue.DeclareOk"]
+
+
+@pytest.mark.parametrize("later", [None, {"dead-letter-exchange": "later"}])
+def test_a_dead_letter_goes_to_the_exchange_of_the_time_of_its_death(
+    later: dict[str, Any] | None,
+) -> None:
+    """The broker publishes many dead letters in slices, and the policy changes before the last."""
+    world = World()
+    client = world.amqp()
+    client.send(X.Declare(exchange="later", exchange_type="fanout"))
+    client.queue("dead", "amq.fanout")
+    client.queue("wrong", "later")
+    client.queue("q")
+    say(world, "p", {"dead-letter-exchange": "amq.fanout"}, "^q$")
+    numbered(client, 500)
+    client.send(B.Consume(queue="q", consumer_tag="c"))
+    client.send(B.Cancel("c"))
+    client.connection.receive_data(marshal(1, B.Nack(0, multiple=True, requeue=False)))
+    if later is None:
+        world.vhost.applied_policies.clear_policy("p")
+    else:
+        say(world, "p", later, "^q$")
+    world.settle()
+    assert read(client, "dead") == [b"%d" % number for number in range(500)]
+    assert world.queue("q").depth == world.queue("wrong").depth == 0
+    assert world.copies() == {"dead_lettered": 500, "auto_acknowledged": 500}
+    world.fates()
 
 
 def test_a_policy_can_set_time_to_live_size_limit_and_expiry() -> None:
