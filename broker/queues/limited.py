@@ -23,7 +23,7 @@ from broker.queues.measured import MeasuredQueue
 from broker.queues.paged_tail import read_stored
 from broker.queues.retries import RetryDelay, retry_delay
 from broker.queues.slices import DELIVERIES_PER_DRAIN, DISCARDS_PER_DRAIN, MESSAGES_PER_SLICE
-from broker.queues.statistics import DEAD_EXPIRED, DEATH_REASONS, NOT_TAKEN, RETURNED
+from broker.queues.statistics import DEAD_EXPIRED, DEATH_REASONS, HELD_BACK, NOT_TAKEN
 from broker.queues.unused_expiry import UnusedExpiry
 from broker.store.contract import Store
 from broker.store.entries import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX
@@ -211,7 +211,7 @@ class LimitedQueue(MeasuredQueue):
             returned = ReturnedMessage(delivery.message, delivery.sequence, attempts)
             report(delivery.message, "requeued", self.name, f"delayed by {int(delay):,} ms")
             self.retries.add(returned, self.agenda.now + delay)
-            self.note(RETURNED, -1)  # The message still counts as unacknowledged.
+            self.note(HELD_BACK)
             self.schedule_drain()
             return
         self.reinsert(delivery)
@@ -224,7 +224,7 @@ class LimitedQueue(MeasuredQueue):
             self.release(returned.message)
             return
         self.unacked -= 1
-        self.note(RETURNED)
+        self.note(HELD_BACK, -1)
         self.insert_returned(returned)
         if not self.arguments.reject_publish:
             self._trim(self._put_drops())

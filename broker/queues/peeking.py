@@ -23,6 +23,7 @@ from broker.queues.heap import HeapQueue
 from broker.queues.paged_heap import key_of, read_entries
 from broker.queues.paged_tail import CHUNK_MESSAGES
 from broker.queues.queue import Queue
+from broker.queues.statistics import HELD_BACK
 
 
 class PeekCursor:
@@ -84,6 +85,7 @@ def set_head_aside(queue: Queue) -> ReturnedMessage:
     """
     returned = queue._pop_head()
     queue.unacked += 1
+    queue.note(HELD_BACK)
     return returned
 
 
@@ -98,6 +100,7 @@ def put_aside_back(queue: Queue, returned: ReturnedMessage) -> None:
         queue.release(returned.message)
         return
     queue.unacked -= 1
+    queue.note(HELD_BACK, -1)
     queue.insert_returned(returned)
     queue.schedule_drain()
 

@@ -3,7 +3,7 @@
 A queue counts on its hot path only what it needs anyway: the fates of its copies, its depth and its
 unacknowledged messages. It also counts rare events. The statistics follow from these numbers:
 
-    deliveries with manual acknowledgement = acknowledged + unacknowledged + returned
+    deliveries with manual acknowledgement = acknowledged + unacknowledged + returned - held back
     publications to the queue = copies that ended + copies in the queue - copies restored
 """
 
@@ -37,11 +37,14 @@ DEAD_EXPIRED: Final[i64] = 7
 DEAD_MAXLEN: Final[i64] = 8
 DEAD_REJECTED: Final[i64] = 9
 DEAD_OVERDELIVERED: Final[i64] = 10
+#: Not an event: the number of unacknowledged messages that no client holds. They wait for a delayed
+#: retry, or a move has set them aside.
+HELD_BACK: Final[i64] = 11
 #: The reasons of dead letters, as the header `x-death` names them.
 DEATH_REASONS: Final = ("expired", "maxlen", "rejected", "delivery_limit")
 #: The counts of every queue without rare events: one shared list, never changed, because most
 #: queues are inboxes of idle sessions.
-NO_EVENTS: Final[list[int]] = [0] * 11
+NO_EVENTS: Final[list[int]] = [0] * 12
 
 #: The names of the statistics, in the order of the lists that `statistics_of` returns.
 STATISTICS: Final = (
@@ -62,7 +65,8 @@ def statistics_of(fates: list[int], events: list[int], depth: i64, unacked: i64)
     """
     acknowledged = fates[ACKNOWLEDGED]
     fetched, fetched_auto = events[FETCHED], events[FETCHED_AUTO]
-    manual = acknowledged + int(unacked) + events[RETURNED] - events[RESTORED_UNACKED]
+    outstanding = int(unacked) - events[HELD_BACK] - events[RESTORED_UNACKED]
+    manual = acknowledged + outstanding + events[RETURNED]
     present = int(depth + unacked)
     return [
         max(0, sum(fates) + present - events[RESTORED] - events[NOT_TAKEN]),

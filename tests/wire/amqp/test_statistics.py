@@ -10,6 +10,7 @@ import pamqp.commands as spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.queues.peeking import put_aside_back, set_head_aside
 from broker.queues.policies import Policy
 from broker.queues.statistics import STATISTICS
 from tests.clients import Amqp, World
@@ -149,6 +150,56 @@ def test_a_deleted_queue_stays_in_the_totals_of_its_virtual_host() -> None:
         "redeliver": 0,
         "ack": 1,
     }
+
+
+def test_a_message_that_waits_for_a_delayed_retry_counts_as_one_delivery() -> None:
+    """No client holds it, although the queue counts it as unacknowledged."""
+    world = World()
+    client = world.amqp()
+    client.queue("q", x_delayed_retry_type="all", x_delayed_retry_min=10)
+    client.queue("deleted", x_delayed_retry_type="all", x_delayed_retry_min=10)
+
+    def fetched(queue: str, times: int, delivered: int) -> bool:
+        counts = dict(zip(STATISTICS, world.queue(queue).statistics(), strict=True))
+        return counts["get"] == times and counts["deliver"] == delivered
+
+    for queue in ("q", "deleted"):
+        client.publish("", queue, b"1")
+        client.publish("", queue, b"2")
+        client.send(B.Get(queue=queue))
+        client.send(B.Consume(queue=queue, consumer_tag=queue))
+        client.send(B.Cancel(queue))
+        assert fetched(queue, 1, 1)
+    client.send(B.Nack(0, multiple=True, requeue=True))
+    assert world.queue("q").unacked == world.queue("deleted").unacked == 2
+    assert fetched("q", 1, 1) and fetched("deleted", 1, 1)
+    client.send(spec.Queue.Delete(queue="deleted"))
+    world.sleep(30)
+    assert (world.queue("q").depth, world.queue("q").unacked) == (2, 0)
+    assert fetched("q", 1, 1)
+    totals = dict(zip(STATISTICS, world.vhost.totals().whole().statistics, strict=True))
+    assert (totals["get"], totals["deliver"], totals["ack"]) == (2, 2, 0)
+    world.fates()
+
+
+def test_a_message_that_a_move_sets_aside_is_no_delivery() -> None:
+    """Neither while it is set aside, nor afterwards, nor if the queue is deleted meanwhile."""
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    client.queue("r")
+    client.queue("deleted")
+    client.publish("", "q", b"stays")
+    for queue in ("r", "deleted"):
+        client.publish("", queue, b"stays")
+        set_head_aside(world.queue(queue))
+        counts = dict(zip(STATISTICS, world.queue(queue).statistics(), strict=True))
+        assert (world.queue(queue).unacked, counts["publish"], counts["deliver"]) == (1, 1, 0)
+    returned = set_head_aside(world.queue("q"))
+    put_aside_back(world.queue("q"), returned)
+    client.send(spec.Queue.Delete(queue="deleted"))
+    totals = dict(zip(STATISTICS, world.vhost.totals().whole().statistics, strict=True))
+    assert (totals["publish"], totals["deliver"]) == (3, 0)
 
 
 def test_an_exchange_counts_its_messages_and_their_copies() -> None:
