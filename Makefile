@@ -108,8 +108,9 @@ dist/built: build/sources | .run/pyvenv.cfg
 	@if [ -n "$$TRELLIS_PURE" ]; then echo "trellis: building without compiling, because TRELLIS_PURE is set"; \
 	else echo "trellis: compiling, which takes two to four minutes on two processors (once, and after a change)"; fi
 	@rm -rf dist && mkdir -p dist
-	@.run/bin/python -m pip --disable-pip-version-check wheel --verbose --no-deps --wheel-dir dist . \
-		> build/wheel.log 2>&1 || { tail -n 40 build/wheel.log; echo "trellis: the build failed: build/wheel.log"; exit 1; }
+	@.run/bin/python tools/build_progress.py build/wheel.log \
+		.run/bin/python -m pip --disable-pip-version-check wheel --verbose --no-deps --wheel-dir dist . \
+		|| { tail -n 40 build/wheel.log; echo "trellis: the build failed: build/wheel.log"; exit 1; }
 	@sed -n 's/^ *\(trellis: .*\)/\1/p' build/wheel.log
 	@touch $@
 

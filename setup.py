@@ -21,6 +21,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import shorten
+from threading import Lock
 from typing import Any
 
 from setuptools import Extension, setup
@@ -45,6 +46,8 @@ struct _object *PyInit_{name}(void)
     return start ? start() : 0;
 }}
 """
+#: The stage of the build in which the C files of LIBRARY are compiled.
+COMPILING = "the C compiler translates the C code"
 #: Names of C files that the compiler makes small instead of fast begin with this word.
 SMALL_FILE = "small_"
 #: Bytes of C code that one file includes: each file costs 0.18 s of CPU time for the headers.
@@ -77,6 +80,11 @@ def fall_back(reason: str) -> None:
         f"trellis: WARNING: building without compiled modules; the broker will be slower: {reason}",
         file=sys.stderr,
     )
+
+
+def report(stage: str) -> None:
+    """Print the stage of the build, which tools/build_progress.py reads."""
+    print(f"stage: {stage}", flush=True)
 
 
 def late_linking() -> list[str]:
@@ -190,11 +198,28 @@ class AllOrNothing(build_ext):
     def build_extensions(self) -> None:
         """Build the extensions, and remove all of them if one fails."""
         compile_in_turn = self.compiler.compile
+        # The files of the library take nearly all the time.
+        library = [
+            source
+            for extension in self.extensions
+            if extension.name == LIBRARY
+            for source in extension.sources
+        ]
+        finished: list[str] = []
+        reporting = Lock()
+        if library:
+            report(f"{COMPILING}: 0 of {len(library)} files")
 
         def compile_one(source: str, **options: Any) -> list[str]:
             if Path(source).name.startswith(SMALL_FILE):
                 options["extra_postargs"] = [*options["extra_postargs"], "-Os"]
             objects: list[str] = compile_in_turn([source], **options)
+            if source in library:
+                with reporting:
+                    finished.append(source)
+                    report(f"{COMPILING}: {len(finished)} of {len(library)} files")
+                    if len(finished) == len(library):
+                        report("the linker optimises and links the machine code")
             return objects
 
         def compile_at_once(sources: list[str], **options: Any) -> list[str]:
@@ -240,6 +265,7 @@ def extensions() -> list[Extension]:
     options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
     try:
         late = late_linking()
+        report(f"mypyc translates {len(modules())} modules to C code")
         extensions: list[Any] = mypycify(
             [*options, *modules()], opt_level="3", group_name="trellis", multi_file=bool(late)
         )

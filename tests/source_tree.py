@@ -1,10 +1,14 @@
-"""A copy of the sources, in which tests run commands that build something."""
+"""The programs of a build, and a copy of the sources for tests that build something."""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from pathlib import Path
+from types import ModuleType
 from typing import Final
+
+import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 #: The files and directories of a build, of the Debian package and of a release.
@@ -27,3 +31,14 @@ def copy_sources(target: Path) -> None:
             shutil.copytree(path, target / name, ignore=shutil.ignore_patterns(*LEFT_OUT))
         else:
             shutil.copy2(path, target)
+
+
+def load_program(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import a program of the build, such as setup.py, under a name that no package has."""
+    monkeypatch.syspath_prepend(str(ROOT / "build_backend"))
+    spec = importlib.util.spec_from_file_location(f"packaging_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ import pytest
 import yaml
 from setuptools import Distribution, Extension
 
+from tests.source_tree import load_program
 from trellis.cli.version import conflicts
 from trellis.cluster.check import LEASE_MARGIN, SILENCE_MARGIN
 from trellis.demo.kafka_jars import VERSION
@@ -48,29 +48,19 @@ def read_yaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
 
 
-def _module(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "build_backend"))
-    spec = importlib.util.spec_from_file_location(f"packaging_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def setup_py(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return _module(ROOT / "setup.py", monkeypatch)
+    return load_program(ROOT / "setup.py", monkeypatch)
 
 
 @pytest.fixture
 def compiled_modules(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return _module(ROOT / "build_backend" / "compiled_modules.py", monkeypatch)
+    return load_program(ROOT / "build_backend" / "compiled_modules.py", monkeypatch)
 
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return _module(ROOT / "build_backend" / "trellis_build.py", monkeypatch)
+    return load_program(ROOT / "build_backend" / "trellis_build.py", monkeypatch)
 
 
 # -- compiled modules
@@ -238,7 +228,7 @@ def test_compiled_modules_are_stripped_unless_symbols_are_wanted(
 def test_the_notes_of_a_release_are_its_part_of_the_changelog(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tool = _module(ROOT / "tools" / "release_notes.py", monkeypatch)
+    tool = load_program(ROOT / "tools" / "release_notes.py", monkeypatch)
     changelog = "# Changelog\n\n## 1.1.0\n\nnew\n\n### Area\n\n- more\n\n## 1.0.0\n\nold\n"
     assert tool.notes(changelog, "1.1.0") == "new\n\n### Area\n\n- more\n"
     assert tool.notes(changelog, "1.0.0") == "old\n"
@@ -247,7 +237,9 @@ def test_the_notes_of_a_release_are_its_part_of_the_changelog(
     assert tool.notes((ROOT / "CHANGELOG.md").read_text(), PROJECT["version"])
 
 
-def test_a_loader_asks_the_library_for_its_module(setup_py: ModuleType, tmp_path: Path) -> None:
+def test_a_loader_asks_the_library_for_itsload_program(
+    setup_py: ModuleType, tmp_path: Path
+) -> None:
     code = tmp_path / "agenda.c"
     code.write_text('"trellis__mypyc.init_broker___agenda"')
     setup_py.write_loader(Extension("broker.agenda", [str(code)]))
@@ -278,7 +270,7 @@ def test_unstripped_modules_of_a_wheel_are_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    tool = _module(ROOT / "tools" / "release_check.py", monkeypatch)
+    tool = load_program(ROOT / "tools" / "release_check.py", monkeypatch)
     wheel = tmp_path / "made.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("plain.so", b"\x7fELF .text")
