@@ -220,7 +220,7 @@ def messages(broker: MeasuredBroker, first: int, last: int) -> None:
 
 SUBJECTS: Final = (
     MemorySubject(
-        "mqtt-connection", "MQTT connection, idle, no subscription", 5_000, mqtt_connections, 6_000
+        "mqtt-connection", "MQTT connection, idle, no subscription", 5_000, mqtt_connections, 2_000
     ),
     MemorySubject(
         "mqtt-subscriber", "MQTT connection with one subscription", 5_000, mqtt_subscribers
@@ -348,10 +348,10 @@ def table(results: dict[str, Any]) -> str:
     for subject in SUBJECTS:
         if subject.name in results["bytes"]:
             allowed = f"{subject.target:,}" if subject.target else ""
-            lines.append(
-                f"| {subject.text} | {subject.many:,} | {results['bytes'][subject.name]:,.0f} | "
-                f"{allowed} |"
-            )
+            figure = f"{results['bytes'][subject.name]:,.0f}"
+            if 0 < subject.target < results["bytes"][subject.name]:
+                figure = f"**{figure}, missed**"
+            lines.append(f"| {subject.text} | {subject.many:,} | {figure} | {allowed} |")
     drained = results.get(BACKLOG_NAME)
     if drained:
         grown, held = (

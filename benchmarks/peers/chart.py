@@ -1,10 +1,14 @@
-"""Draws results as bars on a logarithmic scale, written as SVG.
+"""Draws results as bars, written as SVG.
 
 panel            one workload: a title, then one bar per peer, the shortest first
 +-- title --------------+
 | name  |====== figure  |      colours: Trellis, a peer, a lower bound; legible on white and black
 | name  |========= fig. |
-+-----------------------+      panels are in two columns, with the same scale in all
++-----------------------+      panels are in two columns
+
+`chart` draws all workloads of a kind on one logarithmic scale. `overview` draws the few workloads
+and peers of OVERVIEW, each panel on a linear scale of its own: the length of a bar is its share of
+the longest bar.
 """
 
 from __future__ import annotations
@@ -12,11 +16,11 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from xml.sax.saxutils import escape
 
 from peers.results import Figures, Results
-from peers.table import FAMILIES, OURS, figure, title_of
+from peers.table import FAMILIES, OURS, figure, times, title_of
 
 _WIDTH, _MARGIN, _GAP = 960, 16, 28
 # The least width for names left of the bars, and the width for figures right of the bars.
@@ -26,6 +30,19 @@ _BAR, _STEP, _TITLE, _LINE, _HEAD, _AXIS, _LEGEND = 12, 17, 24, 15, 44, 22, 26
 _LETTERS = 60  # The most letters in one line of a panel's title.
 _TEXT, _FAINT = "#7d8590", "#7d859055"
 _OURS, _PEER, _FLOOR = "#e07b39", "#5b8db8", "#9aa0a6"
+
+#: The workloads of the overview, with titles for readers who do not know the workloads' names.
+#: Each protocol has a workload with a large difference between the brokers and one with a small.
+OVERVIEW: Final = {
+    "mqtt-qos1": "MQTT, QoS 1: messages in quick succession",
+    "amqp-ack": "AMQP: confirmed and acknowledged messages",
+    "mqtt-50pub": "MQTT, QoS 0: 50 publishers in turn",
+    "amqp-64k": "AMQP: messages of 64 KiB",
+}
+#: The peers of the overview: the brokers that most readers know.
+OVERVIEW_PEERS: Final = (OURS, "mosquitto", "nats", "rabbitmq")
+# The height of the lines above the panels of the overview, and the width for the text after a bar.
+_OVERVIEW_HEAD, _OVERVIEW_FIGURES = 62, 150
 
 
 class Bar(NamedTuple):
@@ -84,16 +101,24 @@ def _panel_of(
     results: Results, workload: str, title: str, value: Callable[[Figures], float | None]
 ) -> list[Panel]:
     """Return a list with the workload's panel, or [] if no peer has a figure."""
+    bars = _bars(results, workload, tuple(results.peers), value)
+    return [Panel(textwrap.wrap(title, _LETTERS), bars)] if bars else []
+
+
+def _bars(
+    results: Results,
+    workload: str,
+    names: Sequence[str],
+    value: Callable[[Figures], float | None],
+) -> list[Bar]:
+    """Return the bars of the named peers that have a figure of the workload, the shortest first."""
     bars = [
         Bar(peer.title, height, _OURS if name == OURS else _FLOOR if peer.floor else _PEER)
         for name, peer in results.peers.items()
+        if name in names
         if (median := results.median(name, workload)) and (height := value(median))
     ]
-    return (
-        [Panel(textwrap.wrap(title, _LETTERS), sorted(bars, key=lambda bar: bar.value))]
-        if bars
-        else []
-    )
+    return sorted(bars, key=lambda bar: bar.value)
 
 
 def chart(panels: Sequence[Panel], title: str, unit: str) -> str:
@@ -119,6 +144,68 @@ def chart(panels: Sequence[Panel], title: str, unit: str) -> str:
         height - 8, unit, any(bar.colour == _FLOOR for panel in panels for bar in panel.bars)
     )
     return "\n".join([*parts, "</svg>", ""])
+
+
+def overview(results: Results) -> str:
+    """Return the CPU time per message of a few workloads and peers as one SVG picture.
+
+    The picture is empty if the results have none of the workloads.
+    """
+    panels = [
+        (Panel([title], bars), [bar for bar in bars if bar.colour == _OURS])
+        for workload, title in OVERVIEW.items()
+        if workload in results.workloads
+        for bars in [_bars(results, workload, OVERVIEW_PEERS, lambda figures: figures.cpu)]
+        if bars
+    ]
+    if not panels:
+        return ""
+    width = (_WIDTH - 2 * _MARGIN - _GAP) / 2
+    parts, top = [], _OVERVIEW_HEAD
+    for row in (panels[index : index + 2] for index in range(0, len(panels), 2)):
+        for number, (panel, ours) in enumerate(row):
+            parts += _draw_linear(
+                panel, _MARGIN + number * (width + _GAP), top, width, ours[0].value if ours else 0
+            )
+        top += max(panel.height for panel, _ in row)
+    title = "CPU time of the broker for one message"
+    words = (
+        f"us: microseconds; ×: times the figure of Trellis. Measured on {results.date}. "
+        "A shorter bar is better; each workload has a scale of its own."
+    )
+    return "\n".join(
+        [
+            _opening(_WIDTH, top),
+            f"<title>{title}</title>",
+            f'<text x="{_MARGIN}" y="24" font-size="16" font-weight="600">{title}</text>',
+            f'<text x="{_MARGIN}" y="44">{escape(words)}</text>',
+            *parts,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _draw_linear(panel: Panel, left: float, top: int, width: float, ours: float) -> list[str]:
+    """Draw a panel whose longest bar has the whole width.
+
+    `ours` is the figure of Trellis, with which the text after each other bar compares; 0 if it is
+    missing.
+    """
+    start, room = left + _NAMES, width - _NAMES - _OVERVIEW_FIGURES
+    longest = max(bar.value for bar in panel.bars)
+    parts = [
+        f'<text x="{left:.1f}" y="{top + 14}" font-weight="600">{escape(panel.title[0])}</text>'
+    ]
+    for index, bar in enumerate(panel.bars):
+        y = top + panel.head + _STEP * index
+        length = max(2.0, room * bar.value / longest)
+        own = bar.colour == _OURS
+        text = f"{figure(bar.value)} us"
+        if ours and not own:
+            text += f", {times(bar.value / ours)}"
+        parts += _draw_bar(bar, start, y, length, text)
+    return parts
 
 
 def _opening(width: int, height: int) -> str:
@@ -172,19 +259,24 @@ def _draw(
     for index, bar in enumerate(panel.bars):
         y = first + _STEP * index
         length = room * max(0.004, (math.log10(bar.value) - low) / (high - low))
-        weight = ' font-weight="600"' if bar.colour == _OURS else ""
-        parts += [
-            (
-                f'<text x="{start - 6:.1f}" y="{y + 10}" '
-                f'text-anchor="end"{weight}>{escape(bar.title)}</text>'
-            ),
-            (
-                f'<rect x="{start:.1f}" y="{y}" width="{length:.1f}" height="{_BAR}" rx="2" '
-                f'fill="{bar.colour}"/>'
-            ),
-            f'<text x="{start + length + 5:.1f}" y="{y + 10}"{weight}>{figure(bar.value)}</text>',
-        ]
+        parts += _draw_bar(bar, start, y, length, figure(bar.value))
     return parts
+
+
+def _draw_bar(bar: Bar, start: float, y: float, length: float, text: str) -> list[str]:
+    """Draw the name of a peer, its bar that begins at `start`, and a text after the bar."""
+    weight = ' font-weight="600"' if bar.colour == _OURS else ""
+    return [
+        (
+            f'<text x="{start - 6:.1f}" y="{y + 10}" '
+            f'text-anchor="end"{weight}>{escape(bar.title)}</text>'
+        ),
+        (
+            f'<rect x="{start:.1f}" y="{y}" width="{length:.1f}" height="{_BAR}" rx="2" '
+            f'fill="{bar.colour}"/>'
+        ),
+        f'<text x="{start + length + 5:.1f}" y="{y + 10}"{weight}>{text}</text>',
+    ]
 
 
 def _tick(power: int) -> str:

@@ -1,4 +1,4 @@
-"""The command line: `python benchmarks/peers list | run | report`."""
+"""The command line: `python benchmarks/peers list | run | report | charts`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peers.load import BenchLoad
 from peers.machine import busy, machine
 from peers.peer import ROOT, PeerBroker, Tools
 from peers.process import Failed, allow_files
-from peers.report import report
+from peers.report import report, write_charts
 from peers.results import About, Results, read
 from peers.rounds import PeerPlan, calibrate, duration, measure_all
 
@@ -125,6 +125,17 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FOLDER",
         help="directory for the charts, which are SVG files [the document's path without .md]",
+    )
+
+    drawing = commands.add_parser("charts", help="write the charts of a report, and no tables")
+    drawing.set_defaults(command=_charts)
+    drawing.add_argument("results", type=Path, help="a results file written by `run`")
+    drawing.add_argument(
+        "--charts",
+        type=Path,
+        default=ROOT / "docs" / "performance",
+        metavar="FOLDER",
+        help="directory for the charts, which are SVG files [docs/performance]",
     )
     return parser
 
@@ -262,6 +273,12 @@ def _measure(
 def _report(arguments: argparse.Namespace) -> int:
     into: Path = arguments.into
     for path in report(read(arguments.results), into, arguments.charts or into.parent / into.stem):
+        print(path)
+    return 0
+
+
+def _charts(arguments: argparse.Namespace) -> int:
+    for path in write_charts(read(arguments.results), arguments.charts):
         print(path)
     return 0
 

@@ -1,4 +1,4 @@
-"""Writes the results of a run into a document: tables, and links to charts."""
+"""Writes the results of a run: tables and links to charts into a document, and the charts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from peers.chart import chart, cpu, latency
+from peers.chart import chart, cpu, latency, overview
 from peers.results import Results
 from peers.table import FAMILIES, LATENCY, page
 
@@ -23,19 +23,27 @@ def report(results: Results, document: Path, charts: Path) -> list[Path]:
     `<!-- results:end -->`. Create the document if it does not exist. Return the written files.
     Raises ValueError unless the document has each of the two lines once, in order.
     """
-    pictures = {name: picture for name, picture in _pictures(results) if picture}
-    paths = {name: charts / f"{name}.svg" for name in pictures}
     links = {
-        name: Path(os.path.relpath(path, document.parent)).as_posix()
-        for name, path in paths.items()
+        name: Path(os.path.relpath(charts / f"{name}.svg", document.parent)).as_posix()
+        for name, picture in _pictures(results)
+        if picture
     }
     before = document.read_text() if document.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
     after = between(before, page(results, links), document.name)
-    charts.mkdir(parents=True, exist_ok=True)
-    for name, picture in pictures.items():
-        paths[name].write_text(picture)
+    paths = write_charts(results, charts)
     document.write_text(after)
-    return [document, *paths.values()]
+    return [document, *paths]
+
+
+def write_charts(results: Results, charts: Path) -> list[Path]:
+    """Write the charts into the directory `charts`, and return the written files."""
+    charts.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, picture in _pictures(results):
+        if picture:
+            paths.append(charts / f"{name}.svg")
+            paths[-1].write_text(picture)
+    return paths
 
 
 def _pictures(results: Results) -> Iterator[tuple[str, str]]:
@@ -50,6 +58,7 @@ def _pictures(results: Results) -> Iterator[tuple[str, str]]:
             ),
         )
     yield LATENCY, chart(latency(results), "Latency: p99", "microseconds from sending to receiving")
+    yield "overview", overview(results)
 
 
 def between(document: str, words: str, name: str, part: str = RESULTS) -> str:

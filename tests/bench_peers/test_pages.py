@@ -66,10 +66,11 @@ def test_the_memory_table_has_bounds_and_the_drained_backlog() -> None:
             "command": "the command",
             "version": "1.0",
             "machine": {"processor": "one"},
-            "bytes": {"queue": 710.4, "consumer": 328.0},
+            "bytes": {"mqtt-connection": 2_001.0, "queue": 710.4, "consumer": 328.0},
             "backlog": {"messages": 500, "empty": 10 * mib, "full": 110 * mib, "peak": 113 * mib},
         }
     )
+    assert "| 5,000 | **2,001, missed** | 2,000 |" in text
     assert "| queue, empty | 20,000 | 710 | 2,000 |" in text
     assert "| consumer | 5,000 | 328 |  |" in text
     assert "takes 100 MiB" in text

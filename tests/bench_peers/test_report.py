@@ -10,10 +10,11 @@ from xml.etree import ElementTree
 
 import pytest
 from peers.brokers import NAMES
-from peers.chart import chart, cpu, latency
+from peers.chart import OVERVIEW, chart, cpu, latency, overview
 from peers.command import main
+from peers.peer import ROOT
 from peers.report import BEGIN, END, between, report
-from peers.results import Results
+from peers.results import PeerCell, Results
 from peers.table import figure, page, times
 from peers.targets import GOALS
 from peers.workloads import CASES
@@ -174,11 +175,49 @@ def test_a_report_replaces_the_text_between_the_marks(tmp_path: Path) -> None:
         "mqtt.svg",
         "amqp.svg",
         "latency.svg",
+        "overview.svg",
     }
     for link in re.findall(r"\]\(([^)]+)\)", text):
         assert (tmp_path / link).is_file()
     report(results(), document, tmp_path / "performance")
     assert document.read_text() == text
+
+
+def test_the_overview_compares_peers_on_a_linear_scale() -> None:
+    example = results()
+    example.cells["mosquitto"]["mqtt-qos1"] = PeerCell([figures(40.0)] * 3)
+    picture = ElementTree.fromstring(overview(example))
+    texts = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert {OVERVIEW["mqtt-qos1"], "Trellis", "4.00 us", "mosquitto", "40.0 us, 10 ×"} <= set(texts)
+    assert OVERVIEW["amqp-ack"] not in texts
+    ours, theirs = (
+        float(bar.attrib["width"]) for bar in picture.iter("{http://www.w3.org/2000/svg}rect")
+    )
+    assert theirs == pytest.approx(10 * ours, abs=1)
+
+
+def test_results_without_the_workloads_of_the_overview_have_none() -> None:
+    example = results()
+    del example.workloads["mqtt-qos1"]
+    assert overview(example) == ""
+
+
+def test_the_charts_of_the_page_are_those_of_its_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "docs" / "performance.md").read_text()
+    command = re.search(
+        r"`python benchmarks/peers (charts benchmarks/results/(.+)-peers\.json)`", text
+    )
+    assert command is not None
+    assert f"Measured on {command[2]} with `python benchmarks/peers run" in text
+    name, recorded = command[1].split()
+    assert main([name, str(ROOT / recorded), "--charts", str(tmp_path)]) == 0
+    drawn = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    pictures = ROOT / "docs" / "performance"
+    assert {path.name for path in drawn} == {path.name for path in pictures.iterdir()}
+    for path in drawn:
+        assert path.read_text() == (pictures / path.name).read_text(), path.name
 
 
 @pytest.mark.parametrize(
