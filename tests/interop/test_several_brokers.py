@@ -1,17 +1,24 @@
-"""Tests of docs/several-brokers.md: two brokers on one machine, and HAProxy in front of them."""
+"""Tests of docs/several-brokers.md: two brokers on one machine, and HAProxy in front of them.
+
+The commands are read from the page. Commands of systemd and apt-get need a booted machine:
+tests/test_service.py runs the service `trellis@plant-a` there.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
+import shlex
 import socket
 import ssl
+import subprocess
 import time
 import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import paho.mqtt.client as paho
@@ -28,6 +35,15 @@ from tests.haproxy import HaproxyProcess
 #: The files that the page installs, and the brokers whose settings they have.
 FILES: Final = ROOT / "config" / "tenants"
 NAMES: Final = ("plant-a", "plant-b")
+PAGE: Final = (ROOT / "docs" / "several-brokers.md").read_text()
+#: The commands of the page: its indented lines, except the settings of a unit.
+COMMANDS: Final = [
+    shlex.split(line)
+    for line in re.findall(r"^    (.+)$", PAGE, re.MULTILINE)
+    if not re.match(r"\[\w+\]$|[A-Z]\w+=", line)
+]
+#: The programs of the commands that only a booted machine can run.
+BOOTED: Final = {"systemctl", "journalctl", "apt-get"}
 #: Seconds within which a client must get an answer.
 PATIENCE: Final = 20.0
 
@@ -39,6 +55,7 @@ class Machine(NamedTuple):
     ports: dict[str, int]
     #: Trusts the certificates of the brokers.
     tls: ssl.SSLContext
+    balancer: HaproxyProcess
 
 
 def settings_of(name: str) -> dict[str, Any]:
@@ -77,7 +94,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         try:
             balancer.wait_for_port(ports["http"])
             tls = ssl.create_default_context(cafile=str(authority.file))
-            yield Machine(brokers, ports, tls)
+            yield Machine(brokers, ports, tls, balancer)
         finally:
             balancer.close()
         for broker in brokers.values():
@@ -100,14 +117,6 @@ def test_settings_are_accepted_and_share_no_port(name: str) -> None:
     assert len(used) == len(set(used)) == 12
 
 
-def test_reload_of_haproxy_keeps_connections() -> None:
-    """Check that haproxy.cfg does not have the option `hard-stop-after`.
-
-    After a reload, this option would end the connections of the process from before the reload.
-    """
-    assert "hard-stop-after" not in (FILES / "haproxy.cfg").read_text()
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_host_name_selects_the_broker_of_an_amqp_client(machine: Machine, name: str) -> None:
     parameters = pika.ConnectionParameters(
@@ -124,6 +133,85 @@ def test_host_name_selects_the_broker_of_an_amqp_client(machine: Machine, name: 
     assert properties["cluster_name"] == name
     # The PROXY header carries the client's own address.
     assert (row["peer_host"], row["peer_port"]) == own
+
+
+def commands(program: str) -> list[list[str]]:
+    """Return the commands of the page that call a program, without `sudo` and the program."""
+    plain = [command[command[0] == "sudo" :] for command in COMMANDS]
+    return [command[1:] for command in plain if command[0] == program]
+
+
+def test_every_command_of_the_page_has_a_test() -> None:
+    programs = {command[command[0] == "sudo"] for command in COMMANDS}
+    assert programs - BOOTED == {"install", "trellis", "sed", "haproxy"}
+    assert {words[0] for words in commands("trellis")} == {"check-config", "vhosts"}
+
+
+def test_installed_files_are_accepted(tmp_path: Path) -> None:
+    """Run `install`, `check-config` and `haproxy -c` with /etc of the page in a directory."""
+    etc = tmp_path / "etc"
+    for words in commands("install"):
+        directory = Path(f"{tmp_path}{words[-1]}")
+        directory.mkdir(parents=True)
+        subprocess.run(["install", *words[:-1], directory], cwd=ROOT, check=True)
+    authority = Authority(tmp_path)
+    for name in NAMES:
+        authority.sign(f"{name}.mq.example").rename(etc / "trellis" / f"{name}.pem")
+    for path in [*etc.glob("trellis/*.toml"), *etc.glob("haproxy/*.cfg")]:
+        path.write_text(path.read_text().replace("/etc/", f"{etc}/"))
+    checked = [words for words in commands("trellis") if words[0] == "check-config"]
+    assert [words[-1] for words in checked] == [f"/etc/trellis/{name}.toml" for name in NAMES]
+    for words in checked:
+        done = run_command(*(word.replace("/etc/", f"{etc}/") for word in words))
+        assert (done.returncode, done.stderr) == (0, ""), done
+    [words] = commands("haproxy")
+    subprocess.run(
+        [require("haproxy"), "-n", "100", *(word.replace("/etc/", f"{etc}/") for word in words)],
+        check=True,
+    )
+
+
+def test_template_unit_is_made_with_the_command_of_the_page() -> None:
+    [words] = commands("sed")
+    assert words[-2:] == [">", "/etc/systemd/system/trellis@.service"]
+    printed = subprocess.run(["sed", *words[:-2]], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    unit = printed.stdout.decode()
+    assert "/etc/trellis/%i.toml" in unit and "StateDirectory=trellis-%i" in unit
+
+
+def test_virtual_host_is_added_with_the_command_of_the_page(
+    machine: Machine, tmp_path: Path
+) -> None:
+    [words] = [words for words in commands("trellis") if words[0] == "vhosts"]
+    name = words[2]
+    url = f"http://127.0.0.1:{settings_of(name)['http']['port']}"
+    own = str(machine.brokers[name].addresses["http"].port)
+    (tmp_path / words[words.index("--password-file") + 1]).write_text("secret\n")
+    assert url in words
+    words = [f"http://127.0.0.1:{own}" if word == url else word for word in words]
+    before = [row["name"] for row in listed(machine, name, "vhosts")]
+    words[2] = "added"
+    done = run_command(*words, directory=tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert [row["name"] for row in listed(machine, name, "vhosts")] == [*before, "added"]
+
+
+def test_reload_of_haproxy_keeps_connections(machine: Machine) -> None:
+    """Check a reload as by `systemctl reload haproxy`: the signal SIGUSR2 to the main process.
+
+    The option `hard-stop-after` would end the connections of the old worker later.
+    """
+    assert "hard-stop-after" not in (FILES / "haproxy.cfg").read_text()
+    old = MqttClient(machine.ports["mqtt"], "plant-a:ann", MQTTProtocolVersion.MQTTv5, None)
+    old.open("mq.example")
+    assert old.code == "Success"
+    machine.balancer.reload()
+    new = MqttClient(machine.ports["mqtt"], "plant-a:ann", MQTTProtocolVersion.MQTTv5, None)
+    new.open("mq.example")
+    assert new.code == "Success"
+    assert old.is_acknowledged()
+    for client in (old, new):
+        client.disconnect()
 
 
 def listed(machine: Machine, name: str, what: str) -> list[dict[str, Any]]:
@@ -185,6 +273,14 @@ class MqttClient(paho.Client):
         end = time.monotonic() + PATIENCE
         while not self.code and not self.ended and time.monotonic() < end:
             self.loop(1.0)
+
+    def is_acknowledged(self) -> bool:
+        """Publish a message with QoS 1; return True if the broker acknowledges it."""
+        message = self.publish("reloaded", b"x", qos=1)
+        end = time.monotonic() + PATIENCE
+        while not message.is_published() and not self.ended and time.monotonic() < end:
+            self.loop(1.0)
+        return message.is_published()
 
 
 @pytest.mark.parametrize("version", [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5])

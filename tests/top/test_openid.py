@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
+import shlex
 import subprocess
+import textwrap
+import tomllib
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +28,9 @@ from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Running
 
 PROGRAM = Path(__file__).parents[1] / "openid" / "provider.js"
+PAGE = Path(__file__).parents[2] / "docs" / "tokens.md"
+#: The issuer in the examples of the page.
+ISSUER = "https://id.example"
 EVERYTHING = "configure:*/* read:*/* write:*/*"
 
 pytestmark = pytest.mark.long
@@ -167,20 +174,41 @@ async def test_topic_rules_of_a_real_token(start: Start, provider: OpenIdProvide
     assert here.may_publish(b"plant/pump-7/x") and not here.may_publish(b"plant/pump-8/x")
 
 
-async def test_the_first_commands_of_the_page(
+async def test_the_first_command_of_the_page(
     start: Start,
     provider: OpenIdProvider,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    token = await asyncio.to_thread(provider.token, EVERYTHING)
-    (tmp_path / "token.txt").write_text(token)
-    running = await start()
-    words = ["auth", "check-token", str(tmp_path / "token.txt")]
-    flags = ["--jwt-issuer", provider.issuer, "--jwt-discovery", "true"]
-    commands = Commands(running, capsys, monkeypatch)
-    code, out, err = await commands.run_alone(*words, *flags)
+    """Run the command of the page with the provider's issuer, and compare the refused token."""
+    page = PAGE.read_text()
+    command = re.search(r"^    \.run/bin/trellis (auth check-token (\S+) .*)$", page, re.MULTILINE)
+    assert command is not None
+    words = [
+        provider.issuer if word == ISSUER else word
+        for word in shlex.split(command[1], comments=True)
+    ]
+    assert provider.issuer in words
+    monkeypatch.chdir(tmp_path)
+    token = tmp_path / command[2]
+    commands = Commands(await start(), capsys, monkeypatch)
+    token.write_text(await asyncio.to_thread(provider.token, EVERYTHING))
+    code, out, err = await commands.run_alone(*words)
     assert (code, err) == (0, "") and "accepted: user 'pump-7'" in out
-    code, out, _ = await commands.run_alone(*words, *flags, "--jwt-audience", "billing")
-    assert code == 1 and "the audience (claim aud) is 'trellis', must be 'billing'" in out
+    token.write_text(await asyncio.to_thread(provider.token, EVERYTHING, "billing"))
+    code, out, _ = await commands.run_alone(*words)
+    shown = re.search(r"^    refused: .*\n(?:    .*\n)+", page, re.MULTILINE)
+    assert shown is not None
+    assert code == 1 and out.startswith(textwrap.dedent(shown[0])), out
+
+
+async def test_the_settings_of_the_page(start: Start, provider: OpenIdProvider) -> None:
+    block = re.search(r"^    \[jwt\]\n(?:    .*\n)+", PAGE.read_text(), re.MULTILINE)
+    assert block is not None
+    section = tomllib.loads(textwrap.dedent(block[0]))["jwt"]
+    assert section["issuer"] == ISSUER
+    running = await start(jwt=section | {"issuer": provider.issuer})
+    assert await code_of(running, await asyncio.to_thread(provider.token, EVERYTHING)) == 0
+    other = await asyncio.to_thread(provider.token, EVERYTHING, "billing")
+    assert await code_of(running, other) == 0x86
