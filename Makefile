@@ -17,6 +17,8 @@ WHEEL_STORE_TESTS := checkpoint dropping faults records segments survivors
 WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching tests/bench) \
 	$(WHEEL_STORE_TESTS:%=tests/store/test_%.py) tests/test_lease_clock.py
 
+GUARD_OPTIONS := --rules --traced --sampled --owned
+
 # Python must store bytecode: without it, each test process, and each broker that a test starts, compiles
 # all modules anew. This took 50 of the 700 seconds of processor time of `make test`.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,7 +29,7 @@ MEMORY := $(shell free=$$(df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 { print $$
 	[ "$${free:-0}" -gt 4000000 ] && echo /dev/shm)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-spark test-random test-ha test-compiled guard check wheel release-check clean node browser
+.PHONY: help run test test-long test-spark test-random test-ha test-compiled guard guard-options check wheel release-check clean node browser
 .PHONY: conformance openid ldap kfake rabbitmq rabbitmqadmin FORCE
 .DELETE_ON_ERROR:
 
@@ -42,10 +44,10 @@ test: .venv/installed node kfake rabbitmqadmin ## Run the test suite on the sour
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "not long and not alone" $(ARGS)
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
-test-long: .venv/installed node browser conformance openid ldap kfake rabbitmq rabbitmqadmin ## Run the slow tests, then test-spark and test-random
+test-long: .venv/installed node browser conformance openid ldap kfake rabbitmq rabbitmqadmin ## Run the slow tests, then test-spark, test-random and guard-options
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not alone" -o faulthandler_timeout=900 $(ARGS)
 	@.venv/bin/python -m pytest -m "long and alone" -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
-	@$(MAKE) --no-print-directory test-spark test-random
+	@$(MAKE) --no-print-directory test-spark test-random guard-options
 
 test-spark: .venv/installed ## Run the connector's tests on a cluster of Spark, and on Spark Connect
 	@for kind in cluster connect; do \
@@ -72,6 +74,14 @@ test-compiled: dist/built node ## Run the tests of wire, interop, matching, load
 
 guard: .run/installed ## Compare instructions per publication with the recorded ones (needs valgrind)
 	@cd build && ../.run/bin/python -P ../benchmarks/guard.py $(ARGS)
+
+guard-options: .run/installed ## Compare instructions with and without rules, traces and a cluster (needs valgrind)
+	@if command -v valgrind > /dev/null; then \
+		cd build && for option in $(GUARD_OPTIONS); do \
+			echo "trellis: guard.py $$option"; \
+			../.run/bin/python -P ../benchmarks/guard.py $$option || exit 1; \
+		done; \
+	else echo "trellis: skipped guard-options: valgrind is missing (on Debian and Ubuntu: apt install valgrind)"; fi
 
 check: .venv/installed ## Lint, format, types, import contracts, language and links
 	@.venv/bin/ruff check .

@@ -339,6 +339,23 @@ def test_make_without_a_target_lists_every_command() -> None:
     ] == []
 
 
+def test_long_tests_run_each_comparison_of_the_guard() -> None:
+    """Check that `make guard-options` runs each option of the guard that compares two runs."""
+    text = (ROOT / "Makefile").read_text()
+    options = re.search(r"^GUARD_OPTIONS := (.*)$", text, re.MULTILINE)
+    guard = (ROOT / "benchmarks" / "guard.py").read_text()
+    assert options is not None
+    assert set(options[1].split()) == set(re.findall(r'compare_option\(\w+, "(--\w+)"', guard))
+    listed = subprocess.run(
+        ["make", "-n", "-o", ".run/installed", "-o", ".venv/installed", "test-long"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "guard.py $option" in listed.stdout
+
+
 def test_a_missing_python_is_reported(tmp_path: Path) -> None:
     script = [
         shutil.which("sh") or "sh",
