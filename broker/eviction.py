@@ -2,6 +2,9 @@
 
 A dict keeps its entries in the order of insertion. A cache that inserts an entry again whenever it
 uses the entry therefore evicts the least recently used entry.
+
+A cache that also removes first entries without inserting others uses an OrderedDict: a dict keeps
+the slots of removed entries until it grows, and a search for the first entry passes all of them.
 """
 
 from __future__ import annotations

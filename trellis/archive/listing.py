@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Final
 
+from broker.eviction import evict_oldest
 from trellis.archive.names import ArchivedFile, day_of
 from trellis.archive.storage import ArchiveStorage
 
@@ -110,6 +111,6 @@ class StreamListing:
         if known is None:
             known = self._storage.files(self.stream, day)
             while sum(map(len, self._files.values())) > REMEMBERED_MAX:
-                del self._files[next(iter(self._files))]
+                evict_oldest(self._files)
         self._files[day] = known
         return known

@@ -13,6 +13,7 @@ from collections import OrderedDict, deque
 from hashlib import blake2b
 from typing import Final
 
+from broker.eviction import evict_oldest
 from trellis.bridge.topic_map import TopicMap
 
 #: Largest number of publications whose echo is expected. If there are more, the bridge forgets the
@@ -65,7 +66,7 @@ class Echoes:
             self._retained[topic] = key[1]
             self._retained.move_to_end(topic)
             if len(self._retained) > RETAINED_MAX:
-                self._retained.popitem(last=False)
+                evict_oldest(self._retained)
 
     def is_echo(self, topic: str, payload: bytes, retain: bool, now: float) -> bool:
         """True if a received message is a publication of the bridge itself.
@@ -95,7 +96,7 @@ class Echoes:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        _, (key, _) = self._expected.popitem(last=False)
+        [(_, (key, _))] = evict_oldest(self._expected)
         numbers = self._numbers[key]
         numbers.popleft()
         if not numbers:
