@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from trellis.cli.api_client import ApiClient, add_login
-from trellis.cli.parsing import Commands, Parser, add_command
+from trellis.cli.parsing import DEFAULT_VHOST, Commands, Parser, add_command
 from trellis.cli.table import Row, columns_of, table
 from trellis.settings.errors import printable
 
@@ -47,10 +47,15 @@ def add_action(
     return action
 
 
-def add_vhost(action: Parser) -> None:
-    """Add the flag --vhost, which names a virtual host."""
-    action.add_argument("--vhost", default="/", metavar="NAME", help="virtual host [/]")
-    # Some commands of RabbitMQ's tools have the virtual host as an argument without a flag.
+def add_vhost(action: Parser, place: int | None = None) -> None:
+    """Add the flag --vhost, which names a virtual host.
+
+    In RabbitMQ's tools, the virtual host is an argument of some commands: `place` is its place
+    among the arguments, from 0, which the error about one argument too many names; None if the
+    virtual host has no such place.
+    """
+    action.add_argument("--vhost", default=DEFAULT_VHOST, metavar="NAME", help="virtual host [/]")
+    action.has_vhost, action.vhost_place = True, place
     action.hint = action.hint or "; to name a virtual host, use --vhost NAME"
 
 

@@ -3,6 +3,7 @@
 import argparse
 import functools
 import re
+import shlex
 import time
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
@@ -17,6 +18,12 @@ from trellis.settings.rendering import quantity, title
 Commands = Any
 #: Placeholders of values in --help, by unit.
 METAVARS = {"s": "SECONDS", "bytes": "BYTES"}
+#: Flags of one command, and the flags of other commands with the same meaning.
+_SYNONYMS = {"--login": "--user"}
+#: The virtual host that commands use if the command line names none.
+DEFAULT_VHOST = "/"
+#: A word that may be the name of a virtual host, and is hardly a regular expression.
+_VHOST_LIKE = re.compile(r"[\w./-]+")
 #: The form of an age in the value of an option, such as 15m, and the seconds of each unit.
 _AGE = re.compile(r"(\d+)(s|m|h|d)")
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -48,6 +55,11 @@ class Parser(argparse.ArgumentParser):
         self.color = False  # Python 3.14 prints help in colour by default.
         #: Suggestion at the end of the error for too many words on the command line.
         self.hint = ""
+        #: True if the command has the flag --vhost, for a virtual host.
+        self.has_vhost = False
+        #: The place among all words, from 0, at which RabbitMQ's tools expect the virtual host;
+        #: None if there is none. The error about one word too many names the word at this place.
+        self.vhost_place: int | None = None
 
     def error(self, message: str) -> NoReturn:
         """Raise CommandError with a pointer to --help."""
@@ -71,23 +83,54 @@ class Parser(argparse.ArgumentParser):
         arguments, unknown = self.parse_known_args(argv)
         if unknown:
             own: Parser = getattr(arguments, "parser", self)
-            name = unknown[0].partition("=")[0]
-            known = [
-                flag
-                for action in own._actions
-                for flag in action.option_strings
-                if flag.startswith("--") and not isinstance(action, _UnusedSetting)
-            ]
-            hint = own.hint
-            words = [one.metavar for one in own._actions if f"--{one.dest}" == name]
-            if words:
-                hint = f"; give {words[0]} without a flag"
-            elif name.startswith("-"):
-                # A user who gives --port means --http-port; --port is no misspelt --sort.
-                longer = [flag for flag in known if name[:2] == "--" and flag.endswith(name[1:])]
-                hint = f"; the nearest flag is {nearest(name, longer or known)}"
-            own.error(f"unknown argument {name if name.strip() else shown(name)}{hint}")
+            if unknown[0].startswith("-"):
+                own._refuse_flag(unknown[0].partition("=")[0])
+            own._refuse_word(unknown, arguments)
         return arguments
+
+    def _refuse_flag(self, name: str) -> NoReturn:
+        """Raise CommandError for an unknown flag, with the nearest flag of the command."""
+        known = [
+            flag
+            for action in self._actions
+            for flag in action.option_strings
+            if flag.startswith("--") and not isinstance(action, _UnusedSetting)
+        ]
+        words = [one.metavar for one in self._actions if f"--{one.dest}" == name]
+        if words:
+            hint = f"give {words[0]} without a flag"
+        else:
+            # A user who gives --port means --http-port; --port is no misspelt --sort.
+            longer = [flag for flag in known if name[:2] == "--" and flag.endswith(name[1:])]
+            hint = f"the nearest flag is {nearest(_SYNONYMS.get(name, name), longer or known)}"
+        self.error(f"unknown argument {name}; {hint}")
+
+    def _refuse_word(self, unknown: list[str], arguments: argparse.Namespace) -> NoReturn:
+        """Raise CommandError for too many words: name the virtual host if it is one of them.
+
+        `unknown` are the last words, for which the command has no place.
+        """
+        vhost = self._misplaced_vhost(unknown, arguments) if self.has_vhost else ""
+        if vhost:
+            text = f"unknown argument {vhost}; to name a virtual host, use --vhost"
+            self.error(f"{text} {shlex.quote(vhost)}")
+        name = unknown[0]
+        self.error(f"unknown argument {name if name.strip() else shown(name)}{self.hint}")
+
+    def _misplaced_vhost(self, unknown: list[str], arguments: argparse.Namespace) -> str:
+        """Return the word that was meant as the name of a virtual host; "" if there is none."""
+        words: list[str] = []
+        for action in self._actions:
+            value = None if action.option_strings else getattr(arguments, action.dest, None)
+            if value is not None:
+                words += map(str, value if isinstance(value, list) else [value])
+        words += unknown
+        if DEFAULT_VHOST in words:
+            return DEFAULT_VHOST
+        if self.vhost_place is None or len(unknown) > 1:
+            return ""
+        word = words[self.vhost_place]
+        return word if _VHOST_LIKE.fullmatch(word) else ""
 
 
 class _Formatter(argparse.HelpFormatter):

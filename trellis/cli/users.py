@@ -146,7 +146,7 @@ def _add_permissions(commands: Commands) -> None:
     _add_name(command, "USER")
     add_patterns(command)
     add_result(command)
-    add_vhost(command)
+    add_vhost(command, 1)
     command = add_action(
         permissions,
         "permissions",
@@ -158,7 +158,7 @@ def _add_permissions(commands: Commands) -> None:
     _add_name(command, "USER")
     add_yes(command)
     add_result(command)
-    add_vhost(command)
+    add_vhost(command, 1)
     command = add_action(
         permissions,
         "permissions",
