@@ -329,7 +329,7 @@ class App:
         for task in tasks:
             # These tasks end only by an error, which stops the broker.
             task.add_done_callback(lambda _: self._stop.set())
-        node.settings_in_force = SettingsInForce(self._loaded)
+        node.settings_in_force = SettingsInForce(self._loaded, self._files)
         reloading = self.reloading = SettingsReload(node, self._read, http.reload)
         try:
             self._signals.install()

@@ -325,10 +325,8 @@ async def test_users_and_permissions_are_made_at_run_time_and_hold_at_once(broke
     assert (await api(broker, "GET", "whoami", user="ann", password="secret"))[0] == 401
     assert (await api(broker, "POST", "users/bulk-delete", {"users": ["ann"]}))[0] == 204
     status, answer = await api(broker, "PUT", "users/admin", {"password": "x", "tags": ""})
-    assert (status, answer["reason"]) == (
-        400,
-        "user 'admin' is defined in the settings: change it there, then send SIGHUP",
-    )
+    assert status == 400
+    assert answer["reason"].startswith("user 'admin' is defined in the settings: change the user")
     for wrong in (
         {"tags": ""},
         {"password": "x"},

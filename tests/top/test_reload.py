@@ -247,13 +247,14 @@ def test_sighup_reads_the_files_again_and_the_broker_goes_on(tmp_path: Path) -> 
         ):
             file.write_text(text)
             os.kill(broker.process.pid, signal.SIGHUP)
-            _wait(broker, event)
+            wait_for_log(broker, event)
         assert _connect(broker) == b"\x20\x02\x00\x00"
     finally:
         broker.kill()
 
 
-def _wait(broker: BrokerProcess, event: str) -> None:
+def wait_for_log(broker: BrokerProcess, event: str) -> None:
+    """Wait until the log of a broker has a text."""
     until = time.monotonic() + PATIENCE
     while event not in broker.log:
         assert broker.process.poll() is None, broker.log

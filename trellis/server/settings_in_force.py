@@ -6,13 +6,13 @@ broker is started again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from trellis.settings import Loaded
+from trellis.settings import Loaded, Settings
 from trellis.settings.options import OPTIONS
 from trellis.settings.rendering import masked, toml
 
@@ -37,7 +37,9 @@ class SettingInForce(NamedTuple):
 class SettingsInForce:
     """The settings of a running broker, as read at its start and by its last reload."""
 
-    def __init__(self, started: Loaded) -> None:
+    def __init__(self, started: Loaded, files: Sequence[str] = ()) -> None:
+        """Begin with the settings of the start; `files` are the settings files that were read."""
+        self.files = files
         self._started = started
         self._reloaded = started
         #: The keys whose values a reload applies.
@@ -47,11 +49,20 @@ class SettingsInForce:
         """Record a reload, which has read `loaded` and applied the settings with keys `applied`."""
         self._reloaded, self._applied = loaded, applied
 
+    @property
+    def reloaded(self) -> Settings:
+        """The settings that were read last. The users that they define are in force."""
+        return self._reloaded.settings
+
+    def source(self, key: str) -> str:
+        """Return the file, variable or flag that gives the value of a setting, or DEFAULT."""
+        loaded = self._reloaded if key in self._applied else self._started
+        return loaded.sources.get(key, DEFAULT)
+
     def __iter__(self) -> Iterator[SettingInForce]:
         started, reloaded = masked(self._started.settings), masked(self._reloaded.settings)
         for key, option in OPTIONS.items():
             applied = key in self._applied
-            sources = (self._reloaded if applied else self._started).sources
             value, read = option.value_in(started), option.value_in(reloaded)
             # Two different secrets look equal when masked, so the unmasked values are compared.
             differs = option.value_in(self._started.settings) != option.value_in(
@@ -60,7 +71,7 @@ class SettingsInForce:
             yield SettingInForce(
                 key,
                 toml(_plain(read if applied else value)),
-                sources.get(key, DEFAULT),
+                self.source(key),
                 toml(_plain(read)) if differs and not applied else "",
             )
 

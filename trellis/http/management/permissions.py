@@ -22,6 +22,7 @@ from trellis.http.management.answers import (
     text,
 )
 from trellis.http.management.roles import role_grants
+from trellis.http.management.settings_users import change_advice
 from trellis.http.management.users import known_user
 
 
@@ -124,7 +125,7 @@ def _user_of_broker(call: Call) -> tuple[VirtualHost, str]:
     if account is not None and account.is_fixed(vhost.name):
         raise bad_request(
             f"the permissions of user '{name}' in vhost '{vhost.name}' are defined in the "
-            "settings: change them there, then send SIGHUP"
+            f"settings: {change_advice(call, name)}"
         )
     return vhost, name
 

@@ -24,6 +24,7 @@ from trellis.http.management.answers import (
     not_found,
     text,
 )
+from trellis.http.management.settings_users import change_advice
 
 TAGS: Final = ("administrator", "monitoring", "policymaker", "management")
 
@@ -90,9 +91,7 @@ def known_user(call: Call, name: str) -> User | Account:
 def _changeable(call: Call, name: str) -> None:
     """Raise ApiRefusal if the settings define the user: the API cannot change such a user."""
     if name in call.node.accounts.settings_accounts:
-        raise bad_request(
-            f"user '{name}' is defined in the settings: change it there, then send SIGHUP"
-        )
+        raise bad_request(f"user '{name}' is defined in the settings: {change_advice(call, name)}")
 
 
 async def user(call: Call) -> Row:
