@@ -370,7 +370,7 @@ async def test_a_topic_without_a_subscription_and_one_that_is_denied(
     code, output = await command(capsys, "why", "topic", "plant/7/Temp")
     assert code == 1
     assert "- no subscription and no binding matches topic 'plant/7/Temp'" in output
-    assert "  next: trellis route --mqtt plant/7/Temp" in output
+    assert "  next: trellis list bindings --filter source=amq.topic\n" in output
     assert "- 'plant/+/temp' of session 'device' almost matches: " in output
     assert output.endswith("  next: trellis why client device\n")
     _, output = await command(capsys, "why", "topic", "firmware/v1.2")
@@ -396,6 +396,36 @@ async def test_a_topic_without_a_subscription_and_one_that_is_denied(
     assert (await api(broker, "PUT", "topic-rules/%2F/eve", rules))[0] in (201, 204)
     code, output = await command(capsys, "why", "topic", "plant/7/temp", "--publisher", "eve")
     assert code == 0 and "queues and sessions reached: 1\n" in output
+
+
+async def test_the_command_after_a_topic_without_a_subscription_shows_or_makes_one(
+    broker: Running, command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (await api(broker, "PUT", "vhosts/plant"))[0] == 201
+    client = await broker.amqp()
+    await client.queue("q")
+    none = (
+        "- no subscription and no binding matches topic 'a/b'; exchange 'amq.topic' has neither: "
+        "subscribe an MQTT client to the topic, or bind a queue to the exchange\n"
+        "  next: trellis bindings declare amq.topic QUEUE a.b"
+    )
+    _, output = await command(capsys, "why", "topic", "a/b", "--vhost", "plant")
+    assert output.endswith(f"{none} --vhost plant\n")
+    _, output = await command(capsys, "why", "topic", "a/b")
+    assert output.endswith(f"{none}\n")
+    # The operator follows the command, with the name of a queue.
+    words = shlex.split(output.rpartition("next: trellis ")[2].replace("QUEUE", "q"))
+    assert (await command(capsys, *words))[0] == 0
+    code, output = await command(capsys, "why", "topic", "a/b")
+    assert code == 0 and "queues and sessions reached: 1\n" in output
+    _, output = await command(capsys, "why", "topic", "a/c")
+    assert output.endswith(
+        "- no subscription and no binding matches topic 'a/c'\n"
+        "  next: trellis list bindings --filter source=amq.topic\n"
+    )
+    words = shlex.split(output.rpartition("next: trellis ")[2])
+    _, output = await command(capsys, *words)
+    assert "a.b" in output
 
 
 async def test_a_topic_over_http_with_its_rights(broker: Running) -> None:

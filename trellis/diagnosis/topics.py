@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from protocols.mqtt.codec.topics import EXCHANGE
 from trellis.diagnosis.findings import Problem, command, in_vhost, only
 from trellis.monitoring.verdict_texts import destination_text, swapped_note
 
 #: The verdicts with which a message may be lost: this message, or the oldest one of the queue.
 _LOSING: Final = ("drops", "refuses", "cannot_represent", "needs_consumer", "drops_oldest")
+#: The advice for an exchange of topics without bindings and subscriptions.
+_SUBSCRIBE: Final = "subscribe an MQTT client to the topic, or bind a queue to the exchange"
 
 
 def follow_topic(topic: str, vhost: str) -> str:
@@ -17,12 +20,13 @@ def follow_topic(topic: str, vhost: str) -> str:
     return command("tail", "--mqtt", topic, *in_vhost(vhost))
 
 
-def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
+def topic_findings(answer: dict[str, Any], bound: bool) -> Iterator[Problem]:
     """Yield the reasons why messages of a topic do not arrive.
 
-    `answer` is the answer of `GET /api/route` about the topic.
+    `answer` is the answer of `GET /api/route` about the topic. `bound` is True if the exchange of
+    the topics has a binding or a subscription.
     """
-    topic, vhost = answer["topic"], in_vhost(answer["vhost"])
+    topic = answer["topic"]
     if answer["invalid_topic"]:
         text = f"the broker refuses the message: {answer['refusal']}"
         yield Problem("refused", text, _after_invalid(topic, answer["invalid_topic"]))
@@ -43,8 +47,9 @@ def topic_findings(answer: dict[str, Any]) -> Iterator[Problem]:
         kept = "; the message is only kept as the retained message" if retained else ""
         yield Problem(
             "no_subscription",
-            f"no subscription and no binding matches topic '{topic}'{_key_text(answer)}{kept}",
-            command("route", "--mqtt", topic, *vhost),
+            f"no subscription and no binding matches topic '{topic}'{_key_text(answer)}{kept}"
+            + ("" if bound else f"; exchange '{EXCHANGE}' has neither: {_SUBSCRIBE}"),
+            _after_no_match(answer, bound),
         )
         for row in answer["near_misses"]:
             owner = f"{row['destination_type']} '{row['destination']}'"
@@ -83,7 +88,18 @@ def _after_invalid(topic: str, reason: str) -> str:
         return command("tail", "--mqtt", topic)
     if "mqtt.max_levels" in reason:
         return command("list", "settings", "--filter", "name=mqtt.max_levels")
-    return command("list", "bindings", *only("source", "amq.topic"))
+    return command("list", "bindings", *only("source", EXCHANGE))
+
+
+def _after_no_match(answer: dict[str, Any], bound: bool) -> str:
+    """Return the command after the finding that no subscription and no binding matches a topic.
+
+    The command lists the subscriptions and bindings that do not match, or makes the first one.
+    """
+    vhost = in_vhost(answer["vhost"])
+    if bound:
+        return command("list", "bindings", *only("source", EXCHANGE), *vhost)
+    return command("bindings", "declare", EXCHANGE, "QUEUE", answer["routing_key"], *vhost)
 
 
 def _after_near_miss(row: dict[str, Any], vhost: str) -> str:

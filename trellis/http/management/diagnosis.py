@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from protocols.mqtt.codec.topics import EXCHANGE
 from trellis.diagnosis.clients import (
     belongs_to,
     connection_findings,
@@ -123,7 +124,8 @@ async def topic(call: Call) -> Row:
                 sections[row[0]].append(row[1])
             if work.over:
                 await work.pause()
-    findings = list(topic_findings(answer.head | sections))
+    bound = bool(call.vhost(answer.head["vhost"]).exchange(EXCHANGE).bindings)
+    findings = list(topic_findings(answer.head | sections, bound))
     verdicts = answer.head["verdicts"]
     return {
         "topic": name,
