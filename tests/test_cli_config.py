@@ -260,6 +260,29 @@ def test_error_in_arguments_is_one_line(
 
 
 @pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (
+            "route",
+            "The exit code is 1 if no broker answers, or if an expectation of --expect is not",
+        ),
+        ("why", "The exit code is 0 if no problem was found. The exit code is 1 if a problem was"),
+        ("why queue", "The exit code is 1 if a problem was found, or if the broker cannot answer."),
+        (
+            "why client",
+            "The exit code is 1 if a problem was found, or if the broker cannot answer.",
+        ),
+        ("why topic", "The exit code is 1 if a problem was found, or if the broker cannot answer."),
+    ],
+)
+def test_the_help_of_a_command_that_checks_says_when_the_exit_code_is_1(
+    capsys: pytest.CaptureFixture[str], command: str, sentence: str
+) -> None:
+    code, out, err = run(capsys, *command.split(), "--help")
+    assert (code, err) == (0, "") and sentence in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
     ("definition", "fault"),
     [
         ("{max-length: 9}", '"{max-length: 9}" is not JSON at character 2, "max-length: 9}"'),

@@ -41,9 +41,6 @@ async def test_the_commands_of_the_page(
     broker = await start(**users())
     client = await broker.mqtt("pump-7", clean=False)
     await client.subscribe("plant/7/#", 1)
-    # The login of `trellis route`, whose flag --user is the user that the answer is about.
-    monkeypatch.setenv("TRELLIS_USER", "admin")
-    monkeypatch.setenv("TRELLIS_PASSWORD", "known")
     command_line = Commands(broker, capsys, monkeypatch)
     expected = dict(FOUND)
     for words in COMMANDS:

@@ -78,7 +78,7 @@ def test_a_command_of_the_page_prints_what_the_page_shows(
         ["sensors", "Sensors.kitchen.temp"],
         ["amq.default", "temps"],
         ["amq.headers", "", "--header", "type=report", "--header", "pages=4"],
-        ["sensors", "sensors.cellar.temp", "--user", "ann"],
+        ["sensors", "sensors.cellar.temp", "--publisher", "ann"],
         ["--mqtt", "sensors/kitchen/temp"],
     ],
     ids=" ".join,
@@ -171,18 +171,53 @@ def test_wrong_arguments_give_exit_code_2(
     assert error in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_user_is_another_name_of_publisher_and_login_is_the_user_that_logs_in(
+def test_user_is_the_user_that_logs_in_and_publisher_the_user_whose_rights_are_checked(
     directory: Path, port: int
 ) -> None:
     question = ("route", "sensors", "sensors.cellar.temp")
-    by_user = trellis(directory, *question, "--user", "ann", port=port)
-    assert "refused for user 'ann'" in by_user.stdout
     by_publisher = trellis(directory, *question, "--publisher", "ann", port=port)
-    assert by_user.stdout == by_publisher.stdout
-    refused = trellis(directory, *question, "--login", "stranger", "--password", "no", port=port)
+    assert "refused for user 'ann'" in by_publisher.stdout
+    for flag in ("--user", "--login"):
+        by_login = trellis(directory, *question, flag, "guest", "--password", "guest", port=port)
+        assert by_login.returncode == 0 and "for user" not in by_login.stdout
+
+
+@pytest.mark.parametrize("question", [("route", "sensors", "a"), ("why", "topic", "a")])
+def test_the_error_of_a_wrong_login_names_the_flag_whose_user_is_checked(
+    directory: Path, port: int, question: tuple[str, ...]
+) -> None:
+    hint = "; --user is the user that logs in: to check the rights of ann, give --publisher ann\n"
+    unknown = trellis(directory, *question, "--user", "ann", port=port)
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert unknown.stderr.startswith("trellis: no password for user ann; give --password, ")
+    assert unknown.stderr.endswith(hint)
+    refused = trellis(directory, *question, "--user", "ann", "--password", "no", port=port)
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert " refused user stranger (" in refused.stderr
-    assert "; give --login and --password, or set TRELLIS_USER and TRELLIS_" in refused.stderr
+    assert " refused user ann (" in refused.stderr
+    assert "; give --user and --password, or set TRELLIS_USER and TRELLIS_" in refused.stderr
+    assert refused.stderr.endswith(hint)
+    # The user of the settings is hardly meant as the publisher.
+    settings = {"USER": "ann", "PASSWORD": "no"}
+    assert (
+        hint not in run_command(*question, directory=directory, HTTP_PORT=port, **settings).stderr
+    )
+
+
+def test_a_command_without_a_publisher_names_only_the_flags_of_the_login(
+    directory: Path, port: int
+) -> None:
+    error = trellis(directory, "why", "queue", "q", "--user", "ann", port=port).stderr
+    assert error.startswith("trellis: no password for user ann") and "--publisher" not in error
+
+
+def test_a_login_for_a_definitions_file_is_refused(directory: Path) -> None:
+    source = ("--definitions", "definitions.json")
+    done = trellis(directory, "route", "sensors", "a", *source, "--user", "ann")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "trellis: --definitions asks no broker, so --user has no effect; --user is the user that "
+        "logs in: to check the rights of ann, give --publisher ann\n"
+    )
 
 
 def test_a_broker_that_does_not_answer_is_no_failed_expectation(directory: Path) -> None:

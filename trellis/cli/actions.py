@@ -17,9 +17,12 @@ from trellis.settings.errors import printable
 PERMISSIONS: Final = ("configure", "write", "read")
 
 
-def add_group(commands: Commands, name: str, text: str) -> Commands:
-    """Add a command `trellis NAME ACTION`; return the group for `add_action`."""
-    command = add_command(commands, name, _needs_action, text, "ACTION [ARGUMENT]...")
+def add_group(commands: Commands, name: str, text: str, more: str = "") -> Commands:
+    """Add a command `trellis NAME ACTION`; return the group for `add_action`.
+
+    `more` are further sentences of --help.
+    """
+    command = add_command(commands, name, _needs_action, text, "ACTION [ARGUMENT]...", more=more)
     return command.add_subparsers(
         title="actions", metavar="ACTION", dest="action", parser_class=Parser
     )
@@ -37,12 +40,14 @@ def add_action(
     run: Callable[[argparse.Namespace], int],
     text: str,
     usage: str = "",
+    more: str = "",
 ) -> Parser:
     """Add the action `trellis COMMAND NAME` to a group, with the flags for login and settings.
 
-    The caller adds the action's positional arguments to the returned parser.
+    `more` are further sentences of --help. The caller adds the action's positional arguments to the
+    returned parser.
     """
-    action = add_command(group, name, run, text, usage, group=command)
+    action = add_command(group, name, run, text, usage, group=command, more=more)
     add_login(action)
     return action
 

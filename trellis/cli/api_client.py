@@ -7,6 +7,7 @@ import base64
 import http.client
 import ipaddress
 import os
+import shlex
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Mapping
@@ -70,9 +71,8 @@ class ApiClient:
         self.settings = load_settings(arguments).settings
         self.base = api_url(arguments.url, self.settings)
         self.user, self.password = credentials(arguments, self.settings)
-        self._advice = (
-            f"give {arguments.login_flag} and --password, or set TRELLIS_USER and TRELLIS_PASSWORD"
-        )
+        self._advice = "give --user and --password, or set TRELLIS_USER and TRELLIS_PASSWORD"
+        self._advice += publisher_hint(arguments)
 
     def request(
         self,
@@ -165,22 +165,22 @@ class ApiClient:
         return f"{text}; logged in as {self.user}: {self._advice}" if error.code == 403 else text
 
 
-def add_login(command: Parser, user_flag: str = "--user", uses: Collection[str] = ()) -> None:
+def add_login(command: Parser, *aliases: str, uses: Collection[str] = ()) -> None:
     """Add --url, the flags for the login, and the flags of the settings that the command uses.
 
     The flags for the login are --user, --password and --password-file. These flags replace the
     flags of three settings with the same names, which define a user of a broker at its start.
-    `user_flag` is the flag for the login's user in a command for which --user means another user.
-    `uses` has the keys of the settings that the command uses besides the address of the HTTP API.
+    `aliases` are other names of the flag --user. `uses` has the keys of the settings that the
+    command uses besides the address of the HTTP API.
     """
     command.add_argument(
         "--url",
         help="URL of the broker's HTTP API, such as http://127.0.0.1:15672 "
         "[$TRELLIS_URL, else the http port of the settings]",
     )
-    command.set_defaults(login_flag=user_flag)
     command.add_argument(
-        user_flag,
+        "--user",
+        *aliases,
         dest="login_user",
         metavar="NAME",
         help="user that logs in [user of the settings, else guest]",
@@ -196,6 +196,32 @@ def add_login(command: Parser, user_flag: str = "--user", uses: Collection[str] 
     )
     without = ("user", "password", "password_file")
     add_settings(command, without=without, only=(*address_keys("http"), *uses))
+
+
+def add_publisher(command: Parser) -> None:
+    """Add the flag --publisher, which names a user whose rights a command checks."""
+    command.add_argument(
+        "--publisher",
+        metavar="USER",
+        help="check the rights of this user to publish the message, too; --user is the user that "
+        "logs in",
+    )
+    command.set_defaults(checks_publisher=True)
+
+
+def publisher_hint(arguments: argparse.Namespace) -> str:
+    """Return what to add to an error about the login of a command with the flag --publisher.
+
+    The user of --user may be meant as the user whose rights are checked. Return "" for other
+    commands, and for a command line without --user.
+    """
+    user = arguments.login_user
+    if user is None or not getattr(arguments, "checks_publisher", False):
+        return ""
+    return (
+        f"; --user is the user that logs in: to check the rights of {user}, give --publisher "
+        f"{shlex.quote(user)}"
+    )
 
 
 def address_keys(section: str) -> tuple[str, ...]:
@@ -224,7 +250,9 @@ def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str,
         )
     if not password:
         raise CommandError(
-            f"no password for user {user}; give --password, --password-file or TRELLIS_PASSWORD", 2
+            f"no password for user {user}; give --password, --password-file or TRELLIS_PASSWORD"
+            + publisher_hint(arguments),
+            2,
         )
     return user, password
 

@@ -14,7 +14,7 @@ import msgspec
 from broker.errors import BrokerError
 from trellis.cli import route_trial
 from trellis.cli.actions import add_vhost
-from trellis.cli.api_client import ApiClient, add_login
+from trellis.cli.api_client import ApiClient, add_login, add_publisher, publisher_hint
 from trellis.cli.parsing import CommandError, Commands, add_command, number
 from trellis.cli.route_expectations import read_expectations, result_of
 from trellis.cli.route_text import lines_of
@@ -71,9 +71,11 @@ def add(commands: Commands) -> None:
         "show where a message would go and why: bindings, rights, queues, and bindings that almost "
         "match; publishes nothing",
         "EXCHANGE KEY | --mqtt TOPIC | --expect FILE | --add EXCHANGE KEY DESTINATION | --remove "
-        "EXCHANGE KEY DESTINATION  [--header NAME=VALUE]... [--publisher NAME] "
+        "EXCHANGE KEY DESTINATION  [--header NAME=VALUE]... [--publisher USER] "
         "[--vhost NAME] [--definitions FILE] [--limit N] [--json] [--url URL] "
-        "[--login NAME --password WORD]",
+        "[--user NAME --password WORD]",
+        more="The exit code is 0 if the broker answers, also if the message reaches no queue. The "
+        "exit code is 1 if no broker answers, or if an expectation of --expect is not met.",
     )
     command.add_argument(
         "exchange", metavar="EXCHANGE", nargs="?", help="exchange; amq.default is the default one"
@@ -90,13 +92,7 @@ def add(commands: Commands) -> None:
         help="header of the message, may be repeated; a VALUE that is JSON, such as 3 or true, has "
         "JSON's type",
     )
-    command.add_argument(
-        "--publisher",
-        "--user",
-        dest="subject",
-        metavar="NAME",
-        help="check the rights of this user, too; --login names the user that logs in",
-    )
+    add_publisher(command)
     command.add_argument(
         "--client-id",
         metavar="ID",
@@ -181,13 +177,16 @@ def _check(arguments: argparse.Namespace) -> None:
             2,
         )
     trial = arguments.added or arguments.removed
-    if trial and (arguments.header or arguments.subject or arguments.definitions is not None):
+    if trial and (arguments.header or arguments.publisher or arguments.definitions is not None):
         raise CommandError(
             "--add and --remove cannot be combined with --header, --publisher or --definitions: "
             "the running broker tries the bindings with the topics of the last hour",
             2,
         )
-    if arguments.expect is not None and (arguments.header or arguments.subject):
+    if arguments.definitions is not None and arguments.login_user is not None:
+        text = "--definitions asks no broker, so --user has no effect"
+        raise CommandError(text + publisher_hint(arguments), 2)
+    if arguments.expect is not None and (arguments.header or arguments.publisher):
         raise CommandError(
             "--expect cannot be combined with --header or --publisher: write the fields `headers` "
             "and `user` of an expectation into the file",
@@ -205,7 +204,7 @@ def _question(arguments: argparse.Namespace) -> RouteQuestion:
         "" if exchange == "amq.default" else exchange,
         arguments.key or "",
         headers,
-        arguments.subject,
+        arguments.publisher,
         arguments.mqtt,
         arguments.client_id,
     )

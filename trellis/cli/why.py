@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from trellis.cli.actions import add_action, add_group, add_vhost
-from trellis.cli.api_client import ApiClient
+from trellis.cli.api_client import ApiClient, add_publisher
 from trellis.cli.parsing import Commands, Parser, number
 from trellis.cli.readable import time_text
 from trellis.monitoring.verdict_texts import CONDITION
@@ -16,6 +16,10 @@ from trellis.settings.errors import printable
 
 #: Exit code if a problem was found: 1, as in `trellis health`.
 FOUND: Final = 1
+_EXIT_CODE: Final = (
+    "The exit code is 0 if no problem was found. The exit code is 1 if a problem was found, or if "
+    "the broker cannot answer."
+)
 
 
 def add(commands: Commands) -> None:
@@ -25,8 +29,11 @@ def add(commands: Commands) -> None:
         "why",
         "show why a queue grows or stands still, why a client is refused or slow, or why messages "
         "of a topic do not arrive; each answer names the next command",
+        _EXIT_CODE,
     )
-    queue = _action(group, "queue", why_queue, "show what is wrong with a queue", "NAME")
+    queue = _action(
+        group, "queue", why_queue, "show what is wrong with a queue", "NAME [--seconds SECONDS]"
+    )
     queue.add_argument("name", metavar="NAME", help="name of the queue")
     add_vhost(queue)
     queue.add_argument(
@@ -43,16 +50,20 @@ def add(commands: Commands) -> None:
         help="MQTT client identifier, name of an AMQP connection, address, or user",
     )
     topic = _action(
-        group, "topic", why_topic, "show why messages of an MQTT topic do not arrive", "TOPIC"
+        group,
+        "topic",
+        why_topic,
+        "show why messages of an MQTT topic do not arrive",
+        "TOPIC [--publisher USER]",
     )
     topic.add_argument("topic", metavar="TOPIC", help="MQTT topic, without wildcards")
-    topic.add_argument("--publisher", metavar="USER", help="check the rights of this user, too")
+    add_publisher(topic)
     add_vhost(topic)
 
 
 def _action(group: Commands, name: str, run: Any, text: str, usage: str) -> Parser:
     flags = f"{usage} [--vhost NAME] [--json]" if name != "client" else f"{usage} [--json]"
-    action = add_action(group, "why", name, run, text, flags)
+    action = add_action(group, "why", name, run, text, flags, _EXIT_CODE)
     action.add_argument("--json", action="store_true", help="print the answer as JSON")
     return action
 
