@@ -30,6 +30,7 @@ from trellis.settings.options import OPTIONS
 from trellis.settings.rendering import default_file
 
 SETTINGS_COMMANDS = ("serve", "check-config", "config", "cluster check", "store verify")
+LOG = ["--cluster-name", "--cluster-servers", "--cluster-topic"]
 NO_PASSWORD = "no password given; type one, or pass one on standard input"
 ROWS: list[Row] = [
     {"name": "sensors", "messages": 12, "durable": True, "policy": None},
@@ -149,6 +150,14 @@ def test_help_exits_with_0_and_has_no_colour(
     ("command", "used"),
     [
         ("health", ["--metrics-enabled", "--metrics-host", "--metrics-port"]),
+        ("cluster status", sorted([*LOG, "--cluster-silence", "--cluster-unsafe"])),
+        (
+            "cluster check",
+            sorted([*LOG, "--cluster-lease", "--cluster-silence", "--cluster-unsafe"]),
+        ),
+        ("cluster seed", [*LOG, "--data-dir"]),
+        ("cluster forget", LOG),
+        ("store verify", ["--data-dir"]),
         ("list", ["--http-enabled", "--http-host", "--http-port", "--http-tls"]),
         ("users add", ["--http-enabled", "--http-host", "--http-port", "--http-tls"]),
         (
@@ -160,7 +169,7 @@ def test_help_exits_with_0_and_has_no_colour(
         ),
     ],
 )
-def test_help_of_a_client_shows_only_the_settings_that_it_uses(
+def test_help_of_a_command_shows_only_the_settings_that_it_uses(
     capsys: pytest.CaptureFixture[str], command: str, used: list[str]
 ) -> None:
     _, out, _ = run(capsys, *command.split(), "--help")
@@ -481,10 +490,8 @@ def test_the_nearest_flag_is_one_that_the_command_accepts(
         assert f"; the nearest flag is {nearest} (" in error, error
 
 
-def test_the_help_of_a_cluster_command_explains_its_words(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code, out, _ = run(capsys, "cluster", "status", "--help")
+def test_the_help_explains_the_words_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "serve", "--help")
     assert code == 0
     text = " ".join(out.split())
     for explanation in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from trellis.cli import cluster_adopt, cluster_demo
 from trellis.cli.actions import add_json, add_result, ask, print_json, print_result, show
@@ -24,6 +25,11 @@ _STATUS = "show the nodes of the cluster, and how far each of them is behind"
 _SWITCH = "let a standby become the active node; the present active node ends its process"
 _SEED = "copy the data directory of a node for a new node, or for a node that is too far behind"
 _FORGET = "remove a node that does not run any more, so that the log is not kept for this node"
+
+#: The keys of the settings that name the replicated log.
+_LOG: Final = ("cluster.name", "cluster.servers", "cluster.topic")
+#: The keys of the settings that say which topic and which silence the nodes accept.
+_SAFETY: Final = ("cluster.silence", "cluster.unsafe")
 
 
 def add(commands: Commands) -> None:
@@ -48,7 +54,7 @@ def add(commands: Commands) -> None:
         "--create", action="store_true", help="first create the topic, if it does not exist"
     )
     add_result(check)
-    add_settings(check, "cluster")
+    add_settings(check, uses=(*_LOG, *_SAFETY, "cluster.lease"))
     status = _add_tool(
         tools,
         "status",
@@ -58,7 +64,7 @@ def add(commands: Commands) -> None:
         "The exit code is 1 if no node is active.",
     )
     add_json(status)
-    add_settings(status, "cluster")
+    add_settings(status, uses=(*_LOG, *_SAFETY))
     switch = _add_tool(
         tools,
         "switch",
@@ -90,13 +96,13 @@ def add(commands: Commands) -> None:
         "target", type=Path, metavar="TARGET", help="directory to create; it must not exist yet"
     )
     add_result(seed)
-    add_settings(seed, "data")
+    add_settings(seed, uses=(*_LOG, "data.dir"))
     forget = _add_tool(
         tools, "forget", forget_node, "NODE [--json]", _FORGET, "The node must be stopped."
     )
     forget.add_argument("node", metavar="NODE", help="name of the node")
     add_result(forget)
-    add_settings(forget, "cluster")
+    add_settings(forget, uses=_LOG)
     cluster_adopt.add(tools)
     cluster_demo.add(tools)
 

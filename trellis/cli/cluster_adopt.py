@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 TEXT: Final = "begin a new topic with the data directory of this node"
 
+#: The keys of the settings that the command uses.
+_USED: Final = (
+    *(f"cluster.{name}" for name in ("name", "servers", "topic")),
+    *(f"cluster.{name}" for name in ("silence", "lease", "beat", "unsafe")),
+    *("node.name", "data.dir", "store.segment"),
+)
+
 
 def add(tools: Commands) -> None:
     """Add the parser of the command `trellis cluster adopt`."""
@@ -53,7 +60,7 @@ def add(tools: Commands) -> None:
     )
     add_yes(tool)
     add_result(tool)
-    add_settings(tool, "cluster")
+    add_settings(tool, uses=_USED)
 
 
 def adopt(arguments: argparse.Namespace) -> int:

@@ -228,19 +228,24 @@ class _UnusedSetting(argparse.Action):
 
 
 def add_settings(
-    command: Parser, section: str = "", without: Collection[str] = (), only: Collection[str] = ()
+    command: Parser,
+    *,
+    uses: Collection[str] = (),
+    without: Collection[str] = (),
+    only: Collection[str] = (),
 ) -> None:
     """Add --config and a flag for every setting except `without`.
 
-    With a `section`, --help shows only the settings of that section. With `only`, --help shows only
-    the settings with these keys, and the flags of other settings are refused.
+    With the keys `uses`, --help shows only these settings; the flags of the other settings are
+    accepted, so that the command can have the same flags as `trellis serve`. With the keys `only`,
+    --help shows only these settings, and the flags of other settings are refused.
     """
     command.set_defaults(used_settings=tuple(only))
-    command._add_container_actions(_settings(section, tuple(without), tuple(only)))
+    command._add_container_actions(_settings(tuple(uses), tuple(without), tuple(only)))
 
 
 @functools.cache
-def _settings(section: str, without: tuple[str, ...], only: tuple[str, ...]) -> Parser:
+def _settings(uses: tuple[str, ...], without: tuple[str, ...], only: tuple[str, ...]) -> Parser:
     """Return a parser with the flags of `add_settings`, which commands add to their own parsers.
 
     The parser is cached: most commands of a module have the same flags, and making them takes 2 ms.
@@ -249,7 +254,7 @@ def _settings(section: str, without: tuple[str, ...], only: tuple[str, ...]) -> 
     text = "All flags of `trellis serve` are accepted; this command uses only the flags below."
     if only:
         text = "Of the settings, this command uses only those of the flags below."
-    group = flags.add_argument_group("settings", text if section or only else None)
+    group = flags.add_argument_group("settings", text if uses or only else None)
     group.add_argument(
         "--config",
         action="append",
@@ -267,7 +272,7 @@ def _settings(section: str, without: tuple[str, ...], only: tuple[str, ...]) -> 
                 option.flag, action=_UnusedSetting, const=used, dest="", help=argparse.SUPPRESS
             )
             continue
-        shown = bool(only) or section in ("", option.section)
+        shown = bool(only) or not uses or option.key in uses
         if shown and option.section not in groups:
             groups[option.section] = flags.add_argument_group(title(option.section))
         groups[option.section if shown else ""].add_argument(

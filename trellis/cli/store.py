@@ -81,7 +81,7 @@ def _add(
 ) -> Parser:
     usage = f"{arguments}[--data-dir DIR] [--config FILE]..."
     tool = add_command(tools, name, run, text, usage, group="store")
-    add_settings(tool, "data")
+    add_settings(tool, uses=("data.dir",))
     return tool
 
 

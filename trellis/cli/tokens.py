@@ -19,6 +19,7 @@ from trellis.auth.tokens.verifier import MAX_TOKEN, TokenVerifier, unverified_cl
 from trellis.cli.actions import add_group
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
 from trellis.settings.errors import printable
+from trellis.settings.options import OPTIONS
 from trellis.settings.tokens import Jwt
 
 #: Exit code if the token is refused.
@@ -43,7 +44,7 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("file", metavar="FILE", help="file with the token; - is standard input")
     command.add_argument("--json", action="store_true", help="print the result as a JSON object")
-    add_settings(command, "jwt")
+    add_settings(command, uses=[key for key in OPTIONS if key.startswith("jwt.")])
 
 
 def check_token(arguments: argparse.Namespace) -> int:
