@@ -43,6 +43,8 @@ MISSPELT: Final = [
     ("sessions delete device-8", "device-7", "list sessions"),
     ("stream head histry", "history", "stream list"),
 ]
+#: The beginnings of the commands that set a property of a user, who may have to be added.
+SETTING: Final = ("users tags", "permissions set")
 
 
 @pytest.fixture
@@ -76,14 +78,41 @@ async def test_the_error_names_the_nearest_object_and_the_command_that_lists_all
     for command, nearest, lists in MISSPELT:
         error = await commands.fails(*shlex.split(command))
         name = f"; the nearest is '{nearest}'" if nearest else ""
+        if command.startswith(SETTING):
+            lists += ", or to add this user: trellis users add anne"
         assert error.endswith(f"{name}; next: trellis {lists}\n"), (command, error)
         assert ("; the nearest is " in error) == bool(nearest), (command, error)
         assert error.count("\n") == 1, (command, error)
-        words = shlex.split(lists)
+        words = shlex.split(lists.partition(",")[0])
         assert parser(words[0]).parse(words).command == words[0]
     # A user that may not enter a virtual host gets no names of its queues.
     code, _, error = await commands.run("queues", "delete", "pump", "--vhost=plant", user="known")
     assert code == 1 and "access to vhost 'plant' refused" in error and "pumps" not in error
+
+
+async def test_the_error_of_a_command_that_sets_a_property_of_a_user_says_how_to_add_the_user(
+    commands: Commands,
+) -> None:
+    add = "there is no user 'o bea'; next: trellis users list, or to add this user: "
+    for words in (
+        ("users", "tags", "o bea", "management"),
+        ("permissions", "set", "o bea", "", "", ""),
+        ("permissions", "topic", "o bea", "allow all #"),
+        ("roles", "assign", "devices", "o bea"),
+    ):
+        assert await commands.fails(*words) == f"trellis: {add}trellis users add 'o bea'\n", words
+    # Deleting and asking are no reasons to add a user.
+    for words in (
+        ("users", "delete", "o bea"),
+        ("permissions", "clear", "o bea"),
+        ("why", "topic", "a", "--publisher", "o bea"),
+    ):
+        error = await commands.fails(*words)
+        assert error == "trellis: there is no user 'o bea'; next: trellis users list\n", words
+    # The operator follows the error.
+    commands.stdin = b"secret\n"
+    assert (await commands.out("users", "add", "o bea")).startswith("user o bea is added")
+    await commands.out("permissions", "set", "o bea", "", "", "")
 
 
 async def test_the_name_of_a_session_leads_to_the_inbox_of_the_session(

@@ -59,7 +59,7 @@ class ApiRefused(CommandError):
         """Return the nearest name and the next command if an object is missing; else ""."""
         if self._client is None or self.status not in _ABOUT_OBJECTS:
             return ""
-        return printable(advice_about(str(self), self._client.list_rows))
+        return printable(advice_about(str(self), self._client.list_rows, self._client.sets_user))
 
 
 class ApiClient:
@@ -71,6 +71,8 @@ class ApiClient:
         self.settings = load_settings(arguments).settings
         self.base = api_url(arguments.url, self.settings)
         self.user, self.password = credentials(arguments, self.settings)
+        #: True if the command sets a property of a user. The operator may have to add the user.
+        self.sets_user: bool = getattr(arguments, "sets_user", False)
         self._advice = "give --user and --password, or set TRELLIS_USER and TRELLIS_PASSWORD"
         self._advice += publisher_hint(arguments)
 

@@ -39,7 +39,8 @@ class _ListedKind(NamedTuple):
     `command` is the command line without `trellis`. `path` is the path of the list in the HTTP API;
     an empty path means that no nearest name is searched. `by_vhost` is True if the command has
     --vhost and the path ends with the virtual host. `field` of a row is the object's name.
-    `by_name` is True if the command lists the entries of the name in the error.
+    `by_name` is True if the command lists the entries of the name in the error. `add` is the
+    command that adds an object of the kind; "" if no command adds one from its name alone.
     """
 
     command: str
@@ -47,6 +48,7 @@ class _ListedKind(NamedTuple):
     by_vhost: bool = False
     field: str = "name"
     by_name: bool = False
+    add: str = ""
 
 
 _KINDS: Final = {
@@ -56,7 +58,7 @@ _KINDS: Final = {
     "binding": _ListedKind("list bindings"),
     "policy": _ListedKind("policies list", ("policies",)),
     "vhost": _ListedKind("vhosts list", ("vhosts",)),
-    "user": _ListedKind("users list", ("users",)),
+    "user": _ListedKind("users list", ("users",), add="users add"),
     "role": _ListedKind("roles list", ("roles",)),
     "permissions": _ListedKind("permissions list", by_name=True),
     "connection": _ListedKind("list connections", ("connections",)),
@@ -68,10 +70,11 @@ _KINDS: Final = {
 ListRows = Callable[[tuple[str, ...], Mapping[str, object]], list[dict[str, Any]]]
 
 
-def advice_about(error: str, list_rows: ListRows) -> str:
+def advice_about(error: str, list_rows: ListRows, may_add: bool = False) -> str:
     """Return what to add to the text of an error, if an object is missing; else "".
 
-    `list_rows` returns [] if the user may not read the list.
+    `list_rows` returns [] if the user may not read the list. If `may_add` is True, the operator may
+    want to add the missing object, and the text names the command for this.
     """
     match = next(filter(None, (text.search(error) for text in _TEXTS)), None)
     if match is None or match["kind"] not in _KINDS:
@@ -87,4 +90,8 @@ def advice_about(error: str, list_rows: ListRows) -> str:
     words = [name] if kind.by_name else []
     if kind.by_vhost and vhost not in (None, "/"):
         words += ["--vhost", vhost]
-    return f"{nearest}; next: {shlex.join(['trellis', *kind.command.split(), *words])}"
+    text = f"{nearest}; next: {shlex.join(['trellis', *kind.command.split(), *words])}"
+    if not may_add or not kind.add:
+        return text
+    add = shlex.join(["trellis", *kind.add.split(), name])
+    return f"{text}, or to add this {match['kind']}: {add}"

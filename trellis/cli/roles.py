@@ -63,6 +63,7 @@ def add(commands: Commands) -> None:
     command.add_argument("name", metavar="NAME", nargs="?", help="name of the role")
     command.add_argument("--none", action="store_true", help="take the users' role away")
     command.add_argument("members", metavar="USER", nargs="+", help="name of a user")
+    command.set_defaults(sets_user=True)
     add_result(command)
 
 

@@ -73,7 +73,7 @@ def _add_users(commands: Commands) -> None:
         "change the password of a user",
         "NAME [--new-password-file FILE]",
     )
-    _add_name(command)
+    _add_name(command, sets_user=True)
     _add_password(command)
     add_result(command)
     command = add_action(
@@ -84,7 +84,7 @@ def _add_users(commands: Commands) -> None:
         "replace the tags of a user, which permit HTTP requests",
         "NAME [TAG]...",
     )
-    _add_name(command)
+    _add_name(command, sets_user=True)
     command.add_argument(
         "tags", metavar="TAG", nargs="*", help=f"{', '.join(TAGS)} [none: remove all tags]"
     )
@@ -143,7 +143,7 @@ def _add_permissions(commands: Commands) -> None:
         "configure, write and read",
         "USER CONFIGURE WRITE READ [--vhost NAME]",
     )
-    _add_name(command, "USER")
+    _add_name(command, "USER", sets_user=True)
     add_patterns(command)
     add_result(command)
     add_vhost(command, 1)
@@ -168,7 +168,7 @@ def _add_permissions(commands: Commands) -> None:
         "all topics",
         "USER (RULE... | --clear) [--vhost NAME]",
     )
-    _add_name(command, "USER")
+    _add_name(command, "USER", sets_user=True)
     command.add_argument(
         "rules",
         metavar="RULE",
@@ -203,8 +203,10 @@ def _add_readers(permissions: Commands) -> None:
     add_json(command)
 
 
-def _add_name(command: Parser, metavar: str = "NAME") -> None:
+def _add_name(command: Parser, metavar: str = "NAME", sets_user: bool = False) -> None:
+    """Add the argument for a user's name. `sets_user` is True if the user gets a new property."""
     command.add_argument("name", metavar=metavar, help="name of the user")
+    command.set_defaults(sets_user=sets_user)
 
 
 def _add_password(command: Parser) -> None:
