@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+#: The kinds of a missing object (NotFound.kind).
+QUEUE: Final = "queue"
+EXCHANGE: Final = "exchange"
+
 
 class BrokerError(Exception):
     """Raised if the core refuses a request. The text names the object and the reason."""
 
+    def copy(self) -> BrokerError:
+        """Return an equal error without the tracebacks that a raised error collects.
+
+        A class whose `__init__` takes other arguments than the text overrides this method.
+        """
+        return type(self)(str(self))
+
 
 class NotFound(BrokerError):
-    """Raised if the queue or exchange that a request names does not exist."""
+    """Raised if the queue or exchange that a request names does not exist.
+
+    `kind` is QUEUE or EXCHANGE, and `name` names the missing object. Both are "" if an object of
+    another kind is missing.
+    """
+
+    def __init__(self, text: str, kind: str = "", name: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.name = name
+
+    def copy(self) -> BrokerError:
+        return NotFound(str(self), self.kind, self.name)
 
 
 class AccessRefused(BrokerError):
@@ -33,7 +58,11 @@ class InvalidArgument(PreconditionFailed):
     def __init__(self, argument: str, thing: str, reason: str) -> None:
         super().__init__(f"invalid arg '{argument}' {thing}: {reason}")
         self.argument = argument
+        self.thing = thing
         self.reason = reason
+
+    def copy(self) -> BrokerError:
+        return InvalidArgument(self.argument, self.thing, self.reason)
 
 
 class LimitExceeded(PreconditionFailed):
@@ -46,6 +75,16 @@ class ResourceLocked(BrokerError):
 
 class NotAllowed(BrokerError):
     """Raised if a request violates a rule of its connection, or a limit of the broker."""
+
+
+def no_queue(name: str, vhost: str) -> NotFound:
+    """Return the error about a queue that does not exist in a virtual host."""
+    return NotFound(f"no queue '{name}' in vhost '{vhost}'", QUEUE, name)
+
+
+def no_exchange(name: str, vhost: str) -> NotFound:
+    """Return the error about an exchange that does not exist in a virtual host."""
+    return NotFound(f"no exchange '{name}' in vhost '{vhost}'", EXCHANGE, name)
 
 
 def inequivalent(

@@ -16,7 +16,7 @@ from mypy_extensions import i64
 
 from broker.access.identity import INTERNAL, Identity
 from broker.agenda import Agenda
-from broker.errors import AccessRefused, BrokerError, NotFound
+from broker.errors import AccessRefused, BrokerError, no_exchange
 from broker.limits import BrokerLimits
 from broker.messages.fates import UNROUTABLE
 from broker.messages.message import ALWAYS, TRACEPARENT_HEADER, Properties
@@ -104,7 +104,7 @@ class Planner(PlanResolver):
         """Return the exchange of this name. Raises NotFound if there is none."""
         exchange = self._exchanges.get(name)
         if exchange is None:
-            raise NotFound(f"no exchange '{name}' in vhost '{self._vhost}'")
+            raise no_exchange(name, self._vhost)
         return exchange
 
     def retire(self, exchange: str, word: str | None = None) -> None:
@@ -264,7 +264,7 @@ class Planner(PlanResolver):
         identity = (place, type(refusal), str(refusal), traced)
         known = self._index.get(identity)
         if known is None:
-            known = refused(type(refusal)(str(refusal)))
+            known = refused(refusal.copy())
             known.traced = traced
             self._intern(identity, known)
         return known

@@ -18,7 +18,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.agenda import Agenda
-from broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked
+from broker.errors import NotAllowed, PreconditionFailed, ResourceLocked, no_queue
 from broker.limits import BrokerLimits
 from broker.names import checked_name
 from broker.queues.arguments import QueueArguments, check_durable_type
@@ -277,7 +277,7 @@ class Declarations:
                     f"queue '{name}' in vhost '{self._vhost}' belongs to an MQTT session, "
                     "and other clients cannot use it"
                 )
-            raise NotFound(f"no queue '{name}' in vhost '{self._vhost}'")
+            raise no_queue(name, self._vhost)
         if queue.exclusive_to is not None and queue.exclusive_to is not owner:
             raise ResourceLocked(
                 f"cannot obtain exclusive access to locked queue '{name}' "

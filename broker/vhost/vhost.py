@@ -341,7 +341,7 @@ class VirtualHost(DeadLetterHost):
         if plan.refusal is not None:
             context.count(plan, 1)
             # Raise a copy: an error object that is raised again and again collects tracebacks.
-            raise type(plan.refusal)(str(plan.refusal))
+            raise plan.refusal.copy()
         for known in plan.filters:
             # The filter decides for a message published to its own exchange. If the message came to
             # this exchange through another exchange, the filter decides only if the message has no

@@ -19,6 +19,7 @@ from broker.errors import (
     PreconditionFailed,
     ResourceLocked,
 )
+from protocols.refusal_fields import cause_of
 
 _NAMES: Final = {
     311: "CONTENT_TOO_LARGE",
@@ -63,6 +64,8 @@ class AmqpError(Exception):
         self.code = code
         #: True if the log has a line about the refusal already.
         self.logged = False
+        #: The cause of the refusal, for its log line (refusal_fields.py); "" for other causes.
+        self.cause = ""
         self.text = f"{_NAMES[code]} - {explanation}".encode(errors="replace")[:255].decode(
             errors="ignore"
         )
@@ -71,7 +74,9 @@ class AmqpError(Exception):
 
 def from_broker(error: BrokerError) -> AmqpError:
     """Return the AMQP error, with its reply code, for an error of the broker core."""
-    return AmqpError(_CODES[type(error)], str(error))
+    refusal = AmqpError(_CODES[type(error)], str(error))
+    refusal.cause = cause_of(error)
+    return refusal
 
 
 def unknown_tag(number: i64) -> AmqpError:

@@ -94,21 +94,22 @@ async def test_the_error_of_a_command_that_sets_a_property_of_a_user_says_how_to
     commands: Commands,
 ) -> None:
     add = "there is no user 'o bea'; next: trellis users list, or to add this user: "
-    for words in (
-        ("users", "tags", "o bea", "management"),
-        ("permissions", "set", "o bea", "", "", ""),
-        ("permissions", "topic", "o bea", "allow all #"),
-        ("roles", "assign", "devices", "o bea"),
+    for line in (
+        "users tags 'o bea' management",
+        "permissions set 'o bea' '' '' ''",
+        "permissions topic 'o bea' 'allow all #'",
+        "roles assign devices 'o bea'",
     ):
-        assert await commands.fails(*words) == f"trellis: {add}trellis users add 'o bea'\n", words
+        error = await commands.fails(*shlex.split(line))
+        assert error == f"trellis: {add}trellis users add 'o bea'\n", line
     # Deleting and asking are no reasons to add a user.
-    for words in (
-        ("users", "delete", "o bea"),
-        ("permissions", "clear", "o bea"),
-        ("why", "topic", "a", "--publisher", "o bea"),
+    for line in (
+        "users delete 'o bea'",
+        "permissions clear 'o bea'",
+        "why topic a --publisher 'o bea'",
     ):
-        error = await commands.fails(*words)
-        assert error == "trellis: there is no user 'o bea'; next: trellis users list\n", words
+        error = await commands.fails(*shlex.split(line))
+        assert error == "trellis: there is no user 'o bea'; next: trellis users list\n", line
     # The operator follows the error.
     commands.stdin = b"secret\n"
     assert (await commands.out("users", "add", "o bea")).startswith("user o bea is added")

@@ -248,6 +248,7 @@ async def test_a_user_without_permissions_is_told_so_in_one_log_line(
     assert await client.connect("c", user="ann/secret") == 5
     (line,) = [one for one in caplog.messages if one.startswith("login_refused")]
     assert "user=ann " in line and "has no permissions in the vhost '/'" in line
+    assert " cause=access note=" in line
     assert "trellis permissions set" in line
     caplog.clear()
     assert await Mqtt0(await broker.socket("mqtt")).connect("c", user="ann/wrong") == 4

@@ -199,13 +199,14 @@ async def test_topics_that_a_user_may_not_use(
     assert line.startswith(
         "publication_refused protocol=mqtt user=known vhost=/ address=127.0.0.1 client_id=device"
     )
-    assert "others.t" in line and "Further refused publications" in line
+    assert "others.t" in line and ' cause=access note="' in line
+    assert "Further refused publications" in line
     await client.socket.send(subscribe(4, ("mine/a", 0), ("others/#", 0), ("theirs/#", 0)))
     line = await refused(running, caplog, "subscription_refused")
     assert line == (
         "subscription_refused protocol=mqtt user=known vhost=/ address=127.0.0.1 "
-        'client_id=device filter=others/# note="the user may not read topics of this filter: '
-        'grant `read` on the exchange, or allow the filter with a rule"'
+        'client_id=device filter=others/# cause=access note="the user may not read topics of '
+        'this filter: grant `read` on the exchange, or allow the filter with a rule"'
     )
     assert running.node.refusals.counts == {"publication_refused": 1, "subscription_refused": 1}
 

@@ -13,10 +13,12 @@ from urllib.parse import quote
 import pamqp.commands as spec
 import pytest
 
+from protocols.refusal_fields import ACCESS, CAUSE, LIMIT, MISSING_EXCHANGE, MISSING_QUEUE
 from tests.clients import connect_packet, marshal, mqtt_publish, publication
 from tests.top.conftest import Start
-from tests.top.running import Amqp0, Running
-from tests.top.test_api import api, users
+from tests.top.running import KNOWN, Amqp0, Mqtt0, Running
+from tests.top.test_api import ADMIN, api, users
+from tests.wire.mqtt.client import subscribe
 from trellis import diagnosis
 from trellis.cli import main, parser
 from trellis.diagnosis.clients import REFUSALS_MAX, refusal_findings
@@ -244,15 +246,69 @@ async def test_a_closed_channel_names_the_command_that_fits_its_reason(broker: R
     assert await closed(refused) == "trellis permissions list known"
 
 
-def test_a_limit_on_subscriptions_is_no_lack_of_permissions() -> None:
-    for note, after in (
-        ("the user may not read topics of this filter: grant", "permissions list ann"),
-        ("a limit on subscriptions is reached: see", "list settings --filter"),
+async def test_the_cause_of_a_refused_mqtt_client_leads_to_the_next_command(start: Start) -> None:
+    rules = ["allow publish mine/#", "allow subscribe mine/#"]
+    running = await start(
+        users=[KNOWN | {"rules": rules}, KNOWN | {"name": "out", "vhosts": ()}, ADMIN],
+        mqtt={"subscriptions": 1},
+    )
+
+    async def finding(name: str) -> dict[str, str]:
+        """Return the only finding about a refusal of a client."""
+        answer, _ = await why(running, f"clients/{name}")
+        (refusal,) = [one for one in answer["findings"] if "_refused" in one["problem"]]
+        assert "cause" not in refusal["text"]  # The note says it in words.
+        return dict(refusal)
+
+    async def refused_filter(client: Mqtt0, topic_filter: str) -> None:
+        """Subscribe to a topic filter that the broker refuses."""
+        await client.socket.send(subscribe(1, (topic_filter, 0)))
+        assert await client.socket.exactly(5) == b"\x90\x03\x00\x01\x80"
+
+    limited = await running.mqtt("limited", user="known/known")
+    await limited.subscribe("mine/a")
+    await refused_filter(limited, "mine/b")
+    refusal = await finding("limited")
+    assert "a limit on subscriptions is reached" in refusal["text"]
+    assert refusal["next"] == "trellis list settings --filter 'name=mqtt.*subscriptions'"
+    reader = await running.mqtt("reader", user="known/known")
+    await refused_filter(reader, "others/#")
+    refusal = await finding("reader")
+    assert "the user may not read topics of this filter" in refusal["text"]
+    assert refusal["next"] == "trellis permissions list known"
+    publisher = await running.mqtt("publisher", user="known/known")
+    await publisher.socket.send(mqtt_publish("others/t", b"x", 1, 1))
+    await publisher.socket.exactly(4)
+    refusal = await finding("publisher")
+    assert refusal["problem"] == "publication_refused"
+    assert refusal["next"] == "trellis permissions list known"
+    outside = await running.socket("mqtt")
+    await outside.send(connect_packet("outside", user="out/known"))
+    await outside.read()
+    refusal = await finding("outside")
+    assert "user 'out' has no permissions in the vhost '/'" in refusal["text"]
+    assert refusal["next"] == "trellis permissions list out"
+    wrong = await running.socket("mqtt")
+    await wrong.send(connect_packet("wrong", user="known/wrong"))
+    await wrong.read()
+    assert (await finding("wrong"))["next"] == "trellis users list"
+
+
+def test_the_next_command_does_not_depend_on_the_words_of_a_note() -> None:
+    note = "NOT_FOUND - no queue 'q'; ACCESS_REFUSED; the user may not read"
+    for event, fields, after in (
+        ("channel_closed", {}, "list log --filter event=channel_closed"),
+        ("channel_closed", {CAUSE: MISSING_EXCHANGE, "vhost": "v"}, "list exchanges --vhost v"),
+        ("channel_closed", {CAUSE: MISSING_QUEUE}, "list queues"),
+        ("channel_closed", {CAUSE: ACCESS}, "permissions list ann"),
+        ("subscription_refused", {CAUSE: LIMIT}, "list settings --filter name=mqtt.*subscriptions"),
+        ("subscription_refused", {CAUSE: ACCESS}, "permissions list ann"),
     ):
-        refusal = LoggedRefusal("subscription_refused", {"user": "ann", "note": note})
+        refusal = LoggedRefusal(event, {"user": "ann", "note": note, **fields})
         (finding,) = refusal_findings([refusal], "ann")
+        assert shlex.split(finding.next) == ["trellis", *after.split()]
+        assert finding.text.endswith(f": {note}")
         parsed(finding.next)
-        assert finding.next.startswith(f"trellis {after}")
 
 
 async def test_the_operators_own_refused_requests_are_no_problem_of_a_client(

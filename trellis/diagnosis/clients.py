@@ -6,7 +6,6 @@ connection declared, by the broker's full name of the connection, by its address
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
@@ -17,6 +16,7 @@ from broker.queues.queue import Queue
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.connection import Connection
 from protocols.mqtt.session.session import Session
+from protocols.refusal_fields import ACCESS, CAUSE, LIMIT, MISSING_EXCHANGE, MISSING_QUEUE
 from trellis.diagnosis.findings import Problem, command, in_vhost, only, plural
 from trellis.diagnosis.findings import waiting as waits
 from trellis.diagnosis.queues import FULL, state_of
@@ -28,8 +28,6 @@ NAME_FIELDS: Final = ("client_id", "client", "user", "address", "new_address")
 REFUSALS_MAX: Final = 10
 #: The event of a refused HTTP request.
 HTTP_REFUSED: Final = "http_refused"
-#: Matches the note about a channel that was closed because a queue or an exchange is missing.
-_MISSING: Final = re.compile(r"NOT_FOUND - no (?P<kind>queue|exchange) '")
 #: The texts of refusals, by event.
 _EVENTS: Final = {
     "login_refused": "a login was refused",
@@ -87,29 +85,20 @@ def _refusal(refusal: LoggedRefusal) -> Problem:
 
 
 def _after_refusal(refusal: LoggedRefusal) -> str:
-    user, note = refusal.fields.get("user", ""), refusal.fields.get("note", "")
-    if _lacks_permission(refusal.event, note) and user:
+    """Return the command that shows more about the cause of a refusal, or about its event."""
+    user, cause = refusal.fields.get("user", ""), refusal.fields.get(CAUSE, "")
+    if cause == ACCESS and user:
         return command("permissions", "list", user)
-    missing = _MISSING.match(note)
-    if missing is not None:
+    if cause in (MISSING_QUEUE, MISSING_EXCHANGE):
         vhost = in_vhost(refusal.fields.get("vhost", "/"))
-        return command("list", "queues" if missing["kind"] == "queue" else "exchanges", *vhost)
-    if refusal.event == "subscription_refused":
+        return command("list", "queues" if cause == MISSING_QUEUE else "exchanges", *vhost)
+    if refusal.event == "subscription_refused" and cause == LIMIT:
         return command("list", "settings", "--filter", "name=mqtt.*subscriptions")
     if refusal.event == "session_taken_over":
         return command("list", "connections")
     if refusal.event == "login_refused":
         return command("users", "list")
     return command("list", "log", *only("event", refusal.event))
-
-
-def _lacks_permission(event: str, note: str) -> bool:
-    """True if a logged refusal says that the user lacks a permission or a topic rule."""
-    if event == "channel_closed":
-        return note.startswith("ACCESS_REFUSED")
-    if event == "subscription_refused":  # Otherwise, a limit on subscriptions is reached.
-        return note.startswith("the user may not read")
-    return event == "publication_refused"
 
 
 def connection_findings(

@@ -63,6 +63,7 @@ from protocols.connection import ConnectionRegistry
 from protocols.incomplete_message import INCOMPLETE_MAX
 from protocols.listing import row_of
 from protocols.peer import Peer
+from protocols.refusal_fields import CAUSE
 
 _PUBLISH: Final[i64] = 60 << 16 | 40
 _ACK: Final[i64] = 60 << 16 | 80
@@ -371,7 +372,7 @@ class AmqpConnection(ConnectionInterface):
 
     def _log_error(self, event: str, error: AmqpError, fields: dict[str, object]) -> None:
         if not error.logged:
-            self.front.log_refusal(event, self, error.text, fields)
+            self.front.log_refusal(event, self, error.text, {**fields, CAUSE: error.cause})
 
     def fail_connection(self, error: AmqpError) -> None:
         self.channels.confirm()

@@ -7,7 +7,7 @@ from typing import Final
 
 import pamqp.commands as spec
 
-from broker.errors import AccessRefused, NotFound, PreconditionFailed
+from broker.errors import AccessRefused, PreconditionFailed, no_queue
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.stream.queue import StreamQueue
 from broker.vhost.client_declarations import purge_queue, with_default_type
@@ -92,7 +92,7 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
     given = stripped(method.queue)
     if is_reply_queue(given):
         if given != REPLY_QUEUE and given not in vhost.replies:
-            raise NotFound(f"no queue '{given}' in vhost '{vhost.name}'")
+            raise no_queue(given, vhost.name)
         reply(channel, method, spec.Queue.DeclareOk(given, 0, 1))
         return
     if method.passive:

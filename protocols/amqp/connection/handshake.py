@@ -25,7 +25,7 @@ from protocols.amqp.options import AmqpOptions
 from protocols.credential_expiry import expiry_of
 from protocols.end_reasons import STANDBY
 from protocols.peer import Peer
-from protocols.refusal_fields import other_protocol
+from protocols.refusal_fields import ACCESS, CAUSE, other_protocol
 
 GREETING: Final = b"AMQP\x00\x00\x09\x01"
 #: Protocol headers of AMQP 0-8 and 0-9. Their clients are offered 0-9-1, as by RabbitMQ: aioamqp
@@ -233,7 +233,7 @@ class Handshake:
                 connection,
                 f"user '{self.user}' has no permissions in the vhost '{name}': grant them with "
                 "`trellis permissions set`",
-                {"user": self.user},
+                {"user": self.user, CAUSE: ACCESS},
             )
             error = AmqpError(530, f"access to vhost '{name}' refused for user '{self.user}'")
             error.logged = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.errors import AccessRefused, NotFound
+from broker.errors import QUEUE, AccessRefused, NotFound
 from broker.queues.queue import Queue
 from broker.routing.authorization import DeclarationRights
 from broker.vhost.client_declarations import rights_of as declaration_rights
@@ -32,7 +32,7 @@ def last_queue(channel: Channel) -> str:
     Raises NotFound if the channel has declared no queue.
     """
     if not channel.last_queue:
-        raise NotFound("no previously declared queue")
+        raise NotFound("no previously declared queue", QUEUE)
     return channel.last_queue
 
 

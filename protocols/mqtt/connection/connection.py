@@ -55,6 +55,7 @@ from protocols.mqtt.session.interfaces import SessionConnection
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.wills import DelayedWill, StoredWill
 from protocols.peer import Peer
+from protocols.refusal_fields import CAUSE, cause_of
 
 #: Reasons of `MqttConnection.reject` that the login has logged with more details.
 _LOGGED: Final = frozenset(("login_refused", "identifier_taken"))
@@ -193,7 +194,7 @@ class MqttConnection(SessionConnection):
                 self,
                 f"{error}. Further refused publications of this connection are counted and not "
                 "logged",
-                {"client_id": self.client_id},
+                {"client_id": self.client_id, CAUSE: cause_of(error)},
             )
 
     def resume_input(self) -> None:

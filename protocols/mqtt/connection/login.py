@@ -77,7 +77,7 @@ from protocols.mqtt.session.publish_writer import (
 )
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.wills import will_of
-from protocols.refusal_fields import other_protocol
+from protocols.refusal_fields import ACCESS, CAUSE, other_protocol
 
 #: Size in bytes of the largest packet that MQTT permits. A Maximum Packet Size of at least this
 #: size is no limit.
@@ -289,12 +289,14 @@ class Login(InputHandler):
         self._service.count_login("busy" if verdict.busy else "refused")
         if user is not None:
             vhost = self._service.broker.vhosts.get(credentials.vhost)
+            closing = vhost is not None and vhost.closing
             self._log_refusal(
                 user.name,
                 f"the vhost '{credentials.vhost}' is being deleted"
-                if vhost is not None and vhost.closing
+                if closing
                 else f"user '{user.name}' has no permissions in the vhost '{credentials.vhost}': "
                 "grant them with `trellis permissions set`",
+                "" if closing else ACCESS,
             )
             connection.reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
             return
@@ -306,12 +308,13 @@ class Login(InputHandler):
         else:
             connection.reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
 
-    def _log_refusal(self, user: str, reason: str) -> None:
+    def _log_refusal(self, user: str, reason: str, cause: str = "") -> None:
         """Log the reason for refusing a client; `user` is its user name, "" if it has none."""
         connect = self._connect
         fields: dict[str, object] = {"user": user} if user else {}
         if connect is not None and connect.client_id:
             fields["client_id"] = connect.client_id
+        fields[CAUSE] = cause
         self._service.log_refusal("login_refused", self._connection, reason, fields)
 
     def _log_take_over(self, session: Session) -> None:

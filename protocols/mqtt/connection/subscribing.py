@@ -50,6 +50,7 @@ from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.shared import leave_group
 from protocols.mqtt.session.subscription_options import AS_PUBLISHED, IDENTIFIER
 from protocols.mqtt.session.sys_topics import ROOT
+from protocols.refusal_fields import ACCESS, CAUSE, LIMIT
 
 #: Limits of the reading in one turn of the event loop, which takes up to 3 ms: the number of topic
 #: filters of a packet, and the sum of their sizes in bytes.
@@ -363,10 +364,11 @@ class SubscribeTask(SubscriptionChange):
         self._codes[at] = code
         if not self._logged:
             self._logged = True
+            cause = ACCESS if code == NOT_AUTHORISED else LIMIT
             reason = (
                 "the user may not read topics of this filter: grant `read` on the exchange, or "
                 "allow the filter with a rule"
-                if code == NOT_AUTHORISED
+                if cause == ACCESS
                 else "a limit on subscriptions is reached: see mqtt.subscriptions, "
                 "mqtt.shared_subscriptions and limits.pattern_nodes"
             )
@@ -374,7 +376,7 @@ class SubscribeTask(SubscriptionChange):
                 "subscription_refused",
                 self._connection,
                 reason,
-                {"client_id": self.session.name, "filter": topic_filter},
+                {"client_id": self.session.name, "filter": topic_filter, CAUSE: cause},
             )
 
     def reply(self) -> bytes:

@@ -5,7 +5,7 @@ There is one table of errors. A row has the methods that cause the error, and th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pamqp.commands as spec
 import pytest
@@ -382,6 +382,15 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
 ]
 
 
+#: The cause in the log line of an error, by the beginning of the error's text.
+CAUSES: Final = {
+    "ACCESS_REFUSED - ": {"cause": "access"},
+    "NOT_FOUND - no exchange ": {"cause": "missing_exchange"},
+    "NOT_FOUND - no queue ": {"cause": "missing_queue"},
+    "NOT_FOUND - no previously declared queue": {"cause": "missing_queue"},
+}
+
+
 @pytest.mark.parametrize(("provocation", "code", "text", "class_id", "method_id"), SOFT + DECLARING)
 def test_a_soft_error_ends_its_channel_and_leaves_the_others_alone(
     provocation: Any, code: int, text: str, class_id: int, method_id: int
@@ -416,6 +425,7 @@ def test_a_soft_error_ends_its_channel_and_leaves_the_others_alone(
                 "vhost": "/",
                 "address": "127.0.0.1",
                 "channel": 2,
+                **next((cause for start, cause in CAUSES.items() if text.startswith(start)), {}),
                 "note": text,
             },
         )

@@ -169,3 +169,4 @@ def test_a_user_without_permissions_in_the_vhost_is_logged() -> None:
     ((event, fields),) = logged
     assert (event, fields["user"]) == ("login_refused", "u")
     assert "has no permissions in the vhost '/'" in str(fields["note"])
+    assert fields["cause"] == "access"

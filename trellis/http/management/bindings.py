@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 from urllib.parse import quote
 
-from broker.errors import NotFound
+from broker.errors import no_queue
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
@@ -128,7 +128,7 @@ def _owned(vhost: VirtualHost, name: str) -> Queue:
     """Return the queue or inbox with a name in a virtual host. Raises NotFound."""
     queue = vhost.queues.get(name)
     if queue is None:
-        raise NotFound(f"no queue '{name}' in vhost '{vhost.name}'")
+        raise no_queue(name, vhost.name)
     return queue
 
 
