@@ -23,17 +23,18 @@ class BrokerError(Exception):
 class NotFound(BrokerError):
     """Raised if the queue or exchange that a request names does not exist.
 
-    `kind` is QUEUE or EXCHANGE, and `name` names the missing object. Both are "" if an object of
-    another kind is missing.
+    `kind` is QUEUE or EXCHANGE, `name` names the missing object, and `vhost` its virtual host. All
+    are "" if an object of another kind is missing.
     """
 
-    def __init__(self, text: str, kind: str = "", name: str = "") -> None:
+    def __init__(self, text: str, kind: str = "", name: str = "", vhost: str = "") -> None:
         super().__init__(text)
         self.kind = kind
         self.name = name
+        self.vhost = vhost
 
     def copy(self) -> BrokerError:
-        return NotFound(str(self), self.kind, self.name)
+        return NotFound(str(self), self.kind, self.name, self.vhost)
 
 
 class AccessRefused(BrokerError):
@@ -79,12 +80,12 @@ class NotAllowed(BrokerError):
 
 def no_queue(name: str, vhost: str) -> NotFound:
     """Return the error about a queue that does not exist in a virtual host."""
-    return NotFound(f"no queue '{name}' in vhost '{vhost}'", QUEUE, name)
+    return NotFound(f"no queue '{name}' in vhost '{vhost}'", QUEUE, name, vhost)
 
 
 def no_exchange(name: str, vhost: str) -> NotFound:
     """Return the error about an exchange that does not exist in a virtual host."""
-    return NotFound(f"no exchange '{name}' in vhost '{vhost}'", EXCHANGE, name)
+    return NotFound(f"no exchange '{name}' in vhost '{vhost}'", EXCHANGE, name, vhost)
 
 
 def inequivalent(

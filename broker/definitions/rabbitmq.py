@@ -22,7 +22,7 @@ from typing import Final
 from broker.broker import Broker
 from broker.compatibility import DOCUMENT_FIELDS
 from broker.definitions.objects import ObjectImport
-from broker.errors import BrokerError, PreconditionFailed
+from broker.errors import BrokerError, NotFound, PreconditionFailed
 from broker.names import shown
 from broker.nesting import NESTING_MAX, is_nested_too_deep
 from broker.store.contract import Ticket
@@ -51,17 +51,28 @@ class Difference:
     """One difference between an object of a document and the imported object.
 
     `kind` is DIFFERENT if a part of the object has another effect than in RabbitMQ, MISSING if a
-    part has no effect, or REFUSED if the object is not imported at all.
+    part has no effect, or REFUSED if the object is not imported at all. `missing` is the error
+    about a queue or an exchange that the object needs and that does not exist; None if there is no
+    such error.
     """
 
-    __slots__ = ("index", "kind", "name", "section", "text")
+    __slots__ = ("index", "kind", "missing", "name", "section", "text")
 
-    def __init__(self, section: str, index: int, name: str, kind: str, text: str) -> None:
+    def __init__(
+        self,
+        section: str,
+        index: int,
+        name: str,
+        kind: str,
+        text: str,
+        missing: NotFound | None = None,
+    ) -> None:
         self.section = section
         self.index = index
         self.name = name
         self.kind = kind
         self.text = text
+        self.missing = missing
 
     def __str__(self) -> str:
         return f"{label_of(self.section, self.index, self.name)}: {self.text}"
@@ -178,7 +189,8 @@ class Import:
                 )
             objects.add(section, row)
         except (BrokerError, ValueError) as error:
-            findings.append(Difference(section, at, name, REFUSED, str(error)))
+            missing = error if isinstance(error, NotFound) else None
+            findings.append(Difference(section, at, name, REFUSED, str(error), missing))
             report.refused.append(str(findings[0]))
         else:
             report.imported[section] = report.imported.get(section, 0) + 1
@@ -209,5 +221,7 @@ def name_of(section: str, row: object) -> str:
     if section == "bindings":
         if "source" not in row and "destination" not in row:
             return ""
-        return f"{row.get('source', '')} -> {row.get('destination', '')}"
+        key = row.get("routing_key")
+        suffix = f" (key {key})" if key else ""
+        return f"{row.get('source', '')} -> {row.get('destination', '')}{suffix}"
     return str(row.get("name", row.get("user", "")))

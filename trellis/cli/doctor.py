@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +26,11 @@ from broker.definitions.rabbitmq import (
     unknown_sections,
 )
 from broker.definitions.trial import TrialImport
-from broker.errors import BrokerError
+from broker.errors import QUEUE, BrokerError, NotFound
 from trellis.auth.passwords import check_hash
 from trellis.cli.actions import print_json
 from trellis.cli.parsing import CommandError, Commands, add_command
+from trellis.diagnosis.findings import command, in_vhost
 from trellis.settings.errors import printable
 
 #: Largest number of object names in a line, unless --all is given.
@@ -40,23 +42,27 @@ Row = dict[str, str | int]
 class Group:
     """Objects of one section of a definitions file to which the same difference applies.
 
-    `text` describes the difference between RabbitMQ and Trellis after the import. `names` has the
-    names of the objects.
+    `text` describes the difference between RabbitMQ and Trellis after the import. `advice` says
+    what to do about it; "" if there is no advice. `names` has the names of the objects.
     """
 
-    def __init__(self, kind: str, section: str, text: str) -> None:
+    def __init__(self, kind: str, section: str, text: str, advice: str) -> None:
         self.kind = kind
         self.section = section
         self.text = text
+        self.advice = advice
         self.names: list[str] = []
 
-    def line(self) -> str:
-        """Return the line of the report for this group."""
+    def lines(self, objects: int) -> Iterator[str]:
+        """Yield the lines of the report for this group, of a section with so many objects."""
         shown = ", ".join(self.names[:NAMES_MAX])
         more = len(self.names) - NAMES_MAX
         if more > 0:
             shown += f" and {more} more"
-        return f"{self.kind:9}  {self.section} ({len(self.names)}): {self.text}: {shown}"
+        count = f"{len(self.names)} of {objects}"
+        yield f"{self.kind:9}  {self.section} ({count}): {self.text}: {shown}"
+        if self.advice:
+            yield f"  next: {self.advice}"
 
 
 class Diagnosis:
@@ -83,61 +89,91 @@ class Diagnosis:
         if not findings:
             self.equal[section] += 1
             self.lines.append(f"{EQUAL:9}  {label}")
-            self._add_row(EQUAL, section, at, name, "")
+            self._add_row(EQUAL, section, at, name)
         for finding in findings:
             kind = MISSING if finding.kind == REFUSED else finding.kind
             text = f"not imported: {finding.text}" if finding.kind == REFUSED else finding.text
             self.failed = self.failed or kind == MISSING
             reason = text.replace(f"'{name}'", "'...'") if name else text
             key = (kind, section, reason)
+            declaration, advice = _advice_about(finding.missing)
             if key not in self.groups:
-                self.groups[key] = Group(kind, section, reason)
+                self.groups[key] = Group(kind, section, reason, advice)
             self.groups[key].names.append(name or label)
-            self.lines.append(f"{kind:9}  {label}: {text}")
-            self._add_row(kind, section, at, name, text)
+            suffix = f"; next: {advice}" if advice else ""
+            self.lines.append(f"{kind:9}  {label}: {text}{suffix}")
+            self._add_row(kind, section, at, name, text, declaration)
 
-    def _add_row(self, kind: str, section: str, index: int, name: str, text: str) -> None:
-        """Add a row for an object; `index` is its position in the section, `name` may be ""."""
+    def _add_row(
+        self, kind: str, section: str, index: int, name: str, text: str = "", after: str = ""
+    ) -> None:
+        """Add a row for an object; `index` is its position in the section, `name` may be "".
+
+        `after` is the command to type next; "" if there is none.
+        """
         row: Row = {"result": kind, "section": section, "index": index}
         if name:
             row["name"] = name
-        self.rows.append(row | {"text": text})
+        row["text"] = text
+        if after:
+            row["next"] = after
+        self.rows.append(row)
 
     def summary(self) -> list[str]:
         """Return a line for each section and each group of objects with the same difference."""
         lines = [
             f"{EQUAL:9}  {section}: {self.equal[section]} of {self.objects[section]}"
             for section in SECTIONS
-            if self.objects[section]
+            if self.equal[section]
         ]
         for kind in (DIFFERENT, MISSING):
-            lines += [group.line() for group in self.groups.values() if group.kind == kind]
+            for group in self.groups.values():
+                if group.kind == kind:
+                    lines += group.lines(self.objects[group.section])
         return lines
+
+
+def _advice_about(missing: NotFound | None) -> tuple[str, str]:
+    """Return a command that declares a missing queue or exchange, and a text with the command.
+
+    Both are "" if no queue and no exchange is missing.
+    """
+    if missing is None or not missing.kind:
+        return "", ""
+    vhost = in_vhost(missing.vhost)
+    if missing.kind == QUEUE:
+        declaration = command("queues", "declare", missing.name, *vhost)
+    else:
+        declaration = command("exchanges", "declare", missing.name, "--type", "TYPE", *vhost)
+    text = f"add or correct {missing.kind} '{missing.name}' in the file, or declare it before the"
+    return declaration, f"{text} import: {declaration}"
 
 
 def add(commands: Commands) -> None:
     """Add the parser of the command `trellis doctor`."""
-    command = add_command(
+    parser = add_command(
         commands,
         "doctor",
         doctor,
         "compare RabbitMQ's definitions with the result of their import into Trellis; no broker "
         "needs to run",
         "FILE [--all] [--json]",
+        more="The exit code is 1 if a part of an object is missing in Trellis.",
     )
-    command.add_argument(
+    parser.add_argument(
         "file", metavar="FILE", help="definitions of RabbitMQ 3.8 to 4.x; - is standard input"
     )
-    command.add_argument(
+    parser.add_argument(
         "--all",
         action="store_true",
         help="print a line for each object, also for objects without findings",
     )
-    command.add_argument(
+    parser.add_argument(
         "--json",
         action="store_true",
         help="print a JSON list of the findings, with --all also of objects without findings; "
-        "`index` is the position of an object in its section, from 0",
+        "`index` is the position of an object in its section, from 0; `next` is a command that "
+        "declares the queue or exchange that the object needs",
     )
 
 
