@@ -52,15 +52,15 @@ def add_action(
     return action
 
 
-def add_vhost(action: Parser, place: int | None = None) -> None:
+def add_vhost(action: Parser, position: int | None = None) -> None:
     """Add the flag --vhost, which names a virtual host.
 
-    In RabbitMQ's tools, the virtual host is an argument of some commands: `place` is its place
-    among the arguments, from 0, which the error about one argument too many names; None if the
-    virtual host has no such place.
+    In RabbitMQ's tools, the virtual host is an argument of some commands: `position` is its
+    position among the arguments, from 0; None if the virtual host is no argument. The error about
+    one argument too many names the argument at this position.
     """
     action.add_argument("--vhost", default=DEFAULT_VHOST, metavar="NAME", help="virtual host [/]")
-    action.has_vhost, action.vhost_place = True, place
+    action.has_vhost, action.vhost_position = True, position
     action.hint = action.hint or "; to name a virtual host, use --vhost NAME"
 
 

@@ -57,9 +57,9 @@ class Parser(argparse.ArgumentParser):
         self.hint = ""
         #: True if the command has the flag --vhost, for a virtual host.
         self.has_vhost = False
-        #: The place among all words, from 0, at which RabbitMQ's tools expect the virtual host;
-        #: None if there is none. The error about one word too many names the word at this place.
-        self.vhost_place: int | None = None
+        #: The position among all words, from 0, at which RabbitMQ's tools expect the virtual host.
+        #: The error about one word too many names the word at this position. None if there is none.
+        self.vhost_position: int | None = None
 
     def error(self, message: str) -> NoReturn:
         """Raise CommandError with a pointer to --help."""
@@ -108,7 +108,7 @@ class Parser(argparse.ArgumentParser):
     def _refuse_word(self, unknown: list[str], arguments: argparse.Namespace) -> NoReturn:
         """Raise CommandError for too many words: name the virtual host if it is one of them.
 
-        `unknown` are the last words, for which the command has no place.
+        `unknown` are the last words, which the command does not take.
         """
         vhost = self._misplaced_vhost(unknown, arguments) if self.has_vhost else ""
         if vhost:
@@ -127,9 +127,9 @@ class Parser(argparse.ArgumentParser):
         words += unknown
         if DEFAULT_VHOST in words:
             return DEFAULT_VHOST
-        if self.vhost_place is None or len(unknown) > 1:
+        if self.vhost_position is None or len(unknown) > 1:
             return ""
-        word = words[self.vhost_place]
+        word = words[self.vhost_position]
         return word if _VHOST_LIKE.fullmatch(word) else ""
 
 
