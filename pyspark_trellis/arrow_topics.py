@@ -42,6 +42,10 @@ class ArrowTopics(PublishedTopics):
             self.table = added(sums, *keys).combine_chunks()
         self._messages: Final[Rows] = self.table.column("messages").to_numpy()
 
+    def vhosts(self) -> frozenset[str]:
+        """Return the virtual hosts that have published topics."""
+        return frozenset(self.table.column("vhost").unique().to_pylist())
+
     def span(self) -> Span:
         table = added(self.table, *KEYS) if self._divided else self.table
         first, last = (

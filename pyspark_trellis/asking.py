@@ -116,7 +116,9 @@ def _whatif(question: AskedQuestion) -> int:
 
 def _audit(question: AskedQuestion) -> int:
     bindings = question.bindings
-    findings = audit(ArrowTopics(question.sums), bindings.effective, bindings.then)
+    topics = ArrowTopics(question.sums)
+    recorded = bindings.recorded or topics.vhosts()
+    findings = audit(topics, bindings.effective, bindings.then, recorded)
     if not question.json(asdict(findings)):
         lines.head(findings.span, question.bindings.sources)
         lines.audit(findings)

@@ -1,7 +1,8 @@
 """`trellis ask audit` and `trellis pipeline audit`: finds bindings that do nothing, redundant
 bindings and unroutable topics.
 
-    dead         no topic of the history matched the binding
+    dead         no topic of the history matched the binding; the history has the messages of its
+                 virtual host
     duplicate    an earlier binding of the file has the same source, destination and key (if the
                  source is a fanout exchange, the same source and destination)
     subsumed     another binding to the same destination matches every topic that this one does
@@ -14,6 +15,7 @@ bindings and unroutable topics.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from matching.covers import covers, redundant
@@ -83,9 +85,15 @@ class Audit:
 
 
 def audit(
-    topics: PublishedTopics, definitions: DefinitionsFile, then: DefinitionsFile | None = None
+    topics: PublishedTopics,
+    definitions: DefinitionsFile,
+    then: DefinitionsFile | None = None,
+    recorded: Collection[str] = (),
 ) -> Audit:
     """Return the findings about the bindings in `definitions`, given the published topics.
+
+    `recorded` are the virtual hosts whose messages are in `topics`; empty for all of them. A
+    binding of another virtual host is never dead, because its messages are not known.
 
     `then` has the same bindings, with the same numbers, and further bindings that do not exist any
     more; each has the periods in which it existed (`bindings_by_time`). With `then`, each message
@@ -106,7 +114,13 @@ def audit(
     return Audit(
         topics.span(),
         len(of_file),
-        [each for each in of_file if each.number not in taken.hit and _says(definitions, each)],
+        [
+            each
+            for each in of_file
+            if each.number not in taken.hit
+            and (not recorded or each.vhost in recorded)
+            and _says(definitions, each)
+        ],
         duplicate,
         subsumed,
         overlapping,

@@ -118,7 +118,9 @@ def _audit(arguments: argparse.Namespace) -> int:
     def answer(question: Question) -> int:
         bindings = question.bindings
         with question.watched() as history:
-            findings = audit(SparkTopics(history), bindings.effective, bindings.then)
+            findings = audit(
+                SparkTopics(history), bindings.effective, bindings.then, bindings.recorded
+            )
         if not question.json(asdict(findings)):
             lines.head(findings.span, question.bindings.sources)
             lines.audit(findings)

@@ -12,8 +12,9 @@ these sources, for the output of the job.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ from pyspark_trellis.answering import credentials_of
 from pyspark_trellis.bindings_by_time import by_time, splits_of
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.journal import Directory, JournalStream, name_parts
+from pyspark_trellis.journal import Directory, JournalStream, directory_name, name_parts
 from pyspark_trellis.periods import RowSplits
 from pyspark_trellis.remote import Remote, RemoteBroker, stream_names
 from pyspark_trellis.segments import name_of
@@ -32,6 +33,8 @@ from pyspark_trellis.topology_history import TopologyHistory
 
 #: The jobs that also answer if no bindings are known, from the journal alone.
 _WITHOUT_BINDINGS: Final = ("asyncapi", "unroutable", "whatif")
+#: The jobs whose answer has topics, but neither bindings nor queues.
+_OF_TOPICS: Final = ("asyncapi", "unroutable")
 #: The name of the directory of all streams of a broker, which has a directory for each vhost.
 _STREAMS: Final = "streams"
 #: The jobs that route each message by the bindings of its minute.
@@ -52,6 +55,9 @@ class JobBindings:
     `then` and `then_proposed` have the same bindings, and those that existed earlier, with the
     periods in which each existed. `splits` divides the messages by these periods; None if all
     messages are routed by the same bindings.
+
+    `recorded` are the virtual hosts whose messages the journal has; empty if the arguments do not
+    show them.
     """
 
     current: DefinitionsFile | None
@@ -60,6 +66,7 @@ class JobBindings:
     then: DefinitionsFile | None = None
     then_proposed: DefinitionsFile | None = None
     splits: RowSplits | None = None
+    recorded: frozenset[str] = frozenset()
 
     @property
     def effective(self) -> DefinitionsFile:
@@ -85,6 +92,45 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
 
     Raises PipelineError.
     """
+    bindings = _read_bindings(arguments)
+    files = [each for each in (bindings.current, bindings.proposed) if each is not None]
+    vhosts = {vhost for each in files for vhost in each.hosts}
+    recorded = _recorded(arguments, vhosts)
+    if not recorded or arguments.job in _OF_TOPICS:
+        return replace(bindings, recorded=recorded)
+    others = sorted(
+        vhost
+        for vhost in vhosts - recorded
+        if any(each.vhost == vhost for file in files for each in file.bindings)
+    )
+    lines = [
+        f"messages of vhost '{vhost}': not in this journal; ask about its bindings and queues with "
+        "a journal of that virtual host"
+        for vhost in others
+    ]
+    return replace(bindings, sources=(*bindings.sources, *lines), recorded=recorded)
+
+
+def _recorded(arguments: argparse.Namespace, vhosts: Iterable[str]) -> frozenset[str]:
+    """Return the virtual hosts whose messages the journal has.
+
+    A journal has the messages of one virtual host. `vhosts` are the names to which the directory of
+    a virtual host may belong. The result is empty if the arguments do not show the virtual host.
+    """
+    journal = arguments.journal
+    if journal is None:
+        return frozenset()
+    if _remote(journal):
+        names = (arguments.stream or "").split(",")
+        return frozenset(name_parts(name)[0] for name in names if name)
+    place = Path(journal.removeprefix("file://")).absolute().parent
+    if place.parent.name != _STREAMS:
+        return frozenset()
+    return frozenset(vhost for vhost in vhosts if directory_name(vhost) == place.name)
+
+
+def _read_bindings(arguments: argparse.Namespace) -> JobBindings:
+    """Return the result of `read_bindings`, without the recorded virtual hosts."""
     whatif = arguments.job == "whatif"
     flag, file = (
         ("--current", arguments.current) if whatif else ("--definitions", arguments.definitions)

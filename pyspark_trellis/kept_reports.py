@@ -27,10 +27,9 @@ from pyspark_trellis.arrow_feed import JournalFeed
 from pyspark_trellis.arrow_topics import ArrowTopics
 from pyspark_trellis.audit import audit
 from pyspark_trellis.counts import COUNTS, KEYS
-from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.files import write
-from pyspark_trellis.job_bindings import read_bindings
+from pyspark_trellis.job_bindings import JobBindings, read_bindings
 from pyspark_trellis.topics import MOST
 from pyspark_trellis.traffic_table import unroutable_topics
 
@@ -150,13 +149,14 @@ def make(arguments: argparse.Namespace, until: datetime) -> KeptReport:
         until.isoformat(timespec="seconds"),
         sums.num_rows,
         {name: pc.sum(sums.column(name)).as_py() or 0 for name in COUNTS},
-        _findings(sums, bindings.effective),
+        _findings(sums, bindings),
         list(bindings.sources),
     )
 
 
-def _findings(sums: pa.Table, definitions: DefinitionsFile) -> dict[str, list[str]]:
-    findings = audit(ArrowTopics(sums), definitions)
+def _findings(sums: pa.Table, bindings: JobBindings) -> dict[str, list[str]]:
+    topics = ArrowTopics(sums)
+    findings = audit(topics, bindings.effective, recorded=bindings.recorded or topics.vhosts())
     lost = [
         f"'{each.topic}' to exchange '{each.exchange}' in vhost '{each.vhost}'"
         for each in unroutable_topics(sums, None).rows

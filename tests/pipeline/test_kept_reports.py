@@ -194,3 +194,51 @@ def test_an_error_is_one_line(
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
     assert line.format(path=reports.path) in captured.err
+
+
+@pytest.mark.parametrize("place", ["streams/%2F/journal", "journal"])
+def test_a_binding_of_another_virtual_host_is_not_dead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    """A journal has the messages of its virtual host only, and the definitions have all bindings.
+
+    The journal is in the directory of its broker, whose name says the virtual host, or elsewhere.
+    """
+    Writer(tmp_path / place).write([row(0, "a.x", published_at=START)])
+    bindings = [
+        {
+            "vhost": vhost,
+            "source": "amq.topic",
+            "destination": "q",
+            "destination_type": "queue",
+            "routing_key": key,
+        }
+        for vhost in ("/", "eu/1")
+        for key in ("a.*", "b.*")
+    ]
+    vhosts = sorted({each["vhost"] for each in bindings})
+    document = {
+        "vhosts": [{"name": vhost} for vhost in vhosts],
+        "queues": [{"vhost": vhost, "name": "q"} for vhost in vhosts],
+        "bindings": bindings,
+    }
+    (tmp_path / "definitions.json").write_text(json.dumps(document))
+    words = (
+        *("--journal", str(tmp_path / place), "--definitions", str(tmp_path / "definitions.json")),
+        *("--topology", "none", "--json", "-"),
+    )
+    assert main(["ask", "audit", *words]) == 0
+    audit = json.loads(capsys.readouterr().out)
+    dead = [(each["vhost"], each["key"]) for each in audit["dead"]]
+    assert dead == [("/", "b.*")]
+    times = ("--until", "2026-03-02T00:00", "--over", "1d", "--keep", str(tmp_path / "kept"))
+    assert main(["report", *words, *times]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["findings"]["dead"] == [
+        "'b.*' from exchange 'amq.topic' to queue 'q' in vhost '/'"
+    ]
+    for answer in (audit, report):
+        notes = [line for line in answer["said_by"] if line.startswith("messages of vhost")]
+        assert [line.split(":")[0] for line in notes] == (
+            ["messages of vhost 'eu/1'"] if place.startswith("streams") else []
+        )
