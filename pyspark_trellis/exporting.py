@@ -105,31 +105,42 @@ class RowSelection:
                 f"{following}"
             )
         ranges: list[tuple[JournalSpan, int, int]] = []
-        after = 0  # The offset after the previous segment.
+        after: int | None = None  # The offset after the previous segment.
         lost: tuple[int, int] | None = None
         for span in spans:
-            if ranges and lost is None and after < span.low:
+            # The times of lost rows are between those of the selected rows around them. Without
+            # such rows on both sides, only the offsets show if lost rows were to be selected.
+            if after is not None and lost is None and self._selects(after, span.low, bool(ranges)):
                 lost = (after, span.low)
             after = span.high
             low = max(span.low, self._first or 0)
             high = span.high if self._end is None else min(span.high, self._end)
-            if (
-                low >= high
-                or since is not None
+            selected = low < high and not (
+                since is not None
                 and span.last_at is not None
                 and span.last_at < since
                 or until is not None
                 and self._first_at(span) >= until
-            ):
-                continue
-            if lost is not None:
+            )
+            if lost is not None and (selected or self._times == (None, None)):
                 raise PipelineError(
                     f"offsets {lost[0]} to {lost[1] - 1} of {stream.name} are lost, because a "
                     f"segment is damaged: export the rows before them with --until {lost[0]}, and "
                     f"the rows after them with --from {lost[1]}"
                 )
+            if not selected:
+                continue
             ranges.append((span, low, high))
         return ranges
+
+    def _selects(self, low: int, high: int, after_selected: bool) -> bool:
+        """True if an offset from `low` up to, not including, `high` is within the bounds.
+
+        With a bound that is a time, the offsets count only if rows before them are selected.
+        """
+        begin = max(low, self._first or 0)
+        end = high if self._end is None else min(high, self._end)
+        return begin < end and (after_selected or self._times == (None, None))
 
     def _first_at(self, span: JournalSpan) -> int:
         """Return the time in microseconds of the first row of a segment.

@@ -286,6 +286,24 @@ def test_lost_rows_are_an_error_that_names_both_sides(
     error = capsys.readouterr().err
     assert "offsets 80 to 119 of" in error and "--until 80" in error and "--from 120" in error
     assert exported(directory, path, "--from", "120") == 0
+    path.unlink()
+    assert exported(directory, path, "--until", "80") == 0
+    path.unlink()
+    assert exported(directory, path, "--until", "2026-03-01T12:01") == 0
+
+
+@pytest.mark.parametrize(
+    "words", [("--from", "100"), ("--until", "100"), ("--from", "90", "--until", "110")]
+)
+def test_a_bound_within_lost_rows_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    directory = data_directory(tmp_path, [row(n, "t") for n in range(200)])
+    sorted((directory / "streams" / "%2F" / "s").glob("*.arrow"))[2].unlink()
+    path = tmp_path / "rows.parquet"
+    assert exported(directory, path, *words) == 1
+    assert "offsets 80 to 119 of" in capsys.readouterr().err
+    assert not path.exists()
 
 
 def test_rows_that_retention_removes_meanwhile_are_an_error(tmp_path: Path) -> None:
