@@ -95,9 +95,11 @@ class Plan:
             for queue in self.reliable_queues
             if queue.durable and not isinstance(queue, StreamQueue)
         ]
-        #: The number of destinations that are no streams. Streams record this number with each
-        #: message.
-        self.routed: i64 = reached - len(self.streams)
+        #: The number of queues, streams and subscribers that get each message, also journals that
+        #: are bound.
+        self.reached: i64 = reached
+        #: This number without the journals. Streams record it with each message.
+        self.routed: i64 = reached
         #: True if a stream records the messages.
         self.recorded = bool(self.streams)
         #: The numbers of the durable queues in the store.
@@ -153,11 +155,6 @@ class Plan:
         if reached == 0:
             self.slow_path_mask |= NOWHERE
 
-    @property
-    def reached(self) -> i64:
-        """The number of queues, streams and subscribers that get each message, not the journals."""
-        return self.routed + len(self.streams)
-
     def add_journals(self, journals: list[StreamQueue], publisher: str) -> None:
         """Add streams that record each message, even a message without another destination.
 
@@ -165,6 +162,7 @@ class Plan:
         unroutable.
         """
         added: list[StreamQueue] = [journal for journal in journals if journal not in self.queues]
+        self.routed -= len(journals) - len(added)
         if not added:
             return
         self.queues = [*self.queues, *added]
@@ -184,7 +182,7 @@ class Plan:
         other.relay, other.reliable_relay = self.relay, self.reliable_relay
         other.durable, other.numbers, other.annotated = self.durable, self.numbers, self.annotated
         other.limited, other.behind = self.limited, self.behind
-        other.routed, other.recorded = self.routed, self.recorded
+        other.reached, other.routed, other.recorded = self.reached, self.routed, self.recorded
         other.fate, other.copies = self.fate, self.copies
         other.unrepresentable, other.weight = self.unrepresentable, self.weight
         other.slow_path_mask = self.slow_path_mask

@@ -139,6 +139,25 @@ def test_a_stream_that_is_bound_and_a_journal_gets_a_message_once() -> None:
     assert columns_of(world.broker, "body", "routed") == [(b"x", 0)]
 
 
+def test_a_message_that_reaches_only_a_stream_counts_as_routed() -> None:
+    world = World()
+    client = journaled(world)
+    declare(client, "s")
+    client.queue("q", "amq.topic", "b")
+    for key in ("a", "b"):
+        client.send(spec.Queue.Bind(queue="s", exchange="amq.topic", routing_key=key))
+    client.send(spec.Tx.Select())
+    for key in ("a", "b", "c"):
+        client.publish("amq.topic", key, b"m")
+    client.send(spec.Tx.Commit())
+    mqtt = world.mqtt("p")
+    mqtt.send(mqtt_publish("a", b"m") + mqtt_publish("a", b"m", 1, 1))
+    rows = [("a", 1), ("b", 2), ("c", 0), ("a", 1), ("a", 1)]
+    assert columns_of(world.broker, "topic", "routed") == rows
+    assert columns_of(world.broker, "routed", name="s") == [(1,), (2,), (1,), (1,)]
+    assert (world.fates()["routed"], world.fates()["unroutable"]) == (4, 1)
+
+
 def test_a_journal_that_is_deleted_records_no_more() -> None:
     world = World()
     client = journaled(world)
