@@ -271,9 +271,11 @@ class MessageMove(BulkTask):
 
     def _refuse(self, reason: str) -> None:
         """Set the first message aside, or stop the move if no message can be moved."""
+        stops = self.destination.same_for_all
+        stay = min(self._left, self._waiting) if stops else 1
         if reason in self.refused or len(self.refused) < REASONS_MAX:
-            self.refused[reason] = self.refused.get(reason, 0) + 1
-        if self.destination.same_for_all:
+            self.refused[reason] = self.refused.get(reason, 0) + int(stay)
+        if stops:
             self._end(STOPPED, reason)
             return
         self._aside.append(set_head_aside(self.source))

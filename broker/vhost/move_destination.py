@@ -9,6 +9,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Final
 
+from mypy_extensions import i64
+
 from broker.access.identity import Identity
 from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, Message, Properties
 from broker.messages.x_death import deaths_of
@@ -239,7 +241,7 @@ def _refusal(
         if known.repeats(message.properties):
             return f"exchange '{target.to_exchange}' has routed a message with the same " + _VALUE
     for queue in queues:
-        problem = _problem_of(queue, message)
+        problem = problem_of(queue, message)
         if problem:
             return f"queue '{queue.name}' {problem}"
     return ""
@@ -248,17 +250,22 @@ def _refusal(
 _VALUE: Final = "x-deduplication-header"
 
 
-def _problem_of(queue: Queue, message: Message) -> str:
-    """Return why the queue would drop `message` or another message; "" if it would drop none."""
+def problem_of(queue: Queue, message: Message, more: i64 = 0, more_bytes: i64 = 0) -> str:
+    """Return why the queue would drop `message` or another message; "" if it would drop none.
+
+    `more` is a number of messages, of `more_bytes` bytes together, that the queue gets before.
+    """
     if isinstance(queue, DeduplicatedQueue) and queue.repeats(message):
         return f"has a message with the same {_VALUE}"
+    depth = queue.depth + more
     if not isinstance(queue, LimitedQueue):
         most = queue.max_length
-        return f"is full: {queue.depth} messages wait" if queue.depth >= most else ""
+        return f"is full: {depth} messages wait" if depth >= most else ""
     arguments = queue.arguments
     size = message.encoding.size(message.content)
-    if queue.depth >= arguments.max_length:
-        return f"is full: {queue.depth} of {arguments.max_length} messages wait"
-    if arguments.max_bytes != UNLIMITED and queue.waiting_bytes + size > arguments.max_bytes:
-        return f"is full: {queue.waiting_bytes} of {arguments.max_bytes} bytes wait"
+    if depth >= arguments.max_length:
+        return f"is full: {depth} of {arguments.max_length} messages wait"
+    waiting = queue.waiting_bytes + more_bytes
+    if arguments.max_bytes != UNLIMITED and waiting + size > arguments.max_bytes:
+        return f"is full: {waiting} of {arguments.max_bytes} bytes wait"
     return "keeps no message: its time to live is 0 ms" if arguments.ttl == 0 else ""

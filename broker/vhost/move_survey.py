@@ -1,7 +1,8 @@
 """The dry run of a move: how many messages would go to which queue, and which would stay.
 
-Nothing changes. The dry run looks at the first messages of the source as they are now. In a real
-move, a destination may refuse some of these messages, because it is over a limit by then.
+Nothing changes. The dry run looks at the first messages of the source, and at the destinations as
+they are now: it counts the messages that fit into a queue with a length limit. While a real move
+runs, consumers and publishers change the number of waiting messages.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from broker.queues.peeking import PeekCursor, peek
 from broker.queues.queue import Queue
 from broker.routing.plan_search import SearchSlot
 from broker.vhost.message_move import REASONS_MAX
-from broker.vhost.move_destination import MoveDecision, MoveDestination, decide
+from broker.vhost.move_destination import MoveDecision, MoveDestination, decide, problem_of
 from broker.vhost.vhost import VirtualHost
 
 #: Largest number of messages that a survey examines.
@@ -46,12 +47,16 @@ class MoveSurvey:
         #: Number of messages that the move would examine, and number that the survey has examined.
         self.messages = int(min(count, source.depth))
         self.examined = 0
+        #: Largest number of messages that the survey examines.
+        self._most = min(self.messages, EXAMINED_MAX)
         #: For each queue to which messages would go, the number of these messages.
         self.queues: dict[str, int] = {}
         #: The transient queues among `queues`: their messages do not survive a restart.
         self.transient: set[str] = set()
         #: Number of messages that would stay, by reason.
         self.refused: dict[str, int] = {}
+        #: For each queue to which messages would go: their number, and their size in bytes.
+        self._added: dict[Queue, tuple[int, int]] = {}
 
     def steps(self) -> Iterator[None]:
         """Count where the messages would go; each iteration does one bounded step.
@@ -59,12 +64,13 @@ class MoveSurvey:
         Raises OutOfDescriptors if no file descriptor is free to read the messages.
         """
         cursor = PeekCursor()
-        most = min(self.messages, EXAMINED_MAX)
-        while self.examined < most:
-            peeked = peek(self._source, cursor, min(_AT_ONCE, most - self.examined))
+        while self.examined < self._most:
+            peeked = peek(self._source, cursor, min(_AT_ONCE, self._most - self.examined))
             if not peeked:
                 return
             for one in peeked:
+                if self.examined >= self._most:
+                    return
                 if one.message is not None:
                     yield from self._examine(one.message)
                 yield
@@ -78,21 +84,38 @@ class MoveSurvey:
             )
             if decision is None:
                 yield
-        self.examined += 1
         if isinstance(decision, str):
             self._count_refused(decision)
-        elif decision.refusal:
-            self._count_refused(decision.refusal)
+            return
+        refusal = decision.refusal or self._without_room(decision)
+        if refusal:
+            self._count_refused(refusal)
         else:
             self._count_moved(decision)
 
-    def _count_moved(self, decision: MoveDecision) -> None:
+    def _without_room(self, decision: MoveDecision) -> str:
+        """Return which queue would be full after the messages before; "" if all have room."""
         for queue in decision.queues:
+            more, more_bytes = self._added.get(queue, (0, 0))
+            problem = problem_of(queue, decision.message, more, more_bytes) if more else ""
+            if problem:
+                return f"queue '{queue.name}' {problem}"
+        return ""
+
+    def _count_moved(self, decision: MoveDecision) -> None:
+        self.examined += 1
+        size = int(decision.message.encoding.size(decision.message.content))
+        for queue in decision.queues:
+            more, more_bytes = self._added.get(queue, (0, 0))
+            self._added[queue] = (more + 1, more_bytes + size)
             if queue.name in self.queues or len(self.queues) < QUEUES_MAX:
                 self.queues[queue.name] = self.queues.get(queue.name, 0) + 1
             if not queue.durable:
                 self.transient.add(queue.name)
 
     def _count_refused(self, reason: str) -> None:
+        """Count a message that would stay. A move to one queue stops there: count all others."""
+        left = self._most - self.examined if self._destination.same_for_all else 1
+        self.examined += left
         if reason in self.refused or len(self.refused) < REASONS_MAX:
-            self.refused[reason] = self.refused.get(reason, 0) + 1
+            self.refused[reason] = self.refused.get(reason, 0) + left

@@ -50,6 +50,19 @@ async def test_purge_says_how_many_messages_are_discarded(
     )
 
 
+async def test_a_stream_cannot_be_purged(broker: Running, commands: Commands) -> None:
+    await api(broker, "PUT", "queues/%2F/rows", {"arguments": {"x-queue-type": "stream"}})
+    client = await broker.amqp()
+    await client.socket.send(publication("", "rows", b"x") * 3)
+    await broker.until(lambda: broker.durable_rows("rows") == 3)
+    status, answer = await api(broker, "DELETE", "queues/%2F/rows/contents")
+    assert (status, "is a stream, which cannot be purged" in answer["reason"]) == (400, True)
+    for words in (["--yes"], []):
+        error = await commands.fails("purge", "rows", *words)
+        assert "is a stream, which cannot be purged" in error and "max-age" in error
+    assert broker.durable_rows("rows") == 3
+
+
 class Terminal(io.StringIO):
     """A text input that claims to be a terminal."""
 

@@ -77,12 +77,15 @@ async def test_a_full_queue_stops_a_move_with_exit_code_1(
     broker: Running, commands: Commands
 ) -> None:
     await api(broker, "PUT", "queues/%2F/small", {"arguments": {"x-max-length": 10}})
-    code, out, _ = await commands.run("move", "q", "--to", "small", "--yes")
     reason = "queue 'small' is full: 10 of 10 messages wait"
+    assert await commands.out("move", "q", "--to", "small", "--dry-run") == (
+        f"10 messages to queue 'small'\n290 messages stay in queue 'q': {reason}\n"
+    )
+    code, out, _ = await commands.run("move", "q", "--to", "small", "--yes")
     assert code == 1
     assert out.splitlines() == [
         "moved 10 messages to queue 'small'",
-        f"1 message stays in queue 'q': {reason}",
+        f"290 messages stay in queue 'q': {reason}",
         f"stopped: {reason}",
     ]
     assert (depth(broker, "small"), depth(broker, "q")) == (10, 290)

@@ -68,6 +68,11 @@ def purge(arguments: argparse.Namespace) -> int:
     """Discard the waiting messages of a queue, after a confirmation."""
     client = ApiClient(arguments)
     row = _queue(client, arguments)
+    if row["type"] == "stream":
+        raise CommandError(
+            f"queue '{arguments.queue}' is a stream, which cannot be purged: retention removes old "
+            "rows; set it with `trellis policies set`, key max-age or max-length-bytes"
+        )
     ready = row["messages_ready"]
     fields = {"vhost": arguments.vhost, "queue": arguments.queue, "messages": ready}
     if not ready:

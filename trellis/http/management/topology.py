@@ -371,10 +371,16 @@ def _pausable(call: Call) -> Queue:
 
 
 async def purge_queue(call: Call) -> Empty:
-    """Purge the queue that the path names: remove all its ready messages."""
-    vhost, queue = named_queue(call)
-    call.may("read", "queue", queue.name, vhost)
+    """Purge the queue that the path names: remove all its ready messages. Raises ApiRefusal."""
+    vhost, named = named_queue(call)
+    call.may("read", "queue", named.name, vhost)
+    queue = vhost.queue(named.name, named.exclusive_to)
+    if isinstance(queue, StreamQueue):
+        raise bad_request(
+            f"queue '{queue.name}' in vhost '{vhost.name}' is a stream, which cannot be purged: "
+            "retention (x-max-age, x-max-length-bytes) removes old rows"
+        )
     call.node.turn.schedule()
     with call.acting():
-        purge(vhost, vhost.queue(queue.name, queue.exclusive_to))
+        purge(vhost, queue)
     return Empty()
