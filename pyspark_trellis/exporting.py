@@ -125,8 +125,8 @@ class RowSelection:
             if lost is not None and (selected or self._times == (None, None)):
                 raise PipelineError(
                     f"offsets {lost[0]} to {lost[1] - 1} of {stream.name} are lost, because a "
-                    f"segment is damaged: export the rows before them with --until {lost[0]}, and "
-                    f"the rows after them with --from {lost[1]}"
+                    "segment is damaged or missing: export the rows before them with --until "
+                    f"{lost[0]}, and the rows after them with --from {lost[1]}"
                 )
             if not selected:
                 continue

@@ -80,6 +80,35 @@ def test_streams_are_uploaded_and_read_after_retention(tmp_path: Path, directory
         broker.kill()
 
 
+def test_a_missing_file_of_the_archive_is_named_by_its_offsets(
+    tmp_path: Path, directory: Path
+) -> None:
+    broker = ArchivingBroker(tmp_path / "data", f"file://{directory}")
+    try:
+        broker.declare()
+        broker.publish(0, ROWS)
+        broker.wait_uploaded()
+        missing = sorted(directory.rglob("*.parquet"))[1]
+        first, end = (int(number) for number in missing.name.split("-")[:2])
+        missing.unlink()
+        words = ("stream", "head", "s", "--count", str(ROWS))
+        # The first reader finds out that the file is missing, and the list of files is read again.
+        assert f"offset {first} of stream 's'" in broker.trellis(*words).stderr
+        head = broker.trellis(*words)
+        assert [len(head.stdout.splitlines()), head.returncode] == [first, 1]
+        assert f"offsets {first} to {end - 1} of stream 's' are lost" in head.stderr
+        rest = broker.trellis(*words, "--from", str(end))
+        assert [len(rest.stdout.splitlines()), rest.returncode] == [ROWS - end, 0]
+        exported = ("stream", "export", "s", str(tmp_path / "rows.parquet"))
+        for bounds in ((), ("--from", str(first)), ("--until", str(end))):
+            export = broker.trellis(*exported, *bounds)
+            assert (export.returncode, export.stdout) == (1, "")
+            assert f"offsets {first} to {end - 1} of stream 's'" in export.stderr
+        broker.stop()
+    finally:
+        broker.kill()
+
+
 @pytest.mark.long
 def test_an_object_store_that_is_away_comes_back(tmp_path: Path, s3: S3Server) -> None:
     broker = ArchivingBroker(tmp_path / "data", s3.url("away"))

@@ -100,7 +100,7 @@ class StreamSource:
                 return
             if at < first:
                 raise CommandError(
-                    f"offsets {at} to {first} of stream '{arguments.queue}' are lost; "
+                    f"offsets {at} to {first - 1} of stream '{arguments.queue}' are lost; "
                     f"continue with --from {first}"
                 )
             stop = end if arguments.end is None else min(end, arguments.end)
