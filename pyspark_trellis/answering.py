@@ -57,6 +57,13 @@ def check(arguments: argparse.Namespace) -> None:
         raise PipelineError(
             "the messages come from --journal PLACE or from --traffic DIR: name one of the two"
         )
+    if arguments.traffic is not None:
+        _check_traffic(arguments)
+    elif arguments.starting.isdecimal() and arguments.ending.isdecimal():
+        if int(arguments.ending) < int(arguments.starting):
+            raise PipelineError(
+                f"--ending {arguments.ending} is before --starting {arguments.starting}"
+            )
     if arguments.follow and arguments.ending != offsets.LATEST:
         raise PipelineError("--follow never ends: leave --ending out")
     for path in (getattr(arguments, "output", None), getattr(arguments, "json", None)):
@@ -64,6 +71,14 @@ def check(arguments: argparse.Namespace) -> None:
             raise PipelineError(
                 f"{path} cannot be written: there is no directory {Path(path).absolute().parent}"
             )
+
+
+def _check_traffic(arguments: argparse.Namespace) -> None:
+    """Raise PipelineError if an argument selects rows of a journal, and there is no journal."""
+    defaults = {"starting": offsets.EARLIEST, "ending": offsets.LATEST}
+    for name in ("starting", "ending", "pattern"):
+        if getattr(arguments, name, None) != defaults.get(name):
+            raise PipelineError(f"--{name} selects rows of a journal: with --traffic, leave it out")
 
 
 def write_json(

@@ -123,7 +123,7 @@ def _recorded(arguments: argparse.Namespace, vhosts: Iterable[str]) -> frozenset
     if _remote(journal):
         names = (arguments.stream or "").split(",")
         return frozenset(name_parts(name)[0] for name in names if name)
-    place = Path(journal.removeprefix("file://")).absolute().parent
+    place = _vhost_directory(arguments)
     if place.parent.name != _STREAMS:
         return frozenset()
     return frozenset(vhost for vhost in vhosts if directory_name(vhost) == place.name)
@@ -265,7 +265,7 @@ def _named_streams(arguments: argparse.Namespace) -> tuple[list[JournalStream], 
         return [], "no --topology"
     if _remote(journal):
         return _remote_streams(journal, arguments), ""
-    vhost = Path(journal.removeprefix("file://")).absolute().parent
+    vhost = _vhost_directory(arguments)
     beside = vhost / topology.DIRECTORY
     if not beside.is_dir():
         return [], f"no {topology.DIRECTORY} beside the journal"
@@ -278,6 +278,17 @@ def _named_streams(arguments: argparse.Namespace) -> tuple[list[JournalStream], 
         if path != beside and any(name_of(file.name) for file in path.iterdir())
     )
     return [Directory(str(path)) for path in [beside, *others]], ""
+
+
+def _vhost_directory(arguments: argparse.Namespace) -> Path:
+    """Return the directory of the virtual host of the journal, which --journal names.
+
+    With --stream, --journal is the directory of all streams of a broker.
+    """
+    place = Path(arguments.journal.removeprefix("file://")).absolute()
+    if arguments.stream is None:
+        return place.parent
+    return place / directory_name(name_parts(arguments.stream.partition(",")[0])[0])
 
 
 def _remote(place: str) -> bool:

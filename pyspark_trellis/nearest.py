@@ -25,6 +25,10 @@ _SPELLING: Final = 1 / 256
 _WHOLE: Final = 1 + _SPELLING
 
 
+#: The types of exchanges that compare a topic with the keys of their bindings.
+_BY_KEY: Final = ("direct", "topic")
+
+
 class NearestBindings:
     """Finds the nearest key among the bindings of each exchange of a definitions file."""
 
@@ -34,12 +38,13 @@ class NearestBindings:
 
     def key(self, vhost: str, exchange: str, topic: str) -> tuple[str | None, int]:
         """Return the key of the exchange that is nearest to a topic, and its distance in words;
-        (None, 0) if the exchange has no bindings.
+        (None, 0) if the exchange has no bindings, or does not route by their keys.
         """
         keys = self._exchanges.get((vhost, exchange))
         if keys is None:
             host = self._definitions.hosts.get(vhost)
-            bound = host.outgoing.get(exchange, []) if host is not None else []
+            by_key = host is not None and host.types.get(exchange) in _BY_KEY
+            bound = host.outgoing.get(exchange, []) if host is not None and by_key else []
             keys = self._exchanges[vhost, exchange] = NearestKeys(map(_in_amqp, bound))
         return keys.nearest(topic) or (None, 0)
 

@@ -220,6 +220,36 @@ def test_the_counts_of_the_pipeline_are_read_without_spark(
         assert reply == answer(capsys, *words, "--journal", str(place / "journal"))
 
 
+def test_only_an_exchange_that_compares_keys_has_a_nearest_binding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = ["direct", "fanout", "headers", "topic"]
+    rows = [row(at, "ordres", exchange=kind, routed=0) for at, kind in enumerate(kinds)]
+    journal(tmp_path / "journal", rows)
+    document = {
+        "queues": [{"name": "q"}],
+        "exchanges": [{"name": kind, "type": kind} for kind in kinds],
+        "bindings": [
+            {
+                "source": kind,
+                "destination": "q",
+                "destination_type": "queue",
+                "routing_key": "orders",
+            }
+            for kind in kinds
+        ],
+    }
+    (tmp_path / "definitions.json").write_text(json.dumps(document))
+    words = ("--definitions", str(tmp_path / "definitions.json"), "--topology", "none")
+    rows = answer(capsys, "unroutable", "--journal", str(tmp_path / "journal"), *words)["rows"]
+    assert {each["exchange"]: (each["nearest"], each["words"]) for each in rows} == {
+        "direct": ("orders", 1),
+        "fanout": (None, 0),
+        "headers": (None, 0),
+        "topic": ("orders", 1),
+    }
+
+
 def test_times_select_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Check that --since and --until select rows by the time at which they were published.
 
@@ -304,6 +334,22 @@ def test_an_empty_journal_has_answers(tmp_path: Path, capsys: pytest.CaptureFixt
         (
             ["traffic", "--journal", "{place}/journal", "--pattern", "a.b", "--since", "soon"],
             "'soon' is no time: give an age such as 15m",
+        ),
+        (
+            ["traffic", "--traffic", "x", "--pattern", "a.#"],
+            "--pattern selects rows of a journal: with --traffic, leave it out",
+        ),
+        (
+            ["audit", "--traffic", "x", "--starting", "5"],
+            "--starting selects rows of a journal: with --traffic, leave it out",
+        ),
+        (
+            ["traffic", "--journal", "{place}/journal", "--starting", "20", "--ending", "10"],
+            "--ending 10 is before --starting 20",
+        ),
+        (
+            ["traffic", "--journal", "{place}/journal", "--since", "1d", "--until", "2d"],
+            "--until is a time before --since: exchange the two",
         ),
         (["traffic", "--by", "queue"], 'unknown value "queue"; the nearest is '),
         (

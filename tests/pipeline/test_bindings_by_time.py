@@ -343,6 +343,10 @@ def test_the_topology_of_every_vhost_is_read(tmp_path: Path) -> None:
         "eu": {"two"},
     }
     assert [each for each in about.sources if "vhost 'eu'" in each]
+    by_name = read_bindings(
+        parser().parse(["ask", "audit", "--journal", str(streams), "--stream", "%2F/journal"])
+    )
+    assert (by_name.sources, by_name.recorded) == (about.sources, about.recorded)
     (tmp_path / "both.json").write_text(json.dumps({"vhosts": [{"name": "/"}, {"name": "eu"}]}))
     about = question(streams / "%2F", "audit", "--definitions", str(tmp_path / "both.json"))
     assert about.effective.hosts["eu"].sessions == {"two"}

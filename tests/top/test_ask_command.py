@@ -64,3 +64,26 @@ async def test_questions_are_answered_from_the_journal_of_a_running_broker(
     error = await command_line.fails("ask", "traffic", "--stream", "none", code=2)
     assert error.startswith("trellis: http://127.0.0.1:")
     assert "there is no queue 'none'" in error or "none" in error
+
+
+async def test_a_journal_with_an_unusual_name_is_found(
+    start: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "plant/all, 100%"
+    settings = journaled(tmp_path)
+    broker = await start(**{**settings, "stream": {"journals": [f"/={name}"]}})
+    client = await broker.amqp()
+    await client.socket.send(publication("amq.topic", "orders.new", b"m"))
+    await broker.until(lambda: broker.durable_rows(name) == 1)
+    command_line = Commands(broker, capsys, monkeypatch)
+    for words in (("ask", "traffic"), ("report", "--keep", str(tmp_path / "kept"))):
+        assert "1 message" in await command_line.out(*words)
+    arguments = {"x-queue-type": "stream", "x-journal": True}
+    await client.queue("j/2", durable=True, arguments=arguments)
+    error = await command_line.fails("ask", "traffic", code=2)
+    assert error.endswith("name one with --stream: plant%2Fall%2C 100%25, j%2F2\n")
+    named = await command_line.out("ask", "traffic", "--stream", "plant%2Fall%2C 100%25")
+    assert named.startswith("1 messages of 1 topics")

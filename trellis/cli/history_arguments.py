@@ -265,12 +265,12 @@ def find_journal(arguments: argparse.Namespace) -> None:
 
 
 def _journal_of(client: ApiClient) -> str:
-    """Return the only journal that the user may read, as VHOST/QUEUE.
+    """Return the only journal that the user may read, as a value of --stream.
 
     Raises CommandError if the user may read no journal, or several.
     """
     rows = client.json("GET", "streams")
-    journals = [f"{row['vhost']}/{row['name']}" for row in rows if row["journal"]]
+    journals = [_spelled(row["vhost"], row["name"]) for row in rows if row["journal"]]
     if len(journals) == 1:
         return journals[0]
     if journals:
@@ -301,3 +301,13 @@ def imported(arguments: argparse.Namespace, module: str, extra: str) -> tuple[An
             f"installed here: pip install 'trellis-broker[{extra}]'",
             2,
         ) from None
+
+
+def _spelled(vhost: str, name: str) -> str:
+    """Return the value of --stream for a journal: QUEUE in the vhost `/`, else VHOST/QUEUE."""
+    parts = [part.translate(_ENCODED) for part in (vhost, name)]
+    return parts[1] if vhost == "/" else "/".join(parts)
+
+
+#: The characters of a name that are encoded in a value of --stream, as in URLs.
+_ENCODED: Final = {ord(character): f"%{ord(character):02X}" for character in "%,/"}
