@@ -135,12 +135,18 @@ def _read(path: Path) -> KeptReport:
     return report
 
 
-def make(arguments: argparse.Namespace, until: datetime) -> KeptReport:
+def make(
+    arguments: argparse.Namespace, until: datetime, previous: KeptReport | None = None
+) -> KeptReport:
     """Return the report of the messages that the broker received in the period before `until`.
 
-    Raises PipelineError.
+    With --every, a report may be late, for example after a restart. If the period is as long as the
+    interval, it then begins at the end of the `previous` report, so that each message is in a
+    report. Raises PipelineError.
     """
     since = until - timedelta(seconds=arguments.over)
+    if previous is not None and arguments.every is not None and arguments.over >= arguments.every:
+        since = min(since, previous.ends_at)
     bindings = read_bindings(arguments)
     times = (int(time.timestamp() * 1_000_000) for time in (since, until))
     sums = JournalFeed(options_of(arguments), KEYS, offsets.LATEST, *times).sums()
@@ -256,7 +262,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace, reports: KeptReports, until: datetime) -> int:
     before = reports.before(until)
-    report = make(arguments, until)
+    report = make(arguments, until, before)
     differences = None if before is None else changes(before, report)
     path = reports.add(report)
     if arguments.json is not None:

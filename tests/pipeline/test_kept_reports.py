@@ -172,6 +172,38 @@ def test_every_makes_a_report_when_the_latest_is_old_enough(
     assert reports.files()[-1] == "report-20260304T120000Z.json"
 
 
+@pytest.mark.parametrize(("over", "messages"), [("1h", [1, 1, 2]), ("20m", [0, 0, 1])])
+def test_a_late_report_begins_where_the_report_before_ended(
+    tmp_path: Path,
+    reports: Reports,
+    monkeypatch: pytest.MonkeyPatch,
+    over: str,
+    messages: list[int],
+) -> None:
+    """A message every hour, at :30, and reports of which one is 40 minutes late."""
+    hours = range(4)
+    rows = [row(at, "a.x", published_at=START + timedelta(hours=at, minutes=30)) for at in hours]
+    Writer(tmp_path / "hourly").write(rows)
+    reports.bindings(*FIRST)
+    now = START + timedelta(minutes=65)
+    late = iter([0, 40 * 60])
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        try:
+            now += timedelta(seconds=seconds + next(late))
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(kept_reports, "_now", lambda: now)
+    monkeypatch.setattr("pyspark_trellis.kept_reports.time.sleep", sleep)
+    journal = ("--journal", str(tmp_path / "hourly"))
+    assert main(reports.words(*journal, "--every", "1h", "--over", over)) == 130
+    kept = [json.loads((reports.path / "kept" / name).read_bytes()) for name in reports.files()]
+    assert [report["until"][11:16] for report in kept] == ["13:05", "14:05", "15:45"]
+    assert [report["traffic"]["messages"] for report in kept] == messages
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
