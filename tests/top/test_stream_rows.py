@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.clients import mqtt_publish
+from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import api, users
+from tests.top.test_api import api, journaled, users
 from trellis.http.management import stream_rows
 
 
@@ -111,3 +115,31 @@ async def test_a_replay_that_cannot_publish_says_so(broker: Running) -> None:
     await api(broker, "PUT", "exchanges/%2F/inside", {"type": "fanout", "internal": True})
     status, answer = await replay(broker, exchange="inside")
     assert (status, "rows that were published before: 0" in answer["reason"]) == (403, True)
+
+
+async def test_a_topic_that_is_too_long_for_amqp_is_not_replayed_under_another_name(
+    start: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A routing key has at most 255 bytes; a cut key would lead to other queues."""
+    broker = await start(**journaled(tmp_path))
+    await api(broker, "PUT", "queues/%2F/copies", {"durable": True})
+    await api(broker, "POST", "bindings/%2F/e/amq.fanout/q/copies", {"routing_key": ""})
+    device = await broker.mqtt("device")
+    topics = ["a/b", "/".join(["x" * 63] * 4), "/".join(["x" * 63] * 4 + ["end"])]
+    assert [len(topic) <= 255 for topic in topics] == [True, True, False]
+    for topic in topics:
+        await device.socket.send(mqtt_publish(topic, b"m"))
+    await broker.until(lambda: broker.durable_rows("all") == 3)
+    status, answer = await replay(broker, queue="all", exchange="amq.fanout")
+    assert (status, answer) == (200, {"published": 2, "refused": 1, "next": 3})
+    place = ("--amqp", f"127.0.0.1:{broker.port('amqp')}", "--exchange", "amq.fanout")
+    words = ("replay", "all", *place, "--to", "3", "--json")
+    code, out, _ = await Commands(broker, capsys, monkeypatch).run(*words)
+    assert (code, json.loads(out)) == (1, {"confirmed": 2, "refused": 0, "too_long": 1})
+    _, copies = await api(broker, "GET", "queues/%2F/copies/messages")
+    assert [one["routing_key"] for one in copies] == 2 * [
+        topic.replace("/", ".") for topic in topics[:2]
+    ]

@@ -18,6 +18,8 @@ from trellis.progress import Interval
 from trellis.settings import Settings
 
 PORT_MAX: Final = 65_535
+#: Largest size in bytes of a routing key of AMQP. A topic of MQTT may be longer.
+KEY_MAX: Final = 255
 #: Seconds between two lines of progress.
 EVERY: Final = 1.0
 
@@ -59,12 +61,14 @@ def replay_rows(arguments: argparse.Namespace) -> int:
     """Publish the message of each chosen row, and wait for all confirms.
 
     The message has the content header, body and routing key of the row, and is published to the
-    exchange of the row, or to --exchange. The exit code is 1 if the broker refused a message.
+    exchange of the row, or to --exchange. The exit code is 1 if the broker refused a message, or if
+    a routing key is too long for AMQP.
     """
     settings = load_settings(arguments).settings
     host, port = _target(arguments, settings)
     user, password = credentials(arguments, settings)
     interval = Interval(EVERY)
+    too_long = 0
     at = arguments.first or 0  # The first offset whose message is not published yet.
     with ReplayPublisher(host, port, user, password, arguments.vhost) as publisher:
         try:
@@ -73,6 +77,9 @@ def replay_rows(arguments: argparse.Namespace) -> int:
                     at = int(batch.base) + row
                     key = _routing_key(batch, row)
                     if arguments.topic not in (None, key.decode(errors="replace")):
+                        continue
+                    if len(key) > KEY_MAX:
+                        too_long += 1
                         continue
                     if arguments.rate:
                         ahead = publisher.published / arguments.rate - interval.elapsed
@@ -105,8 +112,14 @@ def replay_rows(arguments: argparse.Namespace) -> int:
     text = f"{publisher.confirmed} messages published again and confirmed" + (
         f", {publisher.refused} refused" if publisher.refused else ""
     )
-    print_result(arguments, text, confirmed=publisher.confirmed, refused=publisher.refused)
-    return 1 if publisher.refused else 0
+    if too_long:
+        text += (
+            f"; {too_long} not published, because their MQTT topics are longer than a routing key "
+            f"of AMQP ({KEY_MAX} bytes)"
+        )
+    result = {"confirmed": publisher.confirmed, "refused": publisher.refused}
+    print_result(arguments, text, **result, too_long=too_long)
+    return 1 if publisher.refused or too_long else 0
 
 
 def _routing_key(batch: BatchView, row: int) -> bytes:

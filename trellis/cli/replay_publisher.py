@@ -74,14 +74,15 @@ class ReplayPublisher:
     ) -> None:
         """Publish the message of the row at `offset`; wait while WINDOW messages are unconfirmed.
 
-        `header` is the encoded payload of the content header's frame.
+        `header` is the encoded payload of the content header's frame. `exchange` and `key` have at
+        most 255 bytes each.
         """
         method = (
             b"\x00\x3c\x00\x28\x00\x00"
             + bytes([len(exchange)])
             + exchange
-            + bytes([min(len(key), 255)])
-            + key[:255]
+            + bytes([len(key)])
+            + key
             + b"\x00"
         )
         parts = [_frame(1, method), _frame(2, header)]

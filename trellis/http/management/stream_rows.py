@@ -191,7 +191,8 @@ async def replay(call: Call) -> Row:
 
     The body of the request has `queue`, and the offsets `from` and `to` (not included). It may have
     `vhost`, and `exchange` (by default, each row is published to its own exchange). One request
-    publishes at most 1,000 rows; the answer has `next`, the offset to continue from.
+    publishes at most 1,000 rows; the answer has `next`, the offset to continue from. A row whose
+    MQTT topic is too long for a routing key of AMQP counts as refused.
     """
     body = call.body()
     vhost = call.vhost(text(body, "vhost", "/"))
@@ -207,7 +208,7 @@ async def replay(call: Call) -> Row:
         raise ApiRefusal(503, "busy", f"publishers are blocked: {reason}; try again later")
     cursor = StreamCursor(stream, first)
     await fetch_rows(call, stream.local, first, end - first)
-    published = refused = 0
+    published = refused = too_long = 0
     async with call.slice() as work:
         client = DirectClient(call, vhost, work)
         try:
@@ -219,6 +220,9 @@ async def replay(call: Call) -> Row:
                     row = cursor.next_row()
                     if row is None:
                         break
+                    if len(_key_of(*row)) > _NAME_MAX:
+                        too_long += 1
+                        continue
                     client.send(_publication(call, *row, exchange))
                     sent += 1
                     if work.over:
@@ -235,7 +239,11 @@ async def replay(call: Call) -> Row:
             client.close()
     facts = {"from": first, "to": cursor.offset, "exchange": text(body, "exchange", "")}
     call.audit("replay", "stream", vhost.name, stream.name, facts)
-    return {"published": published - refused, "refused": refused, "next": cursor.offset}
+    return {
+        "published": published - refused,
+        "refused": refused + too_long,
+        "next": cursor.offset,
+    }
 
 
 def _publication(call: Call, batch: BatchView, row: int, exchange: bytes | None) -> bytes:
@@ -244,7 +252,7 @@ def _publication(call: Call, batch: BatchView, row: int, exchange: bytes | None)
     If `exchange` is None, the row is published to the exchange that it was published to before.
     """
     name = batch.text("exchange", row) if exchange is None else exchange
-    key = _key_of(batch, row)[:_NAME_MAX]
+    key = _key_of(batch, row)
     header = batch.text("content_header", row)[_HEADER_HEAD:] or b"\0\0"
     method = _PUBLISH + bytes([len(name)]) + name + bytes([len(key)]) + key + b"\0"
     limits = frames_of(_CHANNEL, call.node.amqp.options.frame_max)
