@@ -74,7 +74,8 @@ def feed_of(arguments: argparse.Namespace) -> JournalFeed | RollupFeed:
     since, until = times_of(arguments)
     if arguments.journal is None:
         return RollupFeed(arguments.traffic)
-    if None not in times and times[1] < times[0]:
+    first, last = times
+    if first is not None and last is not None and last < first:
         raise PipelineError("--until is a time before --since: exchange the two")
     by_time = getattr(arguments, "by", "topic") in TIMES
     keys = ("minute", *KEYS) if by_time else KEYS
