@@ -215,11 +215,11 @@ def moment(text: str | None) -> datetime | None:
         return None
     try:
         time = datetime.fromisoformat(text)
-    except ValueError:
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise PipelineError(
             f"--as-of {text}: this is not a time like 2026-03-01T12:00:00Z"
         ) from None
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def _topologies(

@@ -144,7 +144,10 @@ def make(
     interval, it then begins at the end of the `previous` report, so that each message is in a
     report. Raises PipelineError.
     """
-    since = until - timedelta(seconds=arguments.over)
+    try:
+        since = until - timedelta(seconds=arguments.over)
+    except OverflowError:  # The period begins before the year 1.
+        since = datetime.min.replace(tzinfo=UTC)
     if previous is not None and arguments.every is not None and arguments.over >= arguments.every:
         since = min(since, previous.ends_at)
     bindings = read_bindings(arguments)
@@ -286,4 +289,8 @@ def _now() -> datetime:
 
 
 def _utc(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC).replace(microsecond=0)
+    """Return a time in seconds since 1970 as a datetime. Raises PipelineError."""
+    try:
+        return datetime.fromtimestamp(at, UTC).replace(microsecond=0)
+    except (ValueError, OverflowError, OSError):
+        raise PipelineError("--until must be a time of the years 1 to 9999 UTC") from None

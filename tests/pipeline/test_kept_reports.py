@@ -106,6 +106,14 @@ def test_a_report_shows_what_has_changed_since_the_report_before(reports: Report
     assert reports.run("--until", "2026-03-03T12:00").splitlines() == lines
 
 
+def test_a_period_may_begin_before_all_times(reports: Reports) -> None:
+    reports.bindings(*FIRST)
+    report = json.loads(reports.run("--until", "0001-01-01T01:00", "--over", "1d", "--json", "-"))
+    assert report["since"] == "0001-01-01T00:00:00+00:00"
+    assert report["until"] == "0001-01-01T01:00:00+00:00"
+    assert report["traffic"]["messages"] == 0
+
+
 def test_json_has_the_report_and_the_differences(reports: Reports) -> None:
     reports.bindings(*FIRST)
     report: dict[str, Any] = json.loads(reports.run("--until", "2026-03-02T12:00", "--json", "-"))
@@ -211,6 +219,10 @@ def test_a_late_report_begins_where_the_report_before_ended(
         (["--every", "1d", "--check"], "--check sets the exit code of one report"),
         (["--every", "day"], "'day' is no age: give one such as 15m, 2h or 7d"),
         (["--every", "0s"], "--every and --over must be longer than 0 s"),
+        (["--every", "99999999d"], "--every and --over must be at most 36500d"),
+        (["--over", "99999999d"], "--every and --over must be at most 36500d"),
+        (["--until", "99999999d"], "--until must be a time of the years 1 to 9999"),
+        (["--until", "9999-12-31T23:59:59-12:00"], "--until must be a time of the years 1 to 9999"),
         (["--definitions", "none.json"], "none.json: No such file or directory"),
         ([], "the kept report {path}/kept/report-20260301T000000Z.json cannot be read ('format')"),
     ],

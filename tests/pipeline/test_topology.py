@@ -284,6 +284,10 @@ def test_a_vhost_without_a_topology_is_named(place: Path) -> None:
             ("audit", "--as-of", "2026-03-01T11:59"),
             "does not know the bindings at 2026-03-01 11:59:00 UTC",
         ),
+        (
+            ("audit", "--as-of", "9999-12-31T23:59:59-12:00"),
+            "--as-of 9999-12-31T23:59:59-12:00: this is not a time like 2026-03-01T12:00:00Z",
+        ),
     ],
 )
 def test_unsuitable_rows_or_options_are_a_one_line_error(

@@ -23,6 +23,8 @@ from trellis.cli.parsing import CommandError, Commands, add_command, age_of, num
 #: The module that makes the reports.
 _REPORTS: Final = "pyspark_trellis.kept_reports"
 _DAY: Final = 86_400
+#: The longest interval and period of a report in seconds.
+_LONGEST: Final = 36_500 * _DAY
 
 
 def add(commands: Commands) -> None:
@@ -97,5 +99,7 @@ def report(arguments: argparse.Namespace) -> int:
         raise CommandError("--check sets the exit code of one report: leave --every out", 2)
     if arguments.every == 0 or arguments.over == 0:
         raise CommandError("--every and --over must be longer than 0 s", 2)
+    if max(arguments.every or 0, arguments.over or 0) > _LONGEST:
+        raise CommandError("--every and --over must be at most 36500d (100 years)", 2)
     arguments.over = arguments.over or arguments.every or _DAY
     return answer(arguments, _REPORTS)
