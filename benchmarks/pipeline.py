@@ -5,7 +5,7 @@
 
 Run this program with the Python of an installed `trellis-broker[pipeline]`, on an otherwise idle
 machine: the figures are CPU seconds, which grow on a busy processor by different factors.
-`docs/pipeline.md`, "What it costs", describes the measurements.
+`docs/pipeline.md`, "Costs", describes the measurements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Comparison of streams in Trellis and RabbitMQ 3.10: refusals, and deliveries from any offset.
 
-docs/streams.md ("Beside RabbitMQ's streams") lists the differences and their reasons. The texts of
-refusals are compared by their common beginning.
+docs/streams.md ("Compared with RabbitMQ's streams") lists the differences and their reasons. The
+texts of refusals are compared by their common beginning.
 """
 
 from __future__ import annotations
