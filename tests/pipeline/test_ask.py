@@ -6,6 +6,7 @@ Its answers must equal those of a broker that routes the messages one by one.
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -37,9 +38,10 @@ from tests.pipeline.written import START, Row, Writer, journal, row
 from trellis.auth.passwords import check_hash
 from trellis.cli import main, parser
 
+#: The error of a command without pyarrow, for the name of the command and its extra.
 NEEDS_PYARROW: Final = (
-    "trellis: `trellis ask` needs pyarrow, which is not installed here: "
-    "pip install 'trellis-broker[arrow]'\n"
+    "trellis: `trellis {}` needs pyarrow, which is not installed here: "
+    "pip install 'trellis-broker[{}]'\n"
 )
 #: The exchanges to which messages are published.
 EXCHANGES: Final = ("t", "u", "d", "f", "", "amq.topic")
@@ -379,14 +381,12 @@ def test_a_question_does_not_need_pyspark(place: Path) -> None:
         "import sys; from trellis.cli import main; "
         "sys.modules.update(dict.fromkeys(sys.argv[1].split(','))); sys.exit(main(sys.argv[2:]))"
     )
-    words = ["ask", "audit", "--journal", str(place / "journal"), "--json", "-"]
-    for without, code, error in (
-        ("pyspark,py4j,matplotlib,pika", 0, ""),
-        (
-            "pyarrow",
-            2,
-            NEEDS_PYARROW,
-        ),
+    ask = ["ask", "audit", "--journal", str(place / "journal"), "--json", "-"]
+    asyncapi = ["asyncapi", "--journal", "none", "--definitions", os.devnull]
+    for words, without, code, error in (
+        (ask, "pyspark,py4j,matplotlib,pika", 0, ""),
+        (ask, "pyarrow", 2, NEEDS_PYARROW.format("ask", "arrow")),
+        (asyncapi, "pyarrow", 2, NEEDS_PYARROW.format("asyncapi", "asyncapi")),
     ):
         ran = subprocess.run(
             [sys.executable, "-c", script, without, *words],

@@ -82,12 +82,13 @@ def run(arguments: argparse.Namespace) -> int:
     return answer(arguments, _ASKING)
 
 
-def answer(arguments: argparse.Namespace, module: str) -> int:
+def answer(arguments: argparse.Namespace, module: str, extra: str = "arrow") -> int:
     """Run `run(arguments)` of a module of pyspark_trellis; return the exit code.
 
-    `module` is the full name of the module. Raises CommandError.
+    `module` is the full name of the module, and `extra` has the packages that it needs. Raises
+    CommandError.
     """
-    errors, runner = imported(arguments, module, "arrow")
+    errors, runner = imported(arguments, module, extra)
     find_journal(arguments)
     try:
         code: int = runner.run(arguments)

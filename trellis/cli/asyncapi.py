@@ -100,7 +100,7 @@ def asyncapi(arguments: argparse.Namespace) -> int:
         given = given_url(arguments.url) is not None
         url = api_url(arguments.url, settings) if given else None
         arguments.servers = _own_servers(settings, url)
-    return answer(arguments, _EXPORTING)
+    return answer(arguments, _EXPORTING, "asyncapi")
 
 
 def _own_servers(settings: Settings, url: str | None) -> list[str]:
