@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,15 @@ PATIENCE: Final = 600.0
 def page(name: str) -> str:
     """Return the text of a page of the documentation."""
     return (ROOT / "docs" / f"{name}.md").read_text()
+
+
+def settings_of(name: str) -> str:
+    """Return the first settings of a page: a block of TOML, or indented lines."""
+    block = re.search(
+        r"^```toml\n(.*?)^```|^(    \[\w+\]\n(?:    [^\n]+\n)+)", page(name), re.M | re.S
+    )
+    assert block is not None
+    return block[1] or textwrap.dedent(block[2])
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +72,22 @@ def start(tree: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
 def expect_extra(tree: Path, name: str, extra: str, *flags: str) -> None:
     """Check that a broker with these flags starts only after the page's command for the extra."""
     serve = (".run/bin/trellis", "serve", *FLAGS, *flags)
-    refused = start(tree, *serve)
+    install_after_refusal(tree, name, extra, *serve)
+    expect_service(tree, *serve)
+
+
+def install_after_refusal(tree: Path, name: str, extra: str, *words: str) -> None:
+    """Check that a command names the extra that it needs, and install it as the page does."""
+    refused = start(tree, *words)
     out, _ = refused.communicate(timeout=PATIENCE)
     assert refused.returncode == 2 and f"pip install 'trellis-broker[{extra}]'" in out, out
     first = re.search(rf"^ *(\.run/bin/pip install 'trellis-broker\[{extra}\]')", page(name), re.M)
     assert first is not None
     run(tree, *shlex.split(first[1]))
+
+
+def expect_service(tree: Path, *serve: str) -> None:
+    """Check that a broker starts with this command, and ends after SIGTERM."""
     broker = start(tree, *serve)
     assert broker.stdout is not None
     lines = []
@@ -95,6 +115,56 @@ def test_the_extra_for_plugins_of_amqtt(tree: Path, tmp_path: Path) -> None:
     settings = tmp_path / "broker.toml"
     settings.write_text(text.replace("/etc/trellis/passwords", str(passwords)))
     expect_extra(tree, "amqtt-plugins", "amqtt", "--config", str(settings))
+
+
+def test_the_extra_for_bridges(tree: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "bridge.toml"
+    settings.write_text(settings_of("bridges"))
+    expect_extra(tree, "bridges", "bridge", "--config", str(settings))
+
+
+def test_the_extra_for_tokens(tree: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "broker.toml"
+    settings.write_text(settings_of("tokens"))
+    expect_extra(tree, "tokens", "jwt", "--config", str(settings))
+
+
+def test_the_extra_for_connectors(tree: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "connect.toml"
+    settings.write_text(settings_of("connectors"))
+    check = (".run/bin/trellis", "connect", str(settings), "--check")
+    install_after_refusal(tree, "connectors", "connect", *check)
+    assert "orders" in run(tree, *check)
+
+
+def test_the_extra_for_asyncapi(tree: Path, tmp_path: Path) -> None:
+    definitions = tmp_path / "definitions.json"
+    definitions.write_text('{"vhosts": [{"name": "/"}]}')
+    command = re.search(r"^    trellis (asyncapi --journal none .*)$", page("asyncapi"), re.M)
+    assert command is not None
+    words = command[1].replace("definitions.json", str(definitions)).split()
+    install_after_refusal(tree, "asyncapi", "asyncapi", ".run/bin/trellis", *words)
+    assert run(tree, ".run/bin/trellis", *words).startswith("asyncapi: 3.0.0")
+
+
+def test_the_extra_for_a_server_in_a_new_environment(tree: Path, tmp_path: Path) -> None:
+    """Check that `server` has the packages of bridges, tokens, OpenTelemetry and connectors."""
+    readme = (ROOT / "README.md").read_text()
+    command = re.search(r"^\(`pip install '(dist/\S+\.whl)\[bridge\]'`\)", readme, re.MULTILINE)
+    assert command is not None
+    (wheel,) = (tree / "dist").glob(f"{command[1].partition('-cp')[0].removeprefix('dist/')}-*.whl")
+    run(tree, sys.executable, "-m", "venv", str(tmp_path / "new"))
+    run(tree, str(tmp_path / "new/bin/pip"), "install", "--quiet", f"{wheel}[server]")
+    settings = tmp_path / "broker.toml"
+    settings.write_text(settings_of("bridges") + settings_of("tokens"))
+    opentelemetry = re.search(r"^    trellis serve (.*)$", page("opentelemetry"), re.MULTILINE)
+    assert opentelemetry is not None
+    trellis = str(tmp_path / "new/bin/trellis")
+    flags = ("--config", str(settings), *shlex.split(opentelemetry[1]))
+    expect_service(tree, trellis, "serve", *FLAGS, *flags)
+    links = tmp_path / "connect.toml"
+    links.write_text(settings_of("connectors"))
+    assert "orders" in run(tree, trellis, "connect", str(links), "--check")
 
 
 def test_the_first_commands_of_the_page_about_tests(tree: Path, tmp_path: Path) -> None:
