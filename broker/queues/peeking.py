@@ -92,7 +92,8 @@ def set_head_aside(queue: Queue) -> ReturnedMessage:
 def put_aside_back(queue: Queue, returned: ReturnedMessage) -> None:
     """Put a message that `set_head_aside` has removed back at its old place in the queue.
 
-    If the queue was deleted meanwhile, release the message in the store.
+    If the queue exceeds a limit now, it drops its oldest messages later, as bulk work. If the queue
+    was deleted meanwhile, release the message in the store.
     """
     while queue.replacement is not None:
         queue = queue.replacement
@@ -103,6 +104,7 @@ def put_aside_back(queue: Queue, returned: ReturnedMessage) -> None:
     queue.note(HELD_BACK, -1)
     queue.insert_returned(returned)
     queue.schedule_drain()
+    queue._schedule_upkeep()
 
 
 def _peek_plain(queue: Queue, after: i64, most: i64) -> list[PeekedMessage]:

@@ -272,6 +272,29 @@ def test_messages_without_a_destination_stay_in_their_places(
     assert client.send(B.Get(queue="q"))[0].redelivered is False
 
 
+@pytest.mark.parametrize("arguments", [{"x_max_length": 300}, {"x_max_length_bytes": 1_200}])
+def test_a_queue_over_its_limit_drops_its_oldest_messages_when_others_come_back(
+    arguments: dict[str, Any],
+) -> None:
+    """The queue fills up while the move has set messages aside."""
+    world = World()
+    client = world.amqp()
+    client.queue("q", x_dead_letter_exchange="amq.fanout", **arguments)
+    client.queue("dead", "amq.fanout")
+    sent = filled(client, 300)
+    move = move_of(world, ToOrigin())
+    move.schedule()
+    world.broker.agenda.turn()
+    aside = int(world.queue("q").unacked)
+    assert 50 < aside < 200 and world.copies() == {}
+    sent += filled(client, 50)
+    world.settle()
+    assert (move.state, world.queue("q").unacked) == (DONE, 0)
+    assert bodies(world.queue("q")) == sent[50:]
+    assert bodies(world.queue("dead")) == sent[:50]
+    world.fates()
+
+
 def test_too_many_messages_without_a_destination_stop_the_move() -> None:
     world = World()
     client = world.amqp()
