@@ -317,9 +317,9 @@ class Users:
             self._notify("")
 
     def remove_role(self, name: str, ticket: Ticket | None = None) -> bool:
-        """Delete a role; return True if it existed.
+        """Delete a role, and authorize all connections again, because tokens may name the role.
 
-        Raises PreconditionFailed if a user has the role.
+        Return True if the role existed. Raises PreconditionFailed if a user has the role.
         """
         members = [user.name for user in self.by_name.values() if user.role_name == name]
         if members:
@@ -327,7 +327,10 @@ class Users:
                 f"cannot delete role '{name}': {len(members)} users have the role, such as "
                 f"'{members[0]}'; give them another role first"
             )
-        return self.roles.remove(name, ticket)
+        removed = self.roles.remove(name, ticket)
+        if removed:
+            self._notify("")
+        return removed
 
     def remove_vhost(self, vhost: str, ticket: Ticket | None = None) -> None:
         """Delete all permissions and rules of a virtual host, because it was deleted."""

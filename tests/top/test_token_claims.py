@@ -279,6 +279,19 @@ async def test_a_token_names_the_virtual_host_and_the_role(start: Start, keys: P
     assert refused.reason_code == 0x87
 
 
+async def test_the_deletion_of_a_role_applies_to_the_clients_whose_tokens_name_it(
+    start: Start, keys: Path
+) -> None:
+    running = await start_with(start, keys, role="groups")
+    users = running.node.broker.users
+    users.define_role("devices", {"/": RoleGrant((".*", ".*", ".*"), [])})
+    socket, answer = await connect(running, "d1", signed(KEY, groups=["devices"], scope=""))
+    assert answer.reason_code == 0
+    assert users.remove_role("devices")
+    (farewell,) = read(await socket.read())
+    assert farewell.reason_code == 0x87
+
+
 async def test_a_connection_ends_at_the_end_of_its_token_with_the_right_reason(
     start: Start, keys: Path
 ) -> None:
