@@ -1,7 +1,7 @@
 """Policies: arguments for all queues and exchanges whose name matches a pattern.
 
 Operators set policies, in RabbitMQ's format. Of all policies that match a name, only the policy
-with the highest priority applies.
+with the highest priority applies; of policies with equal priorities, the one with the first name.
 """
 
 from __future__ import annotations
@@ -208,10 +208,19 @@ class Policies:
 
 
 def _best(policies: Mapping[str, Policy], name: str, kinds: tuple[str, ...]) -> Policy | None:
-    """Return the matching policy of the highest priority; None if no policy matches the name."""
+    """Return the matching policy of the highest priority; None if no policy matches the name.
+
+    Of several policies of this priority, return the policy with the first name. The order of their
+    creation must not decide, because it is another order after a restart.
+    """
     best: Policy | None = None
     for policy in policies.values():
-        if (best is None or policy.priority > best.priority) and policy.applies_to(name, kinds):
+        if (
+            best is None
+            or policy.priority > best.priority
+            or policy.priority == best.priority
+            and policy.name < best.name
+        ) and policy.applies_to(name, kinds):
             best = policy
     return best
 

@@ -421,6 +421,34 @@ def test_bindings_of_a_deleted_queue_leave_in_slices_and_its_successor_keeps_its
     }
 
 
+@pytest.mark.parametrize("changed", ["a", "b"])
+@pytest.mark.parametrize("operator", [False, True])
+def test_the_same_policy_of_equal_priority_applies_after_a_restart(
+    changed: str, operator: bool, tmp_path: Path
+) -> None:
+    world = Home(tmp_path)
+
+    def put(name: str, length: int) -> None:
+        policy = Policy("/", name, "^q$", "queues", 0, {"max-length": length})
+        policies = world.vhost.applied_policies
+        if operator:
+            policies.set_operator_policy(policy)
+        else:
+            policies.set_policy(policy)
+        world.settle()
+
+    put("b", 50)
+    put("a", 500)
+    world.amqp().queue("q", durable=True)
+    put(changed, 5)
+    limit = world.queue("q").arguments.max_length
+    assert limit == (5 if changed == "a" else 500)
+    world.crash()
+    world = Home(tmp_path)
+    assert world.queue("q").arguments.max_length == limit
+    world.crash()
+
+
 @pytest.mark.parametrize(
     ("policy", "arguments"),
     [
