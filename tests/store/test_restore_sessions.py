@@ -103,6 +103,16 @@ def test_time_away_goes_on_while_the_broker_is_down(
     world.crash()
 
 
+def test_a_lower_limit_of_the_session_expiry_applies_to_restored_sessions(tmp_path: Path) -> None:
+    left(tmp_path, 1_000)  # The client has been away for 10 s.
+    world = Home(tmp_path, mqtt=options(100), wall=1_700_000_010.0)
+    world.sleep(89_999)
+    assert alive(world) == ["c"]
+    world.sleep(1)
+    assert alive(world) == []
+    world.crash()
+
+
 def test_a_session_in_use_at_a_crash_is_away_from_the_first_start_on(tmp_path: Path) -> None:
     world = Home(tmp_path, mqtt=options(100))
     Client(world, connect("c", clean=False)).send(DISCONNECT)

@@ -251,7 +251,7 @@ class Sessions(SessionRegistry):
         if not isinstance(expiry, int):
             raise PreconditionFailed(f"'expiry' must be a number of seconds, not {expiry!r}")
         session = self._add(vhost, name, True)
-        session.expiry = expiry
+        session.expiry = self.granted(expiry)  # The setting may be lower than before the restart.
         session.number = session.inbox.number = number
         session.user, session.named = (
             str(definition.get("user", "")),
