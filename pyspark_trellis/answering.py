@@ -34,13 +34,16 @@ def credentials_of(arguments: argparse.Namespace) -> dict[str, str]:
 def times_of(arguments: argparse.Namespace) -> tuple[int | None, int | None]:
     """Return the times --since and --until in microseconds since 1970; None for a missing time.
 
-    Raises PipelineError if the messages come from --traffic, which has no rows of messages.
+    Raises PipelineError if the messages come from --traffic, which has no rows of messages, or if
+    the end is before the beginning.
     """
     since, until = (getattr(arguments, name, None) for name in ("since", "until"))
     if arguments.journal is None and (since is not None or until is not None):
         raise PipelineError(
             "--since and --until select rows of a journal: with --traffic, leave them out"
         )
+    if since is not None and until is not None and until < since:
+        raise PipelineError("--until is a time before --since: exchange the two")
     return _microseconds(since), _microseconds(until)
 
 

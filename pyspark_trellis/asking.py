@@ -74,9 +74,6 @@ def feed_of(arguments: argparse.Namespace) -> JournalFeed | RollupFeed:
     since, until = times_of(arguments)
     if arguments.journal is None:
         return RollupFeed(arguments.traffic)
-    first, last = times
-    if first is not None and last is not None and last < first:
-        raise PipelineError("--until is a time before --since: exchange the two")
     by_time = getattr(arguments, "by", "topic") in TIMES
     keys = ("minute", *KEYS) if by_time else KEYS
     return JournalFeed(options_of(arguments), keys, arguments.ending, since, until)
