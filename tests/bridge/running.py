@@ -127,11 +127,18 @@ class Recorder:
     """A client of paho that records the messages of its subscriptions.
 
     The client has a persistent session, and connects again after each lost connection. It speaks
-    MQTT 5, or MQTT 3.1.1 if `old` is True. A call gives up after `patience` seconds.
+    MQTT 5, or MQTT 3.1.1 if `old` is True. A call gives up after `patience` seconds. At most
+    `window` messages that the client has published are unacknowledged.
     """
 
     def __init__(
-        self, port: int, name: str, *filters: str, old: bool = False, patience: float = PATIENCE
+        self,
+        port: int,
+        name: str,
+        *filters: str,
+        old: bool = False,
+        patience: float = PATIENCE,
+        window: int = 20,
     ) -> None:
         self._filters = filters
         self._ready: queue.Queue[object] = queue.Queue()
@@ -146,6 +153,7 @@ class Recorder:
             protocol=MQTTv311 if old else MQTTv5,
         )
         client.reconnect_delay_set(1, 1)
+        client.max_inflight_messages_set(window)
         client.on_message = lambda _client, _data, message: self.messages.put(message)
         client.on_connect = self._on_connect
         client.on_subscribe = lambda *_: self._ready.put(None)
