@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the named peers, all if none is named: install.sh [mosquitto] [rabbitmq] [nats-debian] [nats] [mochi] [aedes] [amqtt]
+# Installs the named peers, all if none is named: install.sh [mosquitto] [rabbitmq] [nats-debian] [nats] [mochi] [aedes] [amqtt] [hivemq] [artemis]
 # Debian's packages go into the system, and their services are neither started nor enabled. The rest goes into .tools and
 # node/node_modules beside this file. A failed installation is reported in one line, with exit code 1 at the end.
 set -uo pipefail
@@ -87,10 +87,27 @@ install_amqtt() {
         || fail "amqtt: pip install failed, see above"
 }
 
-[ $# -gt 0 ] || set -- mosquitto rabbitmq nats-debian nats mochi aedes amqtt
+# with_maven NAME: builds the Java program tests/javabrokers/NAME, and copies the broker's libraries.
+with_maven() {
+    local program
+    for program in java mvn; do
+        have $program || {
+            fail "$1: no $program on PATH"
+            return
+        }
+    done
+    say "building $1 with Maven"
+    mvn --quiet --batch-mode --file "../../tests/javabrokers/$1/pom.xml" "-DbuildDirectory=$tools/$1" \
+        compile dependency:copy-dependencies "-DoutputDirectory=$tools/$1/lib" || fail "$1: mvn failed, see above"
+}
+
+install_hivemq() { with_maven hivemq; }
+install_artemis() { with_maven artemis; }
+
+[ $# -gt 0 ] || set -- mosquitto rabbitmq nats-debian nats mochi aedes amqtt hivemq artemis
 for peer in "$@"; do
     case $peer in
-        mosquitto | rabbitmq | nats-debian | nats | mochi | aedes | amqtt) "install_${peer//-/_}" ;;
+        mosquitto | rabbitmq | nats-debian | nats | mochi | aedes | amqtt | hivemq | artemis) "install_${peer//-/_}" ;;
         trellis | relay | writer) say "$peer comes with the repository: make run" ;;
         *) fail "unknown peer $peer" ;;
     esac

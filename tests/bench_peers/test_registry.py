@@ -53,7 +53,7 @@ def test_trellis_can_do_all_workloads() -> None:
 
 
 def test_a_peer_without_amqp_says_so() -> None:
-    for name in ("mosquitto", "nats", "mochi", "aedes", "amqtt"):
+    for name in ("mosquitto", "nats", "mochi", "aedes", "amqtt", "hivemq", "artemis"):
         assert set(refused(name).values()) == {"it does not support AMQP"}
         assert set(refused(name)) == {
             case.name for case in CASES.values() if "amqp" in case.protocols

@@ -71,7 +71,7 @@ class JavaBroker:
         self._log = directory / "log"
         self._command = [
             *(require("java"), *_JVM, "-cp", _class_path(name), PROGRAMS[name]),
-            *(str(self.port), str(directory), str(receive_maximum), str(packet_max)),
+            *(str(self.port), str(directory), str(receive_maximum), str(packet_max), "file"),
         ]
         self.start()
 
@@ -85,7 +85,7 @@ class JavaBroker:
         if self._process.stdout.readline() != b"ready\n":
             self.kill()
             text = self._log.read_text(errors="replace")[-2_000:]
-            pytest.fail(f"{self._command[-5]} did not start:\n{text}")
+            pytest.fail(f"{self._command[-6]} did not start:\n{text}")
 
     def kill(self) -> None:
         """Kill the broker with SIGKILL; its files stay."""

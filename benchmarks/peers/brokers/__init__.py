@@ -8,6 +8,7 @@ from typing import Final
 
 from peers.brokers.aedes import AedesPeer
 from peers.brokers.amqtt import AmqttPeer
+from peers.brokers.jvm import ArtemisPeer, HiveMqPeer
 from peers.brokers.mochi import MochiPeer
 from peers.brokers.mosquitto import MosquittoPeer
 from peers.brokers.nats import DebianNatsPeer, NatsPeer
@@ -26,6 +27,8 @@ PEERS: Final[tuple[type[PeerBroker], ...]] = (
     MochiPeer,
     AedesPeer,
     AmqttPeer,
+    HiveMqPeer,
+    ArtemisPeer,
     RelayPeer,
     WriterPeer,
 )

@@ -5,9 +5,10 @@ import org.apache.activemq.artemis.core.server.JournalType;
 import org.apache.activemq.artemis.core.server.embedded.EmbeddedActiveMQ;
 
 /**
- * Runs Apache Artemis with MQTT on 127.0.0.1: Artemis PORT DIRECTORY RECEIVE_MAXIMUM PACKET_MAX.
+ * Runs Apache Artemis with MQTT on 127.0.0.1: Artemis PORT DIRECTORY RECEIVE_MAXIMUM PACKET_MAX MODE.
  *
- * <p>The directory keeps sessions and messages. The program prints "ready" when Artemis serves clients.
+ * <p>With the mode "file", the directory keeps sessions and messages; with the mode "in-memory", it does not.
+ * The program prints "ready" when Artemis serves clients.
  */
 public class Artemis {
     public static void main(String[] args) throws Exception {
@@ -17,6 +18,7 @@ public class Artemis {
         Configuration configuration = new ConfigurationImpl()
             .setName("trellis-test")
             .setSecurityEnabled(false)
+            .setPersistenceEnabled(args[4].equals("file"))
             .setJournalType(JournalType.NIO)
             .setJournalDirectory(args[1] + "/journal")
             .setBindingsDirectory(args[1] + "/bindings")

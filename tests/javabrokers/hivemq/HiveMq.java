@@ -4,9 +4,10 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 
 /**
- * Runs HiveMQ Community Edition on 127.0.0.1: HiveMq PORT DIRECTORY RECEIVE_MAXIMUM PACKET_MAX.
+ * Runs HiveMQ Community Edition on 127.0.0.1: HiveMq PORT DIRECTORY RECEIVE_MAXIMUM PACKET_MAX MODE.
  *
- * <p>The directory keeps sessions and messages. The program prints "ready" when HiveMQ serves clients.
+ * <p>With the mode "file", the directory keeps sessions and messages; with the mode "in-memory", it does not.
+ * The program prints "ready" when HiveMQ serves clients.
  */
 public class HiveMq {
     private static final String CONFIG = """
@@ -19,6 +20,7 @@ public class HiveMq {
             <receive-maximum><server-receive-maximum>%s</server-receive-maximum></receive-maximum>
             <packets><max-packet-size>%s</max-packet-size></packets>
           </mqtt>
+          <persistence><mode>%s</mode></persistence>
           <anonymous-usage-statistics><enabled>false</enabled></anonymous-usage-statistics>
         </hivemq>
         """;
@@ -31,7 +33,7 @@ public class HiveMq {
             Files.createDirectories(directory.resolve(name));
         }
         Path config = directory.resolve("conf").resolve("config.xml");
-        Files.writeString(config, CONFIG.formatted(args[0], args[2], args[3]));
+        Files.writeString(config, CONFIG.formatted(args[0], args[2], args[3], args[4]));
         // Without an extension that authenticates clients, an embedded HiveMQ accepts every client.
         EmbeddedHiveMQ.builder()
             .withConfigurationFolder(config.getParent())
