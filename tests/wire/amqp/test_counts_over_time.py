@@ -87,10 +87,11 @@ class History:
     def take(self, worker: Worker, frames: list[Any], fetched_from: str = "") -> None:
         for frame in frames:
             if isinstance(frame, B.Deliver | B.GetOk):
-                fetched = isinstance(frame, B.GetOk)
-                queue = fetched_from if fetched else worker.tags[str(frame.consumer_tag)]
+                event, queue = "get", fetched_from
+                if isinstance(frame, B.Deliver):
+                    event, queue = "deliver", worker.tags[str(frame.consumer_tag)]
                 worker.held[int(frame.delivery_tag or 0)] = queue
-                self.seen[queue]["get" if fetched else "deliver"] += 1
+                self.seen[queue][event] += 1
                 self.seen[queue]["redeliver"] += frame.redelivered
 
     def step(self) -> None:
@@ -114,7 +115,7 @@ class History:
             self.consumers += 1
             tag = f"t{self.consumers}"
             worker.tags[tag] = name
-            priority = {"x-priority": random.randint(0, 1)}
+            priority: Any = {"x-priority": random.randint(0, 1)}
             consume = B.Consume(queue=name, consumer_tag=tag, arguments=priority)
             self.take(worker, client.send(consume))
         elif step == "cancel" and worker.tags:
