@@ -57,7 +57,11 @@ def main() -> None:
     """Serve until the standard input ends."""
     import boto3
     from moto.server import ThreadedMotoServer
+    from werkzeug.serving import WSGIRequestHandler
 
+    # Both http.server and werkzeug answer `Expect: 100-continue`. The Java client of S3 would take
+    # the second of these answers for the response, so http.server's is left out.
+    setattr(WSGIRequestHandler, "handle_expect_100", lambda _: True)  # noqa: B010
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
