@@ -3,18 +3,21 @@
     file:/data/checkpoint, /data/checkpoint       Python's own files
     s3a:, abfss:, hdfs:, dbfs:, viewfs: ...       Hadoop's API, in a Java process of its own
 
-The Java process starts at the first use and ends with this process. It has Spark's classes, the
-files of `spark.jars` on this machine, and Hadoop's configuration: the files of HADOOP_CONF_DIR, and
-the settings of the option `hadoopSecrets`. Rows go through local files, never through this
-process's memory.
+The Java process starts at the first use and ends with this process. It has these classes: those of
+Spark, those of SPARK_DIST_CLASSPATH (Spark's variable for the classes of Hadoop), and the jar files
+of `spark.jars` and `spark.files` on this machine. It has Hadoop's configuration: the files of
+HADOOP_CONF_DIR, and the settings of the option `hadoopSecrets`. Rows go through local files, never
+through this process's memory.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-from functools import lru_cache
+from contextlib import suppress
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -25,13 +28,29 @@ from pyspark_trellis.errors import PipelineError
 
 #: The options of the Java process: little memory, and a fast start.
 _JAVA_OPTIONS: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+#: The option and the capability of a file system that can create a file on the condition that no
+#: file of this name exists when the writer has written all data.
+_CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
+#: Parts of Java's errors that mean: the classes of this file system are missing.
+_NO_CLASSES: Final = ("ClassNotFoundException", "NoClassDefFoundError", "No FileSystem for scheme")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ADVICE: Final = (
+    "all workers of Spark must be able to read and write the checkpoint and the files beside it"
+)
+_CLASSES_ADVICE: Final = (
+    "name the jar files of this file system in spark.jars and, on a cluster, in spark.files, too"
+)
 
 
 class Storage:
     """A directory of files on some file system."""
 
     def put(self, local: Path, name: str) -> None:
-        """Move a local file into the directory, under this name. Raises PipelineError."""
+        """Move a local file into the directory, under a name that no other file has ever had.
+
+        On some file systems, other processes can see the file before all data is in it. So a
+        caller tells them the name after this call. Raises PipelineError.
+        """
         raise NotImplementedError
 
     def fetched(self, name: str, scratch: Path) -> Path:
@@ -44,8 +63,8 @@ class Storage:
     def write(self, name: str, text: str) -> None:
         """Create a small file atomically: it exists whole or not at all.
 
-        Each name may be written only once, because few file systems can replace a file in one
-        step. Raises PipelineError.
+        If several processes create the same file at once, one of them succeeds. Raises
+        PipelineError, for example if the file exists.
         """
         raise NotImplementedError
 
@@ -163,56 +182,108 @@ class HadoopStorage(Storage):
                 '{"fs.s3a.endpoint": "..."}'
             ) from None
 
+    @cached_property
+    def _classes(self) -> tuple[str, ...]:
+        return _class_path()
+
+    @property
+    def _jvm(self) -> Any:
+        """The classes of the Java process."""
+        return _gateway(self._classes).jvm
+
     @property
     def _files(self) -> Any:
         """The Java object of the Hadoop file system."""
-        jvm = _gateway().jvm
-        configuration = jvm.org.apache.hadoop.conf.Configuration()
-        for name, value in self._settings:
-            configuration.set(name, value)
-        return self._path("").getFileSystem(configuration)
+        scheme, _, rest = self._url.partition(":")
+        authority = f"//{rest[2:].partition('/')[0]}" if rest.startswith("//") else ""
+        return _file_system(self._classes, f"{scheme}:{authority}/", self._settings)
 
     def _path(self, name: str) -> Any:
-        url = f"{self._url}/{name}" if name else self._url
-        return _gateway().jvm.org.apache.hadoop.fs.Path(url)
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self._url}/{name}" if name else self._url)
+
+    def _local_path(self, file: Path) -> Any:
+        # Hadoop's Path takes the text of a URL without percent-encoding.
+        return self._jvm.org.apache.hadoop.fs.Path(f"file://{file.absolute()}")
 
     def put(self, local: Path, name: str) -> None:
+        # No draft and no `rename`: on an object store, `rename` copies all the rows once more.
         with _Failing("write", f"{self._url}/{name}"):
-            draft, target = self._path(f"{name}.{uuid4().hex}"), self._path(name)
-            source = _gateway().jvm.org.apache.hadoop.fs.Path(local.absolute().as_uri())
-            files = self._files
-            files.mkdirs(target.getParent())
-            files.copyFromLocalFile(True, True, source, draft)
-            _rename(files, draft, target)
+            self._files.copyFromLocalFile(True, False, self._local_path(local), self._path(name))
 
     def fetched(self, name: str, scratch: Path) -> Path:
         copy = scratch / uuid4().hex
         with _Failing("read", f"{self._url}/{name}"):
-            target = _gateway().jvm.org.apache.hadoop.fs.Path(copy.absolute().as_uri())
             # Without a checksum file beside the copy.
-            self._files.copyToLocalFile(False, self._path(name), target, True)
+            self._files.copyToLocalFile(False, self._path(name), self._local_path(copy), True)
         return copy
 
     def write(self, name: str, text: str) -> None:
         with _Failing("write", f"{self._url}/{name}"):
-            draft, target = self._path(f"{name}.{uuid4().hex}"), self._path(name)
-            files = self._files
-            files.mkdirs(target.getParent())
+            files, target = self._files, self._path(name)
+            # HDFS renames in one step, and only if the target does not exist. An object store
+            # copies instead, so of two processes that rename to one target at once, the second
+            # would replace the file of the first. S3A therefore creates the file on a condition
+            # that S3 itself checks (Hadoop 3.4.2 and later).
+            if files.hasPathCapability(target, _CONDITIONAL):
+                created = self._create_if_absent(files, target, text)
+            else:
+                created = self._rename_if_absent(files, target, name, text)
+            if not created:
+                raise _failed(
+                    "write",
+                    f"{self._url}/{name}",
+                    "the file exists, so another process has written it",
+                    "give each query a checkpoint of its own, and run a query once at a time",
+                )
+
+    def _create_if_absent(self, files: Any, target: Any, text: str) -> bool:
+        """Create a file; return False if it exists."""
+        try:
+            builder = files.createFile(target).recursive().overwrite(False)
+            stream = builder.must(_CONDITIONAL, True).build()
+            try:
+                stream.write(bytearray(text.encode()))
+            except BaseException:
+                stream.abort()  # `close` would create the file with a part of the text.
+                raise
+            stream.close()
+        except _java_error():
+            if files.exists(target):
+                return False
+            raise
+        return True
+
+    def _rename_if_absent(self, files: Any, target: Any, name: str, text: str) -> bool:
+        """Write a file under another name, and rename it; return False if the target exists."""
+        draft = self._path(f"{name}.{uuid4().hex}")
+        try:
             stream = files.create(draft, False)
             try:
                 stream.write(bytearray(text.encode()))
             finally:
                 stream.close()
-            _rename(files, draft, target)
+            # Some file systems return False if the target exists, others raise an error.
+            if files.rename(draft, target):
+                return True
+        except _java_error():
+            with suppress(_java_error()):
+                files.delete(draft, False)
+            if files.exists(target):
+                return False
+            raise
+        files.delete(draft, False)
+        return False
 
     def read(self, name: str) -> str | None:
         with _Failing("read", f"{self._url}/{name}"):
-            files, path = self._files, self._path(name)
-            if not files.exists(path):
-                return None
-            stream = files.open(path)
             try:
-                data: bytes = _gateway().jvm.org.apache.commons.io.IOUtils.toByteArray(stream)
+                stream = self._files.open(self._path(name))
+            except _java_error() as error:
+                if error.java_exception.getClass().getName() == "java.io.FileNotFoundException":
+                    return None
+                raise
+            try:
+                data: bytes = self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)
             finally:
                 stream.close()
         return bytes(data).decode()
@@ -241,17 +312,6 @@ class HadoopStorage(Storage):
             self._files.delete(self._path(name), True)
 
 
-def _rename(files: Any, draft: Any, target: Any) -> None:
-    """Rename a file.
-
-    The target must not exist, because few file systems can replace a file in one step.
-    """
-    if not files.rename(draft, target):
-        raise _failed(
-            "write", target.toString(), "the file exists; does another query use this checkpoint?"
-        )
-
-
 class _Failing:
     """A context manager that turns errors of Java into a PipelineError with action and file."""
 
@@ -267,23 +327,25 @@ class _Failing:
         if error is not None and type(error).__module__.startswith("py4j"):
             java_error = getattr(error, "java_exception", None)
             reason = java_error.toString() if java_error is not None else str(error)
-            raise _failed(self._action, self._place, reason) from None
+            lacks_classes = any(part in reason for part in _NO_CLASSES)
+            advice = _CLASSES_ADVICE if lacks_classes else _ADVICE
+            raise _failed(self._action, self._place, reason, advice) from None
 
 
-def _failed(action: str, place: str, error: OSError | str) -> PipelineError:
+def _failed(action: str, place: str, error: OSError | str, advice: str = _ADVICE) -> PipelineError:
     reason = (error.strerror or error) if isinstance(error, OSError) else error
-    return PipelineError(
-        f"cannot {action} {place}: {reason}; all workers of Spark must be able to read and write "
-        "the checkpoint and the files beside it"
-    )
+    return PipelineError(f"cannot {action} {place}: {reason}; {advice}")
 
 
-@lru_cache(maxsize=1)
-def _gateway() -> Any:
-    """Return the connection to the Java process, which is started if necessary."""
+def _java_error() -> Any:
+    """Return the class of Java's errors in Python."""
+    return import_module("py4j.protocol").Py4JJavaError
+
+
+def _class_path() -> tuple[str, ...]:
+    """Return the class path of the Java process, the file of py4j first. Raises PipelineError."""
     import pyspark
 
-    java_gateway: Any = import_module("py4j.java_gateway")
     home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     jars = Path(home, "jars")
     py4j = sorted(jars.glob("py4j-*.jar"))
@@ -292,11 +354,39 @@ def _gateway() -> Any:
             f"Spark's Java classes are not in {jars}: set SPARK_HOME on every machine, or use a "
             "checkpointLocation in a directory that is mounted on all machines"
         )
-    places = [os.environ.get("HADOOP_CONF_DIR", ""), str(jars / "*"), *_added_jars()]
+    settings, more = (os.environ.get(name) for name in ("HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH"))
+    places = (str(py4j[0]), settings, str(jars / "*"), *_added_jars(), more)
+    return tuple(place for place in places if place)
+
+
+def _added_jars() -> list[str]:
+    """Return the jar files that Spark has copied to this machine (`spark.jars`, `spark.files`)."""
+    from pyspark import SparkFiles
+
+    try:
+        root = Path(SparkFiles.getRootDirectory())
+    except (AssertionError, AttributeError, TypeError):
+        return []  # This code does not run in a task.
+    # A session of Spark Connect has a directory of its own, which is named by the session's UUID
+    # and is in the directory with the files of the server.
+    roots = [root.parent, root] if _UUID.fullmatch(root.name) else [root]
+    jars = {jar.name: str(jar) for each in roots for jar in each.glob("*.jar")}
+    return sorted(jars.values())
+
+
+@cache
+def _gateway(classes: tuple[str, ...]) -> Any:
+    """Return the connection to the Java process with a class path; start it if necessary."""
+    java_gateway: Any = import_module("py4j.java_gateway")
+    options = list(_JAVA_OPTIONS)
+    # An executor of Spark may belong to another user than the query. Without Kerberos, Spark then
+    # uses HDFS as the user SPARK_USER, and HADOOP_USER_NAME has precedence over this property.
+    if user := os.environ.get("SPARK_USER"):
+        options.append(f"-DHADOOP_USER_NAME={user}")
     port, token = java_gateway.launch_gateway(
-        jarpath=str(py4j[0]),
-        classpath=os.pathsep.join(place for place in places if place),
-        javaopts=list(_JAVA_OPTIONS),
+        jarpath=classes[0],
+        classpath=os.pathsep.join(classes[1:]),
+        javaopts=options,
         die_on_exit=True,
         java_path=str(java.find() / "bin" / "java"),
         enable_auth=True,
@@ -308,14 +398,18 @@ def _gateway() -> Any:
     )
 
 
-def _added_jars() -> list[str]:
-    """Return the class path of the jar files that were added to the session (`spark.jars`)."""
-    from pyspark import SparkFiles
+@cache
+def _file_system(classes: tuple[str, ...], root: str, settings: tuple[tuple[str, str], ...]) -> Any:
+    """Return the Java object of the file system of the URL `root`.
 
-    try:
-        return [str(Path(SparkFiles.getRootDirectory(), "*"))]
-    except (AssertionError, AttributeError, TypeError):
-        return []  # This code does not run in a task.
+    Hadoop's own cache of these objects ignores settings, but a process of Spark may serve several
+    queries, with different credentials for one bucket.
+    """
+    jvm = _gateway(classes).jvm
+    configuration = jvm.org.apache.hadoop.conf.Configuration()
+    for name, value in settings:
+        configuration.set(name, value)
+    return jvm.org.apache.hadoop.fs.FileSystem.newInstance(jvm.java.net.URI(root), configuration)
 
 
 def storage_at(place: str, settings: str = "{}") -> Storage:
