@@ -30,7 +30,7 @@ MEMORY := $(shell free=$$(df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 { print $$
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long test-spark test-random test-ha test-compiled guard guard-options check wheel release-check clean node browser
-.PHONY: conformance openid ldap kfake rabbitmq rabbitmqadmin FORCE
+.PHONY: conformance openid ldap kfake hadoop rabbitmq rabbitmqadmin FORCE
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -44,12 +44,12 @@ test: .venv/installed node kfake rabbitmqadmin ## Run the test suite on the sour
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "not long and not alone" $(ARGS)
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
-test-long: .venv/installed node browser conformance openid ldap kfake rabbitmq rabbitmqadmin ## Run the slow tests, then test-spark, test-random and guard-options
+test-long: .venv/installed node browser conformance openid ldap kfake hadoop rabbitmq rabbitmqadmin ## Run the slow tests, then test-spark, test-random and guard-options
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not alone" -o faulthandler_timeout=900 $(ARGS)
 	@.venv/bin/python -m pytest -m "long and alone" -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
 	@$(MAKE) --no-print-directory test-spark test-random guard-options
 
-test-spark: .venv/installed ## Run the connector's tests on a cluster of Spark, and on Spark Connect
+test-spark: .venv/installed hadoop ## Run the connector's tests on a cluster of Spark, and on Spark Connect
 	@for kind in cluster connect; do \
 		echo "trellis: Spark: $$kind"; \
 		TRELLIS_SPARK=$$kind .venv/bin/python -m pytest -m spark -o faulthandler_timeout=900 tests/pipeline $(ARGS) || exit 1; \
@@ -149,6 +149,14 @@ kfake: FORCE
 	@mkdir -p build/toolchains
 	@if command -v go > /dev/null; then \
 		cd tests/go/kfake && go build -o ../../../build/toolchains/kfake . || echo "trellis: go build failed, see above"; \
+	fi
+
+# Fetch the classes of the file systems s3a and hdfs (100 MB). Without Maven or its registry, the tests that need them are skipped with a note.
+hadoop: FORCE
+	@mkdir -p build/toolchains
+	@if command -v mvn > /dev/null; then \
+		mvn -q -B -f tests/pipeline/hadoop dependency:build-classpath -Dmdep.outputFile="$(CURDIR)/build/toolchains/hadoop" \
+			|| echo "trellis: mvn failed, see above"; \
 	fi
 
 # Fetch OpenLDAP's server, and compile the package python-ldap. Without Debian's packages, the tests that need them are skipped with a note.

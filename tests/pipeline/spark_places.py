@@ -11,10 +11,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Final
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -28,6 +29,7 @@ KIND: Final = os.environ.get("TRELLIS_SPARK", "local")
 OWN_SERVER: Final = "connect"
 ROOT: Final = Path(__file__).parents[2]
 HOME: Final = Path(pyspark.__file__).parent
+_NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 #: Maximum number of lines that a daemon prints before it is ready.
 _LINES: Final = 400
 #: Settings of a driver on loopback, and of small executors. The first task waits until the
@@ -126,8 +128,8 @@ def cluster(scratch: Path, **environment: str) -> Iterator[str]:
 
 
 @contextmanager
-def connect_server(scratch: Path) -> Iterator[str]:
-    """Run a server of Spark Connect; yield its URL."""
+def connect_server(scratch: Path, more: Mapping[str, str] = _NO_SETTINGS) -> Iterator[str]:
+    """Run a server of Spark Connect, with more settings of Spark; yield its URL."""
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
@@ -137,6 +139,7 @@ def connect_server(scratch: Path) -> Iterator[str]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",
+        **more,
     }
     words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -148,20 +151,27 @@ def connect_server(scratch: Path) -> Iterator[str]:
 
 
 @contextmanager
-def place(scratch: Path, kind: str = KIND) -> Iterator[str]:
-    """Yield the URL of the master or server; start it if necessary."""
+def place(
+    scratch: Path, kind: str = KIND, server_settings: Mapping[str, str] = _NO_SETTINGS
+) -> Iterator[str]:
+    """Yield the URL of the master or server; start it if necessary.
+
+    A server of Spark Connect gets `server_settings`.
+    """
     if kind == "local":
         yield "local[2]"
     elif kind == "cluster":
         with cluster(scratch) as master:
             yield master
     else:
-        with connect_server(scratch) as url:
+        with connect_server(scratch, server_settings) as url:
             yield url
 
 
-def session(master: str, name: str, scratch: Path) -> SparkSession:
-    """Return a small session of a master or server."""
-    settings: dict[str, Any] = LOOPBACK if master.startswith("spark://") else {}
+def session(
+    master: str, name: str, scratch: Path, more: Mapping[str, str] = _NO_SETTINGS
+) -> SparkSession:
+    """Return a small session of a master or server, with more settings of Spark."""
+    settings = (LOOPBACK if master.startswith("spark://") else {}) | dict(more)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     return start(master, name, small=True, scratch=scratch, settings=settings)
