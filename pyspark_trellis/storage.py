@@ -31,6 +31,7 @@ _JAVA_OPTIONS: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1
 #: The option and the capability of a file system that can create a file on the condition that no
 #: file of this name exists when the writer has written all data.
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
+_NO_FILE: Final = "java.io.FileNotFoundException"
 #: Parts of Java's errors that mean: the classes of this file system are missing.
 _NO_CLASSES: Final = ("ClassNotFoundException", "NoClassDefFoundError", "No FileSystem for scheme")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -247,8 +248,8 @@ class HadoopStorage(Storage):
                 stream.abort()  # `close` would create the file with a part of the text.
                 raise
             stream.close()
-        except _java_error():
-            if files.exists(target):
+        except Exception as error:
+            if _java_error(error) is not None and files.exists(target):
                 return False
             raise
         return True
@@ -265,10 +266,10 @@ class HadoopStorage(Storage):
             # Some file systems return False if the target exists, others raise an error.
             if files.rename(draft, target):
                 return True
-        except _java_error():
-            with suppress(_java_error()):
+        except Exception as error:
+            with suppress(Exception):
                 files.delete(draft, False)
-            if files.exists(target):
+            if _java_error(error) is not None and files.exists(target):
                 return False
             raise
         files.delete(draft, False)
@@ -278,10 +279,11 @@ class HadoopStorage(Storage):
         with _Failing("read", f"{self._url}/{name}"):
             try:
                 stream = self._files.open(self._path(name))
-            except _java_error() as error:
-                if error.java_exception.getClass().getName() == "java.io.FileNotFoundException":
-                    return None
-                raise
+            except Exception as error:
+                java_error = _java_error(error)
+                if java_error is None or java_error.getClass().getName() != _NO_FILE:
+                    raise
+                return None
             try:
                 data: bytes = self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)
             finally:
@@ -324,8 +326,8 @@ class _Failing:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Raise PipelineError for an error of Java."""
-        if error is not None and type(error).__module__.startswith("py4j"):
-            java_error = getattr(error, "java_exception", None)
+        java_error = _java_error(error)
+        if java_error is not None or type(error).__module__.startswith("py4j"):
             reason = java_error.toString() if java_error is not None else str(error)
             lacks_classes = any(part in reason for part in _NO_CLASSES)
             advice = _CLASSES_ADVICE if lacks_classes else _ADVICE
@@ -337,9 +339,19 @@ def _failed(action: str, place: str, error: OSError | str, advice: str = _ADVICE
     return PipelineError(f"cannot {action} {place}: {reason}; {advice}")
 
 
-def _java_error() -> Any:
-    """Return the class of Java's errors in Python."""
-    return import_module("py4j.protocol").Py4JJavaError
+def _java_error(error: BaseException | None) -> Any:
+    """Return the Java object of an error of Java; None if it is another error.
+
+    In a process with a session of Spark, PySpark replaces the errors of py4j, and asks the JVM of
+    the session about them, which does not know the errors of this Java process. The original error
+    is then the context of the error that arrives here.
+    """
+    while error is not None and not isinstance(error, PipelineError):
+        java_error = getattr(error, "java_exception", None)
+        if java_error is not None:
+            return java_error
+        error = error.__context__
+    return None
 
 
 def _class_path() -> tuple[str, ...]:

@@ -44,6 +44,7 @@ class SinkQuery:
             else:
                 master, settings = self.master, self.settings
             spark = spark_places.session(master, "killed", Path(scratch), settings)
+            stack.callback(spark.stop)
             (
                 spark.readStream.format("trellis")
                 .option("maxRowsPerTrigger", self.rows)
@@ -59,7 +60,6 @@ class SinkQuery:
                 .start()
                 .awaitTermination()
             )
-            spark.stop()
 
 
 if __name__ == "__main__":

@@ -430,9 +430,11 @@ def test_messages_are_published_over_tls_to_a_broker_of_the_authority(tmp_path: 
 # -- file systems
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["file", "viewfs"])
-def test_files_are_stored_through_the_api_of_hadoop(scheme: str, tmp_path: Path) -> None:
+def test_files_are_stored_through_the_api_of_hadoop(
+    scheme: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """In a process with a session of Spark, PySpark replaces the errors of Java processes."""
     (tmp_path / "real").mkdir()
     settings = {"fs.viewfs.mounttable.default.link./data": (tmp_path / "real").as_uri()}
     place = "viewfs://default/data/c" if scheme == "viewfs" else (tmp_path / "real" / "c").as_uri()
@@ -445,7 +447,7 @@ def test_files_are_stored_through_the_api_of_hadoop(scheme: str, tmp_path: Path)
     assert (tmp_path / "real" / "c" / "1" / name).exists()
     assert [each["n"] for each in staged_rows(storage, "1", name)] == list(range(3_000))
     storage.write("1/manifest.json", "one \N{SNOWMAN}")
-    with pytest.raises(PipelineError, match="the file exists; does another query use"):
+    with pytest.raises(PipelineError, match="the file exists, so another process has written"):
         storage.write("1/manifest.json", "two")
     assert storage.read("1/manifest.json") == "one \N{SNOWMAN}"
     assert storage.directories() == ["1"]
