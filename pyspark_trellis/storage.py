@@ -12,6 +12,7 @@ through this process's memory.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -34,6 +35,8 @@ _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
 _NO_FILE: Final = "java.io.FileNotFoundException"
 #: Parts of Java's errors that mean: the classes of this file system are missing.
 _NO_CLASSES: Final = ("ClassNotFoundException", "NoClassDefFoundError", "No FileSystem for scheme")
+#: The numbers of the errors of a file system without links.
+_NO_LINKS: Final = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS)
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ADVICE: Final = (
     "all workers of Spark must be able to read and write the checkpoint and the files beside it"
@@ -121,7 +124,19 @@ class LocalStorage(Storage):
             file = self._file(name)
             draft = file.with_name(f".{uuid4().hex}")
             draft.write_text(text, encoding="utf-8")
-            draft.replace(file)
+            try:
+                # A link is made in one step, and only if the file does not exist.
+                os.link(draft, file)
+                draft.unlink()
+            except OSError as error:
+                # Some mounted file systems have no links. There, two processes that write the
+                # file at once both succeed.
+                if error.errno not in _NO_LINKS or file.exists():
+                    draft.unlink()
+                    if isinstance(error, FileExistsError) or file.exists():
+                        raise _exists(str(file)) from None
+                    raise
+                draft.replace(file)
         except OSError as error:
             raise _failed("write", str(self._path / name), error) from None
 
@@ -230,12 +245,7 @@ class HadoopStorage(Storage):
             else:
                 created = self._rename_if_absent(files, target, name, text)
             if not created:
-                raise _failed(
-                    "write",
-                    f"{self._url}/{name}",
-                    "the file exists, so another process has written it",
-                    "give each query a checkpoint of its own, and run a query once at a time",
-                )
+                raise _exists(f"{self._url}/{name}")
 
     def _create_if_absent(self, files: Any, target: Any, text: str) -> bool:
         """Create a file; return False if it exists."""
@@ -332,6 +342,16 @@ class _Failing:
             lacks_classes = any(part in reason for part in _NO_CLASSES)
             advice = _CLASSES_ADVICE if lacks_classes else _ADVICE
             raise _failed(self._action, self._place, reason, advice) from None
+
+
+def _exists(place: str) -> PipelineError:
+    """Return the error of a process that creates a file which another process has created."""
+    return _failed(
+        "write",
+        place,
+        "the file exists, so another process has written it",
+        "give each query a checkpoint of its own, and run a query once at a time",
+    )
 
 
 def _failed(action: str, place: str, error: OSError | str, advice: str = _ADVICE) -> PipelineError:

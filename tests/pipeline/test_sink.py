@@ -4,7 +4,9 @@ identity, each exactly once.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -221,19 +223,28 @@ def test_a_batch_that_failed_while_it_was_published_goes_on_when_it_is_repeated(
     assert sorted(received, key=int) == texts
 
 
-class WriteOnce(LocalStorage):
-    """A directory in which no file can be replaced, as on S3 and HDFS."""
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_of_another_process_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def no_links(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
 
-    def write(self, name: str, text: str) -> None:
-        assert self.read(name) is None, f"{name} exists"
-        super().write(name, text)
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    storage = LocalStorage(str(tmp_path))
+    storage.write("0/manifest", "first")
+    with pytest.raises(PipelineError, match="manifest: the file exists, so another process has"):
+        storage.write("0/manifest", "second")
+    assert storage.read("0/manifest") == "first"
+    assert [file.name for file in (tmp_path / "0").iterdir()] == ["manifest"]
 
 
 def test_a_batch_is_published_where_no_file_can_be_replaced(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     texts = [str(at) for at in range(20)]
-    storage = WriteOnce(f"{tmp_path}/trellis")
+    storage = LocalStorage(f"{tmp_path}/trellis")
     with listening(broker) as (exchange, bodies):
         sink = writer_of(broker.amqp_url, exchange, tmp_path)._sink
         for tasks in (3, 2):  # The batch is repeated after it was published.
