@@ -66,18 +66,9 @@ class DeliveryGate:
         """
         raise NotImplementedError
 
-    def expires_now(self, message: Message) -> bool:
-        """True if the message expires unless it is delivered at once: its time to live is 0."""
-        return 0 < message.expires <= self.agenda.now
-
     @abstractmethod
     def holds_back(self, head: Message) -> bool:
         """True while the first message must wait, because it is above the durable delivery mark."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def stop_waiting(self) -> None:
-        """Permit deliveries above the present delivery marks, until higher marks are durable."""
         raise NotImplementedError
 
     @abstractmethod
@@ -154,13 +145,10 @@ class FifoGate(DeliveryGate):
         self.window_changed()
 
     def permits(self, message: Message, last: bool) -> bool:
-        return self._window.permits(message.position, last, self.expires_now(message))
+        return self._window.permits(message.position, last)
 
     def holds_back(self, head: Message) -> bool:
         return self._window.waits and head.position > self._window.mark
-
-    def stop_waiting(self) -> None:
-        self._window.stop_waiting()
 
     def write_exact(self, known: list[ReturnedMessage]) -> None:
         mark: i64 = self._waiting.restored_mark

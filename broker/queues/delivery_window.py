@@ -22,9 +22,7 @@ FASTEST * WAITING_MARKED.
 
 A slow or full disk must not hold back deliveries. If messages have waited MARK_PATIENCE ms for a
 mark, the queue delivers them without the mark, and counts them (`Store.unmarked_deliveries`). If
-the broker crashes before the disk has caught up, these messages come back as not redelivered. A
-queue also delivers without the mark if it would have to drop a message otherwise, because of its
-time to live or its length limit.
+the broker crashes before the disk has caught up, these messages come back as not redelivered.
 
 A mark that is not durable yet is valid for messages that are stored after it: a crash that keeps
 the message in the log keeps the mark, too.
@@ -125,19 +123,16 @@ class DeliveryWindow(Waiter):
         """True while messages above the delivery mark wait until a higher mark is durable."""
         return self._ticket is not None and not self._overdue
 
-    def permits(self, position: i64, last: bool, expires_now: bool) -> bool:
+    def permits(self, position: i64, last: bool) -> bool:
         """True if the message at a position may be delivered now.
 
         Append a higher delivery mark to the log if the deliveries come near the present mark.
-        `last` is True if no other message waits. A message that would expire while it waits
-        (`expires_now`) does not wait for the mark.
+        `last` is True if no other message waits.
         """
         if position > self.renew_above and self._ticket is None:
             self._raise(position, last)
         if position <= self.mark:
             return True
-        if expires_now:
-            self.stop_waiting()
         if self._overdue:
             self._unmarked = max(self._unmarked, position)
             self._store.unmarked_deliveries += 1
@@ -157,10 +152,6 @@ class DeliveryWindow(Waiter):
         if ticket is self._ticket:
             self._overdue = True
             self._owner.mark_durable()
-
-    def stop_waiting(self) -> None:
-        """Let the queue deliver without the next delivery mark, if that is not durable yet."""
-        self._overdue = self._ticket is not None
 
     def prepare(self) -> None:
         """Append a higher delivery mark, because a consumer has subscribed and no message waits.

@@ -112,40 +112,16 @@ class LimitedQueue(MeasuredQueue):
 
         If the result is False, the caller calls `refuse`, and the publisher gets a nack.
         """
-        if not self.arguments.reject_publish or self._has_room(message):
-            return True
-        self._deliver_without_mark()
-        return self._has_room(message)
-
-    def _has_room(self, message: Message) -> bool:
-        """True if one more message does not exceed the queue's limits."""
         arguments = self.arguments
-        return self.depth < arguments.max_length and (
-            arguments.max_bytes == UNLIMITED
-            or self.waiting_bytes + message.encoding.size(message.content) <= arguments.max_bytes
+        return (
+            not arguments.reject_publish
+            or self.depth < arguments.max_length
+            and (
+                arguments.max_bytes == UNLIMITED
+                or self.waiting_bytes + message.encoding.size(message.content)
+                <= arguments.max_bytes
+            )
         )
-
-    def _would_drop(self, message: Message) -> bool:
-        """True if the queue must drop a message if `message` waits: this one, or its head."""
-        return 0 < message.expires <= self.agenda.now or not self._has_room(message)
-
-    def _deliver_without_mark(self) -> None:
-        """Deliver the messages that only wait for a delivery mark, before the queue drops one.
-
-        The limits of a queue concern messages for which no consumer is ready.
-        """
-        gate = self._gate
-        if gate is not None and self.consumers and self.waits_for_mark and self._holds == 0:
-            gate.stop_waiting()
-            self.run()
-
-    def permits(self, message: Message) -> bool:
-        if super().permits(message):
-            return True
-        if self._gate is None or self._has_room(message):
-            return False
-        self._gate.stop_waiting()
-        return super().permits(message)
 
     def refuse(self, message: Message) -> None:
         """Count a message that `accepts` refused.
@@ -171,8 +147,6 @@ class LimitedQueue(MeasuredQueue):
             latest = self.latest_expiry()
             if message.expires == 0 or message.expires > latest:
                 message.expires = latest
-        if self._gate is not None and self.depth > 0 and self._would_drop(message):
-            self._deliver_without_mark()
         before: i64 = self.depth
         self.enqueue(message)
         if self.depth > before:

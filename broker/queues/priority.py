@@ -92,16 +92,11 @@ class RankedGate(DeliveryGate):
     def permits(self, message: Message, last: bool) -> bool:
         rank = self._rank_of(self._ranked.mark_rank(message))
         rank.remove(message.position)
-        last = rank.waiting.size == 0
-        return rank.window.permits(message.position, last, self.expires_now(message))
+        return rank.window.permits(message.position, rank.waiting.size == 0)
 
     def holds_back(self, head: Message) -> bool:
         window = self._rank_of(self._ranked.mark_rank(head)).window
         return window.waits and head.position > window.mark
-
-    def stop_waiting(self) -> None:
-        for rank in self._ranks.values():
-            rank.window.stop_waiting()
 
     def position_ahead(self, rank: i64, count: i64) -> i64:
         ahead = self._rank_of(rank).waiting.part(count, 1)

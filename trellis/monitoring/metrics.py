@@ -394,8 +394,8 @@ def _store(page: MetricsPage, store_writer: StoreWriter) -> None:
         page.counter(
             "trellis_store_unmarked_deliveries",
             "Total number of messages delivered before the store could record the delivery, "
-            "because the disk was slow or full, or because the queue would have had to drop a "
-            "message. After a crash these messages may come back as not redelivered.",
+            "because the disk was slow or full. After a crash these messages may come back as not "
+            "redelivered.",
             int(store_writer.durable.unmarked_deliveries),
         )
         page.gauge(
