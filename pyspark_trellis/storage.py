@@ -120,25 +120,23 @@ class LocalStorage(Storage):
         return self._path / name
 
     def write(self, name: str, text: str) -> None:
+        file = self._path / name
+        draft = file.with_name(f".{uuid4().hex}")
         try:
-            file = self._file(name)
-            draft = file.with_name(f".{uuid4().hex}")
+            self._file(name)
             draft.write_text(text, encoding="utf-8")
             try:
-                # A link is made in one step, and only if the file does not exist.
-                os.link(draft, file)
-                draft.unlink()
+                os.link(draft, file)  # One step, which fails if the file exists.
             except OSError as error:
-                # Some mounted file systems have no links. There, two processes that write the
-                # file at once both succeed.
-                if error.errno not in _NO_LINKS or file.exists():
-                    draft.unlink()
-                    if isinstance(error, FileExistsError) or file.exists():
-                        raise _exists(str(file)) from None
+                if file.exists():
+                    raise _exists(str(file)) from None
+                if error.errno not in _NO_LINKS:
                     raise
-                draft.replace(file)
+                draft.replace(file)  # If two processes do this at once, both succeed.
         except OSError as error:
-            raise _failed("write", str(self._path / name), error) from None
+            raise _failed("write", str(file), error) from None
+        finally:
+            draft.unlink(missing_ok=True)
 
     def read(self, name: str) -> str | None:
         try:

@@ -18,8 +18,8 @@ from tests.top.test_reload import wait_for_log
 from trellis.server.settings_in_force import SettingsInForce
 from trellis.settings import Loaded
 
-#: The request for a reload by the test's own process, in which the broker runs.
-RELOAD: Final = f"then run `kill -HUP {os.getpid()}` where the broker runs"
+#: The request for a reload. PID stands for the test's own process, in which the broker runs.
+RELOAD: Final = "then run `kill -HUP PID` where the broker runs"
 ADDS: Final = "for a user with other permissions, run `trellis users add NAME`; "
 REFUSES: Final = "to refuse guest, write `auth.guest = false` in "
 CREATED: Final = f"{Path('broker.toml').absolute()} (create the file if it does not exist)"
@@ -70,6 +70,7 @@ RESTART: Final = "to change this user, start the broker with another value of th
 async def test_the_error_names_the_place_that_defines_the_user_and_the_process(
     start: Start, user: str, sources: dict[str, str], files: tuple[str, ...], advice: str
 ) -> None:
+    advice = advice.replace("PID", str(os.getpid()))
     running = await start(users=[KNOWN, ADMIN], user="boss", password="known", auth={"guest": True})
     loaded = Loaded(running.node.settings, sources)
     running.node.settings_in_force = SettingsInForce(loaded, files)
