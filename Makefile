@@ -69,7 +69,7 @@ test-compiled: dist/built node ## Run the tests of wire, interop, matching, load
 	@echo "trellis: installing the wheel and the clients that test it"
 	@build/compiled.venv/bin/python $(QUIET_PIP) install "$$(ls dist/*.whl)[test]"
 	@build/compiled.venv/bin/python build_backend/compiled_modules.py
-	@cp -R tests examples config pyproject.toml build/compiled/
+	@cp -R tests examples config docs packaging pyproject.toml build/compiled/
 	@cd build/compiled && ../compiled.venv/bin/python -m pytest -n $(JOBS) $(WHEEL_TESTS) $(ARGS)
 
 guard: .run/installed ## Compare instructions per publication with the recorded ones (needs valgrind)
