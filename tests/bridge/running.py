@@ -9,9 +9,10 @@ import subprocess
 import sys
 import time
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from paho.mqtt.client import Client, MQTTMessage, MQTTv5, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
@@ -226,6 +227,50 @@ class RecordedPair:
         self.far.close()
         self.local.stop()
         self.remote.stop()
+
+
+class RemoteBroker(Protocol):
+    """A broker of another kind that a test can kill and start again."""
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class KillablePair(ABC):
+    """A Trellis with a bridge to a broker of another kind; both keep their data over kills."""
+
+    def __init__(self, folder: Path, remote: RemoteBroker, link: str, text: str) -> None:
+        """Start Trellis. `link` is the name of the bridge, and `text` its settings."""
+        self._folder, self._remote, self._link, self._text = folder, remote, link, text
+        self.local = self._start("0")
+
+    def _start(self, port: str) -> BridgingBroker:
+        flags = ("--data-dir", str(self._folder / "data"), "--mqtt-port", port)
+        return BridgingBroker(self._folder / "local", self._text, *flags)
+
+    @abstractmethod
+    def wait_up(self) -> dict[str, Any]:
+        """Return the bridge's row as soon as its state is `up`."""
+
+    def kill(self, victim: str) -> None:
+        """Kill the broker `victim`, start it again, and wait until the bridge works again."""
+        if victim == "remote":
+            self._remote.kill()
+            self.local.wait(self._link, lambda row: row["state"] != "up")
+            self._remote.start()
+        else:
+            port = str(self.local.mqtt.port)
+            self.local.kill()
+            self.local = self._start(port)
+        self.wait_up()
+
+    def stop(self) -> None:
+        """Stop both brokers."""
+        self.local.stop()
+        self._remote.stop()
 
 
 def bridge(name: str, port: int, topics: Iterable[str], **more: Any) -> str:

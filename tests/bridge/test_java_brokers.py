@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.bridge.running import BridgingBroker, Received, Recorder, bridge, wait_for
+from tests.bridge.running import BridgingBroker, KillablePair, Received, Recorder, bridge, wait_for
 from tests.bridge.test_kill import Numbers, check_complete, publish_during_kills
 from tests.javabrokers.server import PROGRAMS, JavaBroker
 
@@ -52,11 +52,10 @@ KILLS: Final = 3
 START: Final = 240.0
 
 
-class Pair:
+class Pair(KillablePair):
     """A Trellis with a bridge to a broker on the JVM; both keep their data over kills."""
 
     def __init__(self, folder: Path, name: str, protocol: str) -> None:
-        self._folder = folder
         self.remote = JavaBroker(name, folder / "remote", WINDOW, PACKET_MAX)
         self.name, self.protocol = name, protocol
         before = Recorder(self.remote.port, "before")
@@ -65,13 +64,9 @@ class Pair:
         # MQTT 3.1.1 tells the bridge none of the limits.
         limits = {} if protocol == "auto" else {"remote_packet_max": PACKET_MAX, "window": WINDOW}
         more: dict[str, Any] = {"remote_protocol": protocol, "reconnect_max": 1, **limits}
-        self._text = bridge("j", self.remote.port, TOPICS, **more)
-        self.local = self._start("0")
+        text = bridge("j", self.remote.port, TOPICS, **more)
+        super().__init__(folder, self.remote, "j", text)
         self.wait_up()
-
-    def _start(self, port: str) -> BridgingBroker:
-        flags = ("--data-dir", str(self._folder / "data"), "--mqtt-port", port)
-        return BridgingBroker(self._folder / "local", self._text, *flags)
 
     def wait_up(self) -> dict[str, Any]:
         """Return the bridge's row as soon as its state is `up`; check the version of MQTT."""
@@ -88,23 +83,6 @@ class Pair:
             return bool(row["queued"] == row["in_flight"] == 0)
 
         wait_for(settled)
-
-    def kill(self, victim: str) -> None:
-        """Kill the broker `victim`, start it again, and wait until the bridge works again."""
-        if victim == "remote":
-            self.remote.kill()
-            self.local.wait("j", lambda row: row["state"] != "up")
-            self.remote.start()
-        else:
-            port = str(self.local.mqtt.port)
-            self.local.kill()
-            self.local = self._start(port)
-        self.wait_up()
-
-    def stop(self) -> None:
-        """Stop both brokers."""
-        self.local.stop()
-        self.remote.stop()
 
 
 @pytest.fixture(

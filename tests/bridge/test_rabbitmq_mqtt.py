@@ -9,11 +9,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from tests.bridge.running import BridgingBroker, Received, Recorder, bridge
+from tests.bridge.running import KillablePair, Received, Recorder, bridge
 from tests.bridge.test_kill import Numbers, check_complete, publish_during_kills
 from tests.rabbitmq import RabbitMq
 
@@ -31,15 +31,14 @@ WINDOW: Final = 20
 START: Final = 240.0
 
 
-class RabbitPair:
+class RabbitPair(KillablePair):
     """A Trellis with a bridge to a RabbitMQ; both keep their data over kills."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
         self.remote = RabbitMq(folder, ("rabbitmq_mqtt",))
         if self.remote.version.startswith(("4.", "3.13.")):
             pytest.skip(f"RabbitMQ {self.remote.version} speaks MQTT 5, too")
-        self._text = bridge(
+        text = bridge(
             "r",
             self.remote.mqtt,
             TOPICS,
@@ -49,33 +48,13 @@ class RabbitPair:
             reconnect_max=1,
             window=WINDOW,
         )
-        self.local = self._start("0")
+        super().__init__(folder, self.remote, "r", text)
         self.wait_up()
 
-    def _start(self, port: str) -> BridgingBroker:
-        data = str(self._folder / "data")
-        return BridgingBroker(
-            self._folder / "local", self._text, "--data-dir", data, "--mqtt-port", port
-        )
-
-    def wait_up(self) -> None:
+    def wait_up(self) -> dict[str, Any]:
         row = self.local.wait("r", lambda row: row["state"] == "up")
         assert row["protocol"] == "MQTT 3.1.1"
-
-    def kill(self, victim: str) -> None:
-        if victim == "remote":
-            self.remote.kill()
-            self.local.wait("r", lambda row: row["state"] != "up")
-            self.remote.start()
-        else:
-            port = str(self.local.mqtt.port)
-            self.local.kill()
-            self.local = self._start(port)
-        self.wait_up()
-
-    def stop(self) -> None:
-        self.local.stop()
-        self.remote.stop()
+        return row
 
 
 @pytest.fixture
