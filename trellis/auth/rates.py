@@ -86,12 +86,14 @@ class PublishRates:
         messages: int,
         size: int,
         now: int,
+        ended: bool = False,
     ) -> tuple[float, str]:
         """Charge `messages` messages and `size` bytes of input to all buckets of a client.
 
         Return the seconds for which the client must be throttled, and the rate limit that causes
         the wait; 0 and "" if no limit is exceeded. `own` are the buckets of the client's
-        connection.
+        connection. `ended` is True if the client has closed the connection already: the client is
+        charged, so that its next connection has to wait, but neither throttled nor disconnected.
 
         If a wait is longer than `patience`, the caller disconnects the client. Then the debt of the
         bucket is reduced to that of half this time. So the next messages of the other clients of a
@@ -112,7 +114,7 @@ class PublishRates:
                 bucket.limit_debt(self.patience / 2)
             if seconds > longest:
                 longest, reason = seconds, name
-        if reason:
+        if reason and not ended:
             (self.disconnected if longest > self.patience else self.throttled)[reason] += 1
         return longest, reason
 

@@ -48,7 +48,14 @@ class RateLimitedLink(LayeredLink):
             return
         user, vhost = connection.owner
         seconds, limit = self._rates.charge(
-            self._buckets, user, vhost, connection.peer.address, messages, size, self._turn.now()
+            self._buckets,
+            user,
+            vhost,
+            connection.peer.address,
+            messages,
+            size,
+            self._turn.now(),
+            connection.finished,
         )
         if seconds == 0 or connection.finished:
             return
