@@ -358,29 +358,39 @@ async def resume_queue(call: Call) -> Empty:
 
 def _pausable(call: Call) -> Queue:
     """Return the queue that the path names, if it can be paused. Raises ApiRefusal."""
+    _, queue = _no_stream(
+        call,
+        "configure",
+        "cannot be paused: each consumer reads at an offset of its own; close the consumers "
+        "instead",
+    )
+    return queue
+
+
+def _no_stream(call: Call, right: str, problem: str) -> tuple[VirtualHost, Queue]:
+    """Return the virtual host and the queue that the path names, and begin a turn of the broker.
+
+    `right` is the permission that the user needs, and `problem` says why a stream is refused.
+    Raises ApiRefusal.
+    """
     vhost, named = named_queue(call)
-    call.may("configure", "queue", named.name, vhost)
+    call.may(right, "queue", named.name, vhost)
     queue = vhost.queue(named.name, named.exclusive_to)
     if isinstance(queue, StreamQueue):
         raise bad_request(
-            f"queue '{queue.name}' in vhost '{vhost.name}' is a stream, which cannot be paused: "
-            "each consumer reads at an offset of its own; close the consumers instead"
+            f"queue '{queue.name}' in vhost '{vhost.name}' is a stream, which {problem}"
         )
     call.node.turn.schedule()
-    return queue
+    return vhost, queue
 
 
 async def purge_queue(call: Call) -> Empty:
     """Purge the queue that the path names: remove all its ready messages. Raises ApiRefusal."""
-    vhost, named = named_queue(call)
-    call.may("read", "queue", named.name, vhost)
-    queue = vhost.queue(named.name, named.exclusive_to)
-    if isinstance(queue, StreamQueue):
-        raise bad_request(
-            f"queue '{queue.name}' in vhost '{vhost.name}' is a stream, which cannot be purged: "
-            "retention (x-max-age, x-max-length-bytes) removes old rows"
-        )
-    call.node.turn.schedule()
+    vhost, queue = _no_stream(
+        call,
+        "read",
+        "cannot be purged: retention (x-max-age, x-max-length-bytes) removes old rows",
+    )
     with call.acting():
         purge(vhost, queue)
     return Empty()
