@@ -35,8 +35,8 @@ class GatedQueue(Protocol):
     def set_delivery_limit(self, position: i64) -> None:
         """Let the queue deliver messages up to a position in the store without asking the gate."""
 
-    def schedule_drain(self) -> None:
-        """Drain the queue at the end of this turn, if messages wait."""
+    def on_mark_durable(self) -> None:
+        """Drain the queue: a higher delivery mark, for which its messages waited, is durable."""
 
 
 class DeliveryGate:
@@ -128,7 +128,7 @@ class DeliveryGate:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             self.queue.agenda.add_bulk(task)
-        self.queue.schedule_drain()
+        self.queue.on_mark_durable()
 
 
 class FifoGate(DeliveryGate):

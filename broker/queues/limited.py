@@ -82,12 +82,16 @@ class LimitedQueue(MeasuredQueue):
 
     @property
     def annotates(self) -> bool:
-        return self.arguments.ttl >= 0 or self.private
+        return self.arguments.ttl >= 0
 
     def annotate(self, lowered: bool) -> int:
+        """Return the time at which the next message expires, in seconds since EXPIRY_EPOCH (2020).
+
+        Return 0 if the queue has no time to live.
+        """
         ttl: i64 = self.arguments.ttl
         if ttl < 0:
-            return super().annotate(lowered)
+            return 0
         when = math.ceil(self.agenda.wall + int(ttl) / 1_000) - EXPIRY_EPOCH
         return when if 0 < when <= EXPIRY_SECONDS_MAX else 0
 
@@ -115,6 +119,7 @@ class LimitedQueue(MeasuredQueue):
         arguments = self.arguments
         return (
             not arguments.reject_publish
+            or self._mark_wait > 0
             or self.depth < arguments.max_length
             and (
                 arguments.max_bytes == UNLIMITED
@@ -255,10 +260,11 @@ class LimitedQueue(MeasuredQueue):
     def _over_limit(self) -> bool:
         """True if more messages, or more bytes, wait than the arguments allow.
 
-        False while the head is on disk and no file descriptor is free to read the head.
+        False while the head is on disk and no file descriptor is free to read the head, and while
+        the messages only wait for a delivery mark: a consumer will get them.
         """
         arguments = self.arguments
-        return self.depth > self._waiting.paged and (
+        return (self.depth > self._waiting.paged and self._mark_wait == 0) and (
             self.depth > arguments.max_length or self.waiting_bytes > arguments.max_bytes
         )
 
@@ -286,7 +292,7 @@ class LimitedQueue(MeasuredQueue):
         if self._holds > 0:
             return
         self._drain_scheduled = False
-        now: i64 = self.agenda.now
+        now: i64 = self._expiry_time()
         deliveries: i64 = DELIVERIES_PER_DRAIN
         discards: i64 = DISCARDS_PER_DRAIN
         self._search_left = SEARCHED_PER_TURN
@@ -294,6 +300,8 @@ class LimitedQueue(MeasuredQueue):
         while self.depth > waiting.paged:
             consumer = self.pick()
             if consumer is None:
+                if self._mark_wait > 0:
+                    self._end_mark_wait()
                 self._schedule_expiry(self._head().expires)
                 return
             if deliveries == 0:
@@ -320,6 +328,7 @@ class LimitedQueue(MeasuredQueue):
                 consumer.redeliver(returned.delivery_to(consumer))
             else:
                 consumer.deliver(returned.message, returned.sequence)
+        self._mark_wait = 0
 
     def take(self, consumer: Consumer) -> Delivery | None:
         self.touch()

@@ -35,7 +35,6 @@ from broker.agenda import Agenda, Task
 from broker.messages.fates import (
     ACKNOWLEDGED,
     EXPIRED,
-    OVER_LIMIT,
     PURGED,
     REJECTED,
     UNREADABLE,
@@ -78,9 +77,11 @@ class Queue(MessageSource):
         #: queue. None if the queue is not exclusive.
         self.exclusive_to: object = None
         self.auto_delete = False
-        #: True if the queue is a session's inbox: clients can neither declare nor consume it.
+        #: True if the queue is a session's inbox (private.py).
         self.private = False
         self.depth: i64 = 0
+        #: The largest number of waiting messages, if the queue is a ShortQueue.
+        self.max_length: i64 = UNLIMITED
         #: The LimitedQueue that replaced this queue because of a policy; None if there is none.
         self.replacement: Queue | None = None
         self._waiting = WaitingMessages()
@@ -89,7 +90,9 @@ class Queue(MessageSource):
         self._deliver_up_to: i64 = 0 if durable and store.keeps_deliveries else NO_LIMIT
         #: The gate of a durable queue; None until the first delivery.
         self._gate: DeliveryGate | None = None
-        self._max_length: i64 = UNLIMITED
+        #: The time in ms since which messages with a ready consumer wait for a delivery mark; or 0.
+        #: During this wait, at most `Store.mark_patience`, no message expires or exceeds a limit.
+        self._mark_wait: i64 = 0
         #: `put` calls `_overflow` above this depth.
         self._overflow_depth: i64 = store.window if durable else UNLIMITED
         #: True if a drain is scheduled. Also True while the queue is held, to prevent drains.
@@ -97,16 +100,6 @@ class Queue(MessageSource):
         #: Number of calls of `hold` that no call of `free` has undone.
         self._holds: i64 = 0
         self._upkeep: QueueUpkeep | None = None
-
-    @property
-    def max_length(self) -> int:
-        """Number of waiting messages above which the queue drops its oldest message."""
-        return int(self._max_length)
-
-    @max_length.setter
-    def max_length(self, limit: int) -> None:
-        self._max_length = limit
-        self._set_overflow_depth()
 
     # -- messages that come in, and returned messages
 
@@ -139,27 +132,17 @@ class Queue(MessageSource):
 
         - Lower the delivery mark (delivery_window.py) if too many messages wait below it.
         - Page the new message out to the tail, if there is a tail or the queue exceeds the window.
-        - Drop the oldest message if the queue exceeds `max_length`.
         """
         waiting = self._waiting
         if self._gate is not None and self.depth > self.store.waiting_marked:
             self._gate.lower_below(waiting.memory.peek_last())
         if self.durable and self.depth > self.store.window or waiting.paged > 0:
             waiting.page_newest(self.store, self.number)
-        if self.depth > self._max_length and self.depth > waiting.paged:
-            self.drop_head(OVER_LIMIT)
-            if self.depth > self._max_length and self.depth > waiting.paged:
-                # The queue grew while its head could not be read: each new message now drops two
-                # old messages.
-                self.drop_head(OVER_LIMIT)
         self._set_overflow_depth()
 
     def _set_overflow_depth(self) -> None:
-        self._overflow_depth = (
-            -1
-            if self._waiting.paged > 0
-            else min(self._max_length, self.store.window if self.durable else UNLIMITED)
-        )
+        unpaged: i64 = self.store.window if self.durable else UNLIMITED
+        self._overflow_depth = -1 if self._waiting.paged > 0 else unpaged
         if self._gate is not None and self._gate.covers_later:
             self._overflow_depth = min(self._overflow_depth, self.store.waiting_marked)
 
@@ -181,19 +164,15 @@ class Queue(MessageSource):
     @property
     def annotates(self) -> bool:
         """True if the store keeps an annotation with each message of this queue."""
-        return self.private
+        return False
 
     def annotate(self, lowered: bool) -> int:
         """Return the annotation that the store keeps with the next message; 0 for none.
 
-        In a session's inbox the annotation is the message's sequence number, negative if `lowered`.
-        `lowered` is True if the session gets the message with a lower QoS than the message was
-        published with. In a queue with a time to live the annotation is the time at which the
-        message expires, in seconds since EXPIRY_EPOCH (2020).
+        `lowered` is True if an MQTT session gets the message with a lower QoS than the message was
+        published with.
         """
-        if not self.private:
-            return 0
-        return -int(self.next_sequence()) if lowered else int(self.next_sequence())
+        return 0
 
     def requeue(self, delivery: Delivery) -> None:
         """Put an unsettled message, which its consumer returns, back at its old place."""
@@ -222,13 +201,28 @@ class Queue(MessageSource):
     def permits(self, message: Message) -> bool:
         """True if the message may be delivered now.
 
-        If the result is False, the gate schedules a drain when the message may be delivered. The
-        caller must have removed the message from the waiting messages before the call.
+        If the result is False, the gate calls `on_mark_durable` when the message may be delivered.
+        The caller must have removed the message from the waiting messages before the call.
         """
-        if self.private:
-            self._deliver_up_to = NO_LIMIT  # The MQTT session itself records its deliveries.
-            return True
-        return self._open_gate().permits(message, self.depth == 0)
+        permitted = self._open_gate().permits(message, self.depth == 0)
+        if not permitted and self._mark_wait == 0:
+            self._mark_wait = self.agenda.now
+        return permitted
+
+    def on_mark_durable(self) -> None:
+        """Drain the queue: a higher delivery mark, for which its messages waited, is durable."""
+        if self.depth == 0:
+            self._mark_wait = 0
+        self.schedule_drain()
+
+    def _end_mark_wait(self) -> None:
+        """Apply the limits and the time to live again: no consumer is ready for the messages."""
+        self._mark_wait = 0
+        self._schedule_upkeep()
+
+    def _expiry_time(self) -> i64:
+        """Return the time in ms up to which messages have expired: now, or before the wait."""
+        return self.agenda.now if self._mark_wait == 0 else self._mark_wait - 1
 
     def _open_gate(self) -> DeliveryGate:
         """Return the gate of the durable queue; create the gate for the first delivery."""
@@ -255,7 +249,7 @@ class Queue(MessageSource):
     def subscribe(self, consumer: Consumer) -> None:
         super().subscribe(consumer)
         # With a higher mark now, the first message need not wait for the disk.
-        if self.depth == 0 and self._deliver_up_to <= self.store.position and not self.private:
+        if self.depth == 0 and self._deliver_up_to <= self.store.position:
             self._open_gate().prepare()
 
     def write_deliveries(self) -> None:
@@ -346,6 +340,8 @@ class Queue(MessageSource):
             return
         self._holds += 1
         self._drain_scheduled = True
+        if self._mark_wait > 0:
+            self._end_mark_wait()
 
     def free(self) -> None:
         if self.replacement is not None:
@@ -365,7 +361,7 @@ class Queue(MessageSource):
         if self._holds > 0:
             return
         self._drain_scheduled = False
-        now: i64 = self.agenda.now
+        now: i64 = self._expiry_time()
         deliveries: i64 = DELIVERIES_PER_DRAIN
         discards: i64 = DISCARDS_PER_DRAIN
         self._search_left = SEARCHED_PER_TURN
@@ -373,6 +369,8 @@ class Queue(MessageSource):
         while self.depth > waiting.paged:
             consumer = self.pick()
             if consumer is None:
+                if self._mark_wait > 0:
+                    self._end_mark_wait()
                 self._schedule_expiry(self._head().expires)
                 return
             if deliveries == 0:
@@ -408,6 +406,7 @@ class Queue(MessageSource):
             if discards == 0:
                 self._drain_as_bulk_work()
                 return
+        self._mark_wait = 0
         if waiting.paged > 0:
             self._read_tail()
             if self.depth > waiting.paged:
@@ -505,7 +504,7 @@ class Queue(MessageSource):
     @property
     def head_expired(self) -> bool:
         """True if the first message has expired, and waits to be discarded."""
-        return self.depth > self._waiting.paged and 0 < self._head().expires <= self.agenda.now
+        return self.depth > self._waiting.paged and 0 < self._head().expires <= self._expiry_time()
 
     def _pop_head(self) -> ReturnedMessage:
         """Remove the head of the queue and return it."""
@@ -600,8 +599,9 @@ class Queue(MessageSource):
             return
         while self.depth > self._waiting.paged:
             expires: i64 = self._head().expires
-            if expires == 0 or expires > self.agenda.now:
-                self._schedule_expiry(expires)
+            if expires == 0 or expires > self._expiry_time():
+                if self._mark_wait == 0:
+                    self._schedule_expiry(expires)
                 return
             if limit == 0:
                 self._schedule_upkeep()

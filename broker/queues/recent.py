@@ -16,7 +16,7 @@ from broker.agenda import Agenda
 from broker.messages.fates import RELEASED, UNREADABLE
 from broker.messages.message import Message
 from broker.queues.paged_tail import read_stored
-from broker.queues.queue import Queue
+from broker.queues.private import ShortQueue
 from broker.store.contract import Store
 
 #: Largest size in bytes of the bodies and properties that one history holds, unless its newest
@@ -24,7 +24,7 @@ from broker.store.contract import Store
 RECENT_BYTES_MAX: Final[i64] = 64 << 20
 
 
-class RecentQueue(Queue):
+class RecentQueue(ShortQueue):
     """The last `length` messages of one exchange; an expired message leaves the queue earlier.
 
     The queue holds fewer messages if they are large: at most RECENT_BYTES_MAX bytes.
@@ -33,8 +33,7 @@ class RecentQueue(Queue):
     def __init__(
         self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool, length: int
     ) -> None:
-        super().__init__(vhost, name, agenda, store, durable)
-        self.max_length = length
+        super().__init__(vhost, name, agenda, store, durable, length)
         #: Size in bytes of the messages in the queue.
         self._bytes: i64 = 0
 
@@ -49,11 +48,11 @@ class RecentQueue(Queue):
         super().discard(message, fate)
 
     def _overflow(self) -> None:
-        while self.depth > self._max_length or self._bytes > RECENT_BYTES_MAX and self.depth > 1:
+        while self.depth > self.max_length or self._bytes > RECENT_BYTES_MAX and self.depth > 1:
             self.drop_head(RELEASED)
 
     def _set_overflow_depth(self) -> None:
-        self._overflow_depth = self._max_length
+        self._overflow_depth = self.max_length
 
     def restore(self, positions: array[int], sequence: i64) -> None:
         for message in read_stored(self.store, self.number, positions, False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.queues.private import Inbox, ShortQueue
 from broker.queues.queue import Queue
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Ticket
@@ -19,8 +20,8 @@ def open_reply(vhost: VirtualHost, name: str) -> Queue:
 
     The default exchange routes to the queue by this name. No binding can lead to the queue.
     """
-    queue = vhost.replies[name] = Queue(vhost.name, name, vhost.agenda, vhost.store, False)
-    queue.max_length = REPLIES_MAX
+    queue = ShortQueue(vhost.name, name, vhost.agenda, vhost.store, False, REPLIES_MAX)
+    vhost.replies[name] = queue
     return queue
 
 
@@ -34,9 +35,8 @@ def close_reply(vhost: VirtualHost, queue: Queue) -> None:
 
 def new_inbox(vhost: VirtualHost, name: str, durable: bool, max_length: int) -> Queue:
     """Return a new inbox for a session, which drops its oldest messages above `max_length`."""
-    inbox = vhost.inboxes[name] = Queue(vhost.name, name, vhost.agenda, vhost.store, durable)
-    inbox.private = True
-    inbox.max_length = max_length
+    inbox = Inbox(vhost.name, name, vhost.agenda, vhost.store, durable, max_length)
+    vhost.inboxes[name] = inbox
     vhost.declarations.inbox_names.add(name)
     return inbox
 

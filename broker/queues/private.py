@@ -1,0 +1,60 @@
+"""The queues that clients cannot declare, such as the inbox of an MQTT session."""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda
+from broker.messages.fates import OVER_LIMIT
+from broker.queues.delivery_gate import NO_LIMIT
+from broker.queues.queue import Queue
+from broker.store.contract import Store
+
+
+class ShortQueue(Queue):
+    """A queue without arguments that drops its oldest message above `max_length` messages."""
+
+    def __init__(
+        self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool, max_length: int
+    ) -> None:
+        super().__init__(vhost, name, agenda, store, durable)
+        self.max_length = max_length
+        self._set_overflow_depth()
+
+    def _set_overflow_depth(self) -> None:
+        super()._set_overflow_depth()
+        self._overflow_depth = min(self._overflow_depth, self.max_length)
+
+    def _overflow(self) -> None:
+        super()._overflow()
+        paged: i64 = self._waiting.paged
+        if self.depth > self.max_length and self.depth > paged:
+            self.drop_head(OVER_LIMIT)
+            if self.depth > self.max_length and self.depth > self._waiting.paged:
+                # The queue grew while its head could not be read: each new message now drops two
+                # old messages.
+                self.drop_head(OVER_LIMIT)
+            self._set_overflow_depth()
+
+
+class Inbox(ShortQueue):
+    """The queue of an MQTT session. The session itself records its deliveries in the store."""
+
+    def __init__(
+        self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool, max_length: int
+    ) -> None:
+        super().__init__(vhost, name, agenda, store, durable, max_length)
+        self.private = True
+        self._deliver_up_to = NO_LIMIT
+
+    @property
+    def annotates(self) -> bool:
+        return True
+
+    def annotate(self, lowered: bool) -> int:
+        """Return the sequence number of the next message, negative if `lowered`.
+
+        `lowered` is True if the session gets the message with a lower QoS than the message was
+        published with.
+        """
+        return -int(self.next_sequence()) if lowered else int(self.next_sequence())
