@@ -361,7 +361,7 @@ class Queue(MessageSource):
         if self._holds > 0:
             return
         self._drain_scheduled = False
-        now: i64 = self._expiry_time()
+        now: i64 = self.agenda.now if self._mark_wait == 0 else self._mark_wait - 1
         deliveries: i64 = DELIVERIES_PER_DRAIN
         discards: i64 = DISCARDS_PER_DRAIN
         self._search_left = SEARCHED_PER_TURN
