@@ -22,6 +22,7 @@ COMPILED = (
     "trellis/server/turn.py",
     "trellis/server/turn_link.py",
     "trellis/server/link.py",
+    "trellis/server/link_deadlines.py",
     "trellis/server/layered_link.py",
     "trellis/server/rate_limited_link.py",
     "trellis/server/tls.py",

@@ -115,7 +115,11 @@ class Connection(Outlet):
     * `behind`: unhandled input remains; stop reading, and call `resume` in the next turn;
     * `stalled`: the connection waits for the broker; stop reading until this is False again;
     * `finished`: close the transport once the output is sent;
-    * `deadline`: time at which to call `advance`, in ms of Agenda.now; 0 for never.
+    * `deadline`: time at which to call `advance`, in ms of Agenda.now; 0 for never;
+    * `expires`: time at which to call `reauthorize`, in ms of Agenda.now; 0 for never.
+
+    The link looks at the last two fields when the time has come that they had before. So only
+    `set_deadline` and `set_expiry` may set an earlier time: they tell the link.
     """
 
     def __init__(self, front: ConnectionRegistry, peer: Peer) -> None:
@@ -377,6 +381,18 @@ class Connection(Outlet):
         return Ticket(DeferredReply(self))
 
     # -- time and permissions
+
+    def set_deadline(self, when: i64) -> None:
+        """Let the link call `advance` at the time `when`, in ms of Agenda.now; never if it is 0."""
+        self.deadline = when
+        if when > 0:
+            self.sender.deadline_set(when)
+
+    def set_expiry(self, when: i64) -> None:
+        """Let the credentials expire at the time `when`, in ms of Agenda.now; never if it is 0."""
+        self.expires = when
+        if when > 0:
+            self.sender.deadline_set(when)
 
     def advance(self, now: int) -> None:
         """Send a heartbeat or enforce a time limit, because the time `deadline` has come.

@@ -38,6 +38,9 @@ class Sender:
         """Return the size in bytes of the output that left the outlet and is not sent yet."""
         return 0
 
+    def deadline_set(self, when: i64) -> None:
+        """Call the connection's `advance` at the time `when`, in ms of Agenda.now."""
+
 
 class FunctionSender(Sender):
     """Calls a function when an outlet without a socket gets output."""

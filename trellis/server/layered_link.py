@@ -48,7 +48,7 @@ class LayeredLink(Link):
         self._header = b""
         self._header_until = self._turn.now() + self._context.handshake_ms
         self._transport = transport
-        self._turn.links[self] = None
+        self._turn.add_link(self, self._header_until)
 
     def _open(self, transport: asyncio.Transport, peer: Peer) -> None:
         super()._open(transport, peer)
@@ -84,7 +84,7 @@ class LayeredLink(Link):
             self._header = data
             return b""
         self._header = None
-        self._turn.links.pop(self, None)
+        self._turn.remove_link(self)
         peer = self._context.peer(transport)
         self._transport = None
         self._open(transport, peer if address is None else self._context.proxied_peer(address))
@@ -150,6 +150,9 @@ class LayeredLink(Link):
             super().advance(now)
         elif self._header_until <= now:
             self.abort()
+
+    def next_deadline(self) -> i64:
+        return super().next_deadline() if self._header is None else self._header_until
 
     def excuse(self, pause: int) -> None:
         """Move the client's deadlines `pause` ms later, also the deadline of the PROXY header."""

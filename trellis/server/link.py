@@ -58,6 +58,7 @@ class Link(TurnLink):
     """
 
     def __init__(self, context: ListenerContext) -> None:
+        super().__init__()
         self._context = context
         self._turn = context.turn
         self._admission = context.admission
@@ -82,6 +83,10 @@ class Link(TurnLink):
     def backlog(self) -> int:
         return 0 if self._transport is None else int(self._transport.get_write_buffer_size())
 
+    def deadline_set(self, when: i64) -> None:
+        if self._connection is not None:
+            self._turn.deadlines.enter(self, when)
+
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -99,7 +104,7 @@ class Link(TurnLink):
         connection = self._connection = self._context.front.connect(peer)
         connection.sender = self
         self._admission.add(connection)
-        self._turn.links[self] = None
+        self._turn.add_link(self, connection.deadline)
 
     def data_received(self, data: bytes) -> None:
         """Handle a chunk of input, or keep it for a later turn. Hot path, once per chunk."""
@@ -232,6 +237,7 @@ class Link(TurnLink):
         if self._linger_until:
             return
         self._linger_until = self._turn.now() + LINGER_MS
+        self.deadline_set(self._linger_until)
         if transport.is_closing():
             return
         self._unread_input = None
@@ -273,6 +279,8 @@ class Link(TurnLink):
         elif connection.behind:
             self._add_leftover(connection)
         elif not connection.stalled:
+            # The client was not read for a while, so its silence begins now.
+            connection.last_input_at = connection.agenda.now
             self._resume_reading(transport)
 
     def advance(self, now: int) -> None:
@@ -292,6 +300,15 @@ class Link(TurnLink):
             connection.last_input_at = now
         if 0 < connection.deadline <= now and not connection.finished:
             connection.advance(now)
+
+    def next_deadline(self) -> i64:
+        connection = self._connection
+        if connection is None:
+            return 0
+        if connection.finished:
+            return self._linger_until
+        deadline, expires = connection.deadline, connection.expires
+        return expires if deadline == 0 or 0 < expires < deadline else deadline
 
     def excuse(self, pause: int) -> None:
         """Move the client's deadlines `pause` ms later; the broker read nothing for this time."""
@@ -347,7 +364,7 @@ class Link(TurnLink):
         left.
         """
         self._transport = None
-        self._turn.links.pop(self, None)
+        self._turn.remove_link(self)
         connection, self._connection = self._connection, None
         if connection is not None:
             if self._turn.has_no_input_time(0):

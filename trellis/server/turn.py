@@ -22,9 +22,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from mypy_extensions import i64
+
 from broker.broker import Broker
 from protocols.connection import Connection
 from trellis import logs
+from trellis.server.link_deadlines import SLICE_LINKS, LinkDeadlines
 from trellis.server.store_writer import StoreWriter
 from trellis.server.turn_link import TurnLink
 
@@ -39,10 +42,8 @@ UNCHECKED_MAX: Final = 8
 MAX_FLUSHES: Final = 200
 #: Seconds of one turn for the input of clients that have not logged in.
 LOGIN_SECONDS: Final = 0.0005
-#: Seconds between two checks of the deadlines of all links.
+#: Seconds between two checks of the deadlines of links.
 DEADLINE_INTERVAL: Final = 0.5
-#: Number of links whose deadlines are checked in one turn.
-DEADLINE_SLICE: Final = 200
 #: A check of deadlines that runs this many seconds late follows a pause: the process was stopped
 #: (SIGSTOP, a suspended machine), or a turn took long. The broker read no input during the pause.
 PAUSE_SECONDS: Final = 0.1
@@ -100,8 +101,9 @@ class LoopTurn:
         #: Returns the wall clock, as Unix time in seconds. A ClockFloor replaces this function for
         #: a time after a takeover.
         self.wall_clock: Callable[[], float] = time.time
-        #: All open links.
+        #: All open links, and the deadlines of these links.
         self.links: dict[TurnLink, None] = {}
+        self.deadlines = LinkDeadlines()
         #: Number of turns so far.
         self.turns = 0
         #: Duration of the longest turn in seconds, from the turn's first call of `schedule`. The
@@ -166,6 +168,17 @@ class LoopTurn:
         if not self._input_full:
             self._input_full = time.perf_counter() - self._scheduled_at > INPUT_SECONDS
         return self._input_full
+
+    def add_link(self, link: TurnLink, deadline: i64) -> None:
+        """Add an open link, whose first deadline is at `deadline` ms; 0 for no deadline."""
+        self.links[link] = None
+        if deadline > 0:
+            self.deadlines.enter(link, deadline)
+
+    def remove_link(self, link: TurnLink) -> None:
+        """Remove a link that is closed, or that will be added again."""
+        self.links.pop(link, None)
+        self.deadlines.leave(link)
 
     def add_dirty(self, link: TurnLink) -> None:
         """Schedule a flush of the link at the end of this turn."""
@@ -392,44 +405,41 @@ class LoopTurn:
         self.schedule()
 
     async def check_deadlines(self) -> None:
-        """Check the deadlines of all links every DEADLINE_INTERVAL seconds, until cancelled.
+        """Check the deadlines of links every DEADLINE_INTERVAL seconds, until cancelled.
 
-        After a pause of the event loop, the deadlines move later by the length of the pause, and
-        input that came meanwhile is read before the check. So no client that sent input in time is
-        disconnected.
+        A check looks only at links whose deadlines may have passed. After a pause of the event
+        loop, the deadlines of all links move later by the length of the pause, and input that came
+        meanwhile is read before the check. So no client that sent input in time is disconnected.
         """
         due = 0.0
         while True:
             due = due or self._loop.time() + DEADLINE_INTERVAL
             await asyncio.sleep(DEADLINE_INTERVAL)
             self._log_long_turn()
-            if self.may_act is not None and self._is_frozen():
-                # A frozen broker reads nothing. The first check after the freeze moves the
-                # deadlines.
-                continue
-            links = list(self.links)
-            for at in range(0, len(links), DEADLINE_SLICE):
+            begun = False
+            # A frozen broker reads nothing. The first check after the freeze moves the deadlines.
+            while not (self.may_act is not None and self._is_frozen()):
                 pause = self._loop.time() - due
                 if pause > PAUSE_SECONDS:
-                    await self._excuse(links, int(pause * 1000) + 1)
-                self._advance_links(links[at : at + DEADLINE_SLICE])
+                    await self._excuse(int(pause * 1000) + 1)
+                self.set_clocks()
+                if not begun:
+                    self.deadlines.begin_check(self._agenda.now)
+                    begun = True
+                more = self.deadlines.advance(self._agenda.now)
                 due = self._loop.time()
                 await asyncio.sleep(0)
-            due = 0.0
-            del links  # Free closed links now, not after the next check.
+                if not more:
+                    due = 0.0
+                    break
 
-    async def _excuse(self, links: list[TurnLink], pause: int) -> None:
+    async def _excuse(self, pause: int) -> None:
         """Move the deadlines of all links `pause` ms later, then let the loop read their input."""
         self.update_clock()
-        for at in range(0, len(links), DEADLINE_SLICE):
-            for link in links[at : at + DEADLINE_SLICE]:
+        links = list(self.links)
+        for at in range(0, len(links), SLICE_LINKS):
+            for link in links[at : at + SLICE_LINKS]:
                 link.excuse(pause)
             await asyncio.sleep(0)
         for _ in range(READ_TURNS):
             await asyncio.sleep(0)
-
-    def _advance_links(self, links: list[TurnLink]) -> None:
-        self.set_clocks()
-        now = int(self._agenda.now)
-        for link in links:
-            link.advance(now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
 from broker.messages.outlet import Sender
 
 
@@ -11,6 +13,12 @@ class TurnLink(Sender):
     This is a base class and not a Protocol, because compiled code calls methods of a base class
     faster.
     """
+
+    def __init__(self) -> None:
+        #: Number of the slot in which the link waits for a check of its deadline, and its index in
+        #: this slot (link_deadlines.py). The number is 0 while the link waits for no check.
+        self.slot: i64 = 0
+        self.slot_index: i64 = 0
 
     def handle_unread_input(self) -> None:
         """Handle the stored input that waited for its turn, such as input before a login."""
@@ -26,6 +34,10 @@ class TurnLink(Sender):
 
     def advance(self, now: int) -> None:
         """Handle deadlines that have passed at time `now`, in ms."""
+        raise NotImplementedError
+
+    def next_deadline(self) -> i64:
+        """Return the time at which to call `advance` next, in ms; 0 for never."""
         raise NotImplementedError
 
     def excuse(self, pause: int) -> None:

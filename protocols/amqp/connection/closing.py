@@ -211,4 +211,4 @@ class Closing:
 def _enter_closing(connection: ConnectionInterface, reason: str, wait_ms: i64) -> None:
     connection.state = states.CLOSING
     connection.reason = reason
-    connection.deadline = connection.agenda.now + wait_ms
+    connection.set_deadline(connection.agenda.now + wait_ms)

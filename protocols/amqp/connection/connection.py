@@ -425,10 +425,13 @@ class AmqpConnection(ConnectionInterface):
         heartbeats.advance(self, self.handshake.heartbeat, now)
 
     def excuse(self, pause: int) -> None:
-        """Extend the client's time limits by `pause` ms; send a heartbeat soon."""
+        """Extend the client's time limits by `pause` ms. The next heartbeat stays due at its time:
+        at once, if this time was in the pause.
+        """
+        heartbeat_at = self.deadline
         super().excuse(pause)
-        if self.state == states.RUNNING and self.deadline > 0:
-            self.deadline = self.agenda.now
+        if self.state == states.RUNNING:
+            self.deadline = heartbeat_at
 
     @property
     def owner(self) -> tuple[str, str]:

@@ -32,7 +32,7 @@ def open_directly(connection: AmqpConnection, identity: Identity, vhost: Virtual
     handshake.identity, handshake.user, handshake.channel_max = identity, identity.name, 1
     handshake.mechanism = "HTTP"
     connection.admitted = True
-    connection.deadline = 0
+    connection.set_deadline(0)
     connection.frame_max = handshake.options.frame_max
     connection.state = states.RUNNING
     connection.vhost = vhost

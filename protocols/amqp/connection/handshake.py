@@ -173,7 +173,7 @@ class Handshake:
         else:
             front.count_login("accepted")
             connection.admitted = True
-            connection.expires = expiry_of(identity, connection.agenda)
+            connection.set_expiry(expiry_of(identity, connection.agenda))
             self.identity = identity
             self.user = identity.name  # A token may name another user than the client did.
             self._tune(connection)
@@ -245,7 +245,7 @@ class Handshake:
         connection.vhost = vhost
         connection.use_context(vhost.contexts.enter(identity, connection.front.name))
         interval: i64 = self.heartbeat * 500
-        connection.deadline = connection.agenda.now + interval if interval else 0
+        connection.set_deadline(connection.agenda.now + interval if interval else 0)
         connection.send(0, spec.Connection.OpenOk())
 
     # -- changed permissions of a running connection
@@ -277,7 +277,7 @@ class Handshake:
             )
         else:
             self.identity = identity
-            connection.expires = expiry_of(identity, connection.agenda)
+            connection.set_expiry(expiry_of(identity, connection.agenda))
             connection.send(0, spec.Connection.UpdateSecretOk())
             connection.reauthorize()
         connection.resume_input()

@@ -249,7 +249,7 @@ class MqttConnection(SessionConnection):
         """
         old, session = self.context, self.session
         self.identity = identity
-        self.expires = expiry_of(identity, self.agenda)
+        self.set_expiry(expiry_of(identity, self.agenda))
         if old is not None and session is not None and old.identity is not local:
             self.use_context(self.vhost.contexts.enter(local, NAMES[self.level]))
             self.end_search()

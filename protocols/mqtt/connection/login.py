@@ -273,7 +273,7 @@ class Login(InputHandler):
         connection.vhost = vhost
         connection.packet_max = service.options.max_packet
         connection.identity = verdict.identity
-        connection.expires = expiry_of(verdict.identity, connection.agenda)
+        connection.set_expiry(expiry_of(verdict.identity, connection.agenda))
         named = credentials.user is not None or self._authentication is not None
         connection.user = identity.name if named else ""
         if connect.will is not None:
@@ -383,7 +383,7 @@ class Login(InputHandler):
         self._connect = None
         self._authentication = None
         keep_alive = connection.keep_alive
-        connection.deadline = connection.agenda.now + keep_alive * 1500 if keep_alive else 0
+        connection.set_deadline(connection.agenda.now + keep_alive * 1500 if keep_alive else 0)
         apply_identity(session, context.identity)
         session.attach(connection, writer)
         connection.reply_when_durable(ticket, answer)

@@ -1,0 +1,126 @@
+"""The deadlines of links, in slots of time, so that a check looks only at links that may be due.
+
+    slot 41 -> link, link          slots that have come: each of their links is looked at
+    slot 42 -> link
+    ...
+    slot 401 -> link, link, ...    later slots: no work
+
+A link waits in one slot. If its deadline moves earlier, the link moves to an earlier slot. If its
+deadline moves later, nothing happens: when the old slot comes, the link is looked at in vain and
+enters the slot of its present deadline. So a message, which moves the keep-alive of its client,
+costs no work here. Each link knows its slot and its index in the slot, and leaves both at once when
+it is closed. The cost of an entry is a pointer and two integers: about 25 bytes for each link.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from mypy_extensions import i64
+
+from trellis.server.turn_link import TurnLink
+
+#: Length of a slot in ms. A check looks in vain at the links of one slot at most, whose deadlines
+#: are later in this slot. It must be shorter than the time between two checks.
+SLOT_MS: Final[i64] = 250
+#: Largest number of links that are looked at in one turn of the event loop, and the seconds of a
+#: turn after which the others wait for the next turn. If many clients vanish at once, each of their
+#: links costs the end of a connection.
+SLICE_LINKS: Final = 200
+SLICE_SECONDS: Final = 0.002
+
+
+class LinkDeadlines:
+    """All links with a deadline, by the slot in which the deadline is. Times are in ms."""
+
+    def __init__(self) -> None:
+        #: Links by slot number; a slot without links has no entry.
+        self._slots: dict[int, list[TurnLink]] = {}
+        #: Numbers of the slots that have come, and may still have links.
+        self._come: list[int] = []
+        #: Number of the last slot that has come.
+        self._last: i64 = 0
+
+    def enter(self, link: TurnLink, when: i64) -> None:
+        """Let the link be looked at by the check that comes at the time `when` or next after it.
+
+        If the link waits for an earlier check already, nothing changes. `when` is above 0.
+        """
+        slot = max(_slot_of(when), self._last + 1)
+        if link.slot > 0:
+            if link.slot <= slot:
+                return
+            self.leave(link)
+        links = self._slots.get(slot)
+        if links is None:
+            links = self._slots[slot] = []
+        link.slot = slot
+        link.slot_index = len(links)
+        links.append(link)
+
+    def leave(self, link: TurnLink) -> None:
+        """Remove the link, if it waits for a check."""
+        slot = link.slot
+        if slot == 0:
+            return
+        link.slot = 0
+        links = self._slots[slot]
+        last = links.pop()
+        if last is not link:
+            links[link.slot_index] = last
+            last.slot_index = link.slot_index
+        elif not links:
+            del self._slots[slot]
+
+    def begin_check(self, now: i64) -> None:
+        """Begin a check: let `advance` look at the links whose deadlines have come at `now`.
+
+        The links in the slot of `now` whose deadlines are a little later are looked at too.
+        """
+        slots, last = self._slots, _slot_of(now)
+        if last - self._last <= len(slots):
+            number = self._last + 1
+            while number <= last:
+                if number in slots:
+                    self._come.append(number)
+                number += 1
+        else:
+            # After a pause there may be more slots to pass than slots with links.
+            self._come += [number for number in slots if number <= last]
+        self._last = max(self._last, last)
+
+    def advance(self, now: i64) -> bool:
+        """Do one slice of a check: call `advance` of links. Return True if the check has more.
+
+        Each link then waits for its next deadline.
+        """
+        end = time.perf_counter() + SLICE_SECONDS
+        for _ in range(SLICE_LINKS):
+            link = self._pop()
+            if link is None:
+                return False
+            link.advance(int(now))
+            when = link.next_deadline()
+            if when > 0:
+                self.enter(link, when)
+            if time.perf_counter() > end:
+                break
+        return True
+
+    def _pop(self) -> TurnLink | None:
+        """Remove and return a link to look at; None if this check has no such link any more."""
+        come, slots = self._come, self._slots
+        while come:
+            links = slots.get(come[-1])
+            if links is not None:
+                link = links[-1]
+                self.leave(link)
+                return link
+            come.pop()
+        return None
+
+
+def _slot_of(when: i64) -> i64:
+    """Return the number of the slot that contains the time `when`; a slot includes its end."""
+    return (when + SLOT_MS - 1) // SLOT_MS
