@@ -40,8 +40,8 @@ from collections.abc import Callable
 
 from mypy_extensions import i64
 
+from broker.access.identity import LoginRecord
 from broker.broker import Broker
-from broker.messages.outlet import Outlet
 from broker.routing.plan_search import STEP_COST, SearchSlot
 from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
@@ -53,6 +53,7 @@ from protocols.peer import Peer
 from protocols.redirect import Redirect
 from protocols.refusal_fields import refusal_fields, unlogged
 from protocols.tally import FrontCounters
+from protocols.timed_outlet import TimedOutlet
 
 
 class ConnectionRegistry:
@@ -107,7 +108,7 @@ class ConnectionRegistry:
         self.log(event, refusal_fields(self.name, owner, address, note, fields))
 
 
-class Connection(Outlet):
+class Connection(TimedOutlet):
     """The connection of one client.
 
     A link reads these fields after each call of a method of the connection:
@@ -115,15 +116,11 @@ class Connection(Outlet):
     * `behind`: unhandled input remains; stop reading, and call `resume` in the next turn;
     * `stalled`: the connection waits for the broker; stop reading until this is False again;
     * `finished`: close the transport once the output is sent;
-    * `deadline`: time at which to call `advance`, in ms of Agenda.now; 0 for never;
-    * `expires`: time at which to call `reauthorize`, in ms of Agenda.now; 0 for never.
-
-    The link looks at the last two fields when the time has come that they had before. So only
-    `set_deadline` and `set_expiry` may set an earlier time: they tell the link.
+    * `deadline` and `expires`: times at which to call `advance` and `reauthorize` (TimedOutlet).
     """
 
     def __init__(self, front: ConnectionRegistry, peer: Peer) -> None:
-        super().__init__()
+        super().__init__(front.broker.agenda)
         self.front = front
         self.peer = peer
         self.behind = False
@@ -133,20 +130,18 @@ class Connection(Outlet):
         self.reason = ""
         #: True if the client has asked to close, and must get the reply before the transport ends.
         self.answers_last = False
-        self.deadline: i64 = 0
-        self.agenda = front.broker.agenda
         #: Time at which the connection was opened, in seconds since 1970-01-01 UTC.
         self.opened_at = self.agenda.wall
         #: True once the client has logged in.
         self.admitted = False
+        #: The authenticator's record of the password that opened the connection, until its end.
+        self._login_record: LoginRecord | None = None
         #: The client's identity and routes for publishing; None before the login and after the end.
         self.context: PublishContext | None = None
         #: The number `published` minus the number `received` of the present context.
         self._published_offset: i64 = 0
         #: True once the client has published a message that goes to the store (see "backlog").
         self.persists = False
-        #: Time of the last input, in ms of Agenda.now.
-        self.last_input_at: i64 = self.agenda.now
         #: Size in bytes of the input's first frame, if the frame is incomplete: `consume` is called
         #: again when the input has this size.
         self.need: i64 = 0
@@ -159,8 +154,6 @@ class Connection(Outlet):
         front.enter(self)
         #: Sequence number of this connection among all connections of its protocol, from 1.
         self.number = front.opened
-        #: Time at which the client's credentials expire, in ms of Agenda.now; 0 for never.
-        self.expires: i64 = 0
         #: The searches for the destinations of the present publication; None before the first one.
         self.slot: SearchSlot | None = None
         #: Number of times that an alarm has blocked the connection. `_limited` is the value of this
@@ -204,6 +197,13 @@ class Connection(Outlet):
     def memory_bytes(self) -> int:
         """Return the bytes of unsent output and unhandled input. Subclasses add deliveries."""
         return self.unsent + int(self._input_size)
+
+    def admit(self, record: LoginRecord | None) -> None:
+        """Let the client in after its login. `record` is the record of the verdict."""
+        self.admitted = True
+        if record is not None:
+            self._login_record = record
+            record.on_connection_opened()
 
     # -- input
 
@@ -380,43 +380,6 @@ class Connection(Outlet):
         """
         return Ticket(DeferredReply(self))
 
-    # -- time and permissions
-
-    def set_deadline(self, when: i64) -> None:
-        """Let the link call `advance` at the time `when`, in ms of Agenda.now; never if it is 0."""
-        self.deadline = when
-        if when > 0:
-            self.sender.deadline_set(when)
-
-    def set_expiry(self, when: i64) -> None:
-        """Let the credentials expire at the time `when`, in ms of Agenda.now; never if it is 0."""
-        self.expires = when
-        if when > 0:
-            self.sender.deadline_set(when)
-
-    def advance(self, now: int) -> None:
-        """Send a heartbeat or enforce a time limit, because the time `deadline` has come.
-
-        `now` is the agenda's time in ms (`Agenda.now`).
-        """
-        raise NotImplementedError
-
-    def excuse(self, pause: int) -> None:
-        """Extend the client's time limits by a pause of the broker, which lasted `pause` ms.
-
-        The broker has not read during the pause, for example because its process was stopped, so
-        input that arrived meanwhile may still be unread.
-        """
-        self.last_input_at = min(self.agenda.now, self.last_input_at + pause)
-        if self.deadline > 0:
-            self.deadline += pause
-
-    def reauthorize(self) -> None:
-        """Look up the client's permissions again: they have changed, or the credentials expired.
-
-        Apply the new permissions, or close the connection if the client may not stay connected.
-        """
-
     # -- the end
 
     def close(self, reason: str, text: str = "") -> None:
@@ -451,6 +414,9 @@ class Connection(Outlet):
             self._input.clear()
             self._input_size = 0
             self.front.leave(self)
+            record, self._login_record = self._login_record, None
+            if record is not None:
+                record.on_connection_closed()
             self._release()
 
     def _release(self) -> None:

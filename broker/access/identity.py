@@ -234,11 +234,23 @@ class Credentials:
         self.foreign = False
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LoginRecord:
+    """The authenticator's record of a verified password, for the connections that it has opened."""
+
+    def on_connection_opened(self) -> None:
+        """Count a connection that was opened with the password."""
+
+    def on_connection_closed(self) -> None:
+        """Remove a connection that has ended from the count."""
+
+
 class Verdict:
     """The result of a login: an identity, or the reason of the refusal.
 
     `reason` may be sent to the client, `details` are for the log only. `busy` is True if a later
-    attempt may succeed.
+    attempt may succeed. `record` is the authenticator's record of the password, if it keeps one: a
+    connection that the verdict opens tells the record of its beginning and its end.
     """
 
     def __init__(
@@ -247,8 +259,10 @@ class Verdict:
         reason: str = "",
         busy: bool = False,
         details: str = "",
+        record: LoginRecord | None = None,
     ) -> None:
         self.identity = identity
+        self.record = record
         self.reason = reason
         self.busy = busy
         self.details = details or reason

@@ -232,13 +232,13 @@ async def test_memory_ends(accounts: Make) -> None:
 async def test_cache_of_logins_holds_neither_password_nor_hash(accounts: Make) -> None:
     them = accounts()
     await Question(them, "quick", "quick").verdict()
-    (mark,) = them._verified
+    (mark,) = them._remembered.by_digest
     assert b"quick" not in mark
     assert len(mark) == 32
     other = accounts()
     await Question(other, "quick", "quick").verdict()
     # Each Accounts has a random key of its own for the hashes of verified logins.
-    assert mark not in other._verified
+    assert mark not in other._remembered.by_digest
 
 
 async def test_unknown_names_are_hashed_like_wrong_passwords(accounts: Make) -> None:

@@ -400,10 +400,9 @@ class PluginAuthenticator(Authenticator):
         self, credentials: Credentials, session: PluginSession, answer: VerdictCallback
     ) -> None:
         def narrow(verdict: Verdict) -> None:
-            rights = verdict.identity
-            answer(
-                verdict if rights is None else Verdict(self._identity(credentials, session, rights))
-            )
+            if verdict.identity is not None:
+                verdict.identity = self._identity(credentials, session, verdict.identity)
+            answer(verdict)
 
         self._accounts.authenticate(credentials, narrow)
 

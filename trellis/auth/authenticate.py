@@ -3,7 +3,7 @@
 Passwords are hashed with argon2id (24 ms and 19 MiB each). The first line that applies decides how
 a login is handled:
 
-    the credentials were verified in the last `auth.remember` s ----> verdict at once
+    the password is remembered (remembered_passwords.py) -----------> verdict at once
     the same credentials are being checked already -----------------> the same verdict, later
     too many logins of its address are checked (login_throttle.py) -> waits for its turn
     too many logins failed before (login_throttle.py) --------------> throttled: checked later
@@ -34,7 +34,6 @@ from broker.access.identity import (
 )
 from broker.access.reservations import Reservations
 from broker.access.users import User, Users
-from broker.eviction import evict_oldest
 from trellis.auth.account import Account, AccountIdentity
 from trellis.auth.login_throttle import (
     LINE_SECONDS,
@@ -44,11 +43,9 @@ from trellis.auth.login_throttle import (
     PendingLogin,
 )
 from trellis.auth.passwords import decoy_hash, lower_priority, verify
+from trellis.auth.remembered_passwords import RememberedPasswords
 from trellis.auth.scram import METHOD, ScramConversation
 
-#: Largest number of digests of verified credentials, 0.14 kB each; the oldest are evicted.
-#: If there were more users, a storm of their reconnects would verify each password again.
-MAX_VERIFIED: Final = 100_000
 #: Largest number of verdicts delivered in one turn of the event loop. After each
 #: verdict, a connection handles the input that waited for it.
 VERDICTS_PER_TURN: Final = 5
@@ -62,8 +59,8 @@ class Accounts(Authenticator):
     `anonymous` is the identity of clients without a user name; None if such clients are refused. If
     `anonymous_remote` is True, they may connect from any address, else from loopback only.
     `threads` is the number of threads that hash passwords. At most `queue` different credentials
-    wait for these threads. Verified credentials are remembered for `remember` seconds. The SCRAM
-    salts of unknown users are derived from `scram_secret`.
+    wait for these threads. Verified passwords are remembered for `remember` seconds
+    (remembered_passwords.py). The SCRAM salts of unknown users are derived from `scram_secret`.
     """
 
     def __init__(
@@ -84,10 +81,9 @@ class Accounts(Authenticator):
         self.anonymous_identity = anonymous
         self._anonymous_remote = anonymous_remote
         self._queue = queue
-        self._remember = remember
         self._secret = secrets.token_bytes(32)
         self.scram_secret = scram_secret
-        self._verified: dict[bytes, float] = {}
+        self._remembered = RememberedPasswords(remember)
         self._checking: dict[bytes, list[PendingLogin]] = {}
         self.login_throttle = LoginThrottle()
         #: Login lines by address and user name (`_line`); at most `queue` logins wait in all.
@@ -160,8 +156,9 @@ class Accounts(Authenticator):
         password_hash = decoy_hash() if account is None else account.password_hash
         digest = self._digest(name, credentials.password, password_hash)
         loop = asyncio.get_running_loop()
-        if self._verified.get(digest, 0.0) > loop.time() and account is not None:
-            answer(Verdict(account.identity))
+        record = self._remembered.find(digest)
+        if record is not None and account is not None:
+            answer(Verdict(account.identity, record=record))
             return
         login = PendingLogin(
             digest,
@@ -363,11 +360,8 @@ class Accounts(Authenticator):
 
     def _on_hashed(self, digest: bytes, identity: Identity | None, checked: PendingLogin) -> None:
         self.passwords_hashed += checked.proof is None
-        if identity is not None and self._remember and checked.proof is None:
-            self._verified.pop(digest, None)
-            if len(self._verified) >= MAX_VERIFIED:
-                evict_oldest(self._verified)
-            self._verified[digest] = asyncio.get_running_loop().time() + self._remember
+        if identity is not None and checked.proof is None:
+            self._remembered.add(digest)
         waiting = self._checking.pop(digest)
         now = asyncio.get_running_loop().time()
         for login in waiting:
@@ -409,7 +403,8 @@ class Accounts(Authenticator):
         account = self.find_account(given.user or "", False)
         same = account is not None and account.password_hash == login.password_hash
         if account is not None and same and (given.local or not account.loopback_only):
-            login.answer(Verdict(account.identity))
+            record = self._remembered.find(login.digest)
+            login.answer(Verdict(account.identity, record=record))
         elif login.proof is not None:
             login.answer(_refused("the user was changed during the login"))
         elif not self._closed:

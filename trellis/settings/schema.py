@@ -174,7 +174,8 @@ class Auth(Section, frozen=True, kw_only=True):
     remember: Annotated[
         int,
         option(
-            "seconds for which a verified password is remembered and not hashed again",
+            "seconds for which a verified password is remembered, and not hashed again, after its "
+            "login and after its last connection; 0 remembers none",
             ge=0,
             le=86_400,
             unit="s",

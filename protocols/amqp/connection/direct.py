@@ -31,7 +31,7 @@ def open_directly(connection: AmqpConnection, identity: Identity, vhost: Virtual
     handshake = connection.handshake
     handshake.identity, handshake.user, handshake.channel_max = identity, identity.name, 1
     handshake.mechanism = "HTTP"
-    connection.admitted = True
+    connection.admit(None)
     connection.set_deadline(0)
     connection.frame_max = handshake.options.frame_max
     connection.state = states.RUNNING

@@ -172,7 +172,7 @@ class Handshake:
             connection.reject("login_refused")
         else:
             front.count_login("accepted")
-            connection.admitted = True
+            connection.admit(verdict.record)
             connection.set_expiry(expiry_of(identity, connection.agenda))
             self.identity = identity
             self.user = identity.name  # A token may name another user than the client did.

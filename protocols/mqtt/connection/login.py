@@ -269,7 +269,7 @@ class Login(InputHandler):
             connection.reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_sessions")
             return
         service.count_login("accepted")
-        connection.admitted = True
+        connection.admit(verdict.record)
         connection.vhost = vhost
         connection.packet_max = service.options.max_packet
         connection.identity = verdict.identity
