@@ -87,7 +87,7 @@ def middle(rounds: list[Figures], name: str) -> float:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the results as the Markdown tables of the document."""
+    """Return the results as Markdown tables, for docs/streams.md."""
     facts = "; ".join(f"{name} {value}" for name, value in results["machine"].items())
     lines = [
         f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}:",

@@ -169,9 +169,9 @@ class Broker:
     def connection_refusal(self, user: str, vhost: VirtualHost, replaced: str | None = None) -> str:
         """Return why the user may not open another connection to the virtual host.
 
-        Return an empty string if the user may open another connection. `replaced` is the user of
-        the connection to the virtual host that the new connection takes over, and which therefore
-        does not count; None if there is no such connection.
+        Return an empty string if the user may open another connection. If the new connection takes
+        over another connection to the virtual host, `replaced` is the user of that other
+        connection, which is not counted; otherwise `replaced` is None.
         """
         limit = lower_limit(self.limits.vhost_connections, vhost.options.limits, MAX_CONNECTIONS)
         if 0 <= limit <= vhost.contexts.connections.total - (replaced is not None):

@@ -1,6 +1,6 @@
 """The default matcher: a trie for few patterns, hash tables for many.
 
-The hash tables are those of `shapes`: one table for each shape, which is a set of wildcard
+The module `shapes` implements the hash tables: one table for each shape, which is a set of wildcard
 positions.
 
     up to `compact_above` patterns      the trie: the fastest lookups
@@ -48,7 +48,7 @@ _WORDS: Final = 512
 class Auto(Shapes[S]):
     """The default matcher: a trie for up to `compact_above` patterns, hash tables for more.
 
-    The hash tables are those of `shapes`, one for each set of wildcard positions.
+    The hash tables are tables of `shapes`, one for each set of wildcard positions.
     """
 
     def __init__(
@@ -140,9 +140,8 @@ class Auto(Shapes[S]):
         """Return the sizes of the tables and of the tries.
 
         `leaving` is the number of subscriptions that still have to move from a trie to the tables
-        or back; it is 0 if no move is under way. `fallback` is the number of subscriptions in the
-        trie, without those that have to leave it. `shared` is the number of subscribers with
-        several patterns.
+        or back; it is 0 if no move is under way. `fallback` is the number of subscriptions that
+        stay in the trie. `shared` is the number of subscribers with several patterns.
         """
         stats = super().stats()
         leaving = self._pairs if self._moving and not self._compact else 0

@@ -85,9 +85,7 @@ def size(bucket: Bucket[S]) -> int:
 
 
 def _plain(subscriber: S) -> bool:
-    """True if the subscriber can be stored without a list, because it cannot be taken for a
-    container.
-    """
+    """True if the subscriber itself is a valid bucket: it is not None, a list or a dict."""
     return subscriber is not None and not isinstance(subscriber, (list, dict))
 
 

@@ -27,8 +27,8 @@ class Generation:
 class Branch(Generic[S]):
     """A branch of a trie node for one word: subscribers, and the node below.
 
-    `subscribers` are those of the pattern that ends with this word. `inode` is the node for longer
-    patterns, or None.
+    `subscribers` are the subscribers of the pattern that ends with this word. `inode` is the node
+    for longer patterns, or None.
     """
 
     __slots__ = ("inode", "subscribers")

@@ -115,8 +115,8 @@ class Composite(Matcher[S]):
         """Return sizes by name, for operators.
 
         `subscriptions` is the number of all (pattern, subscriber) pairs. `plain` is the number of
-        the pairs whose pattern has no wildcard. The other sizes are those of the data structure
-        that finds patterns with wildcards, such as a trie.
+        the pairs whose pattern has no wildcard. The other sizes describe the data structure that
+        finds patterns with wildcards, such as a trie.
         """
         return {**self._patterns.stats(), "subscriptions": len(self), "plain": self._plain_pairs}
 

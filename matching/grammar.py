@@ -5,8 +5,9 @@
     MQTT            /           +          # (last)    yes
 
 A topic is a list of words; a word may be empty. A wildcard is a word that consists of the wildcard
-character alone. The AMQP rules are those of AMQP 0-9-1 section 3.1.3.3 as RabbitMQ implements them.
-Numbers in brackets are statements of MQTT 5.0 (MQTT 3.1.1 has the same rules under other numbers).
+character alone. The AMQP rules are the rules of AMQP 0-9-1 section 3.1.3.3 as RabbitMQ implements
+them. Numbers in brackets are statements of MQTT 5.0 (MQTT 3.1.1 has the same rules under other
+numbers).
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ NAMES: Final = tuple(_BUILT_IN)
 
 
 def algorithms() -> list[Algorithm]:
-    """Return the built-in algorithms, followed by those of installed packages, sorted by name."""
+    """Return the built-in algorithms, then the algorithms of installed packages sorted by name."""
     return [*ALGORITHMS, *_installed()]
 
 

@@ -205,7 +205,8 @@ class Shapes(Matcher[S]):
         return self._tally.distinct(subscribers) if self._tally.shared else subscribers
 
     def probe_tables(self, topic: str, subscribers: list[S]) -> None:
-        """Append to `subscribers` those of the patterns in the tables that match the topic.
+        """Append to `subscribers` the subscribers of all patterns in the tables that match the
+        topic.
 
         Patterns in the fallback trie are not searched.
         """

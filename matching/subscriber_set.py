@@ -89,7 +89,5 @@ def _take(subscribers: SubscriberSet[S], subscriber_list: list[S]) -> None:
 
 
 def _plain(subscriber: S) -> bool:
-    """True if the subscriber can be stored without a list, because it cannot be taken for a
-    container.
-    """
+    """True if the subscriber itself is a valid set: it is not None, a list or a Hamt."""
     return subscriber is not None and not isinstance(subscriber, (list, Hamt))

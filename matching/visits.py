@@ -74,7 +74,8 @@ class VisitBound:
 
         `name` is the prefix with each literal word replaced by "w". Behind a second ``#``, `name`
         is the prefix itself. `nodes` is the largest number of trie nodes that the lookup of one
-        topic can visit for all prefixes with this name. So the bound counts each name once.
+        topic can visit for all prefixes with this name. The bound, an upper limit of all visited
+        nodes, is the sum over the distinct names.
         """
         grammar = self.grammar
         one, many = grammar.one, grammar.many

@@ -40,7 +40,10 @@ def refusal_fields(
 
 
 def cause_of(error: BrokerError) -> str:
-    """Return the cause of a refusal that the broker core's error explains; "" for other causes."""
+    """Return the value of the log field `cause` for an error of the broker core, such as ACCESS.
+
+    Return "" for an error to which no cause belongs.
+    """
     if isinstance(error, AccessRefused):
         return ACCESS
     if isinstance(error, LimitExceeded):

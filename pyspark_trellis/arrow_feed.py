@@ -206,7 +206,8 @@ class RollupFeed:
         return self._files() != self._read
 
     def _files(self) -> frozenset[Path]:
-        """Return the valid files of the directory: those that Spark's log in it lists.
+        """Return the valid files of the directory: the files that Spark's log in the directory
+        lists.
 
         A file that a killed task has written is not in the log. The log, `_spark_metadata`, has a
         file `N` with the names for each batch N. Some batches have a file `N.compact` instead,

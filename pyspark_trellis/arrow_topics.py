@@ -104,10 +104,10 @@ class ArrowTopics(PublishedTopics):
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Route all topics by the definitions; return two arrays with a boolean for each topic.
 
-        The booleans of the first array are True for topics that reach a queue or a session; those
-        of the second, for topics whose destinations depend on more than the topic. Add the number
-        of messages of each (vhost, destination) to `counts`. Set `missing` to True for each topic
-        whose exchange the definitions lack.
+        In the first array, a boolean is True if the topic reaches a queue or a session. In the
+        second array, a boolean is True if the topic's destinations depend on more than the topic.
+        Add the number of messages of each (vhost, destination) to `counts`. Set `missing` to True
+        for each topic whose exchange the definitions lack.
         """
         reached, unknown = (np.zeros(self.table.num_rows, bool) for _ in range(2))
         for group in BatchRouters(definitions.hosts).groups(self.table):

@@ -48,9 +48,8 @@ class Overlap:
 class Unroutable:
     """A topic that reached no queue.
 
-    `nearest` is the binding key, among those of the topic's exchange, that is most similar to the
-    topic; None if the exchange has no bindings. `words` is the number of words in which key and
-    topic differ.
+    `nearest` is the binding key of the topic's exchange that is most similar to the topic; None if
+    the exchange has no bindings. `words` is the number of words in which key and topic differ.
     """
 
     vhost: str

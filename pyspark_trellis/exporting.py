@@ -4,7 +4,7 @@
     for batch in selection.batches():
         ...
 
-The rows have the types of the journal, not those of Spark. The stream is read in parts of
+The rows have the types of the journal, not the types of Spark. The stream is read in parts of
 PART_BYTES, and the batches are copies, so that no part stays in memory.
 """
 

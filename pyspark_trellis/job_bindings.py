@@ -3,10 +3,10 @@
     --definitions, --current, --proposed    exchanges, queues and bindings: a file, or a broker
     --topology                              MQTT subscriptions: a stream `$topology`
 
-Without --topology, the stream `$topology` beside the journal is read. The subscriptions are those
-at the time of --as-of, or at the end of the stream. If no file or broker is named, the exchanges,
-queues and bindings are read from the stream as well. `read_bindings` also returns the names of
-these sources, for the output of the job.
+Without --topology, the stream `$topology` beside the journal is read. The job uses the
+subscriptions at the time of --as-of, or at the end of the stream. If no file or broker is named,
+the exchanges, queues and bindings are read from the stream as well. `read_bindings` also returns
+the names of these sources, for the output of the job.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class JobBindings:
     `proposed` are the bindings to compare with, None for jobs other than whatif and report.
     `sources` are lines of text about the origin of these bindings.
 
-    `then` and `then_proposed` have the same bindings, and those that existed earlier, with the
+    `then` and `then_proposed` have the same bindings, and bindings that existed earlier, with the
     periods in which each existed. `splits` divides the messages by these periods; None if all
     messages are routed by the same bindings.
 
@@ -114,8 +114,10 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
 def _recorded(arguments: argparse.Namespace, vhosts: Iterable[str]) -> frozenset[str]:
     """Return the virtual hosts whose messages the journal has.
 
-    A journal has the messages of one virtual host. `vhosts` are the names to which the directory of
-    a virtual host may belong. The result is empty if the arguments do not show the virtual host.
+    Each journal records one virtual host. Over HTTP, the names of the journals contain it. In a
+    data directory, the name of a directory is a form of the virtual host's name: `vhosts` are the
+    candidates that are compared with it. Return an empty set if the arguments name no virtual host
+    in either way.
     """
     journal = arguments.journal
     if journal is None:

@@ -23,7 +23,7 @@ _DOLLAR: Final = "$+"
 
 @dataclass(frozen=True)
 class ReadScope:
-    """The messages that a session receives of those that match its subscription.
+    """A limit on the messages that a session receives: not all that match its subscription.
 
     `not_of` is the user whose messages the session does not receive; None if the session receives
     the messages of all users. `rules` has a pair for each rule: True if the rule allows topics, and

@@ -35,8 +35,8 @@ def read_table(place: str, columns: Sequence[str] = tuple(COLUMNS), **options: s
         read_table("/var/lib/trellis/streams/%2F/journal", ["topic", "size"])
         read_table("http://127.0.0.1:15672", ["topic", "size"], journal="journal")
 
-    `options` are those of the Spark source, such as startingOffsets and pattern. From a segment
-    that is being written, only complete batches are read. Raises PipelineError.
+    `options` are the options of the Spark source, such as startingOffsets and pattern. From a
+    segment that is being written, only complete batches are read. Raises PipelineError.
     """
     for name in columns:
         check_column(name)

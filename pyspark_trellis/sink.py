@@ -143,9 +143,10 @@ class MessageSink:
         return SinkPublisher(self._url, self._credentials, ca_file, self._patience)
 
     def publish(self, storage: Storage, query: str, batch: int, files: Sequence[str]) -> None:
-        """Publish the rows of a batch: those that the manifest of the batch names, if it has one.
+        """Publish the rows in the files that the manifest of the batch names.
 
-        If the batch has no manifest, store one with `files` first. Raises PipelineError.
+        If the batch has no manifest yet, first store a manifest that names `files`. Raises
+        PipelineError.
         """
         name = str(batch)
         manifest = BatchManifest.read(storage, name)

@@ -48,7 +48,7 @@ from pyspark_trellis.pushdown import PushedConditions, PushFilters
 from pyspark_trellis.rows import SelectedRows
 from pyspark_trellis.trigger import OffsetSpan, shares, tasks_of
 
-#: The names of types in the texts of a schema, where they differ from those in DDL.
+#: The names of types in the texts of a schema, where they differ from the names in DDL.
 _SIMPLE: Final = {"long": "bigint", "short": "smallint"}
 _LOG: Final = logging.getLogger("pyspark_trellis")
 

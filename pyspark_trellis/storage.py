@@ -3,11 +3,11 @@
     file:/data/checkpoint, /data/checkpoint       Python's own files
     s3a:, abfss:, hdfs:, dbfs:, viewfs: ...       Hadoop's API, in a Java process of its own
 
-The Java process starts at the first use and ends with this process. It has these classes: those of
-Spark, those of SPARK_DIST_CLASSPATH (Spark's variable for the classes of Hadoop), and the jar files
-of `spark.jars` and `spark.files` on this machine. It has Hadoop's configuration: the files of
-HADOOP_CONF_DIR, and the settings of the option `hadoopSecrets`. Rows go through local files, never
-through this process's memory.
+The Java process starts at the first use and ends with this process. Its class path has the classes
+of Spark, the classes in SPARK_DIST_CLASSPATH (Spark's variable for the classes of Hadoop), and the
+jar files of `spark.jars` and `spark.files` on this machine. It has Hadoop's configuration: the
+files of HADOOP_CONF_DIR, and the settings of the option `hadoopSecrets`. Rows go through local
+files, never through this process's memory.
 """
 
 from __future__ import annotations

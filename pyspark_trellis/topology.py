@@ -100,8 +100,8 @@ def binding_key(facts: dict[str, Any]) -> tuple[str, ...]:
 def replay(stream: JournalStream, until: datetime | None = None) -> TopologyState:
     """Return the names and bindings at the time `until`, as the topology stream has them.
 
-    If `until` is None, return those at the end of the stream. Raises PipelineError if the state of
-    that time is not known.
+    If `until` is None, return the names and bindings at the end of the stream. Raises PipelineError
+    if the state of that time is not known.
     """
     bounds = stream.bounds()
     state: TopologyState | None = None

@@ -89,8 +89,8 @@ def traffic_table(sums: pa.Table, by: str) -> TrafficTable:
 class UnroutableTopic:
     """A topic with messages that reached no queue when they were published.
 
-    `messages` is the number of all messages of the topic, `unroutable` the number of those that
-    reached no queue.
+    `messages` is the number of all messages of the topic, `unroutable` the number of its messages
+    that reached no queue.
 
     `now` says where a message would go by the bindings that the command knows: "queue" (a queue or
     a session), "nowhere", or "unknown" if its destinations depend on more than the topic. `now` is

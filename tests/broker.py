@@ -43,7 +43,9 @@ def command(*flags: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables of the tests, without those that configure a broker."""
+    """Return the environment variables of the tests, except the variables that configure a
+    broker.
+    """
     return {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
 
 

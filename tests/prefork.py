@@ -4,7 +4,7 @@ Without this plugin, each worker is a new Python, which needs several seconds of
 the test modules, their libraries and the product.
 
 controller    before pytest-xdist sets up its nodes, imports the test modules and forks a process
-              for each node. execnet gets the pipes of this process, not those of a new Python
+              for each node. execnet gets the pipes of this process, not the pipes of a new Python
 worker        reads execnet's first line, as a new Python does, and runs pytest as always. The
               modules that pytest collects are loaded already
 

@@ -1,4 +1,6 @@
-"""The C code of mypyc is shortened, and does the same (build_backend/c_code.py)."""
+"""Tests that the shortened C code of mypyc behaves as the original code
+(build_backend/c_code.py).
+"""
 
 from __future__ import annotations
 

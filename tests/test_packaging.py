@@ -312,7 +312,7 @@ def test_version_is_the_same_everywhere() -> None:
 
 
 def test_trellis_pyspark_needs_what_the_extra_pipeline_needs() -> None:
-    """Check that the packages of trellis-pyspark are those of the extra `pipeline`, except two.
+    """Check that trellis-pyspark and the extra `pipeline` need the same packages, except two.
 
     The extra also has matplotlib, for plots. trellis-pyspark also needs pyroaring, which is not in
     the extra, because the broker itself depends on it.

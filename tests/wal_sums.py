@@ -1,8 +1,10 @@
-"""Computes the checksums of SQLite's write-ahead log with numpy, 30 times as fast as the source.
+"""Computes the checksums of SQLite's write-ahead log with numpy, for tests of the uncompiled
+broker.
 
-The product checks the whole log at each start (broker/store/wal.py). Compiled, a page takes 0.6 µs;
-uncompiled, it takes 150 µs, which was half of the CPU time of tests that start many brokers on
-copies of a directory. tests/store/test_wal_sums.py compares the sums of both.
+This is 30 times as fast as the uncompiled code of the product, which checks the whole log at each
+start (broker/store/wal.py). Compiled, a page takes 0.6 µs; uncompiled, it takes 150 µs, which was
+half of the CPU time of tests that start many brokers on copies of a directory.
+tests/store/test_wal_sums.py compares the sums of both.
 
 Both sums are terms of one sequence, where each term is the sum of the two terms before it and a
 word: t[n] = t[n-1] + t[n-2] + w[n]. So the word w[k] is in t[n] as often as the Fibonacci number

@@ -194,8 +194,8 @@ def subcommands(document: Document, repository: Repository) -> Iterator[Violatio
 def _unknown_word(parser: argparse.ArgumentParser, words: list[str]) -> str:
     """Return the first word of a call of `trellis` that should be a subcommand and is not.
 
-    Return "" if there is no such word. `words` are the words of the call that follow those of
-    `parser`.
+    Return "" if there is no such word. `words` are the words of the call after the words that lead
+    to `parser`.
     """
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction) and words:

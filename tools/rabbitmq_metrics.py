@@ -1,4 +1,4 @@
-"""The tables and texts that compare RabbitMQ's metrics and dashboards with those of Trellis."""
+"""The tables and texts that compare the metrics and dashboards of RabbitMQ and Trellis."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def start_program(module: str, descriptors: list[int]) -> Program:
     """Start `python -m MODULE`, which inherits the file descriptors. Raises OSError.
 
     The arguments of the program are the numbers of the descriptors, in the same order. The program
-    gets the broker's environment variables except those of settings (TRELLIS_...).
+    gets the broker's environment variables except the variables of settings (TRELLIS_...).
     """
     if starter is not None:
         program = starter(module, descriptors)

@@ -39,7 +39,7 @@ recent: deque[LogEvent] = deque(maxlen=EVENTS_MAX)
 
 
 class RecentEvents(logging.Handler):
-    """Keeps the last events in `recent`, except those that hold a secret."""
+    """Keeps the last events in `recent`, except events that hold a secret."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Store the event of a log record in `recent`."""

@@ -40,7 +40,7 @@ def memory_bytes() -> int:
     """Return the memory that this process may use, in bytes.
 
     The result is the memory of the machine, or the lowest limit of the control groups of this
-    process, which are those of its container or service (`MemoryMax` of systemd).
+    process. A container or a service (`MemoryMax` of systemd) sets such limits.
     """
     try:
         groups = _CGROUP.read_text()

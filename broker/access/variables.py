@@ -20,7 +20,9 @@ _WORD: Final = re.compile(r"\$?\{[A-Za-z][A-Za-z_.-]*\}")
 
 
 def has_variable(text: str) -> bool:
-    """True if a topic rule cannot contain the text literally: it looks like a variable."""
+    """True if the text contains a word that looks like a variable, so that a topic rule cannot
+    contain the text literally.
+    """
     return _WORD.search(text) is not None
 
 

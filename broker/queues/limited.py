@@ -96,7 +96,7 @@ class LimitedQueue(MeasuredQueue):
         return when if 0 < when <= EXPIRY_SECONDS_MAX else 0
 
     def update_arguments(self, arguments: QueueArguments) -> None:
-        """Replace the queue's arguments, because a policy changed, perhaps one of other queues.
+        """Replace the queue's arguments, because a policy changed (this queue's policy or another).
 
         If the queue limits its size in bytes, the bodies of the waiting messages in memory are
         counted again, in slices; messages in the tail (on disk) are not counted. Messages over a

@@ -1,15 +1,15 @@
 """Replication: one active broker and hot standbys that follow a replicated log.
 
 The replicated log is a partition of a cluster that speaks the Kafka protocol. This package holds
-the rules that decide which broker owns the log, and which records count. (A record that does not
-count has no effect.) The package does not know Kafka, opens no socket and reads no clock: its
+the rules that decide which broker owns the log, and which records are valid. (A record that is not
+valid has no effect.) The package does not know Kafka, opens no socket and reads no clock: its
 generators yield steps, such as "append this record", and an engine carries them out. So a
 simulation can crash, pause and delay every step.
 
 Reading order:
 
     records     the records of the log, and their encoding
-    judge       decides for each record whether it counts
+    judge       decides for each record whether it is valid
     contract    the replicated log, the replica's data directory, and the steps of an engine
     assembly    joins the chunks of batches
     follower    reads the log in order, and applies its batches

@@ -35,8 +35,8 @@ class AppendRefused(OutcomeUnknown):
 
     The engine does not send the record again. Nevertheless, the outcome is unknown: the engine may
     have sent the record earlier, without an answer, and this earlier attempt may have appended the
-    record, or may append it later. The owner of the log can make sure that the record never counts
-    (`LogOwner.claim_again`).
+    record, or may append it later. The owner of the log can make sure that the record never becomes
+    valid (`LogOwner.claim_again`).
     """
 
     def __init__(self, text: str, size: int) -> None:

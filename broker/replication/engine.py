@@ -1,6 +1,6 @@
 """The interface of the replicated log, and the engine that carries out a node's steps with it.
 
-The steps are those that LogOwner and Standby yield (contract.py). All calls of the log block.
+LogOwner and Standby yield the steps (contract.py). All calls of the log block.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class ClusterFigures:
     state: str
     #: Epoch of the claim in force; 0 before the first claim.
     epoch: int = 0
-    #: Offset of the last record of the log that counts; -1 before the first such record.
+    #: Offset of the last valid record of the log; -1 before the first valid record.
     offset: int = -1
     #: Number of the last whole batch.
     batch: int = 0

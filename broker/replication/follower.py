@@ -4,11 +4,11 @@ The stored state is always the state between two batches. So a follower that was
 batch reads the batch again from its first chunk.
 
 The log may lose its last records (an unclean election of Kafka, a topic that was restored from a
-backup), and get other records at their offsets. So a follower compares the last record that counts
-with the log before it reads on: at its start, after each time in which the log did not answer, and
-before it believes a claim of its own. If the comparison fails, the follower stops (LogReplaced).
-If this record was trimmed, the log begins at a mark. This mark must be of the same owner, and name
-the same batch. Then the follower lacks no record before the mark: the owner itself has appended all
+backup), and get other records at their offsets. So a follower compares the last valid record with
+the log before it reads on: at its start, after each time in which the log did not answer, and
+before it believes a claim of its own. If the comparison fails, the follower stops (LogReplaced). If
+this record was trimmed, the log begins at a mark. This mark must be of the same owner, and name the
+same batch. Then the follower lacks no record before the mark: the owner itself has appended all
 records after its claim, and its offsets show if the log loses one of them.
 """
 
@@ -43,12 +43,12 @@ class Follower:
         self.formats = formats
         #: The offset of the next record to read.
         self.next = state.last + 1
-        #: True if the last record that counts was compared with the log, or if no record counts.
+        #: True if the last valid record was compared with the log, or if there is no valid record.
         #: No record is judged before that.
         self.is_verified = state.last < 0
-        #: The last record that counts; None if only the stored state knows the record.
+        #: The last valid record; None if only the stored state knows the record.
         self._last_record: bytes | None = None
-        #: The writer's wall clock in the last record that counts, in ms of Unix time.
+        #: The writer's wall clock in the last valid record, in ms of Unix time.
         self.last_wall = 0
         self._assembly = BatchAssembly()
         #: The sizes of the batches that this follower has read.
@@ -57,12 +57,12 @@ class Follower:
     def take(self, span: LogSpan, until: int | None = None) -> Steps[bool]:
         """Judge the records of a span, and apply each batch that they complete.
 
-        Return True if at least one of these records is valid (counts, see `Judge`). Records at the
-        offset `until` and after it are skipped. Raises FormatUnread at a claim after which batches
-        have a format that this version of Trellis cannot read (formats.py).
+        Return True if at least one of these records is valid (see `Judge`). Records at the offset
+        `until` and after it are skipped. Raises FormatUnread at a claim after which batches have a
+        format that this version of Trellis cannot read (formats.py).
 
-        While `is_verified` is False, a span must begin with the last record that counts; a span
-        without records is ignored. Raises LogReplaced if the log has another record there.
+        While `is_verified` is False, a span must begin with the last valid record; a span without
+        records is ignored. Raises LogReplaced if the log has another record there.
         """
         counted = False
         if not self.is_verified:
@@ -93,16 +93,16 @@ class Follower:
         return counted
 
     def doubt(self) -> None:
-        """Compare the last record that counts with the log again, before any further record.
+        """Compare the last valid record with the log again, before any further record is read.
 
-        The records after this record are judged again, too: they do not count, and the log may
+        The records after this record are judged again, too: they were not valid, and the log may
         have other records in their places now.
         """
         last = self.judge.state.last
         self.next, self.is_verified = last + 1, last < 0
 
     def _verify(self, span: LogSpan) -> None:
-        """Compare the first record of a span with the last record that counts."""
+        """Compare the first record of a span with the last valid record."""
         if not span.records:
             return
         offset, data = span.records[0]
@@ -116,8 +116,8 @@ class Follower:
         """Continue at `first`, the first record of a trimmed log, which must be a mark.
 
         A mark is a record that contains the state of the log before it, and so names the last batch
-        before it. Raises `trimmed` if this node has not applied that batch, or if the mark is of
-        another owner than the one that this node knows.
+        before it. Raises the given error `trimmed` if this node has not applied that batch, or if
+        another owner than this node knows has appended the mark.
         """
         offset, data = first
         record, state = decode(data), self.judge.state

@@ -1,14 +1,15 @@
-"""The judge: decides for each record of the log whether it counts.
+"""The judge: decides for each record of the log whether it is valid.
 
-The kinds of records are in records.py. Every reader begins at the same state and reads the same
-records, so every reader reaches the same decisions, from the log alone:
+Only a valid record has an effect. The kinds of records are in records.py. Every reader begins at
+the same state and reads the same records, so every reader reaches the same decisions, from the log
+alone:
 
-1. A claim is in force if its epoch is the epoch in force + 1, and no record that counts has
+1. A claim is valid, and in force, if its epoch is the epoch in force + 1, and no valid record has
    an offset above `seen`, the last offset that the writer of the claim had read. Every other
    claim is void. So a claim that arrives late, from a node that was paused or read an old end
    of the log, does not depose an owner that still acts.
-2. A batch, a beat or a mark counts if its epoch and nonce are those of the claim in force.
-3. A call never counts.
+2. A batch, a beat or a mark is valid if it has the epoch and the nonce of the claim in force.
+3. A call is never valid.
 4. A claim with an epoch above the epoch in force + 1, or another record with an epoch above the
    epoch in force, proves that the reader lacks a claim. The reader must stop (LogGap). If it
    ignored such a record, it could claim an old epoch, and confirm messages beside the real owner.
@@ -39,7 +40,7 @@ class ForeignLog(ReplicationError):
 
 
 class Judge:
-    """Decides for each record of the log whether it counts, that is, has an effect.
+    """Decides for each record of the log whether it is valid. Only a valid record has an effect.
 
     The records must be judged in the order of their offsets. The judge also keeps the state of the
     log.
@@ -47,16 +48,16 @@ class Judge:
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        #: Number of records that did not count.
+        #: Number of records that were not valid.
         self.void = 0
 
     @staticmethod
     def at_mark(offset: int, mark: Mark) -> Judge:
         """Return a judge that begins at a mark, because the log before the mark is trimmed.
 
-        The mark must be a record that counts, such as the first record of a trimmed log. A mark
-        that a former owner appended after it had lost the log does not count. The epoch of such a
-        mark is out of date, but this judge would take it for the epoch in force.
+        The mark must be valid, as the first record of a trimmed log is. A mark that a former owner
+        appended after it had lost the log is not valid. The epoch of such a mark is out of date,
+        but this judge would take it for the epoch in force.
         """
         return Judge(
             replace(
@@ -69,7 +70,7 @@ class Judge:
         )
 
     def judge(self, offset: int, record: LogRecord) -> bool:
-        """Return True if the record at this offset counts, and update the state.
+        """Return True if the record at this offset is valid, and update the state.
 
         Raises LogGap if the reader lacks a part of the log, ForeignLog if the log
         belongs to a broker of another name.
@@ -124,7 +125,7 @@ class Judge:
         return True
 
     def is_last(self, record: LogRecord) -> bool:
-        """True if `record` is the last record that counts in the state, which was stored.
+        """True if `record` is the last valid record of the stored state.
 
         The log may have lost this record in the meantime, and may have another record at its
         offset (`ClusterState.last`). A state is stored only after a batch, a claim or a mark, so

@@ -218,7 +218,8 @@ class LogOwner:
         yield from self._claim_anew(replace(self.judge.state, format=number), nonce)
 
     def claim_again(self, nonce: int) -> Steps[None]:
-        """Claim the log again in the name of this node, so that a refused record never counts.
+        """Claim the log again in the name of this node, so that a refused record never becomes
+        valid.
 
         Call this after AppendRefused, before any other record (`in_doubt`). If the refused record
         reaches the log after the new claim, the record is void, because it belongs to the earlier

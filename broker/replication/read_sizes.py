@@ -34,9 +34,10 @@ class ReadSizes:
         self._marks.append((offset, self.total))
 
     def since(self, offset: int) -> int | None:
-        """Return the size of all payloads behind an offset: that of a mark, or the first one.
+        """Return the size of all payloads that were read after `offset`.
 
-        Return None if that is not known.
+        `offset` is the offset of a mark, or the offset at which the reading began. Return None for
+        any other offset, and for a mark that is not remembered any more.
         """
         if offset == self._first:
             return self.total

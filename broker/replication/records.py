@@ -73,7 +73,7 @@ class ClusterState:
     #: Epoch and nonce of the claim in force; 0 before the first claim.
     epoch: int = 0
     nonce: int = 0
-    #: Offset of the last record that counts; -1 before the first such record.
+    #: Offset of the last valid record; -1 before the first valid record.
     last: int = -1
     #: Salt of the segment log, given by the first claim; format of batches in force (formats.py).
     salt: int = 0
@@ -84,7 +84,7 @@ class ClusterState:
     #: batch.
     number: int = 0
     batch_offset: int = -1
-    #: The highest wall clock of the records that count, in ms of Unix time.
+    #: The highest wall clock of the valid records, in ms of Unix time.
     wall: int = 0
     #: Description of the node that owns the log, as its claim gives it; "" before the first claim.
     owner: str = ""
@@ -93,7 +93,9 @@ class ClusterState:
     # replace() is slower.
 
     def after_record(self, last: int, wall: int) -> ClusterState:
-        """Return the state after a record that counts, from its offset and wall clock."""
+        """Return the state after a valid record; `last` is the offset of the record, `wall` its
+        wall clock in ms.
+        """
         return ClusterState(
             self.name,
             self.epoch,
@@ -109,8 +111,9 @@ class ClusterState:
         )
 
     def after_batch(self, number: int, position: int, batch_offset: int) -> ClusterState:
-        """Return the state after a batch, from its number, last position and first chunk's
-        offset.
+        """Return the state after a batch; `batch_offset` is the offset of the batch's first chunk.
+
+        `position` is the position of the last entry of the batch.
         """
         return ClusterState(
             self.name,
@@ -127,7 +130,7 @@ class ClusterState:
         )
 
     def follows(self, other: ClusterState) -> bool:
-        """True if both states have the same name, and follow the same batch."""
+        """True if both states have the same broker name, and the same last batch."""
         return (self.name, self.number, self.position, self.batch_offset) == (
             other.name,
             other.number,
@@ -216,7 +219,7 @@ class Claim(LogRecord):
 class BatchChunk(LogRecord):
     """One chunk of a batch.
 
-    All chunks of a batch have equal numbers (batch, positions, offsets), except the number `chunk`.
+    The chunks of a batch differ only in `chunk`, the index of the chunk, and in `payload`.
     """
 
     #: Number of the batch: the number of the batch before it + 1.

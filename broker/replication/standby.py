@@ -70,7 +70,7 @@ class Standby:
         self._wall = wall
         self._new_nonce = new_nonce
         self._digest = digest
-        #: The owner's silence in seconds: the time since the last record that counts (see `Judge`).
+        #: The owner's silence in seconds: the time since the last valid record (see `Judge`).
         #: Time in which the log did not answer, or this node had not read all of it, is left out.
         self.quiet = 0.0
         #: The time of the last answer of the log, if this answer showed that this node had read the
@@ -128,7 +128,7 @@ class Standby:
     def _read(self) -> Steps[None]:
         """Read the next records, and update `quiet`, the time without a record of the owner.
 
-        If a record counts (see `Judge`), `quiet` begins at 0 again. If the log has no further
+        If a record is valid (see `Judge`), `quiet` begins at 0 again. If the log has no further
         record, the time since the last read is added to `quiet`.
         """
         try:
@@ -152,9 +152,8 @@ class Standby:
     def _read_span(self) -> Steps[LogSpan]:
         """Read the next records; if they were trimmed, the first records of the trimmed log.
 
-        After a time without an answer, the records begin with the last record that counts, which
-        the follower compares. (The first read shows that the log is long enough to have this
-        record.)
+        After a time without an answer, the records begin with the last valid record, which the
+        follower compares. (The first read shows that the log is long enough to have this record.)
         """
         follower = self.follower
         if self._clock() > self._heard + ANSWER_GAP_MAX:

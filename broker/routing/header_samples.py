@@ -65,9 +65,9 @@ class MessageSamples:
     def keep(self, properties: Properties, may_grow: bool) -> bool:
         """Put the properties of the message that was counted last into the sample.
 
-        Return True if the sample has grown. Once `may_grow` was False, the sample never grows: the
-        properties replace those of a random sampled message. The first such call may leave them
-        out.
+        Return True if the sample has grown. If `may_grow` is False, this call and all later calls
+        do not enlarge the sample: the properties replace the properties of a randomly chosen
+        sampled message. The first call with `may_grow` False may leave the sample unchanged.
         """
         if self._next == 0 and may_grow:
             self.kept.append(properties)
@@ -158,7 +158,11 @@ class WeightedSamples:
         self._parts: list[tuple[MessageSamples, int]] = []
 
     def add(self, samples: MessageSamples, weight: int = 1) -> None:
-        """Add the samples of a part of the history that was offered one in `weight` messages."""
+        """Add the samples of a part of the topic history.
+
+        The part was offered only every `weight`-th message, so each sample stands for `weight`
+        times as many messages.
+        """
         self._parts.append((samples, int(samples.seen) * weight))
 
     def __len__(self) -> int:
@@ -187,7 +191,7 @@ class WeightedSamples:
 
 
 def _sample_of(properties: Properties) -> Properties | None:
-    """Return the properties of a message at which exchanges may look.
+    """Return those properties of a message by which exchanges may choose its destinations.
 
     Return None if these properties are larger than SAMPLE_BYTES, or if a header is a list or table.
     """

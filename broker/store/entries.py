@@ -75,7 +75,11 @@ class MessageStored(StoreEntry):
         return lapsing
 
     def for_queue(self, queue: i64) -> Message:
-        """Return the message as this queue holds it: with QoS 1 if its annotation is negative."""
+        """Return the message as this queue holds it.
+
+        A negative annotation of the queue means that the queue holds the message with QoS 1.
+        Otherwise the queue holds the stored message itself.
+        """
         message, serials = self.message, self.annotations
         if serials is not None and queue in self.queues and serials[self.queues.index(queue)] < 0:
             lowered = message.copy(AT_LEAST_ONCE, message.retained)

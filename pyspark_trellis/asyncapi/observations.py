@@ -22,8 +22,7 @@ from pyspark_trellis.rows import SelectedRows
 #: Largest number of combinations of topic, protocol, publisher, QoS, content type and type in
 #: memory. If there are more, the most frequent ones are kept: half of this number.
 COMBINATIONS_MAX: Final = 500_000
-#: Largest number of addresses of the document. Further addresses are left out: those with the
-#: fewest messages.
+#: Largest number of addresses of the document. The addresses with the fewest messages are left out.
 ADDRESSES_MAX: Final = 1_000
 #: Largest number of messages (content types and types) of an address.
 MESSAGES_MAX: Final = 20
@@ -120,7 +119,7 @@ class ObservedAddress:
 class Observations:
     """The observed addresses, most messages first, with the numbers of messages.
 
-    `messages` counts all messages, also those that were left out.
+    `messages` counts all messages, also the messages of addresses that were left out.
     """
 
     addresses: list[ObservedAddress]

@@ -1,8 +1,8 @@
 """Finds the queues and the MQTT subscriptions to which observed topics go, by the bindings.
 
-The rules are those of `trellis audit` (routing.py). If a topic reaches a headers exchange, or
-another exchange that routes by more than the topic, the destinations behind this exchange are
-unknown.
+Topics are routed by the same rules as in `trellis ask audit` (routing.py). If a topic reaches a
+headers exchange, or another exchange that routes by more than the topic, the destinations behind
+this exchange are unknown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests of tables and charts: they show all results, also those in which Trellis is worse than a
+"""Tests of tables and charts: they show all results, also results in which Trellis is worse than a
 peer.
 """
 

@@ -37,7 +37,9 @@ def take(client: BlockingChannel, queue: str, count: int) -> list[Got]:
 
 
 def messages(client: BlockingChannel, queue: str) -> Iterator[Got]:
-    """Yield and acknowledge the messages of a queue; wait for those that have not arrived yet."""
+    """Yield and acknowledge the messages of a queue; wait for messages that have not arrived
+    yet.
+    """
     for method, properties, body in client.consume(queue, inactivity_timeout=PATIENCE):
         assert method is not None, "no message came"
         client.basic_ack(method.delivery_tag)

@@ -68,7 +68,9 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_header(properties: bytes, header: str) -> list[tuple[str, bytes]]:
-    """Return each property with its bytes; those of the headers without one of the headers."""
+    """Return (name, bytes) of each encoded property; the bytes of the property `headers` lack the
+    header `header`.
+    """
     return [
         (
             name,

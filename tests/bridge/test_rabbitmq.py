@@ -1,4 +1,4 @@
-"""Shovels and federation links between Trellis and a real RabbitMQ, of both brokers."""
+"""Shovels and federation links between Trellis and a real RabbitMQ, run by either broker."""
 
 from __future__ import annotations
 

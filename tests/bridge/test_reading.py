@@ -76,7 +76,7 @@ async def serving(server: asyncio.Server, end: MqttEnd) -> None:
 
 
 async def test_a_broker_without_receive_maximum_must_wait() -> None:
-    """Let a server send many messages at once, and count those that the bridge reads."""
+    """Let a server send many messages at once, and count the messages that the bridge reads."""
     every = b"".join(publish(1 + number) for number in range(MESSAGES))
     end, running = await connected(CONNACK, every)
     end.handler = handler = Counting(end)
@@ -98,9 +98,11 @@ async def test_a_broker_without_receive_maximum_must_wait() -> None:
 async def test_retained_messages_are_taken_once_in_a_session(
     present: int, taken: list[bytes]
 ) -> None:
-    """Send the retained message A, A's successor B that is sent again (DUP), and the live C.
+    """The broker sends three messages: A and B are retained, B has the flag DUP, and C is not
+    retained.
 
-    B was not acknowledged on an earlier connection of the session, so it is taken in any case.
+    If the session is present, the bridge has taken A before, and must skip it. The bridge must take
+    B: with DUP, B was not acknowledged on an earlier connection of the session.
     """
     packets = b"\x33\x06\x00\x01t\x00\x01A" + b"\x3b\x06\x00\x01t\x00\x02B"
     packets += b"\x32\x06\x00\x01t\x00\x03C"

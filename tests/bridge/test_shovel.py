@@ -215,7 +215,11 @@ def test_only_administrators_set_shovels_that_act_as_the_user_of_the_settings(
 def test_a_message_with_too_large_headers_is_refused_and_the_next_one_is_moved(
     tmp_path: Path, pair: TrellisPair
 ) -> None:
-    """Check that a shovel stays connected: its destination accepts frames of 4096 bytes only."""
+    """Check that a message whose headers are too large for a frame of the destination is refused.
+
+    The destination accepts frames of at most 4096 bytes. The shovel must stay connected, and move
+    the next message.
+    """
     small = BridgingBroker(tmp_path / "small", "[amqp]\nframe_max = 4096\n")
     pair.near.queue_declare("n")
     large = pika.BasicProperties(headers={"large": "x" * 5_000})

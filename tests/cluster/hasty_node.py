@@ -2,8 +2,8 @@
 
     python -m tests.cluster.hasty_node PORT DIRECTORY TIMES [VERSION [HTTP_PORT [REMOTE_PORT]]]
 
-The arguments are those of node_process.py. The node differs from a usual node only in this limit
-(`LEAVE_SECONDS` in trellis/switching.py), so that a test of the limit takes less than 20 s.
+The arguments are the same as for node_process.py. The node differs from a usual node only in this
+limit (`LEAVE_SECONDS` in trellis/switching.py), so that a test of the limit takes less than 20 s.
 """
 
 from __future__ import annotations

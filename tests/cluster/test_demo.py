@@ -200,7 +200,7 @@ def test_java_of_java_home_comes_first_and_a_java_that_does_not_run_is_named(
 
 
 class _Repository(BaseHTTPRequestHandler):
-    """A Maven repository whose files have other contents than those of Maven Central."""
+    """A Maven repository whose files have other contents than the files of Maven Central."""
 
     def do_GET(self) -> None:
         self.send_response(200)

@@ -68,7 +68,9 @@ class Pair:
         return channel
 
     def keep_publishing(self) -> None:
-        """Publish in a thread, one message after the confirm of the other, until an error."""
+        """Publish in a thread until an error; each message waits for the confirm of the previous
+        message.
+        """
         channel = self.channel(self.active)
 
         def run() -> None:

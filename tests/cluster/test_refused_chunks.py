@@ -120,8 +120,8 @@ def test_owner_confirms_nothing_while_the_log_refuses_small_chunks(
 def earlier(owner: Owner, land: Callable[[bytes], None]) -> None:
     """Let the log refuse large records; `land` is called with each refused record.
 
-    `land` may append the record to the log, now or later, as an earlier attempt to append the
-    record would whose answer was lost.
+    `land` may append the record to the log, now or later. The record is then in the log although it
+    was refused, as after an earlier attempt whose answer was lost.
     """
     appended = owner.log.append
 

@@ -1,4 +1,7 @@
-"""The copies of the core's errors, which are raised for each message that a plan refuses."""
+"""Tests of copies of the core's errors.
+
+A plan that refuses messages keeps one error, and raises a copy of the error for each message.
+"""
 
 from __future__ import annotations
 

@@ -88,7 +88,9 @@ KEYS: Final = (
 
 
 def _limit_descriptors() -> None:
-    """Limit the file descriptors of the calling process, a broker that the test runs short."""
+    """Limit the file descriptors of the calling process, a broker that must run out of
+    descriptors.
+    """
     end_with_parent()
     setrlimit(RLIMIT_NOFILE, (DESCRIPTORS,) * 2)
 

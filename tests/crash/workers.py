@@ -87,7 +87,9 @@ class Acking(Client):
 
 
 class Deal:
-    """One transaction: the messages that it acknowledges, and those that it publishes to queues."""
+    """One transaction: the messages that it acknowledges, and the messages that it publishes to
+    queues.
+    """
 
     def __init__(self, number: int, inputs: list[Message]) -> None:
         self.number = number

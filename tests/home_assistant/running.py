@@ -146,7 +146,7 @@ def running(
     *more: str,
     python: str = sys.executable,
 ) -> Iterator[App]:
-    """Run the app, and end it after the test; the arguments are those of App."""
+    """Run the app with the arguments of App, and end it after the test."""
     app = App(directory, options, url, *more, python=python)
     try:
         yield app

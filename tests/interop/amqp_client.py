@@ -173,5 +173,5 @@ class AmqpClient(ABC):
 
 
 def present_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the properties without those that the message does not have."""
+    """Return the properties that the message has."""
     return {name: value for name, value in properties.items() if value is not None and value != {}}

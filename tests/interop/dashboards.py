@@ -52,7 +52,8 @@ class Panel(NamedTuple):
 
     @property
     def job(self) -> str:
-        """The only Prometheus job whose samples the query sees, or "" if it sees those of all jobs.
+        """The only Prometheus job whose samples the query sees; "" if it sees the samples of all
+        jobs.
 
         The joins of older dashboards are ambiguous if there are samples of several jobs.
         """

@@ -1,4 +1,4 @@
-"""Comparison of the answers of Trellis to one client with those of RabbitMQ and Mosquitto.
+"""Comparison of the answers to one client: Trellis, and RabbitMQ or Mosquitto.
 
 Each case sends the same bytes to Trellis and to RabbitMQ (AMQP) or Mosquitto (MQTT), and compares
 the answers. Levels of MQTT above 5 are not compared: Trellis refuses them with a CONNACK of level

@@ -20,7 +20,7 @@ SCHEMA: Final[dict[str, Any]] = json.loads((CHART / "values.schema.json").read_t
 
 
 def merged(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Return `values` overridden by those of `more`, merged as Helm merges values files."""
+    """Return `values` overridden by the values in `more`, merged as Helm merges values files."""
     result = dict(values)
     for name, value in more.items():
         both = isinstance(value, dict) and isinstance(result.get(name), dict)

@@ -1,4 +1,6 @@
-"""The rendered objects fit Kubernetes, and brokers run with the rendered settings."""
+"""Tests of the objects that Helm makes of the chart: Kubernetes accepts them, and brokers run with
+the settings in them.
+"""
 
 from __future__ import annotations
 
@@ -274,7 +276,9 @@ def test_a_node_serves_with_the_rendered_settings(tmp_path: Path) -> None:
 
 
 def test_only_the_active_node_of_a_cluster_is_ready(tmp_path: Path) -> None:
-    """Check the probes of the active node and of a standby, then those of the new active node."""
+    """Check the probes of the active node and of a standby, and after a failover of the new active
+    node.
+    """
     kafka = Kfake()
     try:
         servers = kafka.servers.replace(",", r"\,")

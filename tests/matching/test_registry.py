@@ -1,4 +1,4 @@
-"""Tests of the list of algorithms: built-in algorithms and those of installed packages."""
+"""Tests of the list of algorithms: built-in algorithms and algorithms of installed packages."""
 
 from __future__ import annotations
 

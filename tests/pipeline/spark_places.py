@@ -108,7 +108,7 @@ def daemon(
 def cluster(scratch: Path, **environment: str) -> Iterator[str]:
     """Run a standalone master and two workers; yield the URL of the master.
 
-    The variables `environment` are those of the workers' Python.
+    `environment` has further environment variables of the workers' Python.
     """
     program = HOME / "bin" / "spark-class"
     place = ("--host", "127.0.0.1", "--webui-port", "0")

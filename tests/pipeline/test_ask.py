@@ -1,6 +1,6 @@
 """Tests of `trellis ask`.
 
-Its answers must equal those of a broker that routes the messages one by one.
+Its answers must equal the answers of a broker that routes the messages one by one.
 """
 
 from __future__ import annotations

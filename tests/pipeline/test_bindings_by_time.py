@@ -1,9 +1,9 @@
 """Tests of routing by the bindings that existed in the minute of each message.
 
-The answers are compared with those of a model that routes each message on its own. Bindings,
+The answers are compared with the answers of a model that routes each message on its own. Bindings,
 subscriptions and queues come and go. Some sessions do not receive the messages of their own user,
 or may read only some topics. The short tests check the answers that are computed with Arrow; a long
-test checks those of Spark.
+test checks the answers of Spark.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class Past:
     def places(self, number: int, each: Row, document: Document | None = None) -> set[str]:
         """Return the queues and sessions that a message reached in its minute.
 
-        With `document`, return those that the message would reach with these definitions.
+        With `document`, return the queues and sessions that the message would reach with these
+        definitions.
         """
         then, readers = self.states[number]
         heard = [

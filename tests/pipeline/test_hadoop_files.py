@@ -220,7 +220,10 @@ print(storage._files.getFileStatus(storage._path("a")).getOwner())
 
 @pytest.mark.parametrize("system", ["hdfs"], indirect=True)
 def test_files_in_hdfs_belong_to_the_user_of_the_query(system: HadoopSystem) -> None:
-    """An executor of a cluster may run as another user; Spark sets SPARK_USER to the query's."""
+    """Check that files belong to the user of the query, even if an executor runs as another user.
+
+    Spark names the user of the query in the environment variable SPARK_USER.
+    """
     url = f"{system.root}/user/{HDFS_USER}/checkpoint"
     printed = hadoop_systems.python(_OWNER.format(url=url), SPARK_USER=HDFS_USER)
     assert printed.split() == [HDFS_USER]

@@ -188,7 +188,10 @@ def test_a_late_report_begins_where_the_report_before_ended(
     over: str,
     messages: list[int],
 ) -> None:
-    """A message every hour, at :30, and reports of which one is 40 minutes late."""
+    """Check the messages of each report when a report is made 40 minutes late.
+
+    Reports are made every hour, and one message is published in the middle of each hour.
+    """
     hours = range(4)
     rows = [row(at, "a.x", published_at=START + timedelta(hours=at, minutes=30)) for at in hours]
     Writer(tmp_path / "hourly").write(rows)

@@ -445,7 +445,10 @@ def test_messages_are_published_over_tls_to_a_broker_of_the_authority(tmp_path: 
 def test_files_are_stored_through_the_api_of_hadoop(
     scheme: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """In a process with a session of Spark, PySpark replaces the errors of Java processes."""
+    """Check that errors of Java are recognized although PySpark converts them.
+
+    In a process with a Spark session, PySpark raises its own exceptions in place of Java's.
+    """
     (tmp_path / "real").mkdir()
     settings = {"fs.viewfs.mounttable.default.link./data": (tmp_path / "real").as_uri()}
     place = "viewfs://default/data/c" if scheme == "viewfs" else (tmp_path / "real" / "c").as_uri()

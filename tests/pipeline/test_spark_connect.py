@@ -1,4 +1,4 @@
-"""Tests of clients of Spark Connect: the command line, and errors; and of the progress of tasks."""
+"""Tests of Spark Connect: commands on the command line, errors, and the progress of tasks."""
 
 from __future__ import annotations
 

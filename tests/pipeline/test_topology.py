@@ -1,6 +1,6 @@
 """Tests of past bindings, which the pipeline reads from the stream `$topology`.
 
-The bindings must equal those that the test recorded. For a time about which the stream says
+The bindings must equal the bindings that the test recorded. For a time about which the stream says
 nothing, the pipeline must report an error.
 """
 
@@ -60,7 +60,7 @@ def heard_of(directory: Directory, at: datetime | None) -> set[Subscription]:
 def test_the_state_at_any_moment_includes_all_earlier_changes(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    """Compare the bindings in `$topology` at each minute with those that the test recorded.
+    """Compare the bindings in `$topology` at each minute with the bindings that the test recorded.
 
     Bindings and subscriptions come and go. At times, the broker writes a new snapshot, or restarts
     without its sessions.

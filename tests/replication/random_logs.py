@@ -1,7 +1,7 @@
 """Random replicated logs of several owners (active nodes), with some wrong and late records.
 
 The author keeps the state of the log only to write plausible records. The tested judges decide
-which records count.
+which records are valid.
 """
 
 from __future__ import annotations

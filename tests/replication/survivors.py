@@ -1,7 +1,7 @@
-"""Compares the live records that a standby knows with those that a scan finds.
+"""Compares the live records that a standby knows with the live records that a scan finds.
 
 A standby keeps the live records of its local log (the survivors) up to date with each batch. They
-must equal those that a start of a broker on the same directory finds.
+must equal the live records that a start of a broker on the same directory finds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def scanned(disk: SimulatedDisk, path: str, catalog: str, segment_size: int) -> 
 
 
 def compare(replica: ReplicaDirectory, disk: SimulatedDisk, segment_size: int) -> list[str]:
-    """Compare the live records that a standby knows with those that a scan of its log finds.
+    """Compare the live records that a standby knows with the live records that a scan of its log
+    finds.
 
     Return a text for each kind of records that differs.
     """

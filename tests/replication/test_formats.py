@@ -1,4 +1,4 @@
-"""Tests of batch formats: those that a version reads, and the newest that all nodes read."""
+"""Tests of batch formats: the formats that a version reads, and the newest that all nodes read."""
 
 from __future__ import annotations
 

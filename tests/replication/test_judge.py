@@ -1,4 +1,4 @@
-"""Tests of the judge, which decides for each record of the replicated log whether it counts.
+"""Tests of the judge, which decides for each record of the replicated log whether it is valid.
 
 Some tests compare the judge with a second judge on random logs; the others test the judge alone.
 """
@@ -115,7 +115,7 @@ def begin_at_a_state(
 ) -> None:
     """Check a reader that begins at a stored state.
 
-    Its verdicts must equal `given`, those of a reader that has read the whole log.
+    Its verdicts must equal `given`, the verdicts of a reader that has read the whole log.
     """
     cut = chance.randrange(len(given) + 1)
     if STOP in given[:cut]:
@@ -131,7 +131,8 @@ def begin_at_a_mark(
 ) -> None:
     """Check a reader that begins at a mark: a record that carries the whole state.
 
-    Its verdicts and its state must equal those of a reader that has read the whole log.
+    Its verdicts and its state must equal the verdicts and the state of a reader that has read the
+    whole log.
     """
     marks = [
         (index, offset, record)
@@ -195,7 +196,7 @@ def beat(epoch: int, nonce: int, wall: int = 0) -> LogRecord:
 
 
 def owned() -> Judge:
-    """Return a judge that has read two claims and a beat after each: offsets 0 to 3, all count."""
+    """Return a judge that has read two claims and a beat after each: offsets 0 to 3, all valid."""
     judge = Judge(ClusterState(NAME))
     records = (claim(1, 11, -1), beat(1, 11), claim(2, 22, 1), beat(2, 22))
     assert all(judge.judge(offset, record) for offset, record in enumerate(records))

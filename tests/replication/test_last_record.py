@@ -1,7 +1,7 @@
 """Tests of the comparison of a stored state with the log: is its last record still in the log?
 
 The judge of the broker and the second judge must answer alike, on random logs and their forks. A
-fork is what a log becomes that lost its last records and got others.
+fork of a log has lost the last records of the log, and has other records in their place.
 """
 
 from __future__ import annotations

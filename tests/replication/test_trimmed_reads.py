@@ -14,9 +14,10 @@ from tests.replication.test_log_replaced import Cluster, shipped
 
 
 class Trims:
-    """An owner that appends beats and marks, and trims the log to its newest mark.
+    """An owner that trims the log between the reads of a standby.
 
-    This happens before the reads of a standby: `plan` says for each of the first reads whether.
+    `plan` has an element for each of the first reads: if it is True, the owner appends a beat and a
+    mark before the read, and trims the log to the mark.
     """
 
     def __init__(self, plan: list[bool], batches: int = 5) -> None:

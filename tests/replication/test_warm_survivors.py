@@ -43,7 +43,9 @@ SESSION = Defined("/", "session", "s", {})
 
 
 class WarmPlace(Place):
-    """A standby's data directory whose survivors can be compared with those that a scan finds."""
+    """A standby's data directory whose survivors can be compared with the survivors that a scan
+    finds.
+    """
 
     replica_type: type[ReplicaDirectory] = ReplicaDirectory
 

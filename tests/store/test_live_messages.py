@@ -1,6 +1,7 @@
 """Tests of FollowedMessages, the live messages of a log that grows.
 
-These messages must equal those that one scan of the log finds (ScannedMessages), in bounded memory.
+These messages must equal the messages that one scan of the log finds (ScannedMessages), in bounded
+memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tests of peek, which reads the messages of a queue and leaves them in the queue.
 
-The messages must equal those that clients get.
+The messages must equal the messages that clients get.
 """
 
 from __future__ import annotations

@@ -139,7 +139,10 @@ def test_a_packet_identifier_that_a_client_may_hold_is_not_used_again(tmp_path: 
 def test_the_identifier_of_an_expired_message_is_not_used_again_beside_an_older_message(
     tmp_path: Path,
 ) -> None:
-    """Check the same for an inbox that keeps an older message: the expired message was the last."""
+    """Check that the packet identifier of an expired QoS 2 message is not used again after a crash.
+
+    The client may still hold the identifier. The inbox keeps an older message, which is sent again.
+    """
     world = Home(tmp_path)
     reader, writer = Client5(world, "r", **LASTS), Client5(world, "w")
     reader.subscribe(subscription("a", 2))

@@ -26,7 +26,7 @@ def secure(authority: Authority, **tls: Any) -> dict[str, Any]:
 
 
 def mutual(authority: Authority, need: str, **mqtts: Any) -> dict[str, Any]:
-    """Return settings like those of `secure`, whose listeners also request client certificates.
+    """Return the settings of `secure`, with listeners that also request client certificates.
 
     `need` is the value of the setting `client_certificate`.
     """

@@ -1,4 +1,6 @@
-"""docs/monitoring.md: its commands work, its metrics exist, its alerts are those of the rules."""
+"""Tests of docs/monitoring.md: its commands work, its metrics exist, its alerts are in the
+rules.
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_the_broker_selects_no_page_that_the_gateway_refuses() -> None:
 
 
 async def test_only_the_rows_of_a_page_are_made(broker: Running) -> None:
-    """Check that the broker makes the rows of a page only, not those of the whole list.
+    """Check that the broker makes the rows of a page only, not the rows of the whole list.
 
     The broker stores rates for each object whose row it makes, so the test counts these objects.
     """

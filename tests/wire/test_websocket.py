@@ -1,6 +1,6 @@
 """Tests of WebSocket frames and upgrades, however the input is cut into chunks.
 
-The broker's results must equal those of the packages `websockets` and `wsproto`.
+The broker's results must equal the results of the packages `websockets` and `wsproto`.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from msgspec import Struct
 #: Kinds of failures. AWAY: the archive does not answer, or the worker has an unexpected error; the
 #: message is to be repeated. This is the only kind for FindTime, FindFirst and ListFiles. GONE: the
 #: segment of an Upload was removed from the disk. MISSING: the archive lacks the row of a
-#: FetchFile. BAD: the rows of an Upload do not fit those in the archive, or the file of a FetchFile
-#: is damaged.
+#: FetchFile. BAD: the rows of an Upload differ from the rows in the archive, or the file of a
+#: FetchFile is damaged.
 AWAY, GONE, MISSING, BAD = "away", "gone", "missing", "bad"
 
 

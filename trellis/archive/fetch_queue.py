@@ -31,7 +31,7 @@ class Wanted(NamedTuple):
 
 
 class FetchQueue:
-    """The unanswered requests, each once: those sent to the worker, and those not sent yet."""
+    """The unanswered requests, sent to the worker or not sent yet. Equal requests are kept once."""
 
     def __init__(self) -> None:
         self._wanted: set[Wanted] = set()

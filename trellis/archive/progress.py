@@ -3,8 +3,9 @@
     s3://bucket/prefix          the URL of the archive
     17 0 250000                 number of a stream, its first offset in the archive, end of uploads
 
-The last line of a stream counts; `17 -1 -1` is a deleted stream. The file may lose its last lines
-in a crash: then the segments are compared with the archive again. The worker writes the file.
+If several lines are about one stream, the last of them applies. `17 -1 -1` means that stream 17 is
+deleted. The file may lose its last lines in a crash: then the segments are compared with the
+archive again. The worker writes the file.
 """
 
 from __future__ import annotations

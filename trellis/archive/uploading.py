@@ -1,7 +1,7 @@
 """Uploads a full segment: its rows become Parquet files in the archive. Used by the worker only.
 
 An upload may be repeated, for example after a crash: rows that the archive has already are compared
-with those of the segment, and the missing rows are written.
+with the rows of the segment, and the missing rows are written.
 """
 
 from __future__ import annotations

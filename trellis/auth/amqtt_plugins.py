@@ -11,7 +11,7 @@ A login:
 
 The permissions of a client after its login:
 
-    no topic plugin --------> those of its identity
+    no topic plugin --------> the permissions of its identity
     topic plugins ----------> PluginIdentity: all plugins must allow a topic, asked once for each
                               route and subscription
 

@@ -80,7 +80,7 @@ class LdapAuthPlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt ships no ty
 
     @dataclass
     class Config:
-        """The options of the plugin, which are those of amqtt's LDAP plugins."""
+        """The options of the plugin: the same options as amqtt's LDAP plugins have."""
 
         #: URL of the LDAP server, such as ldaps://ldap.example.
         server: str

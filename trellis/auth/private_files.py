@@ -31,7 +31,7 @@ def scram_secret(directory: Path | None) -> bytes:
     """Return the secret from which SCRAM salts of unknown users are derived.
 
     The secret is read from the data directory, so that these salts stay the same after a restart,
-    as those of existing users do. If there is no file, the secret is random, and written to the
+    as the salts of existing users do. If there is no file, the secret is random, and written to the
     file. Without a data directory (`:memory:`), or if the file cannot be written, the secret is
     kept in memory only. Raises SettingsError if the file is damaged.
     """

@@ -95,9 +95,10 @@ class PublishRates:
         connection. `ended` is True if the client has closed the connection already: the client is
         charged, so that its next connection has to wait, but neither throttled nor disconnected.
 
-        If a wait is longer than `patience`, the caller disconnects the client. Then the debt of the
-        bucket is reduced to that of half this time. So the next messages of the other clients of a
-        shared bucket throttle these clients, and do not disconnect them, too.
+        If a wait is longer than `patience`, the caller disconnects the client, and the debt of the
+        bucket is reduced so far that the next wait is about half of `patience`. Other clients may
+        share the bucket: their next messages are then throttled, and these clients are not
+        disconnected too.
         """
         longest, reason = 0.0, ""
         for name, rate in self.limits.items():

@@ -25,7 +25,8 @@ from trellis.progress import ProgressLine
 #: Largest number of bindings of one queue. Some brokers take long to delete a queue with many
 #: bindings.
 _BINDINGS_OF_A_QUEUE: Final = 1_000
-#: File descriptors that the load generator needs besides those of the workload's connections.
+#: File descriptors that the load generator needs besides the descriptors of the workload's
+#: connections.
 _OTHER_FILES: Final = 50
 #: Seconds that deleting a queue may take.
 _DELETE_TIMEOUT: Final = 120.0

@@ -83,10 +83,11 @@ class AsyncioClient:
             self._loop.call_soon(self._read, sock)
 
     def pause(self, paused: bool) -> None:
-        """Stop to read the socket, so that the broker must wait; or begin again.
+        """Stop reading the socket if `paused` is True, so that the broker must wait; otherwise
+        resume.
 
-        A new connection is read. If the pause is longer than the keep-alive, paho misses the answer
-        to its ping, and ends the connection.
+        A new connection begins unpaused. If the pause is longer than the keep-alive, paho misses
+        the answer to its ping, and ends the connection.
         """
         sock = self.paho.socket()
         if paused == self._paused or sock is None or sock.fileno() < 0:

@@ -89,7 +89,8 @@ class MqttEnd:
         #: True if the present client has subscribed, and the filters that the broker refused then.
         self._subscribed = False
         self._refused = ""
-        #: True if retained messages on the present connection repeat those of an earlier one.
+        #: True if retained messages on the present connection repeat messages of an earlier
+        #: connection.
         self._ignores_retained = False
         self._client = self._new_client()
 
@@ -171,9 +172,11 @@ class MqttEnd:
             self._client.paho.ack(identifier, 1)
 
     def limit(self, unacknowledged: int) -> None:
-        """Read no further messages while this number of received messages is too large.
+        """Pause reading over MQTT 3.1.1 while `unacknowledged`, a number of messages, is at the
+        limit.
 
-        A broker of MQTT 5 knows the largest number (Receive Maximum); MQTT 3.1.1 has no limit.
+        The limit is the bridge's window. With MQTT 5 no pause is needed: the broker knows the limit
+        as Receive Maximum.
         """
         if self.version == MQTT311:
             self._client.pause(unacknowledged >= self._bridge.window)
@@ -211,8 +214,9 @@ class MqttEnd:
         """Subscribe to the filters; `present` is True if the session has subscriptions.
 
         MQTT 3.1.1 has no RETAINED_ONCE: each SUBSCRIBE brings the retained messages again, which
-        may be older than those at the other broker. So the client subscribes once in a session; the
-        first client of this process does it in any case, because the filters may be new.
+        may be older than the retained messages at the other broker. So the client subscribes once
+        in a session; the first client of this process does it in any case, because the filters may
+        be new.
         """
         self._ignores_retained = self.version == MQTT311 and present
         if self.version == MQTT5:

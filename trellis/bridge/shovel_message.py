@@ -82,8 +82,9 @@ class MessageEditor:
         """Remove `user_id` from all further messages if the destination has refused this property.
 
         A broker accepts another `user_id` than the user of the connection only if this user has the
-        tag `impersonator`. Otherwise, it would refuse the message in each attempt. A `user_id` that
-        `dest-publish-properties` sets stays. Return True if the error is such a refusal.
+        tag `impersonator`. Without the removal, such a broker would refuse the message at each
+        attempt. A `user_id` that `dest-publish-properties` sets stays. Return True if the error is
+        such a refusal.
         """
         refused = isinstance(error, ChannelClosed) and error.code == 406 and "user_id" in str(error)
         if not refused or "user_id" in self._changed:

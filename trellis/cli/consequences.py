@@ -90,7 +90,8 @@ def _trial_lines(
 def header_lines(answer: Row) -> Iterator[str]:
     """Yield the lines that say for how many topics the numbers are not exact.
 
-    This is so if an exchange looks at headers. `answer` is the answer of `POST /api/route/try`.
+    The numbers of a topic are not exact if its messages pass an exchange that looks at headers.
+    `answer` is the answer of `POST /api/route/try`.
     """
     if answer["by_headers"]:
         yield (

@@ -54,7 +54,9 @@ class Group:
         self.names: list[str] = []
 
     def lines(self, objects: int) -> Iterator[str]:
-        """Yield the lines of the report for this group, of a section with so many objects."""
+        """Yield the lines of the report about this group; `objects` is the number of objects in the
+        section.
+        """
         shown = ", ".join(self.names[:NAMES_MAX])
         more = len(self.names) - NAMES_MAX
         if more > 0:

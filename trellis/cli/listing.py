@@ -153,7 +153,7 @@ def _cancel_lines(client: ApiClient, wanted: tuple[str, str, str]) -> Iterator[s
 
 
 def _rows(client: ApiClient, arguments: argparse.Namespace) -> list[Row]:
-    """Fetch the listed rows; return those that the flags select, with the chosen columns."""
+    """Fetch the list; return the rows that the flags select, with the chosen columns."""
     path = ("trellis", arguments.kind)
     answer = client.request("GET", *path)
     rows: list[Row] = client.decode(answer, list[Row], "JSON list of flat objects", *path)

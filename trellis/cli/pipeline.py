@@ -147,7 +147,10 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
 
 
 def _add_question(tools: Any, name: str, text: str, usage: str) -> Parser:
-    """Add a job that examines messages of the past."""
+    """Add the parser of a job that examines past messages, and return it.
+
+    `text` is the help text of the job, `usage` shows its flags.
+    """
     tool = _add(tools, name, text, history_usage(usage))
     add_question(tool)
     return tool

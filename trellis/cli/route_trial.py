@@ -74,7 +74,7 @@ def _change_of(change: str, words: list[str]) -> dict[str, Any]:
 def print_trial(arguments: argparse.Namespace) -> int:
     """Print which queues would have got more or fewer messages with the changed bindings.
 
-    The messages are those of the last hour. Return 0, the exit code.
+    The trial uses the messages of the last hour. Return 0, the exit code.
     """
     client = ApiClient(arguments)
     body = {"vhost": arguments.vhost, "changes": changes_of(arguments)}

@@ -72,8 +72,8 @@ class ClientLog:
     def reason(self) -> str:
         """The last line of the library, without the name of its thread; "" if there is none.
 
-        A line that is older than REASON_SECONDS does not count, because it says nothing about a
-        request that fails now.
+        A line that is older than REASON_SECONDS is ignored, because it cannot explain a request
+        that fails now.
         """
         return self._reason if self._clock() < self._reason_at + REASON_SECONDS else ""
 

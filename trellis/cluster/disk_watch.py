@@ -1,8 +1,9 @@
 """Notices that the owner of the replicated log cannot write its disk.
 
-The log has the last batch then, and the disk has not. The batch is not confirmed before both have
-it. So the owner hands the log over to a standby that has the batch (trellis/switching.py). Without
-such a standby, the owner stays active, and the publishers wait until the disk has space.
+In this state the log has the last batch, and the disk does not. The broker confirms a batch only
+after both have it. So the owner hands the log over to a standby that has the batch
+(trellis/switching.py). Without such a standby, the owner stays active, and the publishers wait
+until the disk has space.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ REPEAT_SECONDS: Final = 1.0
 
 
 class DiskWatch:
-    """The time for which the batch that was shipped last has not been written to the disk.
+    """Measures for how long the batch that was shipped last has not been written to the disk.
 
     The writer's thread calls `shipped` and `written`, and the thread of the beats calls `look`. The
     event loop calls `answer` and `refuse`.
@@ -51,7 +52,7 @@ class DiskWatch:
 
     @property
     def is_stuck(self) -> bool:
-        """True if the last batch could not be written to the disk for the silence."""
+        """True if the last batch could not be written to the disk for `silence` seconds."""
         since = self._since
         return since is not None and self._clock() > since + self._silence
 
@@ -79,8 +80,8 @@ class DiskWatch:
     def look(self) -> None:
         """Request a handover if the disk is stuck.
 
-        End the process if the event loop does not answer a request for the silence. The beats end
-        with the process, so a standby then takes over.
+        End the process if the event loop does not answer a request within `silence` seconds. The
+        beats end with the process, so a standby then takes over.
         """
         if not self.is_stuck:
             return

@@ -13,8 +13,8 @@ at which a reader may begin. The owner is fenced once another node owns the log:
 The process ends at once, without a clean stop, if another node owns the log, or if the outcome of
 an append is unknown. The publishers of a batch that was not confirmed yet then get no confirm for
 it, from any node. If the log refuses a chunk of a batch as too large, the owner claims the log
-again, so that the refused chunk never counts, and appends the batch in smaller chunks. If the disk
-cannot be written for long, the owner hands the log over (disk_watch.py).
+again, so that the refused chunk never becomes valid, and appends the batch in smaller chunks. If
+the disk cannot be written for long, the owner hands the log over (disk_watch.py).
 """
 
 from __future__ import annotations
@@ -176,7 +176,8 @@ class Ownership(BatchShipping):
         logs.warning("cluster_chunks_smaller", bytes=size, reason=refused)
 
     def _leave_doubt(self) -> None:
-        """Claim the log again if it has refused the last record, so that the record never counts.
+        """Claim the log again if it has refused the last record, so that the record never becomes
+        valid.
 
         Raises AppendRefused if the log refuses the claim, too.
         """

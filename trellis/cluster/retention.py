@@ -111,7 +111,7 @@ class LogRetention:
 
     @property
     def size(self) -> int:
-        """Size in bytes of the batches that the log has, also of those of earlier owners."""
+        """Size in bytes of the batches that the log has, of this owner and of earlier owners."""
         return self._shipped() - (self._begin_bytes or 0)
 
     @property

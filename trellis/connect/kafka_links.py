@@ -195,7 +195,7 @@ class FromKafkaLink(ConnectorLink):
     async def _publish_all(
         self, messages: list[OutgoingMessage], session: BrokerSession
     ) -> list[tuple[OutgoingMessage, str]]:
-        """Publish messages in their order; return those that were refused, with the reasons.
+        """Publish messages in their order; return the refused messages, with the reasons.
 
         aio-pika recognizes a returned message by its message_id, so two messages with the same
         message_id are not under way at the same time.

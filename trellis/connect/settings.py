@@ -47,8 +47,8 @@ class BrokerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The section `[broker]`: the address of the broker, and the login.
 
     `url` is amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps://... for TLS. The password may be in
-    the file `password_file` instead. `ca` is a PEM file of certificate authorities; "" means those
-    of the system.
+    the file `password_file` instead. `ca` is a PEM file of certificate authorities; "" means the
+    authorities of the system.
     """
 
     url: str = "amqp://guest:guest@127.0.0.1:5672/"

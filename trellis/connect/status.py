@@ -1,4 +1,6 @@
-"""The state and the counts of links, and the pages that show them."""
+"""The status of each link of `trellis connect`, with its counters, and the HTTP pages that show
+it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class LinkState(StrEnum):
 
 
 class LinkStatus:
-    """State and counts of one link."""
+    """The state and the counters of one link."""
 
     def __init__(self, name: str, kind: str) -> None:
         self.name: Final = name

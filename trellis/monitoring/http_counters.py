@@ -17,7 +17,8 @@ class HttpListenerCounters:
         self.responses: dict[int, int] = {}
         #: Connections closed without a response, by reason.
         self.closed = dict.fromkeys(CLOSE_REASONS, 0)
-        #: Number of gateway processes that were started, and of those that ended unexpectedly.
+        #: Number of gateway processes that were started, and of gateway processes that ended
+        #: unexpectedly.
         self.gateway_starts = 0
         self.gateways_lost = 0
 

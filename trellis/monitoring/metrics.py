@@ -151,7 +151,7 @@ async def per_object_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
 
     At most OBJECTS_MAX objects are listed: first queues and sessions, then the objects of the
     families in `detailed.PER_OBJECT`. A metric has the number of queues and sessions that were left
-    out. The page also has those totals that belong to no single object, as in RabbitMQ, so that
+    out. The page also has the totals that belong to no single object, as in RabbitMQ, so that
     dashboards with totals can read the page.
     """
     scrape = await detailed.begin(node, http, detailed.PER_OBJECT, (), "rabbitmq")

@@ -48,10 +48,10 @@ def counts_of_queue(queue: Queue) -> dict[str, int]:
 def counts_of_session(session: Subscriber) -> dict[str, int]:
     """Return the columns of counts that `trellis list sessions` shows.
 
-    They count the messages of the session's inbox (QoS 1 and 2), and those with QoS 0, which go to
-    the client directly: `delivered_qos0` of them were written to the client's connection, and
-    `dropped` and `missed` were lost. The messages of a shared subscription count for the inbox of
-    its group.
+    The columns count the messages of the session's inbox (QoS 1 and 2), and the messages with QoS
+    0, which go to the client directly. Of the messages with QoS 0, `delivered_qos0` were written to
+    the client's connection, and `dropped` and `missed` were lost. The messages of a shared
+    subscription are counted for the inbox of its group.
     """
     counts = counts_of_queue(session.inbox)
     relayed = int(session.relayed)

@@ -96,7 +96,9 @@ class DetailedScrape:
 
 
 def queues_of(vhost: VirtualHost) -> Iterator[tuple[VirtualHost, Queue]]:
-    """Yield the present queues and inboxes of a virtual host, except those deleted meanwhile."""
+    """Yield the present queues and inboxes of a virtual host; skip each that is deleted
+    meanwhile.
+    """
     declarations = vhost.declarations
     for table, names in (
         (declarations.queues, declarations.queue_names),

@@ -259,7 +259,9 @@ def _add_websocket(
 
 
 def _add_tls(tables: Tables, section: str, listener: MosquittoListener, report: Report) -> None:
-    """Add the certificates of a listener. Report those that differ from an earlier listener's."""
+    """Add the certificates of a listener. Report certificates that differ from an earlier
+    listener's.
+    """
     tls = tables.setdefault("tls", {})
     for name, key in (
         ("certfile", "certificate"),

@@ -390,7 +390,7 @@ class LoopTurn:
         self._agenda.advance(int(self._loop.time() * 1000), self.wall_clock())
 
     def set_clocks(self) -> None:
-        """Set the clocks of the broker's agenda, and those of the store."""
+        """Set the clocks of the broker's agenda, and the clocks of the store."""
         self.update_clock()
         self._store_writer.set_clocks(int(self._agenda.now), self._agenda.wall)
 

@@ -51,7 +51,7 @@ Plugins = dict[str, dict[str, object]]
 
 
 def _matchers() -> tuple[str, ...]:
-    """Return the names of all matching algorithms, also of those in installed packages."""
+    """Return the names of all matching algorithms, built-in or of installed packages."""
     return tuple(algorithm.name for algorithm in algorithms())
 
 

@@ -19,7 +19,9 @@ END_SECONDS: Final = 0.5
 
 
 class TelemetryWorker:
-    """The part of the worker that makes and sends spans of the steps that come over a socket."""
+    """The work of the telemetry process: receives steps over a socket, makes spans of them, and
+    sends the spans to the collector.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -71,7 +71,7 @@ def wildcards_first(patterns: list[str]) -> list[str]:
 
 
 def fewest_words_first(patterns: list[str]) -> list[str]:
-    """Sort patterns so that those with fewer literal words, which match more topics, come first."""
+    """Sort patterns by their number of literal words: first the patterns that match more topics."""
     return sorted(
         patterns, key=lambda pattern: sum(word not in ("*", "#") for word in pattern.split("."))
     )

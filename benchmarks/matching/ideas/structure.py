@@ -69,7 +69,9 @@ def rolled(node: PlainNode) -> PlainNode:
 
 
 def plain_walk(node: PlainNode, words: list[str], at: int, subscribers: list[int]) -> None:
-    """Append to `subscribers` those below `node` of a plain trie that match `words[at:]`."""
+    """Append to `subscribers` the subscribers of patterns below `node` of a plain trie that match
+    `words[at:]`.
+    """
     while True:
         subscribers += node.many
         if at == len(words):
@@ -88,7 +90,8 @@ def plain_walk(node: PlainNode, words: list[str], at: int, subscribers: list[int
 
 
 def rolled_walk(node: PlainNode, words: list[str], at: int, subscribers: list[int]) -> None:
-    """Append to `subscribers` those below `node` of a rolled-up trie that match `words[at:]`.
+    """Append to `subscribers` the subscribers of patterns below `node` of a rolled-up trie that
+    match `words[at:]`.
 
     An edge to a node represents the word of the edge and the words in the node's `tail`.
     """

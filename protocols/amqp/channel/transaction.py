@@ -1,7 +1,7 @@
 """tx mode: the publications and settlements of a channel since its last commit.
 
 A publication is checked and routed when it arrives, as in RabbitMQ. The commit delivers the
-publication to those of its queues that still exist (commit.py). A delivery that the client settles
+publication to each of its queues that still exists (commit.py). A delivery that the client settles
 stays outstanding until the commit, so a rollback only empties the transaction.
 """
 
@@ -139,8 +139,8 @@ def settle_at_commit(
     """Add settlements to the transaction; its commit carries them out.
 
     `number` is a delivery tag. With `multiple`, add all outstanding deliveries up to this tag,
-    except those that the transaction settles already; a tag of 0 means all outstanding deliveries.
-    `how` is ACKED, REJECTED or REQUEUED.
+    except deliveries that the transaction settles already; a tag of 0 means all outstanding
+    deliveries. `how` is ACKED, REJECTED or REQUEUED.
 
     Raises AmqpError if the tag is unknown, or if the transaction would become too large. With
     `multiple` and a tag other than 0, also raises AmqpError if no delivery is added.

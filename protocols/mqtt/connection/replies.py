@@ -96,7 +96,7 @@ class PublishReplies(Waiter):
             self._outlet.out.write(acknowledgement5(int(first), int(packet_id), int(code)))
 
     def _wait(self, reply: PendingReply) -> None:
-        """Append a reply to those that wait."""
+        """Append a reply to the replies that wait."""
         if reply.ends_publication:
             self.unanswered += 1
         if self._waiting is _NO_REPLIES:

@@ -77,7 +77,7 @@ class ExactlyOnce:
             thread.start()
 
     def pause(self) -> None:
-        """Publish no new message; finish those that are in flight."""
+        """Publish no new message; finish the messages that are in flight."""
         self._publishing = False
 
     def stop(self) -> None:

@@ -2,7 +2,7 @@
 
 Kafka loses committed records in an unclean election, or if a topic is restored from a backup. Then
 confirmed messages are lost, and the simulation cannot demand them back. But each message that is
-confirmed later must be in a batch that counts for every reader of the log.
+confirmed later must be in a batch that every reader of the log accepts as valid.
 
 The history of one seed, again and again:
 
@@ -103,13 +103,15 @@ class LossyCluster(Cluster):
         self.returned = 0
 
     def shipped(self, owner: LogOwner, batch: ReceivedBatch) -> None:
-        """Check that a batch counts whose messages its owner will confirm."""
+        """Check that a shipped batch is valid, because its owner will confirm the messages in
+        it.
+        """
         state = owner.judge.state
         if (state.epoch, state.nonce, batch.number) in self.log.void:
             self.complain(VOID)
 
     def complain(self, text: str) -> None:
-        """Count only owners that confirm in vain.
+        """Count a violation only if an owner will confirm a batch that is not valid.
 
         The other guarantees do not hold after a loss: the log has lost messages and settlements.
         """

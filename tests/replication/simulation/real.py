@@ -1,7 +1,7 @@
 """A node with the real directory: the segment log on a simulated disk, and a SQLite catalog.
 
-The node crashes at single operations of its disk. The messages of a directory are those that a
-start of the broker on a copy of the directory recovers.
+The node crashes at single operations of its disk. To find the messages of a directory, the test
+starts a broker on a copy of the directory.
 """
 
 from __future__ import annotations

@@ -123,9 +123,9 @@ class ShipsAgainAtOnce(RefusedNode):
 
 
 class ClaimsBlindly(RefusedNode):
-    """Wrong on purpose: an owner whose new claim is in force although the refused record counts.
+    """Wrong on purpose: an owner whose new claim is in force although the refused record is valid.
 
-    The `seen` of this claim is an offset that the owner has not read.
+    The claim is accepted because its `seen` is too high: an offset that the owner has not read.
     """
 
     def claim_again(self, owner: LogOwner) -> Steps[None]:

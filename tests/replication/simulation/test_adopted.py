@@ -32,7 +32,11 @@ def test_the_same_with_many_seeds_of_adoptions(first: int) -> None:
 
 
 def test_a_judge_that_ignores_unknown_epochs_is_caught() -> None:
-    """The judge is wrong in this rule only: its nodes begin to read at the right offset."""
+    """Check that the simulation finds the mistake of GaplessJudge, a judge that ignores unknown
+    epochs.
+
+    Apart from this mistake the nodes are right: they begin to read at the correct offset.
+    """
     node_type = wrong.judged_by(wrong.GaplessJudge)
     complaints: Counter[str] = Counter()
     for seed in range(20):

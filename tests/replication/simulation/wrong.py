@@ -194,7 +194,9 @@ def judged_by(wrong: type[Judge]) -> type[Node]:
 
 
 class TrustingFollower(Follower):
-    """A wrong follower: it does not compare the last record that it has read with the log."""
+    """A wrong follower: it reads on without a check that the log still has the last record that it
+    read.
+    """
 
     def __init__(self, state: ClusterState, formats: Formats = FORMATS) -> None:
         super().__init__(state, formats)
@@ -205,9 +207,10 @@ class TrustingFollower(Follower):
 
 
 class UnseenJudge(Judge):
-    """A wrong judge: a claim wins although its writer had not read all records that count.
+    """A wrong judge: it accepts a claim although the writer had not read all valid records before
+    the claim.
 
-    These records have offsets above the claim's `seen`.
+    The offsets of the unread records are above the claim's `seen`.
     """
 
     def _claim(self, claim: Claim) -> bool:
@@ -215,7 +218,7 @@ class UnseenJudge(Judge):
 
 
 class CredulousJudge(Judge):
-    """A wrong judge: batches of earlier owners count, although a later claim is in force."""
+    """A wrong judge: it accepts batches of earlier owners, although a later claim is in force."""
 
     def judge(self, offset: int, record: LogRecord) -> bool:
         if isinstance(record, BatchChunk) and record.epoch < self.state.epoch:
@@ -224,7 +227,9 @@ class CredulousJudge(Judge):
 
 
 class GaplessJudge(Judge):
-    """A wrong judge: a reader ignores a record of an unknown higher epoch, and does not stop."""
+    """A wrong judge: it ignores a record with an unknown higher epoch. A correct judge stops the
+    reader.
+    """
 
     def judge(self, offset: int, record: LogRecord) -> bool:
         limit = self.state.epoch + isinstance(record, Claim)

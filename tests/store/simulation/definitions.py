@@ -128,7 +128,7 @@ class Definitions:
     def recovered(self, world: World) -> None:
         """Check the definitions that the broker has after a start.
 
-        They must be those after the last confirmed change, or after a later change.
+        They must be the definitions after the last confirmed change, or after a later change.
         """
         there = definitions_of(world)
         steps = [step for _, step in self._steps if step.seen() == there]

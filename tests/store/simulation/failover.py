@@ -1,8 +1,8 @@
 """The simulation of a whole broker, in which a standby takes over after each crash and each stop.
 
 The standby gets each batch before the broker writes the batch to the broker's disk. The standby
-reads batches late, and sometimes crashes at the takeover. After a takeover, the checks are those
-that schedule.py makes after a restart.
+reads batches late, and sometimes crashes at the takeover. After a takeover, the simulation makes
+the same checks as schedule.py makes after a restart.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ class Streams:
                 self.world.complain(LOST, f"{message} of the journal")
 
     def _check_directories(self) -> None:
-        """Check that there are no files but those of existing streams."""
+        """Check that all files belong to existing streams."""
         life = self.world.life
         root = str(life.durable_store.stream_root)
         there = {

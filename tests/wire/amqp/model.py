@@ -240,7 +240,7 @@ class Play:
         """Check a delivery, and mark its message in the model as delivered.
 
         The delivery tag must be the next one. The body, the redelivered flag and the `x-death`
-        history must be those of a waiting message.
+        history must be the values of a waiting message.
         """
         queue = self.queues[name]
         side.number += 1

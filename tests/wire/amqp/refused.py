@@ -1,6 +1,6 @@
 """Declarations and transactions that are refused, for the table of soft errors in test_errors.py.
 
-A row is (refused methods, reply code, reply text, class id, method id): the ids are those in the
+A row is (refused methods, reply code, reply text, class id, method id): the ids are in the
 channel.close. `prepared` in provoked.py makes the queues and exchanges.
 """
 

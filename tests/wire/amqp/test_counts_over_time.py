@@ -1,8 +1,8 @@
 """Random histories of queues whose policies, moves and pauses change while clients work.
 
-After each step, all copies have exactly one fate or are still in a queue. Each queue counts as
-unacknowledged what the clients hold and what the queue holds back itself, and its statistics are
-the counts of the clients.
+After each step, all copies have exactly one fate or are still in a queue. The messages that a queue
+counts as unacknowledged are held by the clients, or by the queue itself. The statistics of a queue
+equal the counts of the clients.
 """
 
 from __future__ import annotations

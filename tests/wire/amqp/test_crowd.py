@@ -1,6 +1,6 @@
 """Compares the broker with the model while fifty consumers reject, requeue, close and disconnect.
 
-The steps and the model are those of model.py. In test_model.py, hypothesis draws the steps. Here a
+model.py defines the steps and the model. In test_model.py, hypothesis draws the steps. Here a
 seeded generator draws many more steps, each kind of step with a weight.
 """
 

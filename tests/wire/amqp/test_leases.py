@@ -174,7 +174,11 @@ def test_deliveries_are_counted_and_limited(arguments: Any) -> None:
 def test_a_dead_letter_has_no_delivery_count_of_the_queue_that_it_left(
     limit: int, own: dict[str, Any]
 ) -> None:
-    """It is rejected after one return, or returned once too often."""
+    """Check the headers of a dead letter that its queue had returned before.
+
+    The message is rejected after one return, or is returned more often than the delivery limit
+    allows.
+    """
     world = World()
     client = world.amqp()
     client.queue("dead", "amq.fanout", x_delivery_limit=5)

@@ -196,7 +196,11 @@ def test_clearing_the_policy_restores_the_declared_arguments() -> None:
 def test_a_dead_letter_goes_to_the_exchange_of_the_time_of_its_death(
     later: dict[str, Any] | None,
 ) -> None:
-    """The broker publishes many dead letters in slices, and the policy changes before the last."""
+    """Change the dead letter exchange in a policy while the broker publishes many dead letters in
+    slices.
+
+    Each dead letter goes to the exchange that the policy named when the message died.
+    """
     world = World()
     client = world.amqp()
     client.send(X.Declare(exchange="later", exchange_type="fanout"))

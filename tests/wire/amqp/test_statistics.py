@@ -153,7 +153,10 @@ def test_a_deleted_queue_stays_in_the_totals_of_its_virtual_host() -> None:
 
 
 def test_a_message_that_waits_for_a_delayed_retry_counts_as_one_delivery() -> None:
-    """No client holds it, although the queue counts it as unacknowledged."""
+    """Check the statistics while a returned message waits for its next delivery.
+
+    The queue counts the message as unacknowledged, but no client holds it.
+    """
     world = World()
     client = world.amqp()
     client.queue("q", x_delayed_retry_type="all", x_delayed_retry_min=10)
@@ -183,7 +186,12 @@ def test_a_message_that_waits_for_a_delayed_retry_counts_as_one_delivery() -> No
 
 
 def test_a_message_that_a_move_sets_aside_is_no_delivery() -> None:
-    """Neither while it is set aside, nor afterwards, nor if the queue is deleted meanwhile."""
+    """Check the statistics while a message is set aside, after it was put back, and after a
+    deletion.
+
+    None of these states counts as a delivery, even if the queue is deleted while the message is set
+    aside.
+    """
     world = World()
     client = world.amqp()
     client.queue("q")

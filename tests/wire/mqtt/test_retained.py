@@ -362,7 +362,7 @@ def test_a_client_that_subscribes_again_between_two_slices_gets_all_messages_aga
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_reader_that_cannot_follow_is_waited_for(qos: int) -> None:
-    """A client that reads slowly gets all retained messages, also those of QoS 0.
+    """A client that reads slowly gets all retained messages, even with QoS 0.
 
     The broker would drop other QoS 0 messages for such a client.
     """

@@ -137,7 +137,9 @@ class ClaimMapping:
         ]
 
     def _scopes(self, claims: Claims) -> tuple[list[Scope], list[str]]:
-        """Return the scopes and tags of a token, together with those of `jwt.grants`."""
+        """Return the scopes and tags of a token, together with the scopes and tags of
+        `jwt.grants`.
+        """
         scopes: list[Scope] = []
         tags: list[str] = []
         for word in self._granted_words(claims):

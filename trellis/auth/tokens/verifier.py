@@ -4,7 +4,7 @@ The checks, in their order:
 
     size, form, `crit`, `cty` ---> the broker understands the form of the token
     `alg` -----------------------> is one of `jwt.algorithms`; never `none`
-    `kid` -----------------------> selects the key, whose type must be that of `alg`
+    `kid` -----------------------> selects the key, whose type must fit `alg`
     signature -------------------> checked by joserfc
     `exp`, `nbf`, `iss`, `aud` --> times have the tolerance `jwt.leeway`
 """

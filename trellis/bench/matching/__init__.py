@@ -9,8 +9,8 @@ patterns to subscribe during the measurement. Cases with the same number of subs
 In each round, each contender does the cases of a batch in a process of its own, and each round
 begins with another contender. So noise of the machine affects all contenders, no contender runs in
 memory that another contender has used, and medians over the rounds are compared. Each contender's
-answers are compared with those of `naive` and `trie`. A contender with a wrong answer has no figure
-in that case.
+answers are compared with the answers of `naive` and `trie`. A contender with a wrong answer has no
+figure in that case.
 
     cases --> rounds --> contenders ==pipe==> step: measure, memory, concurrency, churn, splitting
     workloads     |                  or a peer

@@ -37,7 +37,7 @@ class MatchingCase:
     """One measurement: a request and its workload.
 
     `only` names the contenders (algorithms and peers) that take part. If it is empty, all
-    contenders take part except those with a cache of answers.
+    contenders take part except contenders with a cache of answers.
     """
 
     part: str

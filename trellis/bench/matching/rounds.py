@@ -29,7 +29,7 @@ from trellis.bench.matching.contenders import (
 )
 from trellis.bench.matching.results import CaseAbout, MatchingResults
 
-#: Topics for which a contender's answers are compared with those of `trie`.
+#: Topics for which a contender's answers are compared with the answers of `trie`.
 _TOPICS: Final = 200
 #: Largest number of (topic, pattern) pairs that `naive` compares to check the answers of `trie`.
 _TRIED: Final = 40_000

@@ -59,8 +59,8 @@ def _seed(size: int, random: Random) -> Words:
 def _threads(size: int, random: Random) -> Words:
     """Return the patterns and topics of a workload in which threads subscribe and look up.
 
-    The patterns are those of the workload `seed`. Each topic is one of the patterns, so that each
-    lookup finds a subscriber. The further patterns are for the threads that subscribe.
+    The patterns are the patterns of the workload `seed`. Each topic is one of the patterns, so that
+    each lookup finds a subscriber. The further patterns are for the threads that subscribe.
     """
     words = _seed(size, random)
     further = [

@@ -394,7 +394,10 @@ class GatewayServer(uvicorn.Server):
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Return True if the server must end: it is idle, or was asked to (uvicorn calls this)."""
+        """Return True if the server must end, because it is idle or the broker has asked it to end.
+
+        uvicorn calls this method.
+        """
         idle_since = self._open.idle_since
         now = asyncio.get_running_loop().time()
         idle = idle_since is not None and now - idle_since >= IDLE_SECONDS

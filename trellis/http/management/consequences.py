@@ -70,9 +70,9 @@ async def permission(call: Call) -> Row:
 async def role(call: Call) -> Row:
     """Return which users lose rights if the role that the path names is deleted.
 
-    With `vhost` in the query, the role only grants nothing in this virtual host any more. For each
-    virtual host, `losing` counts the users without permissions of their own there, who may not use
-    it any more.
+    With `vhost` in the query, the question is instead which users lose rights if the role is
+    cleared in this virtual host only. For each virtual host, `losing` counts the users who have no
+    permissions of their own in it: these users may then not use the virtual host.
     """
     candidate = known_role(call)
     wanted = call.query.get("vhost")

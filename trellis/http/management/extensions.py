@@ -19,7 +19,7 @@ from trellis.http.management.answers import (
 )
 from trellis.monitoring import listings
 
-#: The fields that identify a row without a field `name`: those of sessions, consumers, connections,
+#: The fields that identify a row without a field `name`: of sessions, consumers, connections,
 #: retained messages, topics and bindings, and events of the log.
 NAME_FIELDS: Final = ("client_id", "consumer_tag", "peer", "topic", "routing_key", "event")
 

@@ -1,15 +1,15 @@
 """The consequences of deleting a policy: changed arguments, and messages that queues then lose.
 
-Counted are the messages that the broker discards as soon as the policy is deleted, because another
-policy, or the queue itself, sets a lower limit than this policy, or because the queue does not
-refuse publications any more:
+The module counts the messages that the broker discards as soon as the policy is deleted. The broker
+discards messages if another policy, or the queue itself, sets a lower limit than this policy, or if
+the queue then does not refuse publications any more:
 
     dropped         messages over `max-length` and `max-length-bytes` of queues, and rows of streams
                     without an archive over `max-age` and `max-length-bytes`
-    dead_lettered   such messages of queues that have a dead letter exchange then
+    dead_lettered   messages over a limit in queues that then have a dead letter exchange
 
-Not counted are messages that the broker discards later: a queue's messages if nothing uses the
-queue for its `expires`, and messages that consumers return more often than `delivery-limit`. The
+The module does not count messages that the broker discards later: the messages of a queue that is
+unused for its `expires`, and messages that consumers return more often than `delivery-limit`. The
 messages that wait already keep their time to live.
 """
 
@@ -164,7 +164,9 @@ def _row(kind: str, name: str, policy: Policy | None, changes: Row) -> Row:
 
 
 def _most_lost(rows: list[Row]) -> list[Row]:
-    """Return the rows of the queues that lose, or have, the most messages: at most SHOWN."""
+    """Return at most SHOWN rows: of the queues that lose the most messages, then that have the
+    most.
+    """
     return sorted(
         rows,
         key=lambda row: (-row["dropped"] - row["dead_lettered"], -row["messages"], row["name"]),

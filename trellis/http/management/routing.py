@@ -65,11 +65,11 @@ def route_answer(call: Call, vhost: str, question: RouteQuestion, limit: int) ->
 async def try_changes(call: Call) -> SectionedRows:
     """Return which queues would have got more or fewer messages with changed bindings.
 
-    The messages are those of the last hour. The body of the request has `vhost` (default `/`) and
-    `changes`, a list of bindings to add or remove. Each binding has `change` (add or remove),
-    `source`, `destination`, `destination_type` (queue or exchange), `routing_key` and `arguments`.
-    `deleted` is a list of objects to delete, each with `type` (queue, exchange or session) and
-    `name`. Nothing in the broker changes.
+    The messages are the messages of the last hour. The body of the request has `vhost` (default
+    `/`) and `changes`, a list of bindings to add or remove. Each binding has `change` (add or
+    remove), `source`, `destination`, `destination_type` (queue or exchange), `routing_key` and
+    `arguments`. `deleted` is a list of objects to delete, each with `type` (queue, exchange or
+    session) and `name`. Nothing in the broker changes.
     """
     body = call.body()
     vhost = call.vhost(text(body, "vhost", "/"))

@@ -27,7 +27,9 @@ def printable(key: str) -> str:
 
 
 def counts(ready: int, unacked: int) -> Row:
-    """Return the fields of an API row that count ready, unacknowledged and all messages."""
+    """Return the fields of an API row with the numbers of ready, unacknowledged and all
+    messages.
+    """
     return {
         "messages": ready + unacked,
         "messages_ready": ready,
@@ -142,10 +144,11 @@ def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
 
 
 def properties_key(binding: Binding) -> str:
-    """Return the text that identifies a binding among those with its source and destination.
+    """Return the text that identifies a binding among all bindings with the same source and
+    destination.
 
-    The text is part of API paths. The text is made of the routing key and a digest of the
-    arguments; it is `~` for a binding without a key and arguments. The routing key is
+    The text is part of API paths. The text consists of the routing key and a digest of the
+    arguments, or is `~` for a binding without a key and arguments. The routing key is
     percent-encoded as in RabbitMQ, because Terraform's provider puts the text into a name whose
     parts are separated by `/`.
     """

@@ -60,7 +60,7 @@ async def show_archive(call: Call) -> Row:
 
 
 async def list_segments(call: Call) -> Listing:
-    """List the segments of the stream that the query names, those in the archive first."""
+    """List the segments of the stream that the query names: first the segments in the archive."""
     local, wanted = stream_result(
         lambda: stream_files.wanted_segments(call.broker, call.identity, call.query)
     )
@@ -80,7 +80,7 @@ async def list_segments(call: Call) -> Listing:
 async def _all_segments(
     local: LocalSegments, rows: ArchivedRows, service: ArchiveService, at: int, files: list[FileRow]
 ) -> AsyncIterator[Row | asyncio.Event]:
-    """Yield the segments of a stream from the offset `at` on, those in the archive first.
+    """Yield the segments of a stream from the offset `at` on: first the segments in the archive.
 
     `files` are the first files of the archive. When further files are requested, yield an event,
     for which the caller waits outside a slice. Meanwhile retention may remove segments from the
@@ -123,7 +123,8 @@ async def read_segment(call: Call) -> SegmentRange:
 
 
 async def fetch_rows(call: Call, local: LocalSegments, offset: int, count: int) -> None:
-    """Fetch from the archive those of `count` rows from `offset` on that are not on the disk.
+    """Fetch the rows that are not on the disk from the archive: of the `count` rows from `offset`
+    on.
 
     Raises ApiRefusal.
     """

@@ -368,10 +368,10 @@ def _pausable(call: Call) -> Queue:
 
 
 def _no_stream(call: Call, right: str, problem: str) -> tuple[VirtualHost, Queue]:
-    """Return the virtual host and the queue that the path names, and begin a turn of the broker.
+    """Return the virtual host and the queue that the path names; schedule a turn for the change.
 
-    `right` is the permission that the user needs, and `problem` says why a stream is refused.
-    Raises ApiRefusal.
+    Raises ApiRefusal if the queue is a stream; `problem` is the reason in the error. Raises
+    AccessRefused if the user lacks the permission `right` for the queue.
     """
     vhost, named = named_queue(call)
     call.may(right, "queue", named.name, vhost)

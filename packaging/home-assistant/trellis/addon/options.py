@@ -88,7 +88,7 @@ def read_options(file: Path) -> Options:
 
 
 def system_passwords(file: Path) -> dict[str, str]:
-    """Return the passwords of SYSTEM_USERS in a file; make and store those that are missing.
+    """Return the passwords of SYSTEM_USERS in a file; make and store the missing passwords.
 
     Only root can read the file.
     """
