@@ -175,7 +175,7 @@ def _read_bindings(arguments: argparse.Namespace) -> JobBindings:
         proposed = topology.with_subscriptions(proposed, states)
     timed = until is None and arguments.job in _BY_TIME
     bound = "; ".join(places) if own else current.name
-    then = ", for each message those of the minute in which it was received" if timed else ""
+    then = ", for each message as they were in the minute in which it was received" if timed else ""
     lines = [f"bindings: {bound}{then if own else ''}"]
     for state, place in zip(states, places, strict=True):
         subscriptions = sum(1 for _ in state.subscriptions())

@@ -99,7 +99,7 @@ async def closed(client: ClientConnection) -> int:
     return client.close_code
 
 
-async def test_ends_have_their_codes(start: Start) -> None:  # [MQTT-6.0.0-1]
+async def test_each_reason_for_a_close_has_its_code(start: Start) -> None:  # [MQTT-6.0.0-1]
     running = await start(ws=WS, mqtt={"port": 0, "max_packet": 1_000})
     for data, code in (
         (b"\xe0\x00", 1000),

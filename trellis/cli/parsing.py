@@ -253,7 +253,7 @@ def _settings(uses: tuple[str, ...], without: tuple[str, ...], only: tuple[str, 
     flags = Parser(add_help=False)
     text = "All flags of `trellis serve` are accepted; this command uses only the flags below."
     if only:
-        text = "Of the settings, this command uses only those of the flags below."
+        text = "This command uses only the settings of the flags below."
     group = flags.add_argument_group("settings", text if uses or only else None)
     group.add_argument(
         "--config",

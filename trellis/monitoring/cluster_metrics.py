@@ -63,7 +63,7 @@ def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
     )
     page.gauge(
         "trellis_cluster_log_bytes",
-        "Size in bytes of the batches in the replicated log, also of those that earlier active "
+        "Size in bytes of the batches in the replicated log, also of batches that earlier active "
         "nodes appended. Above cluster.keep_most, the log is no longer kept for the node that is "
         "farthest behind.",
         figures.log_bytes,

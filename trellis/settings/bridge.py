@@ -143,7 +143,7 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
     ca: Annotated[
         str,
         option(
-            'PEM file of the authorities that sign the remote certificate; "" means those of the '
+            'PEM file of the authorities that sign the remote certificate; "" means the authorities of the '
             "system"
         ),
     ] = ""

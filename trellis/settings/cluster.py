@@ -194,7 +194,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     options: Annotated[
         dict[str, object],
         option(
-            "options of Kafka's client (librdkafka), such as those of TLS and SASL", secret=True
+            "options of Kafka's client (librdkafka), such as the options for TLS and SASL",
+            secret=True,
         ),
     ] = field(default_factory=dict)
 

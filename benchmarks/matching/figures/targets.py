@@ -70,7 +70,7 @@ def _others(results: MatchingResults, native: str) -> Iterator[TargetResult]:
         results.median(name, "iot iot 1000000 memory", "octets") for name in ("shapes", "nats")
     )
     yield _result(
-        "`shapes`, bytes per subscription, iot 1M, × NATS",
+        "`shapes`, bytes per subscription, iot 1M, relative to NATS",
         0.4,
         ours / theirs if ours and theirs else None,
     )
@@ -88,7 +88,7 @@ def _others(results: MatchingResults, native: str) -> Iterator[TargetResult]:
             results.median(name, key, "publish") for name in ("route-cache", "nats-cached")
         )
         yield _result(
-            f"route cache, 50k topics by {words}, × NATS with its cache",
+            f"route cache, 50k topics by {words}, time relative to NATS with its cache",
             0.3,
             ours / theirs if ours and theirs else None,
         )
@@ -121,7 +121,10 @@ def _ratio(
     key = f"{workload} {workload} {count} workload"
     ours, theirs = results.median(name, key, "lookup"), results.median(peer, key, "lookup")
     about = results.contenders.get(peer)
-    what = f"{title}, {workload} {size(count)}, × {about.title if about else peer}"
+    library = about.title if about else peer
+    if library.startswith("like "):
+        library = f"the program {library}"
+    what = f"{title}, {workload} {size(count)}, time relative to {library}"
     return _result(what, bound, ours / theirs if ours and theirs else None)
 
 

@@ -292,7 +292,9 @@ def test_any_text_is_a_client_identifier(name: str) -> None:  # [MQTT-3.1.3-5], 
     assert session.outlet is not None
 
 
-def test_client_identifiers_that_differ_in_a_byte_order_mark_are_two() -> None:  # [MQTT-1.5.3-3]
+def test_client_identifiers_that_differ_in_a_byte_order_mark_are_different() -> (
+    None
+):  # [MQTT-1.5.3-3]
     world = World()
     plain, marked = here(world, "c"), Client(world, connect("\ufeffc"))
     assert (plain.closed, marked.closed) == ("", "")

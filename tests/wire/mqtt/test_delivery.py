@@ -132,7 +132,9 @@ def test_unacknowledged_message_keeps_its_packet_identifier_to_itself() -> (
     assert world.inbox("k").depth == world.inbox("k").unacked == 0
 
 
-def test_packet_identifiers_come_round_and_none_is_used_twice_in_flight() -> None:  # [MQTT-2.3.1-4]
+def test_packet_identifiers_wrap_around_and_none_is_used_twice_in_flight() -> (
+    None
+):  # [MQTT-2.3.1-4]
     world = with_window(65_535)
     reader, writer = keeper(world, ("a", 1)), here(world, "w")
     in_flight: set[int] = set()
@@ -274,7 +276,7 @@ def test_a_qos_1_publication_is_settled_by_its_puback_only(answer: bytes) -> Non
     assert world.inbox("k").unacked == 0
 
 
-def test_a_pubrec_of_something_forgotten_is_answered() -> None:  # [MQTT-4.3.3-1]
+def test_a_pubrec_of_an_unknown_message_is_answered() -> None:  # [MQTT-4.3.3-1]
     world = World()
     assert keeper(world).send(pubrec(9), pubcomp(9)) == pubrel(9)
 
@@ -304,7 +306,7 @@ def test_queued_publications_of_any_qos_come_in_order() -> None:  # [MQTT-4.6.0-
         for granted in range(3)
     ],
 )
-def test_the_lower_qos_of_publication_and_subscription_counts(
+def test_a_delivery_has_the_lower_qos_of_publication_and_subscription(
     published: int, granted: int, expected: int
 ) -> None:  # [MQTT-3.8.4-6]
     world = World()

@@ -116,13 +116,15 @@ def test_packets_that_are_too_short_or_too_long(kind: int, change: int) -> None:
         b"\x00\x02\xe2\x82\x00\x01",
     ],
 )
-def test_topic_names_that_are_none(first: int, body: bytes) -> None:
+def test_a_publish_with_an_invalid_topic_name_is_refused(first: int, body: bytes) -> None:
     # [MQTT-3.3.2-1], [MQTT-3.3.2-2], [MQTT-4.7.3-1], [MQTT-4.7.3-2], [MQTT-1.5.3-1], [MQTT-1.5.3-2]
     refuses(packet(first, body))
 
 
 @pytest.mark.parametrize("first", [0x32, 0x33, 0x34, 0x3A])
-def test_no_room_for_the_packet_identifier(first: int) -> None:  # [MQTT-2.3.1-1]
+def test_a_publish_too_short_for_its_packet_identifier_is_refused(
+    first: int,
+) -> None:  # [MQTT-2.3.1-1]
     refuses(packet(first, text("a")))
     refuses(packet(first, text("a") + b"\x01"))
 
@@ -201,7 +203,7 @@ def test_packets_before_a_malformed_one_are_answered_and_later_ones_ignored(faul
 )
 @pytest.mark.parametrize("flags", [0, RETAIN])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_every_other_character_is_welcome(
+def test_all_other_characters_are_accepted_in_topics(
     topic: str, flags: int, qos: int
 ) -> None:  # [MQTT-1.5.3-3]
     world = World()

@@ -35,7 +35,7 @@ def watched(world: World, qos: int = 0) -> Client:
 
 
 @pytest.mark.parametrize("packet_id", [1, 2, 255, 256, 32_767, 32_768, 65_534, 65_535])
-def test_every_packet_identifier_comes_back_as_it_came(packet_id: int) -> None:  # [MQTT-2.3.1-6]
+def test_a_reply_has_the_packet_identifier_of_its_publish(packet_id: int) -> None:  # [MQTT-2.3.1-6]
     world = World()
     watcher, writer = watched(world), here(world, "w")
     assert writer.send(mqtt_publish("a", b"1", 1, packet_id)) == puback(packet_id)
@@ -57,7 +57,7 @@ def test_packet_identifier_0_is_refused(qos: int, flags: int) -> None:  # [MQTT-
     assert world.fates() == {}
 
 
-def test_a_qos_1_duplicate_is_a_publication_like_another() -> None:  # [MQTT-4.3.2-2]
+def test_a_qos_1_duplicate_is_delivered_again() -> None:  # [MQTT-4.3.2-2]
     world = World()
     watcher, writer = watched(world), here(world, "w")
     assert (
@@ -316,7 +316,7 @@ def test_qos_2_publications_to_many_sessions_count_with_their_cost() -> None:
     assert writer.read() == b"".join(pubrec(1 + number) for number in range(300))
 
 
-def test_greeting_is_the_first_packet() -> None:  # [MQTT-3.2.0-1]
+def test_a_connack_is_the_first_packet_of_a_connection() -> None:  # [MQTT-3.2.0-1]
     world = World()
     keeper, writer = Client(world, connect("k", clean=False)), here(world, "w")
     keeper.send(subscribe(1, ("a", 1)))

@@ -93,7 +93,7 @@ def test_live_messages_have_no_retain_flag() -> None:  # [MQTT-3.3.1-9]
             assert (one.retain, one.qos) == (False, min(published, granted))
 
 
-def test_the_last_one_counts_and_an_empty_one_clears() -> (
+def test_a_topic_keeps_its_last_retained_message_and_an_empty_one_removes_it() -> (
     None
 ):  # [MQTT-3.3.1-5], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
     world = World()
@@ -137,7 +137,7 @@ def test_a_message_without_retain_changes_no_retained_message() -> None:  # [MQT
         ("b/c", []),
     ],
 )
-def test_any_filter_finds_retained_messages(
+def test_every_kind_of_filter_finds_retained_messages(
     topic_filter: str, topics: list[str]
 ) -> None:  # [MQTT-4.7.2-1]
     world = World()

@@ -77,7 +77,9 @@ def test_a_connect_with_fields_that_its_flags_do_not_name(
     assert client.connection.finished
 
 
-def test_a_shared_subscription_is_no_client_identifier() -> None:  # [MQTT-3.1.3-9]
+def test_a_client_identifier_that_looks_like_a_shared_subscription_is_refused() -> (
+    None
+):  # [MQTT-3.1.3-9]
     client = Client(World(), connect("$share/g/a"))
     assert client.greeting == b"\x20\x02\x00\x02"
     assert client.connection.finished
@@ -107,7 +109,7 @@ def test_the_client_identifier_identifies_the_session() -> None:  # [MQTT-3.1.3-
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_retained_messages_are_no_part_of_a_session(clean: bool) -> None:  # [MQTT-3.1.2-7]
+def test_retained_messages_outlive_a_session(clean: bool) -> None:  # [MQTT-3.1.2-7]
     world = World()
     Client(world, connect(clean=clean)).send(mqtt_publish("a", b"x", 1, 1, RETAIN), DISCONNECT)
     Client(world, connect(clean=True)).send(DISCONNECT)
@@ -129,7 +131,7 @@ def test_silence_of_one_and_a_half_keep_alives_ends_the_connection(
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_the_answer_is_the_one_of_the_qos(
+def test_the_reply_to_a_publish_depends_on_its_qos(
     qos: int,
 ) -> None:  # [MQTT-3.3.4-1], [MQTT-2.3.1-5], [MQTT-4.3.1-1]
     world = World()
@@ -163,7 +165,7 @@ def test_the_answer_is_the_one_of_the_qos(
         packet(0x80, b"\x00\x01\x00\x01a\x00"),
     ],
 )
-def test_a_violation_ends_the_connection(
+def test_a_protocol_violation_ends_the_connection(
     data: bytes,
 ) -> None:  # [MQTT-3.8.3-3], [MQTT-3.8.3-4], [MQTT-3.14.1-1], [MQTT-4.8.0-1]
     world = World()

@@ -244,7 +244,7 @@ def test_wildcards_stand_alone_and_a_hash_last(
 
 @pytest.mark.parametrize("flags", [0, 1, 3, 4, 8, 15])
 @pytest.mark.parametrize("kind", [0x80, 0xA0])
-def test_the_fixed_flags_must_be_2(
+def test_the_flags_of_subscribe_and_unsubscribe_must_be_2(
     flags: int, kind: int
 ) -> None:  # [MQTT-3.8.1-1], [MQTT-3.10.1-1]
     client = here(World())
@@ -375,7 +375,7 @@ def test_topic_rules_refuse_filter_by_filter_and_publication_by_publication() ->
         ("\ufeffa", ["\ufeffa"], ["a"]),
     ],
 )
-def test_which_topics_a_filter_takes(
+def test_which_topics_a_filter_matches(
     topic_filter: str, topics: list[str], others: list[str]
 ) -> None:
     # [MQTT-4.7.1-1], [MQTT-4.7.2-1], [MQTT-4.7.3-4]

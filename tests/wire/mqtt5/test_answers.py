@@ -92,7 +92,7 @@ def test_packets_after_a_refused_connect_are_ignored() -> None:  # [MQTT-3.1.4-6
     assert len(world.vhost.retained) == 0
 
 
-def test_the_connack_comes_before_all_else() -> None:  # [MQTT-3.2.0-1], [MQTT-3.2.0-2]
+def test_the_connack_is_the_first_packet_of_the_broker() -> None:  # [MQTT-3.2.0-1], [MQTT-3.2.0-2]
     world = World()
     reader, writer = Client5(world, "r", session_expiry_interval=100), Client5(world, "w")
     reader.subscribe(subscription("a"))
@@ -140,7 +140,7 @@ def test_a_refusal_says_that_no_session_is_present_and_ends_the_connection(
 
 
 @pytest.mark.parametrize("largest", [16, 20, 50, 100])
-def test_no_answer_is_larger_than_its_client_takes(largest: int) -> None:
+def test_no_reply_is_larger_than_the_clients_maximum_packet_size(largest: int) -> None:
     # [MQTT-3.2.2-19..20], [MQTT-3.4.2-2..3], [MQTT-3.5.2-2..3], [MQTT-3.6.2-2..3],
     # [MQTT-3.7.2-2..3], [MQTT-3.9.2-1..2], [MQTT-3.11.2-1..2], [MQTT-3.14.2-4], [MQTT-3.15.2-2..3]
     world, guests = riddling()
@@ -182,7 +182,7 @@ def test_the_dup_flag_says_whether_the_broker_sends_again_and_nothing_else() -> 
     assert [one.duplicate for one in Client5(world, "r", clean=False).greeting[1:]] == [True, True]
 
 
-def test_the_last_retained_message_of_a_topic_counts_and_an_empty_one_clears_it() -> None:
+def test_a_topic_keeps_its_last_retained_message_and_an_empty_one_removes_it() -> None:
     # [MQTT-3.3.1-5], [MQTT-3.3.1-6], [MQTT-3.3.1-7]
     world = World()
     reader, writer = Client5(world, "r"), Client5(world, "w")
@@ -207,7 +207,7 @@ def test_every_topic_alias_that_was_offered_is_accepted() -> None:  # [MQTT-3.3.
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_the_answer_is_the_one_of_the_qos(qos: int) -> None:
+def test_the_reply_to_a_publish_depends_on_its_qos(qos: int) -> None:
     # [MQTT-3.3.4-1], [MQTT-4.3.2-4], [MQTT-4.3.3-8], [MQTT-4.3.3-11]
     writer = Client5(World())
     answers = writer.send(publish("a", b"x", qos, 77))

@@ -87,7 +87,7 @@ def login(world: World, **options: Any) -> Client5:
     return client
 
 
-def test_a_challenge_is_answered_and_the_client_is_in() -> (
+def test_a_client_that_answers_the_challenge_is_logged_in() -> (
     None
 ):  # [MQTT-4.12.0-2], [MQTT-4.12.0-3], [MQTT-3.15.2-1], [MQTT-3.2.0-1]
     world, _ = riddling()

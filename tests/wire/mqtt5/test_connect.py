@@ -102,7 +102,9 @@ def test_response_information_is_sent_on_request(asks: bool) -> None:  # [MQTT-3
         (None, None, 0),
     ],
 )
-def test_credentials_are_judged(user: str | None, password: bytes | None, code: int) -> None:
+def test_user_name_and_password_are_checked(
+    user: str | None, password: bytes | None, code: int
+) -> None:
     # [MQTT-3.1.4-2]
     world = World()
     if user is None and password is not None:
@@ -119,7 +121,9 @@ def test_too_many_sessions() -> None:
     assert int(Client5(world, "b").connack.reason_code) == 0x97
 
 
-def test_an_identifier_that_is_a_shared_subscription_is_none() -> None:  # [MQTT-3.1.3-8]
+def test_a_client_identifier_that_looks_like_a_shared_subscription_is_refused() -> (
+    None
+):  # [MQTT-3.1.3-8]
     assert int(Client5(World(), "$share/g/a").connack.reason_code) == 0x85
 
 
@@ -271,7 +275,7 @@ def test_a_session_may_pass_from_one_version_to_the_other_and_back() -> None:
 
 
 @pytest.mark.parametrize("how", ["0x00", "0x04", "0x80", "gone"])
-def test_the_will_is_published_on_every_end_but_a_normal_disconnect(how: str) -> None:
+def test_the_will_is_published_at_every_end_except_a_normal_disconnect(how: str) -> None:
     # [MQTT-3.1.2-7], [MQTT-3.1.2-8], [MQTT-3.1.2-10], [MQTT-3.14.4-3]
     world = World()
     watcher = Client5(world, "watcher")

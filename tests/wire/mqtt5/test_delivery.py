@@ -25,7 +25,7 @@ def test_suback_and_unsuback_come_with_the_identifier_of_their_packet(packet_id:
         assert (type(answer), answer.packet_id) == (mqtt5.UnsubAckPacket, packet_id)
 
 
-def test_many_filters_in_one_packet_are_as_many_packets_with_one_answer() -> (
+def test_a_packet_with_many_filters_has_the_effect_of_many_packets_and_one_reply() -> (
     None
 ):  # [MQTT-3.8.4-5], [MQTT-3.10.4-6]
     world = World()
@@ -47,7 +47,7 @@ def test_many_filters_in_one_packet_are_as_many_packets_with_one_answer() -> (
 
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("published", [0, 1, 2])
-def test_the_lower_qos_of_publication_and_subscription_counts(
+def test_a_delivery_has_the_lower_qos_of_publication_and_subscription(
     granted: int, published: int
 ) -> None:  # [MQTT-3.8.4-8]
     world = World()

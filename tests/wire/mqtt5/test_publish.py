@@ -139,7 +139,7 @@ def test_a_topic_alias_out_of_range(alias: int) -> None:  # [MQTT-3.3.2-8], [MQT
     assert disconnect_of(Client5(World()), data) == (0x94, "protocol_error")
 
 
-def test_the_broker_uses_as_many_aliases_as_its_client_knows() -> (
+def test_the_broker_uses_no_more_topic_aliases_than_the_client_allows() -> (
     None
 ):  # [MQTT-3.1.2-26], [MQTT-3.1.2-27]
     world = World()
@@ -213,7 +213,9 @@ def test_messages_in_flight_are_resent_within_a_smaller_receive_maximum() -> (
     ]
 
 
-def test_more_unreleased_publications_than_the_broker_takes() -> None:  # [MQTT-3.3.4-7]
+def test_more_unreleased_publications_than_the_receive_maximum_are_refused() -> (
+    None
+):  # [MQTT-3.3.4-7]
     world = World(mqtt=options(receive_maximum=3))
     client = Client5(world)
     assert [
@@ -283,7 +285,7 @@ def test_the_receive_maximum_begins_anew_with_a_connection() -> None:  # section
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("size", [30, 100, 70_000])
-def test_no_packet_is_larger_than_its_client_takes(
+def test_no_delivery_is_larger_than_the_clients_maximum_packet_size(
     qos: int, size: int
 ) -> None:  # [MQTT-3.1.2-24], [MQTT-3.1.2-25]
     world = World()
@@ -310,7 +312,9 @@ def _split(data: bytes) -> list[Any]:
     return packets
 
 
-def test_a_packet_larger_than_the_broker_takes() -> None:  # [MQTT-3.2.2-15]
+def test_a_packet_above_the_maximum_packet_size_of_the_broker_is_refused() -> (
+    None
+):  # [MQTT-3.2.2-15]
     world = World(mqtt=options(max_packet=100))
     reader, client = Client5(world, "r"), Client5(world)
     assert client.connack.max_packet_size == 100
@@ -370,7 +374,9 @@ def test_a_qos_2_publication_is_delivered_once_however_often_it_is_sent() -> (
 
 @pytest.mark.parametrize("code", [0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_refused_delivery_is_over(qos: int, code: int) -> None:  # [MQTT-4.4.0-2], [MQTT-4.3.3-4]
+def test_a_delivery_that_the_client_refuses_is_complete(
+    qos: int, code: int
+) -> None:  # [MQTT-4.4.0-2], [MQTT-4.3.3-4]
     world = World()
     reader, writer = (
         Client5(world, "r", receive_max=1, session_expiry_interval=100),
@@ -531,7 +537,7 @@ def test_older_readers_and_queues_hear_bodies_alone() -> None:
 
 
 @pytest.mark.parametrize("size", [16, 100, 1_000])
-def test_the_last_word_is_no_larger_than_its_client_takes(
+def test_a_disconnect_is_no_larger_than_the_clients_maximum_packet_size(
     size: int,
 ) -> None:  # [MQTT-3.14.2-3], [MQTT-3.1.2-24]
     world = World()

@@ -67,7 +67,7 @@ def test_a_delivery_has_the_identifiers_of_all_matching_subscriptions(
     assert [one.subscription_ids for one in reader.publications()] == [[]]
 
 
-def test_identifiers_stay_with_a_session_that_persists() -> None:  # [MQTT-3.1.2-5]
+def test_a_persistent_session_keeps_its_subscription_identifiers() -> None:  # [MQTT-3.1.2-5]
     world = World()
     reader, writer = Client5(world, "r", session_expiry_interval=100), Client5(world, "w")
     reader.subscribe(subscription("a/+", 1), identifier=3)
@@ -79,7 +79,7 @@ def test_identifiers_stay_with_a_session_that_persists() -> None:  # [MQTT-3.1.2
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("topic_filter", ["a/b", "a/#", "+/b"])
-def test_no_local_keeps_a_client_from_hearing_itself(
+def test_with_no_local_a_client_does_not_receive_its_own_messages(
     qos: int, topic_filter: str
 ) -> None:  # [MQTT-3.8.3-3]
     world = World()
