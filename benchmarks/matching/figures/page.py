@@ -219,8 +219,8 @@ def _targets(results: MatchingResults) -> str:
     words = {True: "yes", False: "**no**", None: "not measured"}
     return (
         "Each row names an algorithm of Trellis, a workload, a number of patterns (1k to 1M) and "
-        "another library. The figure is the lookup time of the algorithm divided by the lookup time "
-        "of the library. The last rows have other figures, which they name.\n\n"
+        "another library. The figure is the lookup time of the algorithm divided by the lookup "
+        "time of the library. The last rows have other figures, which they name.\n\n"
     ) + rows(
         ["target", "bound of the figure", "measured figure", "met"],
         [[each.what, each.bound, each.measured, words[each.met]] for each in targets(results)],
