@@ -143,8 +143,8 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
     ca: Annotated[
         str,
         option(
-            'PEM file of the authorities that sign the remote certificate; "" means the authorities '
-            "of the system"
+            'PEM file of the authorities that sign the remote certificate; "" means the '
+            "authorities of the system"
         ),
     ] = ""
     certificate: Annotated[
