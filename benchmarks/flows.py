@@ -1,4 +1,4 @@
-"""Measure what one publication costs inside the broker, without sockets: the program passes the
+"""Measures what one publication costs inside the broker, without sockets: the program passes the
 clients' bytes to the real front ends on the real core, and takes the bytes for clients from them.
 
     python benchmarks/flows.py [--messages 100000] [--rounds 5] [FLOW...]

@@ -1,5 +1,5 @@
-"""Count the instructions that a publication costs inside the compiled broker, and compare the
-counts with the recorded ones.
+"""Counts the instructions that a publication costs inside the compiled broker, and compares the
+counts with the recorded counts.
 
     python -P benchmarks/guard.py [FLOW...]            compare with benchmarks/guard.json
     python -P benchmarks/guard.py --rules [FLOW...]    compare users with and without topic rules

@@ -52,9 +52,9 @@ DECLARERS: Final = 50
 async def serve(directory: str, report: Connection, limits: dict[str, Any]) -> None:
     """Run the broker with these limits, and send its measurements over the pipe `report`.
 
-    First, send the ports. Then wait for values from the pipe. After a mode of LoopClock, send the
-    measurements since the previous ones (for how long the event loop was held, and others), and let
-    the clock begin anew in this mode. After an empty text, stop the broker.
+    First send the ports. Then read values from the pipe. If a value is a mode of LoopClock, send
+    the measurements since the previous report, such as the times for which the event loop was held,
+    and reset the clock in this mode. If a value is an empty text, stop the broker.
     """
     host = "127.0.0.1"
     settings = Settings(

@@ -210,7 +210,11 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_present(
         self, positions: dict[str, Position], streams: dict[str, JournalStream]
     ) -> None:
-        """Raise PipelineError if a journal that the query has read no longer exists or matches."""
+        """Raise PipelineError if a journal that the query has read no longer exists, or its name no
+        longer matches the option `journalPattern`.
+
+        Do nothing if the query names its journals one by one, or may lose data.
+        """
         if not self._whole or "journalpattern" not in self._options:
             return
         for name in positions:

@@ -202,10 +202,10 @@ def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
 
 
 def _lists(pairs: tuple[Rows, Rows], count: int, names: pa.Array | None = None) -> pa.Array:
-    """Return an array with a list for each of `count` rows: the ascending values of the `pairs`
-    (row, value) with this row.
+    """Return an array of `count` lists: list number n has the values of all `pairs` (n, value).
 
-    With `names`, the values are indexes of names, and the lists have the names.
+    The values of a list are in ascending order. If `names` is given, each value is an index into
+    `names`, and the list has the name instead.
     """
     order = np.lexsort((pairs[1], pairs[0]))
     ends = np.zeros(count + 1, np.int32)

@@ -323,17 +323,20 @@ class HadoopStorage(Storage):
 
 
 class _Failing:
-    """A context manager that turns errors of Java into a PipelineError with action and file."""
+    """A context manager that replaces an error of Java by a PipelineError.
+
+    The PipelineError says that `action` on the file `place` has failed, and why.
+    """
 
     def __init__(self, action: str, place: str) -> None:
         self._action: Final = action
         self._place: Final = place
 
     def __enter__(self) -> None:
-        """Begin the block."""
+        """Do nothing: `__exit__` handles the errors of the block."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Raise PipelineError for an error of Java."""
+        """Raise PipelineError if the block has raised an error of Java or of py4j."""
         java_error = _java_error(error)
         if java_error is not None or type(error).__module__.startswith("py4j"):
             reason = java_error.toString() if java_error is not None else str(error)
@@ -343,7 +346,7 @@ class _Failing:
 
 
 def _exists(place: str) -> PipelineError:
-    """Return the error of a process that creates a file which another process has created."""
+    """Return the error for a file that cannot be created because another process has created it."""
     return _failed(
         "write",
         place,

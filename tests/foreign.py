@@ -35,7 +35,7 @@ _OLDEST_NODE = {"node": 18, "browser": 20, "conformance": 20, "openid": 20}
 
 
 def _missing(name: str) -> str:
-    """Return a text that names a missing part of the runtime `name`, such as a program.
+    """Describe a missing part of the runtime `name`, for example "npm is not on PATH".
 
     Return "" if the runtime is complete.
     """
@@ -67,9 +67,10 @@ def require(name: str) -> str:
 
 
 def lacks(name: str, missing: str) -> NoReturn:
-    """Skip the test because a part of the runtime `name` is missing; `missing` is a text.
+    """Skip the test, because a part of the runtime `name` is missing.
 
-    Fail the test instead if TRELLIS_REQUIRE contains the runtime, see `require`.
+    `missing` describes the missing part, such as "npm is not on PATH". Fail the test instead if
+    TRELLIS_REQUIRE contains the runtime, see `require`.
     """
     reason = f"foreign client {name}: {missing}"
     required = re.split(r"[\s,]+", os.environ.get("TRELLIS_REQUIRE", ""))

@@ -313,7 +313,7 @@ def _exceptions(results: Results) -> str:
 def _where(why: str, workloads: Sequence[str]) -> str:
     """Return the workloads to which a reason applies, as text in parentheses.
 
-    Return "" if the reason is a missing protocol, because the reader knows its workloads.
+    Return "" if the broker lacks a protocol, because a reader can tell which workloads need it.
     """
     return "" if why.startswith("it does not support ") else f" ({', '.join(workloads)})"
 

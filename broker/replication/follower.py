@@ -117,7 +117,8 @@ class Follower:
 
         A mark is a record that contains the state of the log before it, and so names the last batch
         before it. Raises the given error `trimmed` if this node has not applied that batch, or if
-        another owner than this node knows has appended the mark.
+        the mark's epoch or nonce differs from the epoch and nonce that this node knows: another
+        owner has then appended the mark.
         """
         offset, data = first
         record, state = decode(data), self.judge.state

@@ -21,7 +21,10 @@ class CapturedRows:
 
 
 class BatchPlace:
-    """The place of a batch: the epoch and base offset of its segment, and its place in the file."""
+    """The segment file in which a batch is written, and the position in this file.
+
+    A segment is named by its epoch and its base offset; `place` is the position, in bytes.
+    """
 
     def __init__(self, epoch: int, segment_base: int, place: int) -> None:
         self.epoch = epoch
@@ -41,7 +44,7 @@ class EncodedBatch:
         self.count: i64 = count
         self.first_at: i64 = first_at
         self.last_at: i64 = last_at
-        #: The place at which the batch must be written; None if the writer chooses it.
+        #: Where the batch must be written; None if the writer chooses the segment and the position.
         self.planned: BatchPlace | None = None
 
 

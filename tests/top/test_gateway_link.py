@@ -108,7 +108,7 @@ async def test_requests_to_a_stopped_broker_end_and_later_ones_are_served(
 
 
 async def refusals(broker: BrokerProcess) -> float:
-    """Return how many responses of the HTTP port with status 503 the metrics count."""
+    """Return the value of the metric that counts the HTTP port's responses with status 503."""
     client = await Socket.connect(broker.addresses["metrics"].port)
     await client.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
     page = Scrape(parsed(await client.read_to_end())[2].decode())

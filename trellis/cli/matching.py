@@ -94,7 +94,7 @@ def add_bench(tools: Any) -> None:
     tool.add_argument(
         "--interpreted",
         action="store_true",
-        help="measure some algorithms also without compilation (--full does so, too)",
+        help="measure some algorithms also without compilation (--full includes this flag)",
     )
     tool.add_argument(
         "--json",

@@ -52,7 +52,11 @@ def changes_of(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _change_of(change: str, words: list[str]) -> dict[str, Any]:
-    """Return the row for the words after one --add or --remove. Raises CommandError."""
+    """Return the JSON row of a change of one binding, for the request to the HTTP API.
+
+    `change` is "add" or "remove"; `words` are the arguments after this flag: exchange, key,
+    destination, arguments of the binding. Raises CommandError if an argument is missing.
+    """
     if len(words) < 3:
         raise CommandError(
             f"--{change}: expected EXCHANGE KEY DESTINATION, got {len(words)} of these 3 arguments",

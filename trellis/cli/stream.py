@@ -65,7 +65,7 @@ def add(commands: Commands) -> None:
         "--count",
         type=number(int, 1),
         metavar="N",
-        help="largest number of rows [10, without a limit with --follow]",
+        help="largest number of rows [10; with --follow, no limit]",
     )
     head.add_argument(
         "--follow", action="store_true", help="wait for new rows, and print them, until Ctrl-C"

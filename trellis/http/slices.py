@@ -4,8 +4,8 @@ After SLICES slices, the work of all calls rests for REST_SECONDS. Otherwise man
 use a whole processor, and when a message arrives, the operating system would run other processes
 before the broker.
 
-Time without API calls is credited, up to BURST slices (a token bucket): a single call after an idle
-time runs with fewer rests.
+Each REST_SECONDS without API calls add SLICES slices to a budget of at most BURST slices (a token
+bucket). So a single call after an idle time runs with fewer rests.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ BURST: Final = 100
 
 
 class RestBudget:
-    """A token bucket of slices: `slices` is the number of slices until the next rest."""
+    """A token bucket of slices: `slices` is the number of slices until all API calls must rest."""
 
     def __init__(self) -> None:
         self.slices = BURST
 
     def add_idle(self, seconds: float) -> None:
-        """Credit a time without API calls with SLICES slices for each REST_SECONDS."""
+        """Add SLICES slices for each REST_SECONDS of a time without API calls."""
         self.slices = min(BURST, self.slices + int(seconds / REST_SECONDS) * SLICES)
 
     def spend(self) -> bool:

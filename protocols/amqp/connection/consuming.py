@@ -84,7 +84,7 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
 
 
 def _new_consumer_tag(channel: Channel, method: spec.Basic.Consume) -> str:
-    """Return the tag of a new consumer: the client's tag, or a generated tag if that is empty.
+    """Return the client's tag for a new consumer, or a generated tag if the client gives none.
 
     Raises NotAllowed if the tag is in use, or the channel has too many consumers.
     """

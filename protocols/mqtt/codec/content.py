@@ -240,8 +240,9 @@ def _as_text(value: object) -> str:
     """Return a header's value as text: a string unchanged, bytes decoded, a time in ISO 8601, a
     decimal number without an exponent, other types as JSON.
 
-    The function is also the `default` of `json.dumps`, for the values in lists and tables. So it
-    must not pass a type on to JSON that JSON does not know: that would not end.
+    The function is also the `default` of `json.dumps`, which calls it for each value in a list or
+    table that JSON cannot represent. So it must convert every such type itself: `json.dumps` would
+    otherwise call it without end.
     """
     if isinstance(value, str):
         return value
