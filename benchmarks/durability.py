@@ -201,7 +201,7 @@ def table(results: dict[str, Any]) -> str:
         (
             (
                 f"CPU time of a start with {figures['messages']:,} messages of {BODY} bytes after "
-                "kill -9, minus that of a start without messages"
+                "kill -9, minus the CPU time of a start without messages"
             ),
             f"{recovery:.2f} s",
             f"{3 * figures['messages'] / 1e6:.2f} s",

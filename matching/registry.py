@@ -218,7 +218,7 @@ def create(name: str, grammar: Grammar) -> Matcher[S]:
 
 
 def _installed() -> tuple[Algorithm, ...]:
-    """Return the algorithms of installed packages, except algorithms that have a built-in name."""
+    """Return the algorithms of installed packages whose names no built-in algorithm has."""
     return _installed_on(tuple(sys.path))
 
 

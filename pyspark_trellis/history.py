@@ -170,7 +170,11 @@ class TopologyFeed:
 
 
 def _divided(parts: DataFrame, splits: RowSplits) -> DataFrame:
-    """Return the sums of a rollup with the column PERIOD, by minute, and an empty PUBLISHER."""
+    """Add the columns PERIOD and PUBLISHER to the sums of a rollup.
+
+    The minute of a row decides its period. PUBLISHER is "" in all rows, because a rollup has no
+    publishers.
+    """
 
     def divide(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in batches:

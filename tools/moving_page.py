@@ -212,7 +212,7 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 def compared(items: dict[str, Comparison]) -> str:
     """Return a Markdown table that compares each item of RabbitMQ with Trellis."""
     rows = [(f"`{name}`", one.kind, one.text) for name, one in items.items()]
-    return table(("in RabbitMQ", "here", "how"), rows)
+    return table(("in RabbitMQ", "in Trellis", "difference"), rows)
 
 
 def definitions() -> str:
@@ -281,7 +281,7 @@ def metrics() -> str:
             "In the name of a metric, `*` stands for any text: a row with `*` is for all metrics",
             "that match it and have no row of their own. `/metrics/detailed` inserts `detailed_`",
             "into each name.\n",
-            table(("in RabbitMQ", "here", "instead"), rows),
+            table(("in RabbitMQ", "in Trellis", "instead"), rows),
             METRICS_TEXT,
             "| label | metrics | why it is missing |\n|---|---|---|",
             *[f"| {' | '.join(row)} |" for row in lost],

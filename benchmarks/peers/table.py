@@ -77,8 +77,8 @@ def _parts(results: Results, charts: Mapping[str, str]) -> Iterator[str]:
         if family in charts:
             yield f"![Broker CPU per published message, {title}]({charts[family]})"
         yield (
-            "Broker CPU, in microseconds per published message, and its ratio to that of Trellis."
-            f"\n\n{_cpu(results, names, peers)}"
+            "Broker CPU, in microseconds per published message, and the ratio to the figure of "
+            f"Trellis.\n\n{_cpu(results, names, peers)}"
         )
         yield (
             "Publications per second of wall-clock time, in thousands (bold: more than "

@@ -287,9 +287,10 @@ class ObjectImport:
         row: Row,
         make: Callable[[str, str, Row], Policy],
     ) -> Policy:
-        """Make the policy without its invalid keys; add a verdict for each key unlike RabbitMQ's.
+        """Make the policy without its invalid keys.
 
-        Raises PreconditionFailed if no key is valid, or the policy itself is not valid.
+        Add a verdict for each key that is invalid, or has another effect than in RabbitMQ. Raises
+        PreconditionFailed if no key is valid, or the policy itself is not valid.
         """
         definition = row.get("definition")
         if not isinstance(definition, dict) or not definition:

@@ -152,8 +152,9 @@ class Standby:
     def _read_span(self) -> Steps[LogSpan]:
         """Read the next records; if they were trimmed, the first records of the trimmed log.
 
-        After a time without an answer, the records begin with the last valid record, which the
-        follower compares. (The first read shows that the log is long enough to have this record.)
+        After a time without an answer of the log, the result begins with the last valid record that
+        this node has read before: the follower checks that the log still has the same record there.
+        (The first read shows that the log is long enough to have this record.)
         """
         follower = self.follower
         if self._clock() > self._heard + ANSWER_GAP_MAX:

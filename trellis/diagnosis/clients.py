@@ -157,12 +157,16 @@ def _channels(connection: AmqpConnection) -> Iterator[Problem]:
 
 
 def watch_connection(peer: str) -> str:
-    """Return the command to type next if a client with a connection from `peer` has no problem."""
+    """Return the command to type next about a client without a problem that is connected from
+    `peer`.
+    """
     return command("list", "connections", *only("peer", peer), "--watch")
 
 
 def watch_session(client_id: str) -> str:
-    """Return the command to type next if a client that has only a session has no problem."""
+    """Return the command to type next about a client without a problem that has a session and no
+    connection.
+    """
     return command("list", "sessions", *only("client_id", client_id), "--watch")
 
 

@@ -46,7 +46,7 @@ from tests.replication.simulation.node import Node
 from tests.replication.simulation.world import FOREVER
 from tests.replication.simulation.wrong import BaseOwner, TrustingFollower
 
-VOID = "an owner confirms a batch that does not count"
+VOID = "an owner confirms a batch that is not valid"
 
 #: Seconds of a history, and seconds between two losses.
 SECONDS = 14.0

@@ -234,7 +234,8 @@ ZIPF: Final = (
     MatchingWorkload(
         "zipf-1.7",
         "topics of `iot` by Zipf's law with exponent 1.7: of 50,000 topics, the n-th has 1 / n^1.7 "
-        "of the traffic of the first topic, so the first ten topics have six sevenths of it",
+        "of the traffic of the first topic, so the first ten topics have six sevenths of all "
+        "traffic",
         _zipf(1.7),
     ),
 )
@@ -249,7 +250,7 @@ ATTACKS: Final = (
     MatchingWorkload(
         "stars-10",
         "1,024 patterns, made from one topic of ten words by replacing each subset of the words by "
-        "`*`; all patterns match one of the two published topics, half of them match the other",
+        "`*`; all patterns match the first of the two published topics, half of them the second",
         _stars,
         1_024,
     ),
