@@ -171,16 +171,12 @@ class Connection(TimedOutlet):
     def published(self) -> int:
         """Number of publications that this connection's contexts have received since its login.
 
-        Other connections of the user publish through the same context. So only the increase during
-        a call of `receive_data` or `resume` counts this connection's own publications.
+        Other connections of the user share the context: use only the increase during one call.
         """
         return int(self._published_offset + (self.context.received if self.context else 0))
 
     def use_context(self, context: PublishContext | None) -> None:
-        """Publish through `context` from now on; None if the connection ends.
-
-        The caller releases the previous context.
-        """
+        """Publish through `context`; None stops publishing. The caller releases the old context."""
         self._published_offset = self.published
         if context is not None:
             self._published_offset -= context.received
@@ -188,10 +184,7 @@ class Connection(TimedOutlet):
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Names of the client's user and virtual host; both are "" before the login.
-
-        The names stay known after the end of the connection.
-        """
+        """Names of the client's user and virtual host: "" before login, unchanged after the end."""
         return "", ""
 
     @property

@@ -323,10 +323,7 @@ class HadoopStorage(Storage):
 
 
 class _Failing:
-    """A context manager that replaces an error of Java by a PipelineError.
-
-    The PipelineError says that `action` on the file `place` has failed, and why.
-    """
+    """A context manager that replaces an error of Java by a PipelineError about `action`."""
 
     def __init__(self, action: str, place: str) -> None:
         self._action: Final = action
