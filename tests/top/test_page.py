@@ -127,6 +127,10 @@ async def test_a_login_sets_a_cookie_that_scripts_and_other_sites_cannot_use(
     assert (await who(broker, cookie))[1]["user"] == "admin"
     status, _, rows = await ask(broker, "GET", "/api/queues", headers=cookie)
     assert (status, json.loads(rows)) == (200, [])
+    # Browsers send the cookies of all programs on the host; some have invalid names or values.
+    for foreign in ('state={"a": 1}', "a[b]=1", "a@b=1", "flag", 'open="', "expires=1", "n=\xe9"):
+        for text in (f"{foreign}; {name}", f"{name}; {foreign}"):
+            assert (foreign, (await who(broker, f"Cookie: {text}\r\n"))[0]) == (foreign, 200)
     # The cookie of another port does not count.
     other = cookie.replace("trellis-1=", "trellis-2=")
     assert (await ask(broker, "GET", "/api/queues", headers=other))[0] == 401

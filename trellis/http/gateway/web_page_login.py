@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
 import msgspec
@@ -38,13 +37,18 @@ def cookie_name(headers: dict[bytes, bytes]) -> str:
 
 
 def session_of(headers: dict[bytes, bytes]) -> str:
-    """Return the session token in the cookie of a request; "" if there is none."""
-    try:
-        cookies: SimpleCookie = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
-    except CookieError:
-        return ""
-    cookie = cookies.get(cookie_name(headers))
-    return "" if cookie is None else cookie.value
+    """Return the session token in the cookie of a request; "" if there is none.
+
+    A browser sends the cookies of all programs on this host, whatever their port, and some of these
+    cookies have invalid names or values. So each cookie is read on its own (RFC 6265 section 5.4);
+    http.cookies would drop all cookies because of one.
+    """
+    wanted = cookie_name(headers)
+    for cookie in headers.get(b"cookie", b"").decode("latin-1").split(";"):
+        name, _, value = cookie.strip().partition("=")
+        if name == wanted:
+            return value
+    return ""
 
 
 def logged_in(user: dict[str, Any], name: str, token: str, secure: bool) -> Response:
