@@ -454,6 +454,21 @@ async def test_policies_require_the_tag_policymaker(broker: Running) -> None:
     assert await api(broker, "DELETE", "policies/%2F/p", user="polly") == (204, None)
 
 
+async def test_global_parameters_are_for_administrators_on_every_path(broker: Running) -> None:
+    for path in ("parameters//%2F/cluster_name", "parameters//a/cluster_name"):
+        await api(broker, "PUT", "vhosts/a")
+        status, answer = await api(broker, "PUT", path, {"value": "x"}, user="polly")
+        assert status in (400, 403)
+        status, answer = await api(broker, "PUT", path, {"value": "x"})
+        assert status == 400 and "/api/global-parameters/cluster_name" in answer["reason"]
+    body = {"value": "mine"}
+    assert (await api(broker, "PUT", "global-parameters/cluster_name", body))[0] == 201
+    for method in ("GET", "DELETE"):
+        path = "parameters//%2F/cluster_name"
+        assert (await api(broker, method, path, user="polly"))[0] == 400
+    assert (await api(broker, "GET", "cluster-name"))[1] == {"name": "mine"}
+
+
 async def test_long_lists_come_in_pages_and_do_not_block_the_loop(broker: Running) -> None:
     vhost = broker.node.broker.vhosts["/"]
     for number in range(1_000):

@@ -252,6 +252,28 @@ async def test_pages_of_other_sites_change_nothing(broker: Running, headers: str
     assert (await broker.ask("http", f"{request}\r\n".encode()))[0] == 201
 
 
+async def test_a_user_that_loses_its_tag_during_the_upload_changes_nothing(start: Start) -> None:
+    broker = await start(users=[ADMIN])
+    body = {"password": "known", "tags": "administrator"}
+    assert (await api(broker, "PUT", "users/former", body))[0] == 201
+    rows = [{"name": "new", "password_hash": "", "tags": "administrator"}]
+    for path, data in (
+        ("POST /api/definitions", json.dumps({"users": rows}).encode()),
+        ("PUT /api/users/new", json.dumps(body).encode()),
+    ):
+        client = await broker.socket("http")
+        head = f"{path} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n{login('former')}"
+        await client.send(f"{head}Content-Length: {len(data)}\r\n\r\n".encode())
+        assert (await client.read()).startswith(b"HTTP/1.1 100 ")
+        assert (await api(broker, "PUT", "users/former", body | {"tags": ""}))[0] == 204
+        await client.send(data)
+        status, _, answer = await response(client)
+        assert (status, json.loads(answer)["error"]) == (403, "not_authorised")
+        client.close()
+        assert "new" not in broker.node.broker.users.by_name
+        assert (await api(broker, "PUT", "users/former", body))[0] == 204
+
+
 # -- limits
 
 

@@ -249,15 +249,8 @@ class CallServer(asyncio.Protocol):
         call = open_call.call
         _, _, tags, answer = ROUTES[call.route]
         identity = await self._identity(call)
-        held = tags_of(identity)
-        if tags and not tags & held:
-            needed = "administrator" if tags == ADMINISTRATOR else "' or '".join(sorted(tags))
-            raise ApiRefusal(
-                403,
-                "not_authorised",
-                f"user '{identity.name}' lacks the tag '{needed}', which this request requires",
-            )
-        self.send(contract.Accepted(call.number, "administrator" in held))
+        check_tags(identity, tags)
+        self.send(contract.Accepted(call.number, "administrator" in tags_of(identity)))
         request = ApiRequest(call.path, call.parts, call.query, str(Peer(call.address, call.port)))
         request.session, request.local = call.session, _is_local(call)
         if call.has_body:
@@ -267,6 +260,7 @@ class CallServer(asyncio.Protocol):
             else:
                 request.rows = self._document(open_call, first)
             identity = self._still(identity)
+            check_tags(identity, tags)
         await self._send_result(call.number, await answer(Call(self._backend, request, identity)))
 
     async def _identity(self, call: contract.ApiCall) -> Identity:
@@ -290,9 +284,9 @@ class CallServer(asyncio.Protocol):
         return verdict.identity
 
     def _still(self, identity: Identity) -> Identity:
-        """Return the identity of a user with the user's present permissions.
+        """Return the identity of a user with the user's present permissions and tags.
 
-        The permissions may have changed while the body of the request arrived. Raises ApiRefusal if
+        Both may have changed while the body of the request arrived. Raises ApiRefusal if
         the user was deleted meanwhile.
         """
         renewed = self._backend.node.broker.authenticator.renew(identity)
@@ -383,6 +377,17 @@ class CallServer(asyncio.Protocol):
         finally:
             part.close()
         self.send(contract.FileRange(number, part.start, part.end, part.durable))
+
+
+def check_tags(identity: Identity, tags: frozenset[str]) -> None:
+    """Raise ApiRefusal unless the user has one of the tags. An empty set permits every user."""
+    if tags and not tags & tags_of(identity):
+        needed = "administrator" if tags == ADMINISTRATOR else "' or '".join(sorted(tags))
+        raise ApiRefusal(
+            403,
+            "not_authorised",
+            f"user '{identity.name}' lacks the tag '{needed}', which this request requires",
+        )
 
 
 def _is_local(call: contract.ApiCall) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import quote
 
 from broker.compatibility import COMPONENTS, MISSING, OTHER_PARAMETER
 from broker.names import shown
@@ -65,6 +66,12 @@ async def parameter(call: Call) -> Row:
 def _target(call: Call) -> tuple[str, VirtualHost, str]:
     """Return component, virtual host and name of the parameter in a path. Raises ApiRefusal."""
     component, vhost, name = call.path_parameters
+    if component == GLOBAL:
+        # Global parameters are stored under the component "", and only administrators may set them.
+        raise bad_request(
+            f"the path of parameter '{name}' has no component; a parameter without a component is "
+            f"a global parameter: /api/global-parameters/{quote(name, '')}"
+        )
     if component in ELSEWHERE:
         raise bad_request(f"component '{component}' has a path of its own: {ELSEWHERE[component]}")
     return component, call.vhost(vhost), name
