@@ -19,6 +19,7 @@ from broker.names import checked_name
 from broker.routing.sampling import MessageSampler
 from broker.routing.topic_groups import TopicGroups
 from broker.routing.topic_history import TopicHistory
+from broker.store.audit import BROKER
 from broker.store.contract import Store, Ticket
 from broker.store.entries import Defined, Undefined
 from broker.stream.streams import Streams
@@ -221,6 +222,9 @@ class VirtualHostRemoval(BulkTask):
         self._retry_at: i64 = 0
         self._current: object = None
         self._removed = False
+        trail = broker.store.audit
+        #: The user that deletes the virtual host, for the audit trail.
+        self._actor = BROKER if trail is None else trail.actor
 
     def has_work(self) -> bool:
         return not self._removed
@@ -267,4 +271,9 @@ class VirtualHostRemoval(BulkTask):
         )
         if done:
             self._removed = True
-            self._broker.remove_vhost(vhost)
+            trail = self._broker.store.audit
+            if trail is None:
+                self._broker.remove_vhost(vhost)
+            else:
+                with trail.by(self._actor):
+                    self._broker.remove_vhost(vhost)

@@ -62,11 +62,16 @@ class AuditTrail:
 
         The body must not await.
         """
-        self._actor = actor
+        before, self._actor = self._actor, actor
         try:
             yield
         finally:
-            self._actor = BROKER
+            self._actor = before
+
+    @property
+    def actor(self) -> Actor:
+        """The user that makes the changes now; BROKER if no user does."""
+        return self._actor
 
     def changed(self, entry: Defined | Undefined, shown: Mapping[str, object] | None) -> None:
         """Record the change of a definition.

@@ -15,6 +15,7 @@ import pamqp.commands as spec
 import pika
 import pytest
 
+from broker.broker import DELETIONS_PER_SLICE
 from broker.store.audit import AuditTrail
 from tests.broker import command, environment
 from tests.clients import mqtt_publish, publication
@@ -143,6 +144,19 @@ async def test_actions_over_http_are_recorded(broker: Running, tmp_path: Path) -
     ]
     assert log[0]["name"] == "device" and log[1]["facts"] == {"user": "known"}
     del client
+
+
+async def test_the_deletion_of_a_large_vhost_names_the_user(
+    broker: Running, tmp_path: Path
+) -> None:
+    vhost = broker.node.broker.create_vhost("plant")
+    count = 3 * DELETIONS_PER_SLICE
+    for number in range(count):
+        vhost.declare_queue(f"q{number}", durable=True)
+    assert (await api(broker, "DELETE", "vhosts/plant"))[0] == 204
+    log = await written(broker, tmp_path / "audit.jsonl", 2 * count + 2)
+    assert [line["action"] for line in log].count("delete") == count + 1
+    assert (log[-1]["kind"], log[-1]["user"], log[-1]["protocol"]) == ("vhost", "admin", "http")
 
 
 async def test_an_import_names_the_user_and_a_restart_records_nothing(
