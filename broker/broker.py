@@ -108,6 +108,9 @@ class Broker:
             if options is not None and options.row != known.options.row:
                 self.store.define(Defined(name, "vhost", name, options.row), ticket)
                 known.options = options
+            else:
+                # The same change of another request may not be durable yet.
+                self.store.reply_when_all_durable(ticket)
             return known
         checked_name("vhost", name)
         row = {} if options is None else options.row

@@ -108,6 +108,8 @@ class Roles:
         role.grants = dict(grants)
         known = self.by_name.get(name)
         if known is not None and known.row == role.row:
+            # The same change of another request may not be durable yet.
+            self._store.reply_when_all_durable(ticket)
             return False
         self._put(role, ticket)
         return True

@@ -189,6 +189,8 @@ class Users:
             and known.limits == (limits or {})
             and present == role
         ):
+            # The same change of another request may not be durable yet.
+            self._store.reply_when_all_durable(ticket)
             return known
         checked_name("user", name)
         for tag in tags:
@@ -257,13 +259,7 @@ class Users:
         Raises PreconditionFailed if there is no such user or a rule is invalid.
         """
         user = self._user(vhost, name)
-        for text in rules:
-            try:
-                check_rule_variables(text)
-            except ValueError as error:
-                raise PreconditionFailed(
-                    f"rule of user '{name}' in vhost '{vhost}': '{text}': {error}"
-                ) from None
+        check_variables(vhost, name, rules)
         self._grant(
             user, vhost, user.permissions.get(vhost), rules, user.topics.get(vhost, {}), ticket
         )
@@ -356,9 +352,11 @@ class Users:
     ) -> None:
         """Replace a user's permissions in one virtual host, store them, and notify of the change.
 
-        Do nothing if the new permissions are equal to the present permissions.
+        If the new permissions are equal to the present permissions, only wait until the present
+        permissions are durable.
         """
         if not user.grant(vhost, permission, rules, topics):
+            self._store.reply_when_all_durable(ticket)
             return
         self._reserve(user, vhost)
         row: dict[str, object] = {}
@@ -433,3 +431,14 @@ class Users:
             topics,
         )
         self._reserve(user, vhost)
+
+
+def check_variables(vhost: str, name: str, rules: Sequence[str]) -> None:
+    """Raise PreconditionFailed if a new topic rule of a user has an unknown variable."""
+    for text in rules:
+        try:
+            check_rule_variables(text)
+        except ValueError as error:
+            raise PreconditionFailed(
+                f"rule of user '{name}' in vhost '{vhost}': '{text}': {error}"
+            ) from None

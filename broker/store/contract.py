@@ -320,6 +320,11 @@ class Store:
         """
         self.wait_for(self.position, ticket)
 
+    def reply_when_all_durable(self, ticket: Ticket | None) -> None:
+        """Make the ticket, if any, wait as `wait_for_all` does."""
+        if ticket is not None:
+            self.wait_for_all(ticket)
+
     def begin(self) -> None:
         """Begin a group: after a crash, the store has all its entries and rows, or none. Groups
         nest.

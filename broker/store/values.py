@@ -41,6 +41,14 @@ def load(text: str) -> Definition:
     return definition
 
 
+def is_same(first: Mapping[str, object], second: Mapping[str, object]) -> bool:
+    """True if two definitions have equal values of the same types.
+
+    Python's `==` is not enough: 1, 1.0 and True are equal in Python, and differ in JSON.
+    """
+    return first == second and dump(first) == dump(second)
+
+
 def _plain(value: object) -> object:
     """Return a value of a definition, converted to the types that JSON has."""
     if value is None or isinstance(value, (str, int)):

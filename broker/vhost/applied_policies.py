@@ -19,6 +19,7 @@ from broker.routing.exchanges import Exchange
 from broker.routing.planner import Planner
 from broker.store.contract import Store, Ticket
 from broker.store.entries import Defined, Undefined
+from broker.store.values import is_same
 from broker.stream.queue import StreamQueue
 from broker.vhost.background import PolicyUpdate
 from broker.vhost.journals import Journals
@@ -57,7 +58,9 @@ class AppliedPolicies:
     def set_policy(self, policy: Policy, ticket: Ticket | None = None) -> None:
         """Add a policy, or replace the policy of the same name, and apply it in slices."""
         known = self._policies.by_name.get(policy.name)
-        if known is not None and known.row == policy.row:
+        if known is not None and is_same(known.row, policy.row):
+            # The same change of another request may not be durable yet.
+            self._store.reply_when_all_durable(ticket)
             return
         checked_name("policy", policy.name)
         self._store.define(Defined(self._vhost, "policy", policy.name, policy.row), ticket)

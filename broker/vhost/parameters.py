@@ -15,7 +15,7 @@ from broker.errors import NotAllowed, PreconditionFailed
 from broker.names import checked_name
 from broker.store.contract import Store, Ticket
 from broker.store.entries import Defined, Undefined
-from broker.store.values import dump
+from broker.store.values import dump, is_same
 
 #: The component of global parameters.
 GLOBAL: Final = ""
@@ -50,7 +50,10 @@ class Parameters:
         """
         key = (component, name)
         fresh = key not in self.values
-        if not fresh and self.values[key] == value:
+        row = _row(component, name, value)
+        if not fresh and is_same(row, _row(component, name, self.values[key])):
+            # The same change of another request may not be durable yet.
+            self._store.reply_when_all_durable(ticket)
             return False
         self.check(component, name)
         if fresh and len(self.values) >= PARAMETERS_MAX:
@@ -59,7 +62,6 @@ class Parameters:
                 f"'{self._vhost}' has {PARAMETERS_MAX} parameters, which is the limit; "
                 "delete some of them first"
             )
-        row = _row(component, name, value)
         size = len(dump(row))
         if size > PARAMETER_BYTES_MAX:
             raise PreconditionFailed(

@@ -263,8 +263,7 @@ class VirtualHost(DeadLetterHost):
 
         Called if a client requests a change that another client may have made just before.
         """
-        if ticket is not None:
-            self.store.wait_for_all(ticket)
+        self.store.reply_when_all_durable(ticket)
 
     def alarm(self, on: bool) -> None:
         """Apply the start or the end of the alarms for memory and disk.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.errors import NotAllowed, PreconditionFailed
+from broker.queues.policies import policy_of
 from broker.vhost.parameters import PARAMETER_BYTES_MAX, PARAMETERS_BYTES_MAX
 from tests.clients import World
 
@@ -33,3 +34,21 @@ def test_all_parameters_together_have_a_limit_until_some_are_deleted() -> None:
     for component, name in list(parameters.values):
         parameters.clear(component, name)
     assert parameters.size == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(1, True), (True, 1), (1, 1.0), ({"a": [1]}, {"a": [True]}), (0, False)]
+)
+def test_a_value_of_another_type_is_another_value(before: object, after: object) -> None:
+    parameters = World().vhost.parameters
+    assert parameters.set("c", "n", before)
+    assert not parameters.set("c", "n", after)
+    assert repr(parameters.values["c", "n"]) == repr(after)
+
+
+def test_a_policy_with_a_value_of_another_type_is_another_policy() -> None:
+    vhost = World().vhost
+    for value in (2, 2.0):
+        row = {"pattern": "", "definition": {"max-length": 5, "ha-params": value}}
+        vhost.applied_policies.set_policy(policy_of("/", "p", row))
+        assert repr(vhost.policies.by_name["p"].definition["ha-params"]) == repr(value)

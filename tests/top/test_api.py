@@ -643,6 +643,29 @@ async def test_a_user_of_the_settings_may_get_permissions_in_a_new_vhost(
     assert status == 400 and "defined in the settings" in answer["reason"]
 
 
+async def test_a_refused_change_of_a_user_of_the_settings_stores_nothing(broker: Running) -> None:
+    assert (await api(broker, "PUT", "vhosts/new"))[0] == 201
+    bad = {"configure": "(", "write": "", "read": ""}
+    requests: tuple[tuple[str, str, Any, int], ...] = (
+        ("PUT", "permissions/new/known", {"configure": ""}, 400),
+        ("PUT", "permissions/new/known", bad, 400),
+        ("DELETE", "permissions/new/known", None, 404),
+        ("PUT", "topic-permissions/new/known", bad | {"exchange": "x", "read": "("}, 400),
+        ("DELETE", "topic-permissions/new/known", None, 204),
+        ("PUT", "topic-rules/new/known", {"rules": ["allow all {user}"]}, 400),
+        ("PUT", "topic-rules/new/known", {"rules": ["allow nothing"]}, 400),
+        ("DELETE", "topic-rules/new/known", None, 204),
+    )
+    for method, path, body, status in requests:
+        assert (path, body, (await api(broker, method, path, body))[0]) == (path, body, status)
+    assert (await api(broker, "GET", "definitions"))[1]["users"] == []
+    topics = {"exchange": "x", "write": "", "read": ""}
+    assert (await api(broker, "PUT", "topic-permissions/new/known", topics))[0] == 201
+    assert (await api(broker, "DELETE", "topic-permissions/new/known"))[0] == 204
+    (row,) = (await api(broker, "GET", "definitions"))[1]["users"]
+    assert (row["name"], row["tags"], row["password_hash"]) == ("known", [], "")
+
+
 async def test_stored_permissions_of_a_superuser_hold_in_new_vhosts(start: Start) -> None:
     broker = await start(user="root", password="known", users=[ADMIN])
     assert (await api(broker, "PUT", "vhosts/new"))[0] == 201

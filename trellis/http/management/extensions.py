@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from broker.replication.records import ReplicationError
+from broker.store.contract import Ticket
 from trellis.http import contract
 from trellis.http.management.answers import (
     ApiRefusal,
@@ -22,6 +23,8 @@ from trellis.monitoring import listings
 #: The fields that identify a row without a field `name`: of sessions, consumers, connections,
 #: retained messages, topics and bindings, and events of the log.
 NAME_FIELDS: Final = ("client_id", "consumer_tag", "peer", "topic", "routing_key", "event")
+#: Largest number of digits of the number of a delayed message.
+ORDER_DIGITS_MAX: Final = 18
 
 
 async def rows(call: Call) -> Listing:
@@ -88,8 +91,15 @@ async def cancel(call: Call) -> list[Row]:
     """
     vhost, name, order = (call.query.get(field, "") for field in ("vhost", "exchange", "id"))
     waiting = call.broker.vhosts[vhost].delays.get(name) if vhost in call.broker.vhosts else None
-    call.node.turn.schedule()
-    if waiting is None or not order.isdecimal() or not waiting.withdraw(int(order)):
+
+    def withdraw(ticket: Ticket) -> bool:
+        is_number = order.isdecimal() and len(order) <= ORDER_DIGITS_MAX
+        if waiting is None or not is_number or not waiting.withdraw(int(order)):
+            return False
+        call.broker.store.wait_for_all(ticket)
+        return True
+
+    if not await call.make_durable(withdraw):
         raise not_found(f"no message {order} is delayed by exchange '{name}' in vhost '{vhost}'")
     call.audit("delete", "delayed message", vhost, name, {"id": order})
     return []

@@ -7,8 +7,11 @@ the permissions of a user of the settings in a virtual host that the settings do
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
+from broker.access.rules import UserPermissions
 from broker.access.users import User
+from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from trellis.auth.settings_users import SettingsIdentity
 from trellis.http.management.answers import (
@@ -24,6 +27,9 @@ from trellis.http.management.answers import (
 from trellis.http.management.roles import role_grants
 from trellis.http.management.settings_users import change_advice
 from trellis.http.management.users import known_user
+
+#: The permission of a user that has topic permissions or rules only: it permits no name.
+NO_PERMISSION: Final = ("", "", "")
 
 
 def _permission(user: str, vhost: str, permission: tuple[str, str, str]) -> Row:
@@ -103,22 +109,21 @@ def user_of_path(call: Call) -> tuple[VirtualHost, str]:
     return vhost, name
 
 
-def changeable_user(call: Call) -> tuple[VirtualHost, User]:
+def define_holder(call: Call, new: UserPermissions, ticket: Ticket) -> None:
+    """Store a user of the settings that is not stored yet, before it gets the permissions `new`.
+
+    The stored user only holds permissions: it has no password and no tags. The caller makes `new`
+    first, which raises PreconditionFailed for an invalid pattern or rule: then no user is stored.
+    """
+    if new.user not in call.broker.users.by_name:
+        call.broker.users.define(new.user, "", [], ticket)
+
+
+def changeable_user(call: Call) -> tuple[VirtualHost, str]:
     """Return the virtual host and the user in a path, before a change of the user's permissions.
 
-    Raises ApiRefusal, for example if the settings define the permissions.
-    """
-    vhost, name = _user_of_broker(call)
-    if name not in call.broker.users.by_name:
-        # The stored user only holds permissions: it has no password and no tags.
-        call.broker.users.define(name, "", [])
-    return vhost, call.broker.users.by_name[name]
-
-
-def _user_of_broker(call: Call) -> tuple[VirtualHost, str]:
-    """Return the virtual host and the user in a path.
-
-    Raises ApiRefusal, for example if the settings define the permissions.
+    A user of the settings need not be stored (`define_holder`). Raises ApiRefusal, for example if
+    the settings define the permissions.
     """
     vhost, name = user_of_path(call)
     account = call.node.accounts.settings_accounts.get(name)
@@ -135,7 +140,7 @@ def user_with_permissions(call: Call) -> tuple[VirtualHost, User]:
 
     Raises ApiRefusal, for example if the user has no permissions of its own there.
     """
-    vhost, name = _user_of_broker(call)
+    vhost, name = changeable_user(call)
     user = call.broker.users.by_name.get(name)
     if user is None or vhost.name not in user.permissions:
         raise not_found(f"user '{name}' has no permissions in vhost '{vhost.name}'")
@@ -158,24 +163,26 @@ async def permission(call: Call) -> Row:
 
 async def put_permission(call: Call) -> Empty:
     """Set the permissions of the user in the virtual host that the path names."""
-    vhost, user = changeable_user(call)
+    vhost, name = changeable_user(call)
     row = call.body()
     configure, write, read = (text(row, field) for field in ("configure", "write", "read"))
-    fresh = await call.make_durable(
-        lambda ticket: call.broker.users.set_permission(
-            vhost.name, user.name, configure, write, read, ticket
-        )
-    )
-    return Empty(fresh)
+    new = UserPermissions(name, vhost.name, (configure, write, read))
+
+    def set_(ticket: Ticket) -> bool:
+        define_holder(call, new, ticket)
+        users = call.broker.users
+        return users.set_permission(vhost.name, name, configure, write, read, ticket)
+
+    return Empty(await call.make_durable(set_))
 
 
 async def delete_permission(call: Call) -> Empty:
     """Revoke the permissions of the user in the virtual host that the path names."""
-    vhost, user = changeable_user(call)
+    vhost, name = changeable_user(call)
     if not await call.make_durable(
-        lambda ticket: call.broker.users.remove_permission(vhost.name, user.name, ticket)
+        lambda ticket: call.broker.users.remove_permission(vhost.name, name, ticket)
     ):
-        raise not_found(f"user '{user.name}' has no permissions in vhost '{vhost.name}'")
+        raise not_found(f"user '{name}' has no permissions in vhost '{vhost.name}'")
     return Empty()
 
 
@@ -229,24 +236,27 @@ async def topic_permission(call: Call) -> Listing:
 
 async def put_topic_permission(call: Call) -> Empty:
     """Set a user's topic permission in a virtual host, for the exchange in the body."""
-    vhost, user = changeable_user(call)
+    vhost, name = changeable_user(call)
     row = call.body()
     exchange, patterns = text(row, "exchange"), (text(row, "write"), text(row, "read"))
-    fresh = await call.make_durable(
-        lambda ticket: call.broker.users.set_topic_permission(
-            vhost.name, user.name, exchange, patterns, ticket
-        )
-    )
-    return Empty(fresh)
+    new = UserPermissions(name, vhost.name, NO_PERMISSION, (), {exchange: patterns})
+
+    def set_(ticket: Ticket) -> bool:
+        define_holder(call, new, ticket)
+        users = call.broker.users
+        return users.set_topic_permission(vhost.name, name, exchange, patterns, ticket)
+
+    return Empty(await call.make_durable(set_))
 
 
 async def delete_topic_permission(call: Call) -> Empty:
     """Delete a user's topic permission for the exchange in the path, or for all exchanges."""
-    vhost, user = changeable_user(call)
+    vhost, name = changeable_user(call)
     exchanges = call.path_parameters[2:]
-    await call.make_durable(
-        lambda ticket: call.broker.users.remove_topic_permissions(
-            vhost.name, user.name, exchanges, ticket
+    if name in call.broker.users.by_name:
+        await call.make_durable(
+            lambda ticket: call.broker.users.remove_topic_permissions(
+                vhost.name, name, exchanges, ticket
+            )
         )
-    )
     return Empty()

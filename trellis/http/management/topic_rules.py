@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from broker.access.rules import UserPermissions
+from broker.access.users import check_variables
+from broker.store.contract import Ticket
 from trellis.auth.settings_users import SettingsIdentity
 from trellis.http.management.answers import Call, Empty, Listing, Row, bad_request, iterate
-from trellis.http.management.permissions import changeable_user, user_of_path
+from trellis.http.management.permissions import (
+    NO_PERMISSION,
+    changeable_user,
+    define_holder,
+    user_of_path,
+)
 from trellis.http.management.roles import role_grants
 
 
@@ -48,23 +56,29 @@ async def rules_of(call: Call) -> Row:
 
 async def put_rules(call: Call) -> Empty:
     """Replace the topic rules of the user in the virtual host that the path names."""
-    vhost, user = changeable_user(call)
+    vhost, name = changeable_user(call)
     given: Any = call.body().get("rules")
     if not isinstance(given, list) or not all(isinstance(rule, str) for rule in given):
         raise bad_request(
             "'rules' is not a list of texts such as 'allow publish sensors/{username}/#'"
         )
-    fresh = vhost.name not in user.rules
-    await call.make_durable(
-        lambda ticket: call.broker.users.set_rules(vhost.name, user.name, given, ticket)
-    )
+    users = call.broker.users
+    check_variables(vhost.name, name, given)
+    new = UserPermissions(name, vhost.name, NO_PERMISSION, given)
+    fresh = name not in users.by_name or vhost.name not in users.by_name[name].rules
+
+    def set_(ticket: Ticket) -> None:
+        define_holder(call, new, ticket)
+        users.set_rules(vhost.name, name, given, ticket)
+
+    await call.make_durable(set_)
     return Empty(fresh)
 
 
 async def delete_rules(call: Call) -> Empty:
     """Delete the topic rules of the user in the virtual host that the path names."""
-    vhost, user = changeable_user(call)
-    await call.make_durable(
-        lambda ticket: call.broker.users.set_rules(vhost.name, user.name, [], ticket)
-    )
+    vhost, name = changeable_user(call)
+    users = call.broker.users
+    if name in users.by_name:
+        await call.make_durable(lambda ticket: users.set_rules(vhost.name, name, [], ticket))
     return Empty()

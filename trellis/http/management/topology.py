@@ -138,6 +138,7 @@ async def delete_vhost(call: Call) -> Empty:
     call.node.review()
     for _ in range(int(VHOST_DELETION_SECONDS / POLL_SECONDS)):
         if call.broker.vhosts.get(vhost.name) is not vhost:
+            await call.make_durable(call.broker.store.wait_for_all)
             return Empty()
         await asyncio.sleep(POLL_SECONDS)
     raise ApiRefusal(
@@ -391,6 +392,10 @@ async def purge_queue(call: Call) -> Empty:
         "read",
         "cannot be purged: retention (x-max-age, x-max-length-bytes) removes old rows",
     )
-    with call.acting():
+
+    def purge_and_wait(ticket: Ticket) -> None:
         purge(vhost, queue)
+        call.broker.store.wait_for_all(ticket)
+
+    await call.make_durable(purge_and_wait)
     return Empty()
