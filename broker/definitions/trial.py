@@ -25,6 +25,9 @@ class TrialImport:
         #: The broker in memory that imports the objects.
         self.broker = Broker(MemoryStore(), Authenticator(), lambda: "", limits)
         self._original = real
+        #: The virtual hosts that were copied, and the (virtual host, user) of copied permissions.
+        self._copied: set[str] = set()
+        self._granted: set[tuple[str, str]] = set()
         self._import = Import(self.broker, check_hash)
 
     @property
@@ -47,16 +50,14 @@ class TrialImport:
         `row` is an object of the document. Objects that the real broker lacks are left out.
         """
         vhost, user = str(row.get("vhost", "")), str(row.get("user", ""))
-        if vhost in real.vhosts:
-            self.broker.create_vhost(vhost)
-        if user in real.users.by_name and user not in self.broker.users.by_name:
-            self.broker.users.define(user, real.users.by_name[user].password_hash, [])
+        self._copy_vhost(real, str(row.get("name", "")) if section == "vhosts" else vhost)
+        self._copy_user(real, user, vhost)
         if section == "users":
+            self._copy_user(real, str(row.get("name", "")), "")
             self._copy_role(real, str(row.get("role", "")))
         elif section == "roles":
-            for vhost in _names(row.get("vhosts")):
-                if vhost in real.vhosts:
-                    self.broker.create_vhost(vhost)
+            for name in _names(row.get("vhosts")):
+                self._copy_vhost(real, name)
         elif section == "exchanges":
             self._copy_exchange(real, vhost, str(row.get("name", "")))
         elif section == "queues":
@@ -66,9 +67,38 @@ class TrialImport:
             self._copy_exchange(real, vhost, str(row.get("destination", "")))
             self._copy_queue(real, vhost, str(row.get("destination", "")))
 
+    def _copy_vhost(self, real: Broker, name: str) -> None:
+        """Copy a virtual host with its options, policies and numbers of queues and exchanges.
+
+        The options, policies and numbers decide whether the virtual host accepts a queue.
+        """
+        if name not in real.vhosts or name in self._copied:
+            return
+        self._copied.add(name)
+        known = real.vhosts[name]
+        vhost = self.broker.create_vhost(name, None, known.options)
+        vhost.policies.by_name.update(known.policies.by_name)
+        vhost.policies.operator_by_name.update(known.policies.operator_by_name)
+        vhost.declarations.uncopied_queues = len(known.queues)
+        vhost.declarations.uncopied_exchanges = len(known.exchanges) - len(vhost.exchanges)
+
+    def _copy_user(self, real: Broker, name: str, vhost: str) -> None:
+        """Copy a user with its role, and with its permission in a virtual host."""
+        known, users = real.users.by_name.get(name), self.broker.users
+        if known is None:
+            return
+        if name not in users.by_name:
+            self._copy_role(real, known.role_name)
+            users.define(name, known.password_hash, [], None, None, known.role_name)
+        permission = known.permissions.get(vhost)
+        if permission is not None and (vhost, name) not in self._granted:
+            self._granted.add((vhost, name))
+            users.set_permission(vhost, name, *permission)
+
     def _copy_role(self, real: Broker, name: str) -> None:
         if name in real.users.roles.by_name and name not in self.broker.users.roles.by_name:
-            self.broker.users.define_role(name, real.users.roles.by_name[name].grants)
+            # A stored role may have a rule that a new role could not have.
+            self.broker.users.roles.add(name, real.users.roles.by_name[name].row)
 
     def _copy_exchange(self, real: Broker, vhost: str, name: str) -> None:
         if vhost not in real.vhosts or name not in real.vhosts[vhost].exchanges:
@@ -82,20 +112,21 @@ class TrialImport:
             known.options.internal,
             known.options.arguments,
         )
+        self.broker.vhosts[vhost].declarations.uncopied_exchanges -= 1
         self.broker.vhosts[vhost].declare_exchange(name, known.kind, options)
 
     def _copy_queue(self, real: Broker, vhost: str, name: str) -> None:
         if vhost not in real.vhosts or name not in real.vhosts[vhost].queues:
             return
-        if name in self.broker.vhosts[vhost].queues:
+        declarations = self.broker.vhosts[vhost].declarations
+        if name in declarations.queues:
             return
         known = real.vhosts[vhost].queues[name]
-        self.broker.vhosts[vhost].declare_queue(
-            name,
-            known.declared_durable,
-            known.arguments.arguments,
-            auto_delete=known.auto_delete,
-        )
+        declarations.uncopied_queues -= 1
+        # The queue exists, so neither a limit nor a check of its arguments can refuse it.
+        queue = declarations.add_queue(name, known.durable, known.auto_delete, known.arguments, 0)
+        queue.declared_durable = known.declared_durable
+        queue.exclusive_to = known.exclusive_to
 
 
 def _names(given: object) -> list[str]:

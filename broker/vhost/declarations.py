@@ -51,7 +51,7 @@ from broker.vhost.background import kind_of
 from broker.vhost.bindings import Bindings
 from broker.vhost.exchange_maker import ExchangeMaker
 from broker.vhost.journals import Journals
-from broker.vhost.options import MAX_QUEUES, VirtualHostOptions
+from broker.vhost.options import VirtualHostOptions, check_queue_count
 from broker.vhost.parameters import Parameters
 from broker.vhost.queue_names import QueueNames
 from broker.vhost.totals import DeletedCounts
@@ -99,6 +99,10 @@ class Declarations:
         self.policies = Policies()
         self.parameters = Parameters(vhost, store)
         self.options = VirtualHostOptions()
+        #: The queues and exchanges that count for the limits, and that a trial import did not copy
+        #: from the real virtual host. 0 except in trial imports.
+        self.uncopied_queues = 0
+        self.uncopied_exchanges = 0
         #: Counts of the queues and subscribers that were deleted.
         self.deleted = DeletedCounts()
         self.queues_declared = 0
@@ -170,7 +174,7 @@ class Declarations:
                 self._store.wait_for(known.number, ticket)
             return known
         checked_name("exchange", name)
-        if 0 < self._limits.exchanges <= len(self.exchanges):
+        if 0 < self._limits.exchanges <= len(self.exchanges) + self.uncopied_exchanges:
             raise NotAllowed(
                 f"cannot declare exchange '{name}': vhost '{self._vhost}' has reached the limit "
                 f"of {self._limits.exchanges} exchanges (limits.exchanges)"
@@ -326,17 +330,8 @@ class Declarations:
                 auto_delete,
                 "stream" if effective.stream else "quorum",
             )
-        if 0 < self._limits.queues <= len(self.queues):
-            raise NotAllowed(
-                f"cannot declare queue '{name}': vhost '{self._vhost}' has reached the limit "
-                f"of {self._limits.queues} queues (limits.queues)"
-            )
-        limit = self.options.limits.get(MAX_QUEUES)
-        if limit is not None and len(self.queues) >= limit:
-            raise PreconditionFailed(
-                f"cannot declare queue '{name}': queue limit in vhost '{self._vhost}' ({limit}) is "
-                "reached"
-            )
+        count = len(self.queues) + self.uncopied_queues
+        check_queue_count(name, self._vhost, count, int(self._limits.queues), self.options.limits)
         queue = self.add_queue(name, durable and not exclusive, auto_delete, effective, 0)
         queue.declared_durable = durable
         queue.exclusive_to = owner if exclusive else None

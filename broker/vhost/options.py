@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from broker.errors import PreconditionFailed
+from broker.errors import NotAllowed, PreconditionFailed
 from broker.names import is_text
 
 #: Names of the limits of a virtual host, and of the limits of a user.
@@ -157,3 +157,23 @@ def limits_of(thing: str, known: Sequence[str], given: object) -> dict[str, int]
         if value >= 0:
             limits[str(name)] = value
     return limits
+
+
+def check_queue_count(
+    name: str, vhost: str, count: int, general: int, limits: Mapping[str, int]
+) -> None:
+    """Raise NotAllowed or PreconditionFailed if a virtual host may have no further queue.
+
+    `name` is the name of the new queue, and `count` the number of queues. `general` is the limit of
+    all virtual hosts, or 0 for no limit, and `limits` has the limits of this virtual host.
+    """
+    if 0 < general <= count:
+        raise NotAllowed(
+            f"cannot declare queue '{name}': vhost '{vhost}' has reached the limit of {general} "
+            "queues (limits.queues)"
+        )
+    limit = limits.get(MAX_QUEUES)
+    if limit is not None and count >= limit:
+        raise PreconditionFailed(
+            f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached"
+        )
