@@ -9,13 +9,16 @@ import gzip
 import json
 import socket
 import ssl
-from collections.abc import MutableMapping
+from collections import Counter
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, Final, cast
+from urllib.parse import quote
 
 import pytest
 import uvicorn
 
+from broker.routing.binding import Binding
 from tests.authority import Authority
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running, Socket, parsed, settings
@@ -359,6 +362,55 @@ async def test_long_listings_give_way_to_other_work(broker: Running) -> None:
     assert (status, page["filtered_count"], page["total_count"]) == (200, 1, 5_000)
     assert slices.taken - before > 5
     assert turns >= slices.taken - before
+
+
+class WatchedArguments(dict[str, Any]):
+    """Arguments of a binding. `on_read` is called whenever they are read."""
+
+    def __init__(self, on_read: Callable[[], None], number: int) -> None:
+        super().__init__(number=number)
+        self._on_read = on_read
+
+    def __iter__(self) -> Iterator[str]:
+        self._on_read()
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self._on_read()
+        return super().keys()
+
+
+async def test_many_bindings_of_one_queue_give_way_to_other_work(broker: Running) -> None:
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    server = gateway_of(broker).server
+    assert server is not None
+    slices = server._backend.slices
+    #: How often arguments of bindings were read in each slice.
+    reads: Counter[int] = Counter()
+
+    def on_read() -> None:
+        reads[slices.taken] += 1
+
+    vhost = broker.node.broker.vhosts["/"]
+    queue = vhost.declare_queue("q")
+    count = 2_000
+    for number in range(count):
+        arguments = WatchedArguments(on_read, number)
+        vhost.bind("amq.topic", Binding(f"key.{number}", queue, arguments=arguments))
+    between = "bindings/%2F/e/amq.topic/q/q"
+    rows = (await api(broker, "GET", between))[1]
+    assert len(rows) == count
+    last = f"{between}/{quote(rows[-1]['properties_key'], '')}"
+    for method, path, status in (
+        ("GET", between, 200),
+        ("GET", "queues/%2F/q/bindings", 200),
+        ("GET", last, 200),
+        ("DELETE", last, 204),
+    ):
+        reads.clear()
+        assert (path, (await api(broker, method, path))[0]) == (path, status)
+        assert reads.total() >= count
+        assert max(reads.values()) < reads.total() / 2, path
 
 
 async def test_definitions_are_imported_in_slices(broker: Running) -> None:

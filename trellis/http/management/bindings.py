@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -75,10 +75,12 @@ async def exchange_source(call: Call) -> Listing:
     return Listing(iterate(_bindings_from(vhost, exchange)))
 
 
-def _bindings_to(vhost: VirtualHost, target: Destination) -> Iterable[Row]:
+def _bindings_to(vhost: VirtualHost, target: Destination) -> Iterator[Row | None]:
+    """Yield the bindings to a destination; None after each exchange, so that other work can run."""
     for exchange in list(vhost.exchanges.values()):
         for binding in exchange.bindings.to(target):
             yield serializers.binding_row(vhost, exchange.name, binding)
+        yield None
 
 
 async def exchange_destination(call: Call) -> Listing:
@@ -92,12 +94,18 @@ async def exchange_destination(call: Call) -> Listing:
 async def queue_bindings(call: Call) -> Listing:
     """List the bindings of the queue that the path names, or the subscriptions of an inbox."""
     vhost, queue = named_queue(call)
-    if queue.private:
-        subscribers = [each for each in vhost.subscribers if each.inbox is queue]
-        return Listing(iterate(row for each in subscribers for row in _bindings_to(vhost, each)))
-    return Listing(
-        iterate([serializers.default_binding(vhost, queue), *_bindings_to(vhost, queue)])
-    )
+
+    def rows() -> Iterator[Row | None]:
+        if not queue.private:
+            yield serializers.default_binding(vhost, queue)
+            yield from _bindings_to(vhost, queue)
+            return
+        for each in list(vhost.subscribers):
+            if each.inbox is queue:
+                yield from _bindings_to(vhost, each)
+            yield None
+
+    return Listing(iterate(rows()))
 
 
 def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
@@ -143,7 +151,7 @@ async def bindings_between(call: Call) -> Listing:
         )
     return Listing(
         iterate(
-            [serializers.binding_row(vhost, source.name, one) for one in source.bindings.to(target)]
+            serializers.binding_row(vhost, source.name, one) for one in source.bindings.to(target)
         )
     )
 
@@ -165,15 +173,18 @@ async def post_binding(call: Call) -> Any:
     return Empty(True, location)
 
 
-def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
+async def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
     """Return the virtual host, source, binding and kind of destination that a path names.
 
-    Raises ApiRefusal, NotFound.
+    Searches in slices. Raises ApiRefusal, NotFound.
     """
     vhost, source, target, kind = _binding_ends(call)
-    for binding in source.bindings.to(target):
-        if serializers.properties_key(binding) == call.path_parameters[3]:
-            return vhost, source, binding, kind
+    async with call.slice() as work:
+        for binding in source.bindings.to(target):
+            if serializers.properties_key(binding) == call.path_parameters[3]:
+                return vhost, source, binding, kind
+            if work.over:
+                await work.pause()
     raise not_found(
         f"no binding '{call.path_parameters[3]}' between exchange '{source.name}' "
         f"and {kind} '{target.name}'"
@@ -182,13 +193,13 @@ def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
 
 async def binding(call: Call) -> Row:
     """Return the binding that the path names."""
-    vhost, source, existing, _ = _find_binding(call)
+    vhost, source, existing, _ = await _find_binding(call)
     return serializers.binding_row(vhost, source.name, existing)
 
 
 async def delete_binding(call: Call) -> Empty:
     """Delete the binding that the path names."""
-    vhost, source, existing, kind = _find_binding(call)
+    vhost, source, existing, kind = await _find_binding(call)
     call.may("write", kind, existing.destination.name, vhost)
     call.may("read", "exchange", source.name, vhost)
     await call.make_durable(lambda ticket: vhost.unbind(source.name, existing, ticket))

@@ -179,13 +179,12 @@ def _policy_row(vhost: VirtualHost, policy: Policy) -> Row:
 
 async def operator_policies(call: Call) -> Listing:
     """List the operator policies of the path's virtual host, or of all visible vhosts."""
+    vhosts = call.path_vhosts
     return Listing(
         iterate(
-            [
-                _policy_row(vhost, policy)
-                for vhost in call.path_vhosts
-                for policy in list(vhost.policies.operator_by_name.values())
-            ]
+            _policy_row(vhost, policy)
+            for vhost in vhosts
+            for policy in list(vhost.policies.operator_by_name.values())
         )
     )
 

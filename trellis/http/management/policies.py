@@ -20,11 +20,9 @@ async def policies(call: Call) -> Listing:
     vhosts = call.path_vhosts
     return Listing(
         iterate(
-            [
-                serializers.policy_row(vhost, policy)
-                for vhost in vhosts
-                for policy in list(vhost.policies.by_name.values())
-            ]
+            serializers.policy_row(vhost, policy)
+            for vhost in vhosts
+            for policy in list(vhost.policies.by_name.values())
         )
     )
 
