@@ -651,6 +651,7 @@ async def test_a_refused_change_of_a_user_of_the_settings_stores_nothing(broker:
         ("PUT", "permissions/new/known", bad, 400),
         ("DELETE", "permissions/new/known", None, 404),
         ("PUT", "topic-permissions/new/known", bad | {"exchange": "x", "read": "("}, 400),
+        ("PUT", "topic-permissions/new/known", {"exchange": "", "write": "", "read": ""}, 400),
         ("DELETE", "topic-permissions/new/known", None, 204),
         ("PUT", "topic-rules/new/known", {"rules": ["allow all {user}"]}, 400),
         ("PUT", "topic-rules/new/known", {"rules": ["allow nothing"]}, 400),

@@ -11,6 +11,7 @@ from typing import Final
 
 from broker.access.rules import UserPermissions
 from broker.access.users import User
+from broker.names import checked_name
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from trellis.auth.settings_users import SettingsIdentity
@@ -239,6 +240,7 @@ async def put_topic_permission(call: Call) -> Empty:
     vhost, name = changeable_user(call)
     row = call.body()
     exchange, patterns = text(row, "exchange"), (text(row, "write"), text(row, "read"))
+    checked_name("exchange", exchange)
     new = UserPermissions(name, vhost.name, NO_PERMISSION, (), {exchange: patterns})
 
     def set_(ticket: Ticket) -> bool:
