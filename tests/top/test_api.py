@@ -537,6 +537,26 @@ async def test_definitions_of_one_vhost_go_to_another(broker: Running) -> None:
     assert (await api(broker, "GET", "bindings/b/e/amq.topic/q/q"))[1][0]["routing_key"] == "k"
 
 
+async def test_an_import_into_one_vhost_names_the_sections_that_it_leaves_out(
+    broker: Running,
+) -> None:
+    await api(broker, "PUT", "vhosts/a")
+    document = {
+        "users": [{"name": "new", "password_hash": "", "tags": []}],
+        "permissions": [],
+        "operator_policies": 1,
+        "queues": [{"name": "q", "durable": True}],
+    }
+    for path in ("definitions/a?dry_run=true", "definitions/a"):
+        status, answer = await api(broker, "POST", path, document)
+        assert (status, answer["taken"], answer["refused"]) == (200, {"queues": 1}, [])
+        users, operator_policies = answer["notes"]
+        assert users.startswith("users: left out, because the definitions of one virtual host")
+        assert operator_policies.startswith("operator_policies: left out, ")
+    assert "new" not in broker.node.broker.users.by_name
+    assert (await api(broker, "GET", "queues/a/q"))[0] == 200
+
+
 async def test_users_rules_and_permissions_survive_a_restart(start: Start, tmp_path: Any) -> None:
     data = {"data": {"dir": str(tmp_path)}}
     running = await start(**users(), **data)
