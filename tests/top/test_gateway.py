@@ -385,7 +385,7 @@ async def test_many_bindings_of_one_queue_give_way_to_other_work(broker: Running
     server = gateway_of(broker).server
     assert server is not None
     slices = server._backend.slices
-    #: How often arguments of bindings were read in each slice.
+    #: Number of reads of the arguments of bindings, by slice.
     reads: Counter[int] = Counter()
 
     def on_read() -> None:
