@@ -296,6 +296,29 @@ async def test_deleted_vhost_takes_its_objects_and_clients_along(broker: Running
     } == set()
 
 
+async def test_a_vhost_that_is_being_deleted_takes_no_new_objects(broker: Running) -> None:
+    await api(broker, "PUT", "vhosts/gone")
+    vhost = broker.node.broker.vhosts["gone"]
+    for number in range(20_000):  # They are deleted in slices of 200, with pauses of 5 ms.
+        vhost.declare_queue(f"q{number}")
+    deletion = asyncio.ensure_future(api(broker, "DELETE", "vhosts/gone"))
+    await broker.until(lambda: vhost.closing)
+    permission = {"configure": "", "write": "", "read": ""}
+    changes = (
+        ("PUT", "queues/gone/q", {}),
+        ("PUT", "exchanges/gone/x", {}),
+        ("PUT", "policies/gone/p", {"pattern": "", "definition": {"max-length": 5}}),
+        ("PUT", "permissions/gone/admin", permission),
+        ("POST", "bindings/gone/e/amq.topic/q/q", {}),
+        ("POST", "definitions/gone", {"queues": []}),
+    )
+    answers = await asyncio.gather(*(api(broker, *change) for change in changes))
+    assert [(status, answer["reason"]) for status, answer in answers] == [
+        (400, "vhost 'gone' is being deleted")
+    ] * len(changes)
+    assert await deletion == (204, None)
+
+
 async def test_users_and_permissions_are_made_at_run_time_and_hold_at_once(broker: Running) -> None:
     assert (
         await api(

@@ -247,11 +247,13 @@ class CallServer(asyncio.Protocol):
     async def _answer(self, open_call: OpenCall) -> None:
         """Check the user of a call, wait for its body, and answer the call. Raises ApiRefusal."""
         call = open_call.call
-        _, _, tags, answer = ROUTES[call.route]
+        method, _, tags, answer = ROUTES[call.route]
         identity = await self._identity(call)
         check_tags(identity, tags)
         self.send(contract.Accepted(call.number, "administrator" in tags_of(identity)))
-        request = ApiRequest(call.path, call.parts, call.query, str(Peer(call.address, call.port)))
+        request = ApiRequest(
+            method, call.path, call.parts, call.query, str(Peer(call.address, call.port))
+        )
         request.session, request.local = call.session, _is_local(call)
         if call.has_body:
             first = await open_call.body.get()

@@ -144,8 +144,14 @@ class ApiRequest:
     """
 
     def __init__(
-        self, path: str, path_parameters: list[str], query: dict[str, str], address: str
+        self,
+        method: str,
+        path: str,
+        path_parameters: list[str],
+        query: dict[str, str],
+        address: str,
     ) -> None:
+        self.method = method
         self.path = path
         self.path_parameters = path_parameters
         self.query = query
@@ -213,7 +219,8 @@ class Call:
     def vhost(self, name: str) -> VirtualHost:
         """Return a virtual host.
 
-        Raises ApiRefusal if there is none, or if the user may not see it.
+        Raises ApiRefusal if there is none, if the user may not see it, or if the request would add
+        something to a virtual host that is being deleted.
         """
         vhost = self.broker.vhosts.get(name)
         if vhost is None:
@@ -225,6 +232,8 @@ class Call:
                 f"access to vhost '{name}' refused for user '{self.identity.name}': grant "
                 "permissions with `trellis permissions set`",
             )
+        if vhost.closing and self.request.method in ("PUT", "POST"):
+            raise bad_request(f"vhost '{name}' is being deleted")
         return vhost
 
     def require_administrator(self, what: str) -> None:
