@@ -304,7 +304,7 @@ async def test_a_vhost_that_is_being_deleted_takes_no_new_objects(broker: Runnin
     deletion = asyncio.ensure_future(api(broker, "DELETE", "vhosts/gone"))
     await broker.until(lambda: vhost.closing)
     permission = {"configure": "", "write": "", "read": ""}
-    changes = (
+    changes: tuple[tuple[str, str, Any], ...] = (
         ("PUT", "queues/gone/q", {}),
         ("PUT", "exchanges/gone/x", {}),
         ("PUT", "policies/gone/p", {"pattern": "", "definition": {"max-length": 5}}),
