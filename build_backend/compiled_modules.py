@@ -66,7 +66,9 @@ SMALL = {
         "audit backup catalog checkpoint_schedule dropping file_order findings inspect opening"
         " recovery renaming"
     ),
-    "broker/stream": "archived inspect leftover recovery removal replica streams template",
+    "broker/stream": (
+        "archived full_segments inspect leftover recovery removal replica streams template"
+    ),
     "broker/vhost": (
         "applied_policies background bindings client_declarations declarations exchange_maker"
         " journals message_move move_destination move_survey options parameters private_queues"

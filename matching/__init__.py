@@ -32,6 +32,8 @@ translated.
     composite   patterns without a wildcard in a dict, the others in a matcher; two grammars at once
     cache       a bounded cache of answers by topic, invalidated precisely
     topics      the reverse question: which stored topics does a pattern match?
+    topic_summary
+                the reverse question for a file of messages: can a pattern match a topic in it?
     batch       many topics at once against a fixed set of patterns
     covers      does one pattern match every topic that another pattern matches?
     fields      matching by message headers instead of topics

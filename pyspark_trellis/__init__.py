@@ -15,6 +15,8 @@ Reading order:
     columns       the columns of a journal
     messages      headers and checksums of Arrow IPC messages
     segments      where a segment's batches begin, and their rows
+    segment_topics
+                  summaries of the topics of segments, by which segments are skipped
     journal       a stream in a directory, divided into pieces for tasks
     remote        a stream that a running broker serves over HTTP
     journals      the journals that a query reads: one, several, or all of a pattern

@@ -93,7 +93,7 @@ class JournalRange:
 
         The columns of `selected` must include `published_at`. Raises PipelineError.
         """
-        for piece in self._stream.pieces(low, high):
+        for piece in self._stream.pieces(low, high, topics=selected.condition):
             for batch in selected.batches(piece):
                 for at, compare in (
                     (self._since, pc.greater_equal),

@@ -21,6 +21,7 @@ from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.grammars import checked, grammar_of
 from pyspark_trellis.journal import Directory, JournalSpan, JournalStream
 from pyspark_trellis.remote import Remote, RemoteBroker
+from pyspark_trellis.segment_topics import condition_of
 from pyspark_trellis.segments import SegmentScan
 from pyspark_trellis.topic_filter import TopicFilter
 
@@ -68,6 +69,7 @@ class RowSelection:
         self._end: Final = end
         self._times: Final = (since, until)
         self._topics: Final = None if pattern is None else _filter_of(*pattern)
+        self._condition: Final = None if pattern is None else condition_of(*pattern)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Iterate over the selected rows, in the order of their offsets. Raises PipelineError.
@@ -90,7 +92,11 @@ class RowSelection:
             raise PipelineError(f"cannot read {self._stream.name}: {reason}") from None
 
     def _spans(self) -> list[tuple[JournalSpan, int, int]]:
-        """Return the segments that may have selected rows, each with the offsets to read."""
+        """Return the segments that may have selected rows, each with the offsets to read.
+
+        Segments without a matching topic count as selected for the decision if lost rows were to be
+        selected, because the topics of lost rows are unknown.
+        """
         stream, since, until = self._stream, *self._times
         spans = stream.spans()
         first, following = (spans[0].low, spans[-1].high) if spans else (0, 0)
@@ -107,10 +113,11 @@ class RowSelection:
         ranges: list[tuple[JournalSpan, int, int]] = []
         after: int | None = None  # The offset after the previous segment.
         lost: tuple[int, int] | None = None
+        begun = False  # True once a segment within the bounds was found.
         for span in spans:
             # The times of lost rows are between those of the selected rows around them. Without
             # such rows on both sides, only the offsets show if lost rows were to be selected.
-            if after is not None and lost is None and self._selects(after, span.low, bool(ranges)):
+            if after is not None and lost is None and self._selects(after, span.low, begun):
                 lost = (after, span.low)
             after = span.high
             low = max(span.low, self._first or 0)
@@ -128,9 +135,11 @@ class RowSelection:
                     "segment is damaged or missing: export the rows before them with --until "
                     f"{lost[0]}, and the rows after them with --from {lost[1]}"
                 )
-            if not selected:
-                continue
-            ranges.append((span, low, high))
+            begun = begun or selected
+            if selected and (
+                self._condition is None or self._condition.may_hold(stream.summary(span))
+            ):
+                ranges.append((span, low, high))
         return ranges
 
     def _selects(self, low: int, high: int, after_selected: bool) -> bool:

@@ -1,7 +1,8 @@
 """Defines how a stream is read: its range of offsets is divided into pieces, one for each task.
 
     JournalStream.bounds()            first and next offset, and the epoch
-    JournalStream.pieces(low, high)   pieces, each read by one task
+    JournalStream.pieces(low, high)   pieces, each read by one task; segments without a matching
+                                      topic are left out
     Piece.batches(columns)            the rows of a piece, within a task
 
 This module reads from a directory; `remote` reads over HTTP.
@@ -21,7 +22,9 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from matching.topic_summary import TopicSummary
 from pyspark_trellis.errors import PipelineError, lost_rows
+from pyspark_trellis.segment_topics import TOPICS, TopicCondition, summary_of
 from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, name_of, rows_of, scan_file
 
 #: Approximate number of rows that one task reads. A task costs Spark 0.06 CPU seconds, so fewer and
@@ -81,6 +84,14 @@ class JournalSpan:
     high: int
     first_at: int | None = None
     last_at: int | None = None
+
+
+class Part(NamedTuple):
+    """Offsets of one segment that a query reads, from `low` up to, not including, `high`."""
+
+    span: JournalSpan
+    low: int
+    high: int
 
 
 @dataclass(frozen=True)
@@ -169,6 +180,13 @@ class JournalStream:
         """Return rows of a segment as a piece. `span` must come from the last call of `spans`."""
         raise NotImplementedError
 
+    def summary(self, span: JournalSpan) -> TopicSummary | None:
+        """Return the summary of the topics of a segment; None if the segment must be read.
+
+        `span` must come from the last call of `spans`.
+        """
+        raise NotImplementedError
+
     def rewritten(self, offset: int, epoch: int) -> int | None:
         """Return the first offset whose row was replaced after it had been read in `epoch`; None
         if no row before `offset` was replaced.
@@ -193,22 +211,42 @@ class JournalStream:
         rows: int = ROWS_PER_TASK,
         first: int | None = None,
         whole: bool = True,
+        topics: TopicCondition | None = None,
     ) -> list[Piece]:
         """Return the offsets from `low` up to, not including, `high`, as pieces.
 
-        The rows are divided after each `rows` rows, the first time after `first` rows, and at the
-        end of each segment. Raises PipelineError if an offset is missing; if `whole` is false,
-        missing offsets are left out.
+        The arguments are those of `parts` and of `divided`. Raises PipelineError.
+        """
+        return self.divided(self.parts(low, high, whole, topics), rows, first)
+
+    def parts(
+        self, low: int, high: int, whole: bool = True, topics: TopicCondition | None = None
+    ) -> list[Part]:
+        """Return the offsets from `low` up to, not including, `high`, as parts of segments.
+
+        A segment in which no row matches the condition `topics` is left out. Raises PipelineError
+        if an offset is missing; if `whole` is false, missing offsets are left out.
         """
         if high <= low:
             return []
         spans = [span for span in self.spans() if span.low < high and span.high > low]
         if whole:
             check_whole(self.name, spans, low, high)
+        return [
+            Part(span, max(low, span.low), min(high, span.high))
+            for span in spans
+            if topics is None or topics.may_hold(self.summary(span))
+        ]
+
+    def divided(self, parts: list[Part], rows: int, first: int | None = None) -> list[Piece]:
+        """Return parts of segments as pieces. `parts` must come from the last call of `parts`.
+
+        The rows are divided after each `rows` rows, the first time after `first` rows, and at the
+        end of each segment. Raises PipelineError.
+        """
         pieces: list[Piece] = []
         room = rows if first is None else first
-        for span in spans:
-            at, end = max(low, span.low), min(high, span.high)
+        for span, at, end in parts:
             scan = self.scanned(span, end)
             while at < end:
                 stop = min(at + room, end)
@@ -318,6 +356,15 @@ class Directory(JournalStream):
 
     def piece(self, span: JournalSpan, cut: Cut) -> Piece:
         return FilePiece(cut, str(self._path / self._files[span.name]), journal=self.journal)
+
+    def summary(self, span: JournalSpan) -> TopicSummary | None:
+        path = self._path / f"{self._files[span.name]}{TOPICS}"
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        scan = self._scans[span.name]
+        return summary_of(data, span.name.epoch, span.name.base, scan.end, scan.schema)
 
     def rewritten(self, offset: int, epoch: int) -> int | None:
         later = [name.base for name in self._files if name.epoch > epoch and name.base < offset]

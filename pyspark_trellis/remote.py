@@ -19,11 +19,13 @@ from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 
+from matching.topic_summary import TopicSummary
 from pyspark_trellis.archived import ArchivedPiece, ArchivedScan
 from pyspark_trellis.credentials import credentials_of, tls_context, token_of
 from pyspark_trellis.errors import PipelineError, lost_rows, shown
 from pyspark_trellis.journal import JournalSpan, JournalStream, Piece, journal_name, name_parts
 from pyspark_trellis.messages import DamagedSegment
+from pyspark_trellis.segment_topics import summary_of
 from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, damaged, rows_of
 
 #: The time in seconds to wait for an answer.
@@ -241,6 +243,18 @@ class Remote(JournalStream):
         if self._rows[span.name].get("archived"):
             return ArchivedPiece(cut, self._broker, path, journal=self.journal)
         return RemotePiece(cut, self._broker, path, span.name.base, journal=self.journal)
+
+    def summary(self, span: JournalSpan) -> TopicSummary | None:
+        row = self._rows[span.name]
+        if row.get("archived") or not row["full"]:
+            return None
+        try:
+            data = self._broker.fetch(f"/api/streams/topics?{self._question}&segment={row['name']}")
+        except PipelineError:
+            # There is no summary (yet), or the broker is of an earlier version. Other errors, such
+            # as a lost connection, fail the request for the segment too.
+            return None
+        return summary_of(data, span.name.epoch, span.name.base, row["end"])
 
     def _path(self, span: JournalSpan) -> str:
         name = self._rows[span.name]["name"]

@@ -16,6 +16,7 @@ from pyspark_trellis.grammars import checked, grammar_of
 from pyspark_trellis.journal import JournalStream, Piece
 from pyspark_trellis.journals import QueryJournals, one_stream
 from pyspark_trellis.options import READING, known
+from pyspark_trellis.segment_topics import TopicCondition, condition_of
 from pyspark_trellis.topic_filter import TopicFilter
 
 _LOG: Final = logging.getLogger("pyspark_trellis")
@@ -48,7 +49,9 @@ def read_table(place: str, columns: Sequence[str] = tuple(COLUMNS), **options: s
     batches = (
         batch
         for name, stream in streams.items()
-        for piece in stream.pieces(low[name], high[name], whole=selected.whole)
+        for piece in stream.pieces(
+            low[name], high[name], whole=selected.whole, topics=selected.condition
+        )
         for batch in selected.batches(piece)
     )
     return pa.Table.from_batches(batches, selected.wanted)
@@ -71,6 +74,11 @@ class SelectedRows:
             checked([self.pattern], grammar)
         #: If not None, only the rows with one of these topics are read.
         self.topics: frozenset[str] | None = None
+
+    @property
+    def condition(self) -> TopicCondition | None:
+        """The condition on topics, by which segments are skipped; None if there is none."""
+        return condition_of(self.pattern, self.grammar, self.topics)
 
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Iterate over the selected rows of a piece.

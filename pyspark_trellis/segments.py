@@ -2,6 +2,7 @@
 
     <epoch>-<base offset>.arrow          schema | batch | batch | ... | end of stream, once full
     <epoch>-<base offset>.arrow.index    beside a full segment: where some of its batches begin
+    <epoch>-<base offset>.arrow.topics   beside a full segment: see segment_topics
 
 The positions of batches come from the message headers (`messages`) or from the index, so no rows
 are read to plan a query. Of a segment that is still being written, the complete batches are read.

@@ -121,7 +121,7 @@ class JournalReader(DataSourceReader):
             name: self._conditions.within(stream, OffsetSpan(low[name], high[name]))
             for name, stream in streams.items()
         }
-        return _partitions(streams, spans, self._options)
+        return _partitions(streams, spans, self._options, self._rows.selected)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a partition."""
@@ -129,12 +129,16 @@ class JournalReader(DataSourceReader):
 
 
 def _partitions(
-    streams: dict[str, JournalStream], spans: dict[str, OffsetSpan], options: dict[str, str]
+    streams: dict[str, JournalStream],
+    spans: dict[str, OffsetSpan],
+    options: dict[str, str],
+    selected: SelectedRows,
 ) -> list[JournalTask]:
     rows = offsets.number(options, "rowsPerTask", ROWS_PER_TASK, least=1)
     least = offsets.number(options, "minPartitions", 1)
     whole = offsets.switch(options, "failOnDataLoss", True)
-    return [JournalTask(task) for task in tasks_of(streams, spans, rows, least, whole)]
+    tasks = tasks_of(streams, spans, rows, least, whole, selected.condition)
+    return [JournalTask(task) for task in tasks]
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -306,7 +310,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = position.begin if position.begin is not None else begins[name].next
             if name in streams and begin < position.next:
                 spans[name] = OffsetSpan(begin, position.next)
-        return _partitions(streams, spans, self._options)
+        return _partitions(streams, spans, self._options, self._rows.selected)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a partition."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pyspark_trellis.journal import ROWS_PER_TASK, JournalStream, Piece
+from pyspark_trellis.segment_topics import TopicCondition
 
 
 class OffsetSpan(NamedTuple):
@@ -51,19 +52,25 @@ def tasks_of(
     rows: int = ROWS_PER_TASK,
     least: int = 1,
     whole: bool = True,
+    topics: TopicCondition | None = None,
 ) -> list[tuple[Piece, ...]]:
     """Return the pieces that each task reads; a task reads pieces of several segments and journals.
 
     `rows` is the number of rows of a task, `least` the smallest number of tasks. If `whole` is
-    false, missing rows are left out. Raises PipelineError.
+    false, missing rows are left out. Segments in which no row matches the condition `topics` are
+    left out, too. Raises PipelineError.
     """
-    total = sum(max(span.high - span.low, 0) for span in spans.values())
+    parts = {
+        name: streams[name].parts(span.low, span.high, whole, topics)
+        for name, span in spans.items()
+    }
+    total = sum(part.high - part.low for each in parts.values() for part in each)
     size = rows_of_a_task(total, rows, least)
     tasks: list[tuple[Piece, ...]] = []
     pieces: list[Piece] = []
     room = size
-    for name, span in spans.items():
-        for piece in streams[name].pieces(span.low, span.high, size, room, whole):
+    for name, each in parts.items():
+        for piece in streams[name].divided(each, size, room):
             pieces.append(piece)
             room -= piece.cut.high - piece.cut.low
             if not room:

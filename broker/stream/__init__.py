@@ -20,6 +20,8 @@ Modules, in reading order:
     segments     files `<epoch>-<base offset>.arrow` and their indexes
     open_files   the open files of all streams, at most a given number
     archived     the rows of one stream that are in the archive, and what the archive must do
+    full_segments
+                 the interface that gets notice of full segments
     segment_writer
                  writes the batches of one stream to segments
     local_segments
@@ -28,6 +30,8 @@ Modules, in reading order:
     removal      removes the files that retention drops, and the files of a deleted stream
     replica      the files of streams on a node of a cluster that follows the replicated log
     batch_scan   scans the batches of a segment
+    segment_topics
+                 the summaries of the topics of full segments
     recovery     reads the segments of a stream when the broker starts
     leftover     removes the files of deleted streams
     inspect      `trellis store verify` and `repair` for streams

@@ -13,6 +13,7 @@ from mypy_extensions import i64
 from broker.store.disk import Disk
 from broker.stream.archived import ArchivedRows, RowsUnavailable
 from broker.stream.arrow import SCHEMA_SIZE
+from broker.stream.full_segments import FullSegments
 from broker.stream.open_files import OpenFiles
 from broker.stream.row_codecs import RowCodecs
 from broker.stream.rows import RowWriter
@@ -53,6 +54,8 @@ class LocalSegments:
         self.row_writer = RowWriter(vhost, codecs)
         #: The rows that are in the archive (setting `stream.archive`); None without an archive.
         self.archived: ArchivedRows | None = None
+        #: The receiver of notices of full segments; None if there is none.
+        self.full_segments: FullSegments | None = None
         #: Number of rows, and size of the segments in bytes.
         self.rows: i64 = 0
         self.size: i64 = 0
@@ -81,6 +84,8 @@ class LocalSegments:
             if not segments or segments[-1] is not segment:
                 if segments:
                     segments[-1].full = True
+                    if self.full_segments is not None:
+                        self.full_segments.add(self.segment_writer.directory)
                 segment.written_here = True
                 segments.append(segment)
                 self.size += SCHEMA_SIZE

@@ -30,9 +30,16 @@ from broker.stream.arrow import (
 )
 from broker.stream.batch_scan import BatchScan
 from broker.stream.segment_writer import write_index
-from broker.stream.segments import Segment, parse_segment, segment_name
+from broker.stream.segments import (
+    INDEX,
+    TOPICS,
+    Segment,
+    derived_from,
+    parse_segment,
+    remove_derived,
+    segment_name,
+)
 
-_INDEX: Final = ".index"
 #: Number of directory levels from `streams` down to the directory of one stream.
 _DEPTH: Final = 3
 #: Prefixes of the names of notes, which are empty files in the quarantine.
@@ -67,6 +74,8 @@ class StreamRecovery:
         self.segments: list[Segment] = []
         self.findings: list[Finding] = []
         self.end: i64 = end
+        #: True if a segment has no summary of its topics.
+        self.lacks_summary = False
         self._disk = disk
         self._directory = directory
         #: The last part of the path, for findings: streams, virtual host, queue.
@@ -102,11 +111,7 @@ class StreamRecovery:
             parsed = parse_segment(name)
             if parsed is not None:
                 self._segment_names[parsed[1], parsed[0]] = name
-            elif (
-                name.endswith(".tmp")
-                or name.endswith(_INDEX)
-                and name.removesuffix(_INDEX) not in names
-            ):
+            elif name.endswith(".tmp") or derived_from(name) and derived_from(name) not in names:
                 self._disk.remove(f"{self._directory}/{name}")
         self._epoch = max((epoch for _, epoch in self._segment_names), default=0)
         for base, epoch in sorted(self._segment_names):
@@ -114,6 +119,8 @@ class StreamRecovery:
             if name:
                 self._recover_segment(epoch, base, name, set(names))
         self.segments.sort(key=_base)
+        known = set(names)
+        self.lacks_summary = any(f"{one.name}{TOPICS}" not in known for one in self.segments)
         last: i64 = self.segments[-1].end if self.segments else 0
         if last > self.end:
             self.end = last
@@ -181,11 +188,11 @@ class StreamRecovery:
         head = read_schema(file.read(0, SCHEMA_SIZE))
         if head is None and size <= int(SCHEMA_SIZE) and (base, epoch) == max(self._segment_names):
             # A crash came before the first batch of this segment was durable.
-            self._remove(path, names)
+            self._remove(path)
             return
         if head is not None and head[0] != self._stream:
             # The file belongs to a deleted stream of the same name.
-            self._remove(path, names)
+            self._remove(path)
             return
         if base < int(self._cut_offset):
             self._first_offset = min(self._first_offset, base)
@@ -196,9 +203,9 @@ class StreamRecovery:
         segment = Segment(disk, path, epoch, base)
         if base >= int(self._cut_offset):
             self._report(CUT, name, "a segment that was never confirmed", 0, size)
-            self._remove(path, names)
+            self._remove(path)
             return
-        index = f"{name}{_INDEX}"
+        index = f"{name}{INDEX}"
         indexed = index in names and self._load_index(segment, index, size)
         if index in names and not indexed:
             self._report(WRONG, index, "the index is damaged, and is written again")
@@ -268,12 +275,12 @@ class StreamRecovery:
             )
         elif indexed and known.end <= self._cut_offset:
             self._report(
-                WRONG, f"{name}{_INDEX}", "the index differs from the segment, and is written again"
+                WRONG, f"{name}{INDEX}", "the index differs from the segment, and is written again"
             )
         if segment.end > segment.base:
             self._finish(segment, place)
         else:
-            self._remove(segment.path, {f"{name}{_INDEX}"})
+            self._remove(segment.path)
         for part in salvaged:
             self._finish(part, part.size)
 
@@ -348,10 +355,7 @@ class StreamRecovery:
             one for one in self._segment_names if one[0] == base and one[1] > segment.epoch
         ]:
             # An earlier start was interrupted after it had created this segment.
-            self._remove(
-                f"{self._directory}/{self._segment_names[other]}",
-                {f"{self._segment_names[other]}{_INDEX}"},
-            )
+            self._remove(f"{self._directory}/{self._segment_names[other]}")
             del self._segment_names[other]
         self._epoch += 1
         part = Segment(
@@ -404,7 +408,7 @@ class StreamRecovery:
         if segment.end > segment.base:
             self._finish(segment, place)
         else:
-            self._remove(segment.path, {f"{segment.name}{_INDEX}"})
+            self._remove(segment.path)
         if rows > 0:
             self._finish(part, part.size)
 
@@ -421,9 +425,7 @@ class StreamRecovery:
         file.sync()
         file.close()
         segment.full = True
-        index = f"{segment.path}{_INDEX}"
-        if index.rpartition("/")[2] in self._disk.list(self._directory):
-            self._disk.remove(index)
+        remove_derived(self._disk, segment.path)
         try:
             write_index(self._disk, segment)
         except OSError as refused:
@@ -432,12 +434,8 @@ class StreamRecovery:
         self._disk.sync_directory(self._directory)
         self._add(segment)
 
-    def _remove(self, path: str, names: set[str]) -> None:
-        if f"{path.rpartition('/')[2]}{_INDEX}" in names:
-            try:
-                self._disk.remove(f"{path}{_INDEX}")
-            except FileNotFoundError:
-                pass
+    def _remove(self, path: str) -> None:
+        remove_derived(self._disk, path)
         self._disk.remove(path)
 
     def _move_to_quarantine(self, name: str, reason: str) -> None:

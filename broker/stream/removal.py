@@ -7,11 +7,17 @@ from broker.store.files import os_error_text
 from broker.store.stream_contract import StreamGarbage
 from broker.stream.arrow import SCHEMA_SIZE, read_schema
 from broker.stream.local_segments import LocalSegments
-from broker.stream.segments import Segment, directory_name, parse_segment, segment_name
+from broker.stream.segments import (
+    Segment,
+    derived_paths,
+    directory_name,
+    parse_segment,
+    segment_name,
+)
 
 
 class SegmentRemoval(StreamGarbage):
-    """Segments of a stream to remove, with their indexes."""
+    """Segments of a stream to remove, with the files that are derived from them."""
 
     def __init__(
         self, vhost: str, name: str, stream: int, segments: list[tuple[int, int]], deleted: bool
@@ -29,7 +35,7 @@ class SegmentRemoval(StreamGarbage):
             self._paths = []
             for epoch, base in self.segments:
                 path = f"{directory}/{segment_name(epoch, base)}"
-                self._paths += [path, f"{path}.index"]
+                self._paths += [path, *derived_paths(path)]
                 if not self.deleted:
                     # Remove the oldest segment first, and sync the directory after each segment: a
                     # crash must not leave a gap.
@@ -45,9 +51,9 @@ class SegmentRemoval(StreamGarbage):
         for epoch, base in segments:
             path = f"{directory}/{segment_name(epoch, base)}"
             if stream_number(disk, path) == self.stream:
-                # Remove the index before its segment: if a crash comes between the two, the next
-                # start finds the segment and removes it.
-                paths += [f"{path}.index", path, f"{directory}/."]
+                # Remove the derived files before their segment: if a crash comes between the two,
+                # the next start finds the segment and removes it.
+                paths += [*derived_paths(path), path, f"{directory}/."]
         if self.deleted:
             paths.append(f"{directory}/")
         remove_files(disk, paths)

@@ -16,7 +16,15 @@ from broker.store.poison import PoisonableWriter
 from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE, encode_schema
 from broker.stream.captured_rows import BatchPlace, EncodedBatch
 from broker.stream.open_files import FileUser, OpenFiles
-from broker.stream.segments import SUFFIXES, Segment, directory_name, parse_segment, segment_name
+from broker.stream.segments import (
+    INDEX,
+    SUFFIXES,
+    Segment,
+    directory_name,
+    parse_segment,
+    remove_derived,
+    segment_name,
+)
 
 #: Default size at which a segment is full, in bytes.
 SEGMENT_SIZE: Final = 64 << 20
@@ -236,7 +244,7 @@ class SegmentWriter(PoisonableWriter):
             elif self.epoch == 0:
                 self._begin_epoch(0)
             path = f"{self.directory}/{segment_name(self.epoch, int(base))}"
-            self._remove_index(path)
+            self._remove_derived(path)
             file = self.disk.create(path)
         except OSError as error:
             raise WriteFailed(
@@ -260,17 +268,13 @@ class SegmentWriter(PoisonableWriter):
         self._active.file = file
         return self._segment, self._written, file
 
-    def _remove_index(self, path: str) -> None:
-        """Remove the index of a segment at `path`, which a deleted stream of the same name may have
-        left.
+    def _remove_derived(self, path: str) -> None:
+        """Remove the files of a segment at `path` that a deleted stream of the same name has left.
 
         The removal is durable when this method returns.
         """
-        try:
-            self.disk.remove(f"{path}.index")
-        except FileNotFoundError:
-            return
-        self.disk.sync_directory(self.directory)
+        if remove_derived(self.disk, path):
+            self.disk.sync_directory(self.directory)
 
     def _begin_epoch(self, planned: int) -> None:
         """Make the directory, and set the epoch: the number with which names of segments begin.
@@ -302,13 +306,20 @@ def _epoch_above(names: list[str]) -> int:
 
 def write_index(disk: Disk, segment: Segment) -> None:
     """Write the index of a full segment beside the segment. Raises OSError if that fails."""
-    path = f"{segment.path}.index"
+    write_derived(disk, f"{segment.path}{INDEX}", segment.encode_index())
+
+
+def write_derived(disk: Disk, path: str, data: bytes) -> None:
+    """Write a file that is derived from a segment: it exists whole, or not at all.
+
+    Raises OSError if that fails.
+    """
     directory = path.rpartition("/")[0]
     temporary = f"{path}.tmp"
     if temporary.rpartition("/")[2] in disk.list(directory):
         disk.remove(temporary)
     file = disk.create(temporary)
-    file.write(0, segment.encode_index())
+    file.write(0, data)
     file.sync()
     file.close()
     disk.rename(temporary, path)

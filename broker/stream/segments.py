@@ -2,6 +2,7 @@
 
     <epoch>-<base offset>.arrow          schema, batch, batch, ...; end marker once it is full
     <epoch>-<base offset>.arrow.index    places of some batches, beside a full segment
+    <epoch>-<base offset>.arrow.topics   a summary of the topics, beside a full segment
 
 An offset is the number of a row in its stream. A place is the byte position of a batch in its
 segment.
@@ -31,8 +32,19 @@ from broker.stream.open_files import FileUser
 #: Smallest distance between two batches in the index, in bytes.
 INDEX_STRIDE: Final[i64] = 64 << 10
 
+#: Endings that the names of the files which are derived from a segment add to its name: its index,
+#: and the summary of its topics (segment_topics.py).
+INDEX: Final = ".index"
+TOPICS: Final = ".topics"
+DERIVED: Final = (INDEX, TOPICS)
 #: Endings of the names of a stream's files.
-SUFFIXES: Final = (".arrow", ".arrow.index", ".arrow.index.tmp")
+SUFFIXES: Final = (
+    ".arrow",
+    ".arrow.index",
+    ".arrow.index.tmp",
+    ".arrow.topics",
+    ".arrow.topics.tmp",
+)
 
 #: Greatest length of an encoded name; a longer name is cut to this length and gets a checksum.
 _DIRECTORY_NAME_MAX: Final = 120
@@ -63,6 +75,31 @@ def parse_segment(name: str) -> tuple[int, int] | None:
     """Return (epoch, base) from a file name; None if it is not a segment's name."""
     match = _NAME.fullmatch(name)
     return None if match is None else (int(match[1]), int(match[2]))
+
+
+def derived_from(name: str) -> str:
+    """Return the name of the segment from which the file `name` is derived; "" for other files."""
+    for ending in DERIVED:
+        if name.endswith(ending):
+            return name[: -len(ending)]
+    return ""
+
+
+def derived_paths(path: str) -> list[str]:
+    """Return the paths of the files that are derived from the segment at `path`."""
+    return [f"{path}{ending}" for ending in DERIVED]
+
+
+def remove_derived(disk: Disk, path: str) -> bool:
+    """Remove the files that are derived from the segment at `path`; True if there were any."""
+    found = False
+    for derived in derived_paths(path):
+        try:
+            disk.remove(derived)
+        except FileNotFoundError:
+            continue
+        found = True
+    return found
 
 
 class Segment(FileUser):

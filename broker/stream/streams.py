@@ -9,6 +9,7 @@ from broker.queues.arguments import QueueArguments
 from broker.store.contract import Store
 from broker.store.findings import Finding
 from broker.stream.archived import ArchiveBackend, ArchivedRows
+from broker.stream.full_segments import FullSegments
 from broker.stream.leftover import remove_deleted_streams
 from broker.stream.local_segments import LocalSegments
 from broker.stream.open_files import OpenFiles
@@ -32,6 +33,8 @@ class Streams:
         self.findings: list[Finding] = []
         #: The archive of all streams (setting `stream.archive`); None without an archive.
         self.archive: ArchiveBackend | None = None
+        #: The receiver of notices of full segments of all streams; None if there is none.
+        self.full_segments: FullSegments | None = None
 
     def make(self, vhost: str, name: str, agenda: Agenda, terms: QueueArguments) -> StreamQueue:
         """Return a new stream. `assign_number` must then set its number."""
@@ -46,6 +49,7 @@ class Streams:
             self.writing,
             self.reading,
         )
+        local.full_segments = self.full_segments
         if self.archive is not None:
             local.archived = ArchivedRows(self.archive, vhost, name, self.reading)
         return StreamQueue(vhost, name, agenda, store, terms, local)
@@ -75,6 +79,8 @@ class Streams:
             )
             self.findings += recovery.findings
             local.restore(recovery.segments)
+            if recovery.lacks_summary and self.full_segments is not None:
+                self.full_segments.add(local.segment_writer.directory)
             queue.begin_at(recovery.end)
 
     def remove_deleted(self, names: list[tuple[str, str]], newest: int) -> None:

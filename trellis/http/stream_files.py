@@ -18,7 +18,8 @@ from broker.stream.archived import RowsPending
 from broker.stream.local_segments import LocalSegments
 from broker.stream.offsets import first_available
 from broker.stream.queue import StreamQueue
-from broker.stream.segments import Segment, parse_segment
+from broker.stream.segment_topics import HEAD_SIZE, encode_head
+from broker.stream.segments import TOPICS, Segment, parse_segment
 from trellis.archive.contract import FileRow
 
 Row = dict[str, object]
@@ -230,6 +231,37 @@ def open_range(
             503, f"cannot read '{segment.path}': {refusal.strerror}; try again later"
         ) from refusal
     return SegmentRange(descriptor, start, end, int(local.end))
+
+
+def open_summary(broker: Broker, identity: Identity, query: Mapping[str, str]) -> SegmentRange:
+    """Open the summary of the topics of a segment on the disk; the query is that of
+    `wanted_segment`, without a range.
+
+    Runs in the event loop. Raises StreamRefusal, with the status 404 if the segment has no summary
+    (yet): a client then reads the segment.
+    """
+    _check_parameters(query, "segment")
+    local, name = wanted_segment(broker, identity, query)
+    segment = next((one for one in local.segments if one.name == name), None)
+    if segment is None:
+        return open_range(local, None, query)  # Raises the StreamRefusal of a missing segment.
+    try:
+        file = segment.disk.open(f"{segment.path}{TOPICS}", False)
+        head = encode_head(local.number, segment.epoch, int(segment.base), int(segment.end))
+        # A deleted stream of the same name may have left the file.
+        if isinstance(file, RealFile) and file.read(0, HEAD_SIZE) == head:
+            return SegmentRange(file.duplicate(), 0, int(file.size()), int(local.end))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StreamRefusal(
+            503, f"cannot read '{segment.path}{TOPICS}': {error.strerror}; try again later"
+        ) from error
+    raise StreamRefusal(
+        404,
+        f"segment '{name}' of stream '{local.name}' in vhost '{local.vhost}' has no summary of its "
+        "topics (yet): read the segment",
+    )
 
 
 def find_stream(broker: Broker, identity: Identity, query: Mapping[str, str]) -> StreamQueue:

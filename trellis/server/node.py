@@ -56,6 +56,7 @@ from trellis.server.topic_collector import TopicCollector
 from trellis.server.turn import LoopTurn
 from trellis.settings import Loaded, Settings, SettingsError, fill
 from trellis.telemetry.service import telemetry_from_settings
+from trellis.topic_summaries.service import TopicSummaries
 
 #: Largest number of filters in `metrics.topics`: each is compared with each unroutable topic.
 TOPIC_GROUPS_MAX: Final = 100
@@ -129,6 +130,11 @@ class BrokerNode:
         #: The archive of streams; None if the settings name none.
         self.archive = _archive(settings, directory, disk)
         self.broker.streams.archive = self.archive
+        #: The summaries of the topics of streams; None if the streams are not in files.
+        self.topic_summaries = (
+            TopicSummaries() if directory is not None and isinstance(disk, RealDisk) else None
+        )
+        self.broker.streams.full_segments = self.topic_summaries
         #: The links to other brokers.
         self.bridges = BridgeService(self.broker, self._end_shovel)
         if settings.bridge and find_spec("paho") is None:
@@ -231,6 +237,8 @@ class BrokerNode:
 
         if self.archive is not None:
             self.archive.start(self.broker.agenda)
+        if self.topic_summaries is not None:
+            self.topic_summaries.start()
         if self.telemetry is not None:
             self.telemetry.start()
 
@@ -275,6 +283,8 @@ class BrokerNode:
             self.reserve.close()
         if self.archive is not None:
             self.archive.close()
+        if self.topic_summaries is not None:
+            self.topic_summaries.close()
         self.bridges.close()
         if self.telemetry is not None:
             self.telemetry.close()

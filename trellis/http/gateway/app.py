@@ -24,7 +24,7 @@ from trellis.http.gateway.bodies import Disconnected, cut_document
 from trellis.http.gateway.connections import OpenConnections
 from trellis.http.gateway.incoming import Incoming
 from trellis.http.gateway.link import BrokerLink, CallExchange, HttpRefusal, OpenFile, bad_request
-from trellis.http.gateway.openapi import OPENAPI_PATH, describe
+from trellis.http.gateway.openapi import OPENAPI_PATH, SUMMARY_PATH, describe
 from trellis.http.gateway.paging import (
     PageQuery,
     encode,
@@ -39,6 +39,7 @@ from trellis.http.routes import HttpRouter, Unrouted
 
 JSON: Final = "application/json"
 ARROW: Final = "application/vnd.apache.arrow.stream"
+BINARY: Final = "application/octet-stream"
 #: Seconds within which a definitions document must arrive.
 UPLOAD_SECONDS: Final = 300.0
 #: Largest number of definitions documents that are read and imported at the same time.
@@ -317,7 +318,8 @@ class Gateway:
             "X-Trellis-Durable": str(file.durable),
             "Accept-Ranges": "none",
         }
-        return StreamingResponse(chunks(), 200, headers, ARROW)
+        kind = BINARY if incoming.path == SUMMARY_PATH else ARROW
+        return StreamingResponse(chunks(), 200, headers, kind)
 
     # -- sending
 

@@ -8,6 +8,8 @@ from typing import Any, Final
 from trellis.http import contract
 
 OPENAPI_PATH: Final = "/api/openapi.json"
+#: The path of the summaries of topics, which are binary.
+SUMMARY_PATH: Final = "/api/streams/topics"
 
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 #: Query parameters of lists.
@@ -123,6 +125,9 @@ def _responses(route: contract.RouteInfo) -> dict[str, Any]:
     if route.path == "/api/streams/segment":
         binary: dict[str, Any] = {"application/vnd.apache.arrow.stream": {"schema": {}}}
         responses["200"] = {"description": "The bytes of the segment.", "content": binary}
+    elif route.path == SUMMARY_PATH:
+        binary = {"application/octet-stream": {"schema": {}}}
+        responses["200"] = {"description": "The summary of the topics.", "content": binary}
     elif route.method == "GET" or route.body == contract.DOCUMENT:
         answer: dict[str, Any] = {"application/json": {"schema": {"type": ["object", "array"]}}}
         responses["200"] = {"description": "The answer.", "content": answer}

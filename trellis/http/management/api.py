@@ -249,6 +249,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/streams/archive", MONITORING, streaming.show_archive),
     ("GET", "/api/streams/segments", ANY_USER, streaming.list_segments),
     ("GET", "/api/streams/segment", ANY_USER, streaming.read_segment),
+    ("GET", "/api/streams/topics", ANY_USER, streaming.read_topics),
     ("GET", "/api/streams/rows", ANY_USER, stream_rows.rows),
     ("POST", "/api/streams/replay", MANAGEMENT, stream_rows.replay),
     ("GET", "/api/health/checks/alarms", MANAGEMENT, health.alarms),

@@ -122,6 +122,11 @@ async def read_segment(call: Call) -> SegmentRange:
     return stream_result(lambda: stream_files.open_range(local, segment, call.query))
 
 
+async def read_topics(call: Call) -> SegmentRange:
+    """Return the summary of the topics of the segment that the query names."""
+    return stream_result(lambda: stream_files.open_summary(call.broker, call.identity, call.query))
+
+
 async def fetch_rows(call: Call, local: LocalSegments, offset: int, count: int) -> None:
     """Fetch the rows that are not on the disk from the archive: of the `count` rows from `offset`
     on.

@@ -1,0 +1,101 @@
+"""The process that makes the summaries of full segments."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.streams.test_segment_topics import place, start, summaries
+from trellis.topic_summaries import service
+from trellis.topic_summaries.service import TopicSummaries
+
+EXPECTED = {0: ["t.0", "t.1"], 2: ["t.2", "t.3"], 4: ["t.4", "t.5"]}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    """The directory of a stream with three full segments."""
+    start(tmp_path / "d")
+    return str(place(tmp_path / "d"))
+
+
+def remove_summaries(directory: str) -> None:
+    for file in Path(directory).glob("*.topics"):
+        file.unlink()
+
+
+async def until_idle(topic_summaries: TopicSummaries) -> None:
+    """Wait until the program has summarized all segments of which the broker gave notice."""
+    assert topic_summaries.task is not None
+    await topic_summaries.task
+    assert topic_summaries.task is None
+
+
+def test_the_program_runs_after_the_start_and_after_each_notice(
+    tmp_path: Path, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "PAUSE", 0.0)
+    monkeypatch.setattr(service, "DIRECTORIES_MAX", 1)
+
+    async def serve() -> None:
+        topic_summaries = TopicSummaries()
+        topic_summaries.add(directory)
+        topic_summaries.add(f"{directory}/missing")
+        assert topic_summaries.task is None
+        topic_summaries.start()
+        await until_idle(topic_summaries)
+        assert summaries(tmp_path / "d") == EXPECTED
+        remove_summaries(directory)
+        topic_summaries.add(directory)
+        await until_idle(topic_summaries)
+        assert topic_summaries.failed == 0
+        topic_summaries.close()
+
+    asyncio.run(serve())
+    assert summaries(tmp_path / "d") == EXPECTED
+
+
+def test_a_failure_is_logged_and_the_next_notice_repeats_the_work(
+    tmp_path: Path,
+    directory: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(service, "PAUSE", 0.0)
+    obstacle = Path(directory) / "0000000001-00000000000000000002.arrow.topics.tmp"
+    obstacle.mkdir()
+
+    async def serve() -> None:
+        topic_summaries = TopicSummaries()
+        topic_summaries.start()
+        topic_summaries.add(directory)
+        await until_idle(topic_summaries)
+        assert topic_summaries.failed == 1
+        obstacle.rmdir()
+        topic_summaries.add(directory)
+        await until_idle(topic_summaries)
+        assert topic_summaries.failed == 1
+        topic_summaries.close()
+
+    asyncio.run(serve())
+    assert summaries(tmp_path / "d") == EXPECTED
+    line = "trellis: cannot write the summary of a segment's topics: "
+    assert capfd.readouterr().err.startswith(line)
+    assert "topic_summaries_failed" in caplog.text
+
+
+def test_the_broker_does_not_wait_for_the_program_when_it_stops(directory: str) -> None:
+    async def serve() -> None:
+        topic_summaries = TopicSummaries()
+        topic_summaries.start()
+        topic_summaries.add(directory)
+        task = topic_summaries.task
+        assert task is not None
+        topic_summaries.close()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(serve())

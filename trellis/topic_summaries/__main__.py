@@ -1,0 +1,10 @@
+"""The program that makes the summaries of topics, which the broker starts.
+
+The argument is the file descriptor of a socket, on which the broker sends the directories.
+"""
+
+import sys
+
+from trellis.topic_summaries.summarizing import main
+
+main(int(sys.argv[1]))
