@@ -25,7 +25,7 @@ from matching.topic_summary import (
 )
 from pyspark_trellis.grammars import checked, grammar_of
 
-#: What the name of a summary's file adds to the name of its segment.
+#: Ending that the name of a summary's file adds to the name of its segment.
 TOPICS: Final = ".topics"
 _HEAD: Final = struct.Struct("<4sIqqqq")
 _SUM: Final = struct.Struct("<Q")

@@ -92,14 +92,14 @@ def derived_paths(path: str) -> list[str]:
 
 def remove_derived(disk: Disk, path: str) -> bool:
     """Remove the files that are derived from the segment at `path`; True if there were any."""
-    found = False
+    removed = False
     for derived in derived_paths(path):
         try:
             disk.remove(derived)
         except FileNotFoundError:
             continue
-        found = True
-    return found
+        removed = True
+    return removed
 
 
 class Segment(FileUser):

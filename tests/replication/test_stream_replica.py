@@ -207,14 +207,17 @@ def test_a_batch_with_an_old_and_a_new_stream_of_one_name_is_written_again(
     assert copy.disk.contents() == whole
 
 
-def test_the_index_of_an_older_stream_of_the_same_name_is_removed(copy: Copy) -> None:
-    """Check that a new stream removes the index of a removed segment of the same file name.
+@pytest.mark.parametrize("ending", ["index", "topics"])
+def test_the_index_and_the_summary_of_an_older_stream_of_the_same_name_are_removed(
+    copy: Copy, ending: str
+) -> None:
+    """Check that a new stream removes the files derived from a removed segment of the same name.
 
-    A crash may undo the removal of the index, although the removal of the segment is durable.
+    A crash may undo the removal of such a file, although the removal of the segment is durable.
     """
     copy.ship(b"old")
     new = copy.replace_stream(b"new")
-    copy.disk = SimulatedDisk({f"{FIRST}.index": b"index"})
+    copy.disk = SimulatedDisk({f"{FIRST}.{ending}": b"derived"})
     copy.open()
     copy.streams.write(new)
     assert list(copy.disk.contents()) == [FIRST]

@@ -56,13 +56,13 @@ def place(directory: Path) -> Path:
 
 def summaries(directory: Path) -> dict[int, list[str] | None]:
     """Return the topics of each summary by the first offset of the segment; None if it has none."""
-    found: dict[int, list[str] | None] = {}
+    topics: dict[int, list[str] | None] = {}
     for file in sorted(place(directory).glob("*.topics")):
         summary = decode_summary(file.read_bytes()[HEAD_SIZE:-8])
-        found[int(file.name[11:31])] = (
+        topics[int(file.name[11:31])] = (
             None if summary is None or summary.topics is None else list(summary.topics)
         )
-    return found
+    return topics
 
 
 def test_each_full_segment_gets_a_summary_of_its_own(tmp_path: Path) -> None:
