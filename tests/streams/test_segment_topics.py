@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pamqp.commands as spec
 import pytest
@@ -39,7 +40,7 @@ class Notices(FullSegments):
         self.directories.append(directory)
 
 
-def start(directory: Path, **arguments: object) -> tuple[Home, Notices]:
+def start(directory: Path, **arguments: Any) -> tuple[Home, Notices]:
     """Start a broker with a stream `s` that has three full segments, and one that is written."""
     home, notices = Home(directory), Notices()
     home.broker.streams.full_segments = notices
