@@ -16,6 +16,8 @@ from broker.stream.segment_topics import HEAD_SIZE, encode_head, write_summary
 from matching.topic_summary import decode_summary
 from tests.clients import Amqp
 from tests.store.homes import Home
+from tests.store.simulated import SimulatedDisk
+from tests.streams.test_inspect import look
 from tests.streams.test_stream_queues import declare
 from trellis.topic_summaries.summarizing import summarize
 
@@ -148,6 +150,17 @@ def test_rows_that_a_start_cuts_take_the_summary_with_them(tmp_path: Path) -> No
     assert summaries(tmp_path / "d") == {0: ["t.0", "t.1"], 2: ["t.2"]}
 
 
+def test_verify_accepts_summaries_and_repair_keeps_those_of_intact_segments(
+    tmp_path: Path,
+) -> None:
+    home, _ = start(tmp_path / "d")
+    summarize([str(place(tmp_path / "d"))])
+    home.crash()
+    assert look(tmp_path / "d") == []
+    assert look(tmp_path / "d", repairing=True) == []
+    assert sorted(summaries(tmp_path / "d")) == [0, 2, 4]
+
+
 def test_the_summary_of_a_damaged_segment_is_empty(tmp_path: Path) -> None:
     start(tmp_path / "d")
     first = min(place(tmp_path / "d").glob("*.arrow"))
@@ -166,20 +179,25 @@ def test_a_segment_with_a_damaged_index_gets_no_summary(tmp_path: Path) -> None:
     assert sorted(summaries(tmp_path / "d")) == [2, 4]
 
 
-class Removing(RealDisk):
+class Removing(SimulatedDisk):
     """A disk on which a segment is removed while its summary is renamed."""
 
     def rename(self, old: str, new: str) -> None:
         super().rename(old, new)
-        super().remove(new.removesuffix(".topics"))
+        self.remove(new.removesuffix(".topics"))
 
 
 def test_a_segment_that_is_removed_meanwhile_leaves_no_summary(tmp_path: Path) -> None:
     start(tmp_path / "d")
     first = min(place(tmp_path / "d").glob("*.arrow"))
+    files = {f"/s/{file.name}": file.read_bytes() for file in first.parent.iterdir()}
+    whole, disk = SimulatedDisk(files), Removing(files)
+    assert write_summary(whole, f"/s/{first.name}")
+    assert whole.contents().keys() - files.keys() == {f"/s/{first.name}.topics"}
     with pytest.raises(FileNotFoundError):
-        write_summary(Removing(), str(first))
-    assert summaries(tmp_path / "d") == {}
+        write_summary(disk, f"/s/{first.name}")
+    assert files.keys() - disk.contents().keys() == {f"/s/{first.name}"}
+    assert disk.contents().keys() < files.keys()
 
 
 def test_a_backup_has_the_summaries(tmp_path: Path) -> None:
