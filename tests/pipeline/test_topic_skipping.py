@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import struct
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -322,6 +324,10 @@ def test_the_api_serves_the_summary_of_a_full_segment(served: tuple[str, Path]) 
     path = f"/api/streams/topics?queue=s&segment={first.name}"
     summary = first.with_name(f"{first.name}.topics")
     assert client.fetch(path) == summary.read_bytes()
+    request = urllib.request.Request(url + path)
+    request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert answer.headers["Content-Type"] == "application/octet-stream"
     kept = summary.read_bytes()
     try:
         summary.write_bytes(second.with_name(f"{second.name}.topics").read_bytes())
