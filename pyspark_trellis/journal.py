@@ -86,7 +86,7 @@ class JournalSpan:
     last_at: int | None = None
 
 
-class Part(NamedTuple):
+class SelectedOffsets(NamedTuple):
     """Offsets of one segment that a query reads, from `low` up to, not including, `high`."""
 
     span: JournalSpan
@@ -221,7 +221,7 @@ class JournalStream:
 
     def parts(
         self, low: int, high: int, whole: bool = True, topics: TopicCondition | None = None
-    ) -> list[Part]:
+    ) -> list[SelectedOffsets]:
         """Return the offsets from `low` up to, not including, `high`, as parts of segments.
 
         A segment in which no row matches the condition `topics` is left out. Raises PipelineError
@@ -233,12 +233,14 @@ class JournalStream:
         if whole:
             check_whole(self.name, spans, low, high)
         return [
-            Part(span, max(low, span.low), min(high, span.high))
+            SelectedOffsets(span, max(low, span.low), min(high, span.high))
             for span in spans
             if topics is None or topics.may_hold(self.summary(span))
         ]
 
-    def divided(self, parts: list[Part], rows: int, first: int | None = None) -> list[Piece]:
+    def divided(
+        self, parts: list[SelectedOffsets], rows: int, first: int | None = None
+    ) -> list[Piece]:
         """Return parts of segments as pieces. `parts` must come from the last call of `parts`.
 
         The rows are divided after each `rows` rows, the first time after `first` rows, and at the
