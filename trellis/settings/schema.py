@@ -174,8 +174,9 @@ class Auth(Section, frozen=True, kw_only=True):
     remember: Annotated[
         int,
         option(
-            "seconds for which a verified password is remembered, and not hashed again, after its "
-            "login and after its last connection; 0 remembers none",
+            "seconds for which a verified password is remembered after a login, and after the end "
+            "of the last connection that it opened, so that it is not hashed again; 0 remembers "
+            "none",
             ge=0,
             le=86_400,
             unit="s",

@@ -150,8 +150,9 @@ class Jwt(Section, frozen=True, kw_only=True):
     scopes: Annotated[
         str,
         option(
-            "claims that hold the permissions: words separated by spaces, or a list. Several "
-            "claims are separated by spaces; dots lead into objects, as in realm_access.roles"
+            "names of the claims that hold the permissions, separated by spaces; a dot leads into "
+            "an object, as in realm_access.roles. The value of a claim is a list of scopes, or a "
+            "text of scopes separated by spaces"
         ),
     ] = "scope"
     prefix: Annotated[
@@ -179,8 +180,9 @@ class Jwt(Section, frozen=True, kw_only=True):
     vhost: Annotated[
         str,
         option(
-            "claim that holds the virtual hosts of the role and the topic rules; MQTT clients "
-            'enter the first of them; "" is the virtual host "/"'
+            "claim that holds the virtual hosts in which the token's role and topic rules apply; "
+            'an MQTT client that names no virtual host enters the first of them; "" is the '
+            'virtual host "/"'
         ),
     ] = ""
     role: Annotated[
