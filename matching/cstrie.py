@@ -191,7 +191,10 @@ class ConcurrentTrie(Matcher[S]):
         return branch is not None and holds(branch.subscribers, subscriber)
 
     def read(self, inode: INode[S]) -> CNode[S]:
-        """Return the content of a trie node, after deciding a pending replacement."""
+        """Return the content of a trie node.
+
+        If a replacement of the content is pending, first complete or undo it.
+        """
         main = inode.main.get()
         return main if main.previous.get() is None else self._decide(inode, main)
 
@@ -317,10 +320,10 @@ class ConcurrentTrie(Matcher[S]):
         return changed.previous.get() is None
 
     def _decide(self, inode: INode[S], main: CNode[S]) -> CNode[S]:
-        """Decide if a trie node keeps the new content `main`, and return the node's valid content.
+        """Complete or undo the pending replacement of a node's content, and return the content.
 
-        `main.previous` holds the former content. If the replacement fails, the node gets the former
-        content back.
+        `main` is the new content, and `main.previous` holds the former content. The replacement is
+        undone if it failed: the node gets the former content back.
         """
         while True:
             previous = main.previous.get()

@@ -134,7 +134,7 @@ class Connection(TimedOutlet):
         self.opened_at = self.agenda.wall
         #: True once the client has logged in.
         self.admitted = False
-        #: The authenticator's record of the password that opened the connection, until its end.
+        #: The record of the password that opened the connection; None without one, and at the end.
         self._login_record: LoginRecord | None = None
         #: The client's identity and routes for publishing; None before the login and after the end.
         self.context: PublishContext | None = None
@@ -199,7 +199,7 @@ class Connection(TimedOutlet):
         return self.unsent + int(self._input_size)
 
     def admit(self, record: LoginRecord | None) -> None:
-        """Let the client in after its login. `record` is the record of the verdict."""
+        """Admit the client after its login; `record` is from the verdict of the login (Verdict)."""
         self.admitted = True
         if record is not None:
             self._login_record = record

@@ -236,21 +236,21 @@ class Credentials:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LoginRecord:
-    """The authenticator's record of a verified password, for the connections that it has opened."""
+    """An authenticator's record of a verified password; counts the connections opened with it."""
 
     def on_connection_opened(self) -> None:
-        """Count a connection that was opened with the password."""
+        """Count a connection that was just opened with the password."""
 
     def on_connection_closed(self) -> None:
-        """Remove a connection that has ended from the count."""
+        """Subtract a connection that has ended from the count."""
 
 
 class Verdict:
     """The result of a login: an identity, or the reason of the refusal.
 
     `reason` may be sent to the client, `details` are for the log only. `busy` is True if a later
-    attempt may succeed. `record` is the authenticator's record of the password, if it keeps one: a
-    connection that the verdict opens tells the record of its beginning and its end.
+    attempt may succeed. `record` is the authenticator's record of the password; None if it keeps
+    none. A connection that is opened with this verdict calls the record when it opens and ends.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class GatedQueue(Protocol):
         """Let the queue deliver messages up to a position in the store without asking the gate."""
 
     def on_mark_durable(self) -> None:
-        """Drain the queue: a higher delivery mark, for which its messages waited, is durable."""
+        """Drain the queue, because the delivery mark for which its messages waited is durable."""
 
 
 class DeliveryGate:
@@ -124,7 +124,7 @@ class DeliveryGate:
         """Change how far the queue delivers, because a window has a new delivery mark."""
 
     def mark_durable(self) -> None:
-        """Drain the queue: a higher delivery mark, for which its messages waited, is durable."""
+        """Drain the queue, because the delivery mark for which its messages waited is durable."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             self.queue.agenda.add_bulk(task)

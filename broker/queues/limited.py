@@ -260,8 +260,8 @@ class LimitedQueue(MeasuredQueue):
     def _over_limit(self) -> bool:
         """True if more messages, or more bytes, wait than the arguments allow.
 
-        False while the head is on disk and no file descriptor is free to read the head, and while
-        the messages only wait for a delivery mark: a consumer will get them.
+        Also False while the head is on disk and no file descriptor is free to read it, and while
+        the messages wait only for a delivery mark, because a consumer will get them.
         """
         arguments = self.arguments
         return (self.depth > self._waiting.paged and self._mark_wait == 0) and (

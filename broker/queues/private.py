@@ -31,8 +31,8 @@ class ShortQueue(Queue):
         if self.depth > self.max_length and self.depth > paged:
             self.drop_head(OVER_LIMIT)
             if self.depth > self.max_length and self.depth > self._waiting.paged:
-                # The queue grew while its head could not be read: each new message now drops two
-                # old messages.
+                # The queue grew beyond the limit while its head could not be read. Two dropped
+                # messages for each new one bring the queue back to the limit.
                 self.drop_head(OVER_LIMIT)
             self._set_overflow_depth()
 

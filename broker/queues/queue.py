@@ -91,7 +91,7 @@ class Queue(MessageSource):
         #: The gate of a durable queue; None until the first delivery.
         self._gate: DeliveryGate | None = None
         #: The time in ms since which messages with a ready consumer wait for a delivery mark; or 0.
-        #: During this wait, at most `Store.mark_patience`, no message expires or exceeds a limit.
+        #: During this wait (at most `Store.mark_patience`), no limit and no time to live applies.
         self._mark_wait: i64 = 0
         #: `put` calls `_overflow` above this depth.
         self._overflow_depth: i64 = store.window if durable else UNLIMITED
@@ -210,18 +210,18 @@ class Queue(MessageSource):
         return permitted
 
     def on_mark_durable(self) -> None:
-        """Drain the queue: a higher delivery mark, for which its messages waited, is durable."""
+        """Drain the queue, because the delivery mark for which its messages waited is durable."""
         if self.depth == 0:
             self._mark_wait = 0
         self.schedule_drain()
 
     def _end_mark_wait(self) -> None:
-        """Apply the limits and the time to live again: no consumer is ready for the messages."""
+        """End the wait for a delivery mark: apply the limits and the time to live again."""
         self._mark_wait = 0
         self._schedule_upkeep()
 
     def _expiry_time(self) -> i64:
-        """Return the time in ms up to which messages have expired: now, or before the wait."""
+        """Return the time in ms up to which messages expire: now, or before a wait for a mark."""
         return self.agenda.now if self._mark_wait == 0 else self._mark_wait - 1
 
     def _open_gate(self) -> DeliveryGate:

@@ -67,7 +67,7 @@ class InferredSchema:
         self._root: Final = _Node()
         self._room = SCHEMAS_MAX
         self._budget: Final = budget
-        #: Number of values.
+        #: Number of values that were passed to `add`.
         self.count = 0
 
     def add(self, value: Any) -> None:
@@ -76,7 +76,7 @@ class InferredSchema:
         self._add(self._root, value, 0)
 
     def schema(self) -> dict[str, Any]:
-        """Return the schema."""
+        """Return the JSON Schema of all values so far."""
         return self._root.schema()
 
     def _add(self, node: _Node, value: Any, depth: int) -> None:
@@ -129,7 +129,7 @@ class _Node:
         self._formats: set[str] | None = None
 
     def see_text(self, text: str) -> None:
-        """Remove the formats that this string does not have."""
+        """Keep only those common formats of all strings so far that `text` has, too."""
         if self._formats is None:
             self._formats = {name for name, _ in _FORMATS}
         if self._formats:

@@ -1,4 +1,4 @@
-"""Tests of the deadlines of links, with a model that looks at all links in every check.
+"""Tests of the deadlines of links, compared with a model that examines all links in each check.
 
 The tests set the clock of the event loop, so that a check comes when a test wants it.
 """
@@ -42,7 +42,7 @@ CHECK_MS: Final = int(DEADLINE_INTERVAL * 1000)
 class TimedLink(TurnLink):
     """A link whose client must send input every `limit` ms, and whose end is recorded."""
 
-    #: Number of times that a link was looked at.
+    #: Number of times that a check examined a link.
     looks = 0
 
     def __init__(self, limit: int, now: int) -> None:
@@ -171,7 +171,7 @@ def test_a_check_of_100_000_idle_links_looks_at_few_of_them() -> None:
             looks.append(TimedLink.looks)
         check.cancel()
         assert not any(link.ended_at for link in links)
-        # Each link is looked at every 90 s at first: about 560 in a check, and the rest of a slot.
+        # At first, each link is examined every 90 s: about 560 in a check, and the rest of a slot.
         assert min(looks) > 400 and max(looks) < 1_200
 
     run(steps)
@@ -312,7 +312,7 @@ class Served:
         return self.world.mqtt_front.closed, self.world.amqp_front.closed
 
     async def walk(self, loop: StillLoop) -> None:
-        """The model of `check_deadlines`: look at all links in every check."""
+        """Model `check_deadlines`: examine all links in each check."""
         turn = self.turn
         while True:
             due = loop.time() + DEADLINE_INTERVAL
@@ -407,7 +407,7 @@ def test_clients_are_disconnected_as_by_a_walk_over_all_links(
 
 
 async def wait_seconds(loop: StillLoop, seconds: float) -> None:
-    """Let this time pass in steps of one check each."""
+    """Let `seconds` pass, with one check every DEADLINE_INTERVAL seconds."""
     for _ in range(round(seconds / DEADLINE_INTERVAL)):
         loop.now += DEADLINE_INTERVAL
         await turns()

@@ -1,4 +1,4 @@
-"""Tests of the memory of verified passwords: clients that reconnect are not hashed again."""
+"""Tests of remembered passwords: the password of a client that reconnects is not hashed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def device(running: Running, number: int, password: str = "known") -> Sock
 
 
 async def disconnect(running: Running, devices: list[Socket]) -> None:
-    """Close the sockets of all devices, and wait until the broker has noticed."""
+    """Close the sockets of all devices, and wait until the broker has closed their links."""
     for socket in devices:
         socket.close()
     await running.until(lambda: not running.links)

@@ -1,15 +1,15 @@
-"""Passwords that were verified, so that a login with the same password needs no hash.
+"""The memory of verified passwords: a login with a remembered password needs no argon2id hash.
 
     password verified ----> remembered for `auth.remember` seconds
     connection opened ----> remembered until the connection has ended
     last connection ended -> remembered for `auth.remember` seconds
 
-If many devices lose their connections at once, their passwords were verified when the devices
-connected, days ago. Because the memory of a password ends after its last connection, the devices
-connect again without a hash of 24 ms for each of them.
+Devices may stay connected for days, and lose their connections all at once in a network outage.
+When the devices reconnect, their passwords are still remembered. So the broker does not compute a
+hash of 24 ms for each device.
 
-A password is stored as a keyed digest of user name, stored hash and password. So a user whose hash
-has changed is unknown here at once.
+A password is remembered as a keyed digest of user name, stored hash and password. If the stored
+hash of a user changes, the old digest no longer matches a login.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Final
 from broker.access.identity import LoginRecord
 from broker.eviction import evict_oldest
 
-#: Largest number of remembered passwords, 0.24 kB each; those that were verified first are evicted.
-#: If there were more users, a storm of their reconnects would verify each password again.
+#: Largest number of remembered passwords, 0.24 kB each. Above this number, the password that was
+#: verified longest ago is evicted. With more users, each of their reconnects may need a hash.
 MAX_REMEMBERED: Final = 100_000
 
 
 class RememberedPassword(LoginRecord):
-    """A verified password, with the number of open connections that it has opened."""
+    """A verified password, with the number of open connections that were opened with it."""
 
     __slots__ = ("_connections", "_expires", "_seconds")
 
@@ -74,7 +74,7 @@ class RememberedPasswords:
         self.by_digest[digest] = known
 
     def find(self, digest: bytes) -> RememberedPassword | None:
-        """Return the remembered password with this digest; None if it must be verified."""
+        """Return the remembered password with this digest; None if there is none, or it expired."""
         known = self.by_digest.get(digest)
         if known is not None and known.expired:
             del self.by_digest[digest]

@@ -72,7 +72,10 @@ def topic_findings(answer: dict[str, Any], bound: bool) -> Iterator[Problem]:
 
 
 def _key_text(answer: dict[str, Any]) -> str:
-    """Return the routing key of a topic with a dot as text; "" for a topic without dots."""
+    """Return a text with the routing key of a topic, for a topic that contains a dot.
+
+    Return "" for a topic without dots: its routing key is the topic with `.` for `/`.
+    """
     note = swapped_note(answer["topic"])
     return f", routing key '{answer['routing_key']}'{note}" if note else ""
 

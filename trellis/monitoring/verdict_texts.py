@@ -29,7 +29,10 @@ CONDITION: Final = "if the broker accepted it"
 
 
 def swapped_note(topic: str) -> str:
-    """Return a note about the routing key of a topic with a dot; "" for a topic without dots."""
+    """Return a note that a topic's `/` and `.` are exchanged in its routing key.
+
+    Return "" for a topic without dots.
+    """
     return " (the topic's '/' is '.' in the key, and its '.' is '/')" if "." in topic else ""
 
 

@@ -279,7 +279,8 @@ class Link(TurnLink):
         elif connection.behind:
             self._add_leftover(connection)
         elif not connection.stalled:
-            # The client was not read for a while, so its silence begins now.
+            # The broker did not read from the client for a while. So the time without input,
+            # which the keep-alive limits, begins now.
             connection.last_input_at = connection.agenda.now
             self._resume_reading(transport)
 

@@ -1,15 +1,16 @@
-"""The deadlines of links, in slots of time, so that a check looks only at links that may be due.
+"""The deadlines of links, grouped in slots of time: a check examines only links that may be due.
 
-    slot 41 -> link, link          slots that have come: each of their links is looked at
+    slot 41 -> link, link          slots that have come: the check examines each of their links
     slot 42 -> link
     ...
     slot 401 -> link, link, ...    later slots: no work
 
 A link waits in one slot. If its deadline moves earlier, the link moves to an earlier slot. If its
-deadline moves later, nothing happens: when the old slot comes, the link is looked at in vain and
-enters the slot of its present deadline. So a message, which moves the keep-alive of its client,
-costs no work here. Each link knows its slot and its index in the slot, and leaves both at once when
-it is closed. The cost of an entry is a pointer and two integers: about 25 bytes for each link.
+deadline moves later, the link stays in its slot. When this slot comes, the check finds that the
+link is not due, and moves it to the slot of its present deadline. So an input of a client, which
+moves its keep-alive deadline later, costs no work here. Each link knows its slot and its index in
+the slot, so that a closed link is removed without a search. An entry costs a pointer and two
+integers: about 25 bytes for each link.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from mypy_extensions import i64
 
 from trellis.server.turn_link import TurnLink
 
-#: Length of a slot in ms. A check looks in vain at the links of one slot at most, whose deadlines
-#: are later in this slot. It must be shorter than the time between two checks.
+#: Length of a slot in ms; shorter than the time between two checks. Of the links that a check
+#: examines, those in the last slot may have deadlines that are up to this time in the future.
 SLOT_MS: Final[i64] = 250
-#: Largest number of links that are looked at in one turn of the event loop, and the seconds of a
-#: turn after which the others wait for the next turn. If many clients vanish at once, each of their
-#: links costs the end of a connection.
+#: Largest number of links that a check examines in one turn of the event loop, and the seconds
+#: after which the remaining links wait for the next turn. If many clients vanish at once, the
+#: broker must end a connection for each of their links.
 SLICE_LINKS: Final = 200
 SLICE_SECONDS: Final = 0.002
 
@@ -43,9 +44,9 @@ class LinkDeadlines:
         self._last: i64 = 0
 
     def enter(self, link: TurnLink, when: i64) -> None:
-        """Let the link be looked at by the check that comes at the time `when` or next after it.
+        """Let the first check at the time `when` or later examine the link; `when` is above 0.
 
-        If the link waits for an earlier check already, nothing changes. `when` is above 0.
+        Do nothing if the link waits for an earlier check already.
         """
         slot = max(_slot_of(when), self._last + 1)
         if link.slot > 0:
@@ -74,9 +75,9 @@ class LinkDeadlines:
             del self._slots[slot]
 
     def begin_check(self, now: i64) -> None:
-        """Begin a check: let `advance` look at the links whose deadlines have come at `now`.
+        """Begin a check: let `advance` examine all links in slots up to the slot of `now`.
 
-        The links in the slot of `now` whose deadlines are a little later are looked at too.
+        Some links in the slot of `now` have deadlines that are up to SLOT_MS later than `now`.
         """
         slots, last = self._slots, _slot_of(now)
         if last - self._last <= len(slots):
@@ -91,9 +92,9 @@ class LinkDeadlines:
         self._last = max(self._last, last)
 
     def advance(self, now: i64) -> bool:
-        """Do one slice of a check: call `advance` of links. Return True if the check has more.
+        """Do one slice of a check: call `advance` of the links to examine. True if links remain.
 
-        Each link then waits for its next deadline.
+        Each examined link enters the slot of its next deadline.
         """
         end = time.perf_counter() + SLICE_SECONDS
         for _ in range(SLICE_LINKS):
@@ -109,7 +110,7 @@ class LinkDeadlines:
         return True
 
     def _pop(self) -> TurnLink | None:
-        """Remove and return a link to look at; None if this check has no such link any more."""
+        """Remove a link that this check has to examine, and return it; None if no link remains."""
         come, slots = self._come, self._slots
         while come:
             links = slots.get(come[-1])

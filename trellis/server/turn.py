@@ -101,7 +101,7 @@ class LoopTurn:
         #: Returns the wall clock, as Unix time in seconds. A ClockFloor replaces this function for
         #: a time after a takeover.
         self.wall_clock: Callable[[], float] = time.time
-        #: All open links, and the deadlines of these links.
+        #: All open links. `deadlines` has the links that have a deadline.
         self.links: dict[TurnLink, None] = {}
         self.deadlines = LinkDeadlines()
         #: Number of turns so far.
@@ -407,7 +407,7 @@ class LoopTurn:
     async def check_deadlines(self) -> None:
         """Check the deadlines of links every DEADLINE_INTERVAL seconds, until cancelled.
 
-        A check looks only at links whose deadlines may have passed. After a pause of the event
+        A check examines only links whose deadlines may have passed. After a pause of the event
         loop, the deadlines of all links move later by the length of the pause, and input that came
         meanwhile is read before the check. So no client that sent input in time is disconnected.
         """

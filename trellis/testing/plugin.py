@@ -46,9 +46,10 @@ def _prepare(config: pytest.Config, file: Path) -> None:
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Start the process before conftest files are imported, if the command line names test files.
+    """Start the process that starts brokers, if a test file on the command line requests a broker.
 
-    If pytest-xdist runs the tests in other processes, these start it.
+    The process then loads the broker while pytest imports the conftest files. If pytest-xdist runs
+    the tests, each of its worker processes starts its own process.
     """
     given = early_config.known_args_namespace
     if not getattr(given, "numprocesses", None):
@@ -60,12 +61,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:
-    """Start the process before pytest imports the first test file that requests a broker."""
+    """Start the process that starts brokers, if this file requests a broker, before its import."""
     _prepare(parent.config, file_path)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the process if a test requests a broker by a fixture of another file."""
+    """Start the process that starts brokers, if a test gets a broker by another file's fixture."""
     if not session.config.option.collectonly:
         if any("_trellis_spawner" in getattr(item, "fixturenames", ()) for item in session.items):
             _spawner(session.config)

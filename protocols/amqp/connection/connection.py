@@ -425,8 +425,9 @@ class AmqpConnection(ConnectionInterface):
         heartbeats.advance(self, self.handshake.heartbeat, now)
 
     def excuse(self, pause: int) -> None:
-        """Extend the client's time limits by `pause` ms. The next heartbeat stays due at its time:
-        at once, if this time was in the pause.
+        """Extend the client's time limits by `pause` ms, but do not delay the next heartbeat.
+
+        A heartbeat that was due during the pause is sent at once.
         """
         heartbeat_at = self.deadline
         super().excuse(pause)

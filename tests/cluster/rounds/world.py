@@ -222,10 +222,10 @@ class World:
         return None if session is None else session.node
 
     def _session(self) -> ClientSession | None:
-        """Return the last session whose node runs, or None if no such session exists.
+        """Return the newest session whose node still runs, or None if all their nodes have ended.
 
-        The node of a later session may have ended: it owned the log only for a moment, but was
-        ready after its successor.
+        The newest session of all may belong to an ended node. Such a node lost the log to the other
+        node at once, and reported that it was ready after the other node did.
         """
         with self._lock:
             return next((one for one in reversed(self.sessions) if not one.node.has_ended), None)
