@@ -305,6 +305,7 @@ async def test_a_vhost_that_is_being_deleted_takes_no_new_objects(broker: Runnin
     await broker.until(lambda: vhost.closing)
     permission = {"configure": "", "write": "", "read": ""}
     changes: tuple[tuple[str, str, Any], ...] = (
+        ("PUT", "vhosts/gone", {}),
         ("PUT", "queues/gone/q", {}),
         ("PUT", "exchanges/gone/x", {}),
         ("PUT", "policies/gone/p", {"pattern": "", "definition": {"max-length": 5}}),
@@ -313,9 +314,9 @@ async def test_a_vhost_that_is_being_deleted_takes_no_new_objects(broker: Runnin
         ("POST", "definitions/gone", {"queues": []}),
     )
     answers = await asyncio.gather(*(api(broker, *change) for change in changes))
-    assert [(status, answer["reason"]) for status, answer in answers] == [
-        (400, "vhost 'gone' is being deleted")
-    ] * len(changes)
+    advice = "wait until the deletion has ended, and create the vhost again"
+    refusal = (400, f"vhost 'gone' is being deleted: {advice}")
+    assert [(status, answer["reason"]) for status, answer in answers] == [refusal] * len(changes)
     assert await deletion == (204, None)
 
 

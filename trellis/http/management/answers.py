@@ -56,6 +56,14 @@ def bad_request(reason: str) -> ApiRefusal:
     return ApiRefusal(400, "bad_request", reason)
 
 
+def vhost_closing(name: str) -> ApiRefusal:
+    """Return the refusal of a change in a virtual host that is being deleted."""
+    return bad_request(
+        f"vhost '{name}' is being deleted: wait until the deletion has ended, and create the vhost "
+        "again"
+    )
+
+
 class Listing:
     """The answer of a handler that returns many rows.
 
@@ -233,7 +241,7 @@ class Call:
                 "permissions with `trellis permissions set`",
             )
         if vhost.closing and self.request.method in ("PUT", "POST"):
-            raise bad_request(f"vhost '{name}' is being deleted")
+            raise vhost_closing(name)
         return vhost
 
     def require_administrator(self, what: str) -> None:

@@ -30,6 +30,7 @@ from trellis.http.management.answers import (
     not_found,
     table,
     text,
+    vhost_closing,
 )
 from trellis.http.management.paged import Columns, selected_page
 from trellis.http.management.rates import delivery_counts
@@ -92,7 +93,7 @@ async def put_vhost(call: Call) -> Empty:
     name, row = call.path_parameters[0], call.body()
     known = call.broker.vhosts.get(name)
     if known is not None and known.closing:
-        raise bad_request(f"vhost '{name}' is being deleted")
+        raise vhost_closing(name)
     if row.get("tracing") is not None and flag(row, "tracing"):
         raise bad_request(f"cannot trace vhost '{name}': {TRACING.text}")
     creator = call.identity.name
