@@ -37,7 +37,10 @@ BEGIN: Final = 1_700_000_000_000_000
 
 
 def topics_of(count: int) -> Callable[[], list[str]]:
-    """Return a function that draws the topics of a batch from `count` topics; 0: each is new."""
+    """Return a function that draws the topics of a batch from `count` topics.
+
+    If `count` is 0, every topic is different.
+    """
     rng = random.Random(7)
 
     def topic(number: int) -> str:

@@ -33,7 +33,7 @@ translated.
     cache       a bounded cache of answers by topic, invalidated precisely
     topics      the reverse question: which stored topics does a pattern match?
     topic_summary
-                the reverse question for a file of messages: can a pattern match a topic in it?
+                can a pattern match any topic of a file of messages?
     batch       many topics at once against a fixed set of patterns
     covers      does one pattern match every topic that another pattern matches?
     fields      matching by message headers instead of topics

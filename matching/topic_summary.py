@@ -63,7 +63,7 @@ class TopicQuestion:
 
 
 class PatternQuestion(TopicQuestion):
-    """The question if a topic matches a pattern. Raises InvalidPattern."""
+    """The question whether a topic matches a pattern. Raises InvalidPattern."""
 
     def __init__(self, pattern: str, grammar: Grammar) -> None:
         self._trie: Trie[int] = Trie(grammar)
@@ -86,7 +86,7 @@ class PatternQuestion(TopicQuestion):
 
 
 class EqualityQuestion(TopicQuestion):
-    """The question if a topic is one of some given topics, which are in AMQP's notation."""
+    """The question whether a topic is one of some given topics, which are in AMQP's notation."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         self._topics: Final = frozenset(topics)
@@ -120,10 +120,10 @@ class TopicSummary:
 
 
 def encode_summary(topics: Collection[bytes], most: int) -> bytes:
-    """Return the bytes of the summary of a set of topics; at most `most` bytes, or BLOOM_MIN + 1 if
-    that is more.
+    """Return the bytes of the summary of a set of topics.
 
-    The topics are in AMQP's notation and in UTF-8.
+    The size is at most `most` bytes, but a Bloom filter has at least BLOOM_MIN + 1 bytes. The
+    topics are in AMQP's notation and in UTF-8.
     """
     if len(topics) <= LISTED_MAX:
         ordered = sorted(topics)
@@ -190,7 +190,10 @@ def _last_word(word: bytes) -> bytes:
 
 
 def _parts(topic: bytes) -> Iterable[bytes]:
-    """Return all parts of a topic. (The first word is a part as a list of one word only.)"""
+    """Return all parts of a topic.
+
+    The first word has no part with its place, because it is already a list of first words.
+    """
     words = topic.split(b".")
     most = min(len(words), WORDS_MAX)
     parts = [_first_words(words[:count]) for count in range(1, most + 1)]
@@ -200,7 +203,7 @@ def _parts(topic: bytes) -> Iterable[bytes]:
 
 
 def _required_parts(pattern: str, grammar: Grammar) -> list[bytes]:
-    """Return the parts that each topic has which matches the pattern."""
+    """Return the parts that every topic matching `pattern` has."""
     words = grammar.split(pattern)
     literal = [word not in (grammar.one, grammar.many) for word in words]
     texts = [_encoded(swap(word) if grammar is MQTT else word) for word in words]

@@ -21,7 +21,7 @@ Modules, in reading order:
     open_files   the open files of all streams, at most a given number
     archived     the rows of one stream that are in the archive, and what the archive must do
     full_segments
-                 the interface that gets notice of full segments
+                 the interface through which a stream reports its full segments
     segment_writer
                  writes the batches of one stream to segments
     local_segments

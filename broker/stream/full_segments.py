@@ -1,4 +1,4 @@
-"""The interface that gets notice of full segments."""
+"""The interface through which a stream reports its full segments."""
 
 from __future__ import annotations
 

@@ -27,12 +27,14 @@ from broker.stream.segment_writer import write_derived
 from broker.stream.segments import INDEX, TOPICS, Segment, parse_segment
 from matching.topic_summary import encode_summary
 
-#: A summary is at most this part of its segment, unless that is less than SUMMARY_MIN bytes.
+#: A summary has at most 1/SUMMARY_SHARE of the size of its segment, or SUMMARY_MIN bytes if that is
+#: more.
 SUMMARY_SHARE: Final = 128
 SUMMARY_MIN: Final = 512
 #: Largest size of a summary in bytes: that of a segment of 64 MiB.
 SUMMARY_MAX: Final = 512 << 10
-#: The summary of a segment with more topics is empty, because the topics are in memory meanwhile.
+#: The process that makes a summary holds all topics of the segment in memory, so the summary of a
+#: segment with more topics is empty.
 TOPICS_MAX: Final = 500_000
 
 _MAGIC: Final = b"TSTP"
@@ -68,8 +70,8 @@ def write_summary(disk: Disk, path: str) -> bool:
 
     The summary is empty, and readers do not use it, if a batch of the segment is damaged or if the
     segment has more than TOPICS_MAX topics. Return False, and write nothing, if the segment's
-    schema or index is damaged. Raises OSError if a file cannot be read or written: it is a
-    FileNotFoundError if the segment was removed meanwhile. Raises TooNew.
+    schema or index is damaged. Raises FileNotFoundError if the segment was removed meanwhile, and
+    another OSError if a file cannot be read or written. Raises TooNew.
     """
     data = _summary_of(disk, path)
     if data is None:

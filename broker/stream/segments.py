@@ -33,8 +33,8 @@ from broker.stream.open_files import FileUser
 #: Smallest distance between two batches in the index, in bytes.
 INDEX_STRIDE: Final[i64] = 64 << 10
 
-#: Endings that the names of the files which are derived from a segment add to its name: its index,
-#: and the summary of its topics (segment_topics.py).
+#: Endings of the files that are derived from a segment, after the segment's name: the index, and
+#: the summary of the topics (segment_topics.py).
 INDEX: Final = ".index"
 TOPICS: Final = ".topics"
 DERIVED: Final = (INDEX, TOPICS)

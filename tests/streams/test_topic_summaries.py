@@ -1,4 +1,4 @@
-"""The process that makes the summaries of full segments."""
+"""Tests of the process that makes the summaries of full segments."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def remove_summaries(directory: str) -> None:
 
 
 async def until_idle(topic_summaries: TopicSummaries) -> None:
-    """Wait until the program has summarized all segments of which the broker gave notice."""
+    """Wait until the process has summarized all segments of which the broker gave notice."""
     assert topic_summaries.task is not None
     await topic_summaries.task
     assert topic_summaries.task is None
 
 
-def test_the_program_runs_after_the_start_and_after_each_notice(
+def test_the_process_runs_after_the_start_and_after_each_notice(
     tmp_path: Path, directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "PAUSE", 0.0)
@@ -85,9 +85,10 @@ def test_a_failure_is_logged_and_the_next_notice_repeats_the_work(
     line = "trellis: cannot write the summary of a segment's topics: "
     assert capfd.readouterr().err.startswith(line)
     assert "topic_summaries_failed" in caplog.text
+    assert "the process ended with exit status 1" in caplog.text
 
 
-def test_the_broker_does_not_wait_for_the_program_when_it_stops(directory: str) -> None:
+def test_the_broker_does_not_wait_for_the_process_when_it_stops(directory: str) -> None:
     async def serve() -> None:
         topic_summaries = TopicSummaries()
         topic_summaries.start()

@@ -234,11 +234,11 @@ def open_range(
 
 
 def open_summary(broker: Broker, identity: Identity, query: Mapping[str, str]) -> SegmentRange:
-    """Open the summary of the topics of a segment on the disk; the query is that of
-    `wanted_segment`, without a range.
+    """Open the summary of the topics of a segment on the disk.
 
-    Runs in the event loop. Raises StreamRefusal, with the status 404 if the segment has no summary
-    (yet): a client then reads the segment.
+    `query` names the stream and the segment, as for `wanted_segment`; it has no range. Runs in the
+    event loop. Raises StreamRefusal, with the status 404 if the segment has no summary (yet): a
+    client then reads the segment.
     """
     _check_parameters(query, "segment")
     local, name = wanted_segment(broker, identity, query)

@@ -5,11 +5,11 @@
 
 A summary lets readers skip segments in which no topic matches (docs/streams.md, "Summaries of
 topics"). The child process reads each full segment once, with the lowest priority, so that neither
-the event loop nor the writer's thread does the work. It ends when every full segment of the
-directories has a summary; the broker starts another one after more segments have become full.
+the event loop nor the writer's thread does the work. It ends after the last full segment of the
+directories; the broker starts another one after more segments have become full.
 
     service       the broker's end: which directories have new full segments; starts the process
-    summarizing   the program of the process
+    summarizing   the work of the process
 
 broker/stream/segment_topics.py writes the files, matching/topic_summary.py defines a summary.
 """

@@ -1,4 +1,4 @@
-"""The program that makes the summaries of topics, which the broker starts.
+"""The entry point of the process that makes the summaries of topics; the broker starts it.
 
 The argument is the file descriptor of a socket, on which the broker sends the directories.
 """

@@ -11,25 +11,26 @@ from broker.stream.full_segments import FullSegments
 from trellis import logs
 from trellis.child_process import Program, start_program, wait_or_kill
 
-#: The module of the program.
+#: The module that the process runs.
 PROGRAM: Final = "trellis.topic_summaries"
-#: The most directories that one program gets, so that the event loop sends them at once.
+#: Largest number of directories passed to one process, so that sending them does not delay the
+#: event loop.
 DIRECTORIES_MAX: Final = 1_000
-#: Shortest time in seconds from the end of the program to its next start. A start takes some 0.1 s
-#: of CPU time.
+#: Shortest time in seconds from the end of a process to the start of the next one. A start takes
+#: some 0.1 s of CPU time.
 PAUSE: Final = 10.0
 
 
 class TopicSummaries(FullSegments):
-    """The directories of streams with new full segments, and the program that summarizes them."""
+    """The directories of streams with new full segments, and the process that summarizes them."""
 
     def __init__(self) -> None:
         self._due: set[str] = set()
-        #: The task that runs the program; None while there is nothing to do.
+        #: The task that runs the process; None while there is nothing to do.
         self.task: asyncio.Task[None] | None = None
         self._process: Program | None = None
         self._started = False
-        #: Number of programs that failed.
+        #: Number of processes that failed.
         self.failed = 0
 
     def add(self, directory: str) -> None:
@@ -47,7 +48,7 @@ class TopicSummaries(FullSegments):
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     def close(self) -> None:
-        """End the program. The next start of the broker continues its work."""
+        """End the process. The next start of the broker continues its work."""
         self._started = False
         if self.task is not None:
             self.task.cancel()
@@ -56,28 +57,28 @@ class TopicSummaries(FullSegments):
             self._process.wait()
 
     async def _run(self) -> None:
-        """Run the program, and again after PAUSE seconds while there are new full segments."""
+        """Run a process, and another after PAUSE seconds while there are new full segments."""
         while self._due:
             count = min(len(self._due), DIRECTORIES_MAX)
             directories = [self._due.pop() for _ in range(count)]
             try:
                 status = await self.summarize(directories)
-                reason = f"exit status {status}" if status else ""
+                reason = f"the process ended with exit status {status}" if status else ""
             except OSError as error:
-                reason = f"not started: {error.strerror or error}"
+                reason = f"the process could not be started: {error.strerror or error}"
             if reason:
                 self.failed += 1
                 logs.warning(
                     "topic_summaries_failed",
                     reason=reason,
                     note="readers with a topic filter read whole segments; the next full segment "
-                    "of a stream starts the program again",
+                    "of a stream starts the process again",
                 )
             await asyncio.sleep(PAUSE)
         self.task = None
 
     async def summarize(self, directories: list[str]) -> int:
-        """Run the program for some directories; return its exit status. Raises OSError."""
+        """Run a process for some directories; return its exit status. Raises OSError."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         with ours:
@@ -92,9 +93,9 @@ class TopicSummaries(FullSegments):
             try:
                 await loop.sock_sendall(ours, b"\0".join(map(os.fsencode, directories)))
                 ours.shutdown(socket.SHUT_WR)
-                await loop.sock_recv(ours, 1)  # Returns at the end of the program.
+                await loop.sock_recv(ours, 1)  # Returns at the end of the process.
             except ConnectionError:
-                pass  # The program has ended early; its exit status tells.
+                pass  # The process has ended early; its exit status tells.
             status = await asyncio.to_thread(wait_or_kill, process)
             self._process = None
             return status

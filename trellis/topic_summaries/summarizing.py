@@ -1,4 +1,4 @@
-"""The program that makes the missing summaries in directories of streams."""
+"""Makes the missing summaries in directories of streams; the child process runs this module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from broker.store.disk import RealDisk, StoreError
 from broker.stream.segment_topics import without_summary, write_summary
 
-#: The priority of the process is lowered by this number: it works only while a processor is idle.
+#: The priority of the process is lowered by this number, so it gives way to all other processes.
 NICE: Final = 19
 
 
@@ -45,7 +45,7 @@ def main(descriptor: int) -> None:
     broker = os.getppid()
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rb") as sent:
         directories = [os.fsdecode(name) for name in sent.read().split(b"\0") if name]
-        # The broker waits until this program closes the connection.
+        # The broker waits until this process closes the connection.
         try:
             summarize(directories, lambda: os.getppid() == broker)
         except OSError as error:
