@@ -109,7 +109,7 @@ class Broker:
                 self.store.define(Defined(name, "vhost", name, options.row), ticket)
                 known.options = options
             else:
-                # The same change of another request may not be durable yet.
+                # This change by an earlier request may not be durable yet, so this reply waits too.
                 self.store.reply_when_all_durable(ticket)
             return known
         checked_name("vhost", name)

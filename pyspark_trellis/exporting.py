@@ -94,8 +94,9 @@ class RowSelection:
     def _spans(self) -> list[tuple[JournalSpan, int, int]]:
         """Return the segments that may have selected rows, each with the offsets to read.
 
-        Segments without a matching topic count as selected for the decision if lost rows were to be
-        selected, because the topics of lost rows are unknown.
+        A gap between segments is an error if its offsets are selected and the segments around it
+        are within the times. The topics of these segments do not matter, because the topics of the
+        lost rows are unknown.
         """
         stream, since, until = self._stream, *self._times
         spans = stream.spans()

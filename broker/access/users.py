@@ -189,7 +189,7 @@ class Users:
             and known.limits == (limits or {})
             and present == role
         ):
-            # The same change of another request may not be durable yet.
+            # This change by an earlier request may not be durable yet, so this reply waits too.
             self._store.reply_when_all_durable(ticket)
             return known
         checked_name("user", name)

@@ -70,7 +70,7 @@ class AuditTrail:
 
     @property
     def actor(self) -> Actor:
-        """The user that makes the changes now; BROKER if no user does."""
+        """The user that makes the changes now; BROKER if the broker itself makes them."""
         return self._actor
 
     def changed(self, entry: Defined | Undefined, shown: Mapping[str, object] | None) -> None:

@@ -321,7 +321,7 @@ class Store:
         self.wait_for(self.position, ticket)
 
     def reply_when_all_durable(self, ticket: Ticket | None) -> None:
-        """Make the ticket, if any, wait as `wait_for_all` does."""
+        """Make the ticket, if there is one, wait until all entries so far are durable."""
         if ticket is not None:
             self.wait_for_all(ticket)
 

@@ -41,7 +41,7 @@ def session_of(headers: dict[bytes, bytes]) -> str:
 
     A browser sends the cookies of all programs on this host, whatever their port, and some of these
     cookies have invalid names or values. So each cookie is read on its own (RFC 6265 section 5.4);
-    http.cookies would drop all cookies because of one.
+    the module http.cookies drops all cookies if one of them is invalid.
     """
     wanted = cookie_name(headers)
     for cookie in headers.get(b"cookie", b"").decode("latin-1").split(";"):

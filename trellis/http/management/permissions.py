@@ -113,8 +113,9 @@ def user_of_path(call: Call) -> tuple[VirtualHost, str]:
 def define_holder(call: Call, new: UserPermissions, ticket: Ticket) -> None:
     """Store a user of the settings that is not stored yet, before it gets the permissions `new`.
 
-    The stored user only holds permissions: it has no password and no tags. The caller makes `new`
-    first, which raises PreconditionFailed for an invalid pattern or rule: then no user is stored.
+    The stored user only holds permissions: it has no password and no tags. The caller constructs
+    `new` before the call. That raises PreconditionFailed for an invalid pattern or rule, so no user
+    is stored for an invalid request.
     """
     if new.user not in call.broker.users.by_name:
         call.broker.users.define(new.user, "", [], ticket)
@@ -123,8 +124,8 @@ def define_holder(call: Call, new: UserPermissions, ticket: Ticket) -> None:
 def changeable_user(call: Call) -> tuple[VirtualHost, str]:
     """Return the virtual host and the user in a path, before a change of the user's permissions.
 
-    A user of the settings need not be stored (`define_holder`). Raises ApiRefusal, for example if
-    the settings define the permissions.
+    A user that the settings define is possibly not stored yet; `define_holder` stores it. Raises
+    ApiRefusal, for example if the settings define the permissions.
     """
     vhost, name = user_of_path(call)
     account = call.node.accounts.settings_accounts.get(name)
