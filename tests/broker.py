@@ -91,16 +91,20 @@ class BrokerProcess:
     """
 
     def __init__(
-        self, *flags: str, descriptors: int = 0, variables: Mapping[str, str] | None = None
+        self,
+        *flags: str,
+        descriptors: int = 0,
+        variables: Mapping[str, str] | None = None,
+        module: str = "trellis",
     ) -> None:
         """Start the broker, with further environment variables.
 
         `descriptors` is the broker's hard limit of file descriptors; 0 for the limit of the test
-        process.
+        process. `module` is the module to run, which has the command line of `trellis`.
         """
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
         self.process = forks.start(
-            "trellis",
+            module,
             "serve",
             *_FLAGS,
             *flags,

@@ -89,7 +89,7 @@ async def hold(port: int, random: Random, held: Held) -> None:
 
 async def life(directory: Path, random: Random, first: int, helds: list[Held]) -> int:
     """Run a broker until it is killed; return the number of the next message."""
-    broker = BrokerProcess("--data-dir", str(directory))
+    broker = BrokerProcess("--data-dir", str(directory), module="tests.crash.patient")
     try:
         port = broker.amqp.port
         client = await Amqp.connect(port)
