@@ -190,6 +190,23 @@ def test_a_subscription_that_is_not_allowed_any_more_is_removed_and_its_client_d
     assert bodies(again.read()) == [b"b"]
 
 
+def test_a_long_subscribe_has_the_rights_of_the_turn_that_subscribes() -> None:
+    """Check that permissions may change between two slices of one SUBSCRIBE."""
+    denials = [f"deny all {'+/' * 50}{number}" for number in range(100)]
+    world = world_of(*denials, "allow all #")
+    client = client_of(world)
+    secret = [f"{'secret/' * 50}{number}" for number in range(150, 200)]
+    packet = mqtt5.SubscribePacket(1, [subscription(one) for one in ("open", *secret)])
+    client.connection.receive_data(packet.write())
+    assert client.connection.stalled
+    world.guests.identities["u"] = rights("deny subscribe secret/#", "allow all #")
+    world.review()
+    while client.connection.stalled:
+        world.turn()
+    (session,) = world.mqtt_front.sessions.all()
+    assert list(session.subscriptions) == ["open"]
+
+
 def test_a_subscription_becomes_partial_and_whole_again_without_a_word() -> None:
     world = world_of("allow all #")
     client, writer = client_of(world), world.mqtt("w")

@@ -244,9 +244,9 @@ class SubscriptionChange(Task):
 class SubscribeTask(SubscriptionChange):
     """A task that carries out a SUBSCRIBE, and sends retained messages after the SUBACK.
 
-    The permission for a topic filter is checked in the slice that subscribes to the filter. With
-    many access rules, fewer filters fit into a slice. Shared subscriptions receive no retained
-    messages.
+    The permission for a topic filter is checked in the slice that subscribes to the filter, with
+    the permissions that the user has then. With many access rules, fewer filters fit into a slice.
+    Shared subscriptions receive no retained messages.
     """
 
     def __init__(
@@ -261,7 +261,6 @@ class SubscribeTask(SubscriptionChange):
     ) -> None:
         super().__init__(connection, session, reader, int(identity.weight))
         self._service = service
-        self._identity = identity
         self._packet_id = head.packet_id
         self._identifier = head.identifier
         self._level = level
@@ -292,7 +291,10 @@ class SubscribeTask(SubscriptionChange):
         self._done += 1
         if self._codes[at] != request.qos:
             return
-        verdict = read_scope(self._identity, request.topic_filter, self.session.vhost.name)
+        # The permissions may have changed since the packet arrived: a long packet takes many turns.
+        identity = self.session.identity
+        assert identity is not None, "the login has set the permissions of the session"
+        verdict = read_scope(identity, request.topic_filter, self.session.vhost.name)
         if verdict == READ_NONE:
             self._refuse(at, request.topic_filter, NOT_AUTHORISED)
         elif self._exceeds_quota(request.topic_filter):
