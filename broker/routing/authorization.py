@@ -156,7 +156,8 @@ class DeclarationRights:
         may("configure", kind, name, self._vhost)
         if target is not None:
             may("read", kind, name, self._vhost)
-            may("write", "exchange", target, self._vhost)
+            # The default exchange, whose name is empty, has this name in permissions.
+            may("write", "exchange", target or "amq.default", self._vhost)
 
     def _check_journal(self, arguments: Mapping[str, object], thing: str) -> None:
         """Raise AccessRefused if `arguments` ask for a journal that the user may not declare."""

@@ -127,6 +127,32 @@ def test_a_way_to_another_exchange_stays_free() -> None:
     assert not [one for one in names(client.send(*steps)) if one.endswith("Close")]
 
 
+@pytest.mark.parametrize(
+    ("write", "allowed"), [("^(own)?$", False), ("", False), (r"^amq\.default$", True)]
+)
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        Q.Declare(
+            queue="own",
+            arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "victim"},
+        ),
+        X.Declare(exchange="own", exchange_type="fanout", arguments={"alternate-exchange": ""}),
+    ],
+)
+def test_the_default_exchange_is_amq_default_in_permissions(
+    declaration: Any, write: str, allowed: bool
+) -> None:
+    world = World()
+    world.guests.identities["u"] = UserPermissions("u", "/", (".*", write, ".*")).identity("")
+    client = world.amqp(user="u")
+    if allowed:
+        assert names(client.send(declaration))[0].endswith("DeclareOk")
+    else:
+        error = refusal(client.send(declaration))
+        assert error.code == 403 and "write access to exchange 'amq.default'" in error.text
+
+
 def test_topic_permissions_of_rabbitmq_hold_there_too() -> None:
     world = World()
     for user, write in (("u", "^mine"), ("v", ".*")):
