@@ -20,6 +20,7 @@ RULED: Final = KNOWN | {
 }
 READER: Final = KNOWN | {"name": "reader", "tags": ("policymaker",), "read": "^mine"}
 FREE: Final = KNOWN | {"name": "free", "tags": ("policymaker",)}
+WATCHING: Final = KNOWN | {"name": "watching", "tags": ("monitoring", "policymaker")}
 ADMIN: Final = KNOWN | {"name": "admin", "administrator": True, "read": "^mine"}
 
 AROUND: Final[list[tuple[str, str, dict[str, Any]]]] = [
@@ -52,7 +53,7 @@ JOURNAL: Final = {"durable": True, "arguments": {"x-queue-type": "stream", "x-jo
 
 @pytest.fixture
 async def broker(start: Start) -> Running:
-    return await start(users=[RULED, READER, FREE, ADMIN])
+    return await start(users=[RULED, READER, FREE, WATCHING, ADMIN])
 
 
 @pytest.mark.parametrize(("method", "path", "body"), AROUND)
@@ -130,3 +131,22 @@ async def test_a_journal_in_definitions_needs_an_administrator(broker: Running) 
     assert (await api(broker, "POST", "definitions/%2F", document, "reader"))[0] == 403
     status, answer = await api(broker, "POST", "definitions", document, "admin")
     assert (status, answer["refused"]) == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("entries", "status"),
+    [
+        ([{"upstream": "u"}], 201),
+        ([{"upstream": "u", "uri": "amqp:///other"}], 403),
+        ([{"upstream": "u"}, {"upstream": "u", "exchange": "secret"}], 403),
+    ],
+)
+async def test_only_administrators_replace_keys_of_an_upstream_in_a_set(
+    broker: Running, entries: list[dict[str, str]], status: int
+) -> None:
+    path = "parameters/federation-upstream-set/%2F/set"
+    answered, answer = await api(broker, "PUT", path, {"value": entries}, "free")
+    assert answered == status
+    if status == 403:
+        assert "lacks the tag 'administrator'" in answer["reason"]
+        assert (await api(broker, "PUT", path, {"value": entries}))[0] == 201

@@ -8,7 +8,7 @@ from typing import Final
 
 from trellis.bridge import contract
 from trellis.bridge.amqp_uri import parse_uri
-from trellis.bridge.collecting import UPSTREAM
+from trellis.bridge.collecting import UPSTREAM, UPSTREAM_SET
 from trellis.bridge.service import KnownLink
 from trellis.bridge.shovel_definition import federation_of, shovel_of
 from trellis.http.management.answers import (
@@ -114,8 +114,16 @@ def check_parameter(call: Call, component: str, vhost: str, name: str, value: ob
 
     A URI of this broker without a user acts as the user `shovels.user`, who may do more than the
     caller. So only administrators may set a shovel with such a URI, or an upstream, whose links
-    publish here as this user. Raises ApiRefusal.
+    publish here as this user. An entry of an upstream set can replace the URI and the exchange of
+    an upstream, so only administrators may set such entries, too. Raises ApiRefusal.
     """
+    if component == UPSTREAM_SET and any(
+        isinstance(entry, dict) and entry.keys() - {"upstream"}
+        for entry in (value if isinstance(value, list) else ())
+    ):
+        call.require_administrator(
+            f"entries of a {UPSTREAM_SET} that replace keys of their upstream, such as its uri,"
+        )
     try:
         if component == contract.SHOVEL:
             link = shovel_of(vhost, name, value)
