@@ -150,3 +150,34 @@ async def test_only_administrators_replace_keys_of_an_upstream_in_a_set(
     if status == 403:
         assert "lacks the tag 'administrator'" in answer["reason"]
         assert (await api(broker, "PUT", path, {"value": entries}))[0] == 201
+
+
+async def test_the_tag_monitoring_gives_a_policymaker_no_further_virtual_hosts(
+    broker: Running,
+) -> None:
+    shovel = {"src-uri": "amqp://", "src-queue": "q", "dest-uri": "amqp://", "dest-queue": "r"}
+    policy = {"pattern": "^x", "definition": {"max-length": 1}}
+    for vhost in ("%2F", "other"):
+        await api(broker, "PUT", f"vhosts/{vhost}")
+        path = f"parameters/shovel/{vhost}/s"
+        assert (await api(broker, "PUT", path, {"value": shovel}))[0] == 201
+        assert (await api(broker, "PUT", f"policies/{vhost}/p", policy))[0] == 201
+    listed = await api(broker, "GET", "parameters", None, "watching")
+    assert [row["vhost"] for row in listed[1]] == ["/"]
+    refused: list[tuple[str, str, Any]] = [
+        ("GET", "parameters/shovel/other", None),
+        ("GET", "parameters/shovel/other/s", None),
+        ("PUT", "parameters/any/other/s", {"value": 1}),
+        ("DELETE", "parameters/shovel/other/s", None),
+        ("DELETE", "shovels/vhost/other/s", None),
+        ("PUT", "policies/other/p", policy),
+        ("DELETE", "policies/other/p", None),
+    ]
+    for method, path, body in refused:
+        status, answer = await api(broker, method, path, body, "watching")
+        assert (status, answer["error"]) == (403, "not_authorised"), path
+    assert (await api(broker, "GET", "policies/other/p", None, "watching"))[0] == 200
+    other = broker.node.broker.vhosts["other"]
+    assert "p" in other.policies.by_name and list(other.parameters.values) == [("shovel", "s")]
+    for path in ("shovels/vhost/%2F/s", "policies/%2F/p"):
+        assert (await api(broker, "DELETE", path, None, "watching"))[0] == 204

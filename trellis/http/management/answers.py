@@ -244,6 +244,20 @@ class Call:
             raise vhost_closing(name)
         return vhost
 
+    def require_entry(self, vhost: VirtualHost) -> VirtualHost:
+        """Return the virtual host if the user is an administrator, or has permissions in it.
+
+        The tag `monitoring` shows all virtual hosts, but it permits no change of them, and shows no
+        parameters, which may hold passwords. Raises AccessRefused.
+        """
+        if not self.identity.administrator:
+            self._within(vhost)
+        return vhost
+
+    def enters(self, vhost: VirtualHost) -> bool:
+        """True if the user is an administrator, or has permissions in a virtual host."""
+        return self.identity.administrator or self.identity.for_vhost(vhost.name) is not None
+
     def require_administrator(self, what: str) -> None:
         """Raise ApiRefusal unless the user is an administrator.
 

@@ -77,7 +77,8 @@ async def shovels(call: Call) -> Listing:
 
 async def delete_shovel(call: Call) -> Empty:
     """Delete the shovel that the path names."""
-    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
+    vhost = call.require_entry(call.vhost(call.path_parameters[0]))
+    name = call.path_parameters[1]
     if (contract.SHOVEL, name) not in vhost.parameters.values:
         raise not_found(f"no shovel '{name}' in vhost '{vhost.name}'")
     await call.make_durable(lambda ticket: vhost.parameters.clear(contract.SHOVEL, name, ticket))

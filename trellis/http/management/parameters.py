@@ -53,7 +53,11 @@ def _row(vhost: VirtualHost, component: str, name: str, value: object) -> Row:
 async def parameters(call: Call) -> Listing:
     """List the parameters, of one component and of one virtual host if the path names them."""
     path = call.path_parameters
-    vhosts = [call.vhost(path[1])] if len(path) > 1 else call.vhosts
+    vhosts = (
+        [call.require_entry(call.vhost(path[1]))]
+        if len(path) > 1
+        else [vhost for vhost in call.vhosts if call.enters(vhost)]
+    )
     return Listing(iterate(_rows(vhosts, path[0] if path else None)))
 
 
@@ -64,7 +68,10 @@ async def parameter(call: Call) -> Row:
 
 
 def _target(call: Call) -> tuple[str, VirtualHost, str]:
-    """Return component, virtual host and name of the parameter in a path. Raises ApiRefusal."""
+    """Return component, virtual host and name of the parameter in a path.
+
+    Raises ApiRefusal, and AccessRefused if the user may not enter the virtual host.
+    """
     component, vhost, name = call.path_parameters
     if component == GLOBAL:
         # Global parameters are stored under the component "", and only administrators may set them.
@@ -74,13 +81,13 @@ def _target(call: Call) -> tuple[str, VirtualHost, str]:
         )
     if component in ELSEWHERE:
         raise bad_request(f"component '{component}' has a path of its own: {ELSEWHERE[component]}")
-    return component, call.vhost(vhost), name
+    return component, call.require_entry(call.vhost(vhost)), name
 
 
 def _named(call: Call) -> tuple[str, VirtualHost, str]:
     """Return component, virtual host and name of the existing parameter in a path.
 
-    Raises ApiRefusal.
+    Raises ApiRefusal, and AccessRefused if the user may not enter the virtual host.
     """
     component, vhost, name = _target(call)
     if (component, name) not in vhost.parameters.values:

@@ -68,5 +68,6 @@ def log_keys_without_effect(call: Call, vhost: str, policy: Policy) -> None:
 async def delete_policy(call: Call) -> Empty:
     """Delete the policy that the path names."""
     vhost, known = known_policy(call)
+    call.require_entry(vhost)
     await call.make_durable(lambda ticket: vhost.applied_policies.clear_policy(known.name, ticket))
     return Empty()
