@@ -9,7 +9,8 @@ import pytest
 from broker.access.users import User
 from broker.queues.policies import Policy
 from tests.top.conftest import Start
-from tests.top.test_api import ADMIN, api
+from tests.top.running import KNOWN
+from tests.top.test_api import ADMIN, WATCHER, api
 from trellis.http.management import users
 from trellis.monitoring.listings import KINDS
 
@@ -59,3 +60,17 @@ async def test_the_rows_of_users_are_made_one_by_one(
         ("first", "a"),
         ("second", "a"),
     ]
+
+
+async def test_connections_before_their_login_are_listed_for_monitoring_only(start: Start) -> None:
+    running = await start(users=[KNOWN, WATCHER])
+    client = await running.socket("amqp")
+    await client.send(b"AMQP\x00\x00\x09\x01")
+    await client.read()
+    listed = [
+        (await api(running, "GET", "trellis/connections", user=user))[1]
+        for user in ("watcher", "known")
+    ]
+    assert [row["vhost"] for row in listed[0]] == [""]
+    assert listed[1] == []
+    client.close()

@@ -51,7 +51,8 @@ async def _rows(call: Call, kind: str) -> Listing:
             f"requires{other if kind == 'retained' else ''}",
         )
     paged = "page" in call.query
-    seen = None if call.sees_everything else {"", *(vhost.name for vhost in call.vhosts)}
+    # A connection has no virtual host before its login: only monitoring shows it.
+    seen = None if call.sees_everything else {vhost.name for vhost in call.vhosts}
 
     async def visible() -> AsyncIterator[Row | None]:
         async for row in listings.KINDS[kind](call.node):
