@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pamqp.commands as spec
 import pytest
 
 from broker.access.users import User
@@ -74,3 +75,17 @@ async def test_connections_before_their_login_are_listed_for_monitoring_only(sta
     assert [row["vhost"] for row in listed[0]] == [""]
     assert listed[1] == []
     client.close()
+
+
+async def test_lists_of_consumers_do_not_show_the_names_of_reply_queues(start: Start) -> None:
+    """Check that a user cannot find the queue to which another client expects its replies."""
+    running = await start(users=[KNOWN, ADMIN])
+    client = await running.amqp()
+    await client.call(
+        spec.Basic.Consume(queue="amq.rabbitmq.reply-to", no_ack=True), spec.Basic.ConsumeOk
+    )
+    (name,) = running.node.broker.vhosts["/"].replies
+    for path in ("trellis/consumers", "consumers", "consumers/%2F?queue=amq.rabbitmq.reply-to"):
+        status, rows = await api(running, "GET", path)
+        assert status == 200 and len(rows) == 1
+        assert name not in str(rows) and "'amq.rabbitmq.reply-to'" in str(rows)

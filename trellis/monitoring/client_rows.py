@@ -8,6 +8,7 @@ from matching.grammar import swap
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.connection.connection import AmqpConnection
+from protocols.amqp.connection.method_checks import REPLY_QUEUE
 from trellis.server.node import BrokerNode
 
 Row = dict[str, object]
@@ -45,11 +46,21 @@ async def consumers(node: BrokerNode) -> AsyncIterator[Row]:
             yield _consumer(connection, channel, consumer)
 
 
+def shown_queue(channel: Channel, consumer: AmqpConsumer) -> str:
+    """Return the name of a consumer's queue, as lists show it.
+
+    A queue for direct replies has an unguessable name, so that only clients that got a request of
+    the consumer can reply. Lists show the name that stands for all such queues.
+    """
+    name: str = consumer.queue.name
+    return REPLY_QUEUE if name in channel.vhost.replies else name
+
+
 def _consumer(connection: AmqpConnection, channel: Channel, consumer: AmqpConsumer) -> Row:
     queue = consumer.queue
     return {
         "vhost": channel.vhost.name,
-        "queue": queue.name,
+        "queue": shown_queue(channel, consumer),
         "consumer_tag": consumer.tag,
         "user": connection.handshake.user,
         "peer": str(connection.peer),

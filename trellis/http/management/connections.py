@@ -26,6 +26,7 @@ from trellis.http.management.answers import (
 )
 from trellis.http.management.paged import Columns, selected_page
 from trellis.http.management.rates import with_sum
+from trellis.monitoring.client_rows import shown_queue
 
 #: RabbitMQ's names of the protocols, by their names in Trellis.
 PROTOCOLS: Final = {
@@ -336,7 +337,7 @@ def _consumer_row(
     queue = consumer.queue
     active = not queue.arguments.single_active_consumer or consumer in queue.consumers
     return {
-        "queue": {"name": queue.name, "vhost": channel.vhost.name},
+        "queue": {"name": shown_queue(channel, consumer), "vhost": channel.vhost.name},
         "consumer_tag": consumer.tag,
         "exclusive": consumer.exclusive,
         "ack_required": not consumer.no_ack,
@@ -380,7 +381,7 @@ async def consumers(call: Call) -> Listing:
                 yield None
                 continue
             for consumer in list(pair[1].receiver.consumers.values()):
-                named = queue is None or consumer.queue.name == queue
+                named = queue is None or shown_queue(pair[1], consumer) == queue
                 yield _consumer_row(*pair, consumer, call.broker) if named else None
 
     return Listing(rows())
