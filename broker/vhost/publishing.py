@@ -43,7 +43,11 @@ def publish_once(
     After a refusal, the producer's later messages are refused too, until the producer has published
     the refused message again (deduplication.py). A publisher without a ticket gets no confirms, so
     it does not learn of a refusal: its later messages are not refused.
+
+    Raises BrokerError for a message that the user may not publish, also if its number is repeated.
     """
+    if plan.refusal is not None:
+        return vhost.publish(context, route, plan, message, ticket)
     if vhost.producers.is_repeat(publication):
         if vhost.traces.active:
             vhost.traces.follow_repeated(context, route, message)

@@ -425,3 +425,13 @@ def test_each_further_key_is_judged_for_a_subscriber_that_may_read_some_topics(h
     assert arrives("open.other", "secret.only", "open.only")
     assert not arrives("open.other", "secret.only")
     assert not arrives("secret.only", "open.only")
+
+
+def test_a_repeated_sequence_number_is_confirmed_only_to_users_that_may_publish() -> None:
+    world = World()
+    world.guests.identities["u"] = UserPermissions("u", "/", (".*", "", ".*")).identity("")
+    headers: dict[str, Any] = {"x-trellis-producer": "p", "x-trellis-sequence": 5}
+    assert world.amqp().publish("", "k", b"x", headers=headers) == []
+    client = world.amqp(user="u")
+    client.send(spec.Confirm.Select())
+    assert refusal(client.publish("", "k", b"x", headers=headers)).code == 403
