@@ -244,6 +244,8 @@ class App:
                     await self._serve(node, http, bound)
                 finally:
                     await node.store_writer.close()
+                    if node.topic_summaries is not None:
+                        await node.topic_summaries.stop()
                     node.close()
                     node.gc_policy.close()
                     node.broker.authenticator.close()

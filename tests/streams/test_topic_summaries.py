@@ -51,7 +51,7 @@ def test_the_process_runs_after_the_start_and_after_each_notice(
         topic_summaries.add(directory)
         await until_idle(topic_summaries)
         assert topic_summaries.failed == 0
-        topic_summaries.close()
+        await topic_summaries.stop()
 
     asyncio.run(serve())
     assert summaries(tmp_path / "d") == EXPECTED
@@ -78,7 +78,7 @@ def test_a_failure_is_logged_and_the_next_notice_repeats_the_work(
         topic_summaries.add(directory)
         await until_idle(topic_summaries)
         assert topic_summaries.failed == 1
-        topic_summaries.close()
+        await topic_summaries.stop()
 
     asyncio.run(serve())
     assert summaries(tmp_path / "d") == EXPECTED
@@ -88,14 +88,18 @@ def test_a_failure_is_logged_and_the_next_notice_repeats_the_work(
     assert "the process ended with exit status 1" in caplog.text
 
 
-def test_the_broker_does_not_wait_for_the_process_when_it_stops(directory: str) -> None:
+@pytest.mark.parametrize("turns", [0, 1, 3, 100])
+def test_the_broker_does_not_wait_for_the_process_when_it_stops(directory: str, turns: int) -> None:
     async def serve() -> None:
         topic_summaries = TopicSummaries()
         topic_summaries.start()
         topic_summaries.add(directory)
         task = topic_summaries.task
         assert task is not None
-        topic_summaries.close()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await topic_summaries.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
         with pytest.raises(asyncio.CancelledError):
             await task
 

@@ -16,7 +16,8 @@ import pytest
 from broker.queues.statistics import DEATH_REASONS
 from tests.broker import run_command
 from tests.clients import marshal, publication
-from tests.top.running import Running, parsed
+from tests.top.conftest import Start
+from tests.top.running import KNOWN, Running, parsed
 from trellis.http.credentials import parse_basic
 from trellis.http.server import MAX_CONNECTIONS
 
@@ -284,7 +285,8 @@ async def test_bindings_are_listed(running: Running) -> None:
     ]
 
 
-async def test_connections_are_listed(running: Running) -> None:
+async def test_connections_are_listed(start: Start) -> None:
+    running = await start(users=[KNOWN | {"tags": ("monitoring",)}])
     client, session = await running.amqp(), await running.mqtt("reader")
     greeted = await running.socket("amqp")
     await running.until(lambda: len(running.node.amqp.connections) == 2)

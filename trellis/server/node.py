@@ -283,8 +283,6 @@ class BrokerNode:
             self.reserve.close()
         if self.archive is not None:
             self.archive.close()
-        if self.topic_summaries is not None:
-            self.topic_summaries.close()
         self.bridges.close()
         if self.telemetry is not None:
             self.telemetry.close()

@@ -47,11 +47,12 @@ class TopicSummaries(FullSegments):
     def _begin(self) -> None:
         self.task = asyncio.get_running_loop().create_task(self._run())
 
-    def close(self) -> None:
+    async def stop(self) -> None:
         """End the process. The next start of the broker continues its work."""
         self._started = False
         if self.task is not None:
             self.task.cancel()
+            await asyncio.wait([self.task])
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -88,7 +89,7 @@ class TopicSummaries(FullSegments):
                 try:
                     process = self._process = await asyncio.shield(start)
                 except asyncio.CancelledError:
-                    (await start).kill()
+                    self._process = await start  # `stop` ends it.
                     raise
             try:
                 await loop.sock_sendall(ours, b"\0".join(map(os.fsencode, directories)))
