@@ -123,25 +123,31 @@ class Connection(TimedOutlet):
         super().__init__(front.broker.agenda)
         self.front = front
         self.peer = peer
+        # The eight flags stand together, because compiled code keeps them in 8 bytes then. A flag
+        # between other attributes takes 8 bytes of its own.
         self.behind = False
         self.stalled = False
         self.finished = False
-        #: Reason for which the connection has ended, as the metrics count it; "" while it is open.
-        self.reason = ""
         #: True if the client has asked to close, and must get the reply before the transport ends.
         self.answers_last = False
-        #: Time at which the connection was opened, in seconds since 1970-01-01 UTC.
-        self.opened_at = self.agenda.wall
         #: True once the client has logged in.
         self.admitted = False
+        #: True once the client has published a message that goes to the store (see "backlog").
+        self.persists = False
+        #: True during a call of `consume`.
+        self._feeding = False
+        #: True if an alarm blocks the connection at the end of the present stall.
+        self.blocks_after_stall = False
+        #: Reason for which the connection has ended, as the metrics count it; "" while it is open.
+        self.reason = ""
+        #: Time at which the connection was opened, in seconds since 1970-01-01 UTC.
+        self.opened_at = self.agenda.wall
         #: The record of the password that opened the connection; None without one, and at the end.
         self._login_record: LoginRecord | None = None
         #: The client's identity and routes for publishing; None before the login and after the end.
         self.context: PublishContext | None = None
         #: The number `published` minus the number `received` of the present context.
         self._published_offset: i64 = 0
-        #: True once the client has published a message that goes to the store (see "backlog").
-        self.persists = False
         #: Size in bytes of the input's first frame, if the frame is incomplete: `consume` is called
         #: again when the input has this size.
         self.need: i64 = 0
@@ -149,8 +155,6 @@ class Connection(TimedOutlet):
         #: Input that is not consumed yet, and its size in bytes.
         self._input: list[bytes] = []
         self._input_size: i64 = 0
-        #: True during a call of `consume`.
-        self._feeding = False
         front.enter(self)
         #: Sequence number of this connection among all connections of its protocol, from 1.
         self.number = front.opened
@@ -160,8 +164,6 @@ class Connection(TimedOutlet):
         #: number when a time limit was last set (IncompleteMessage).
         self.times_blocked = 0
         self._limited = 0
-        #: True if an alarm blocks the connection at the end of the present stall.
-        self.blocks_after_stall = False
         #: The virtual host whose dead letters the connection waits for; None if it does not wait.
         self._held_in: VirtualHost | None = None
         #: Name of the rate limit because of which the link does not read now; "" while it reads.

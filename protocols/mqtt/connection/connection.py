@@ -103,6 +103,8 @@ class MqttConnection(SessionConnection):
         self.level = 0
         #: True for a bridge of level 3 or 4 (codec/connect.py).
         self.bridge = False
+        #: True once a refused publication is logged: the log gets one line for a connection.
+        self.logged_denial = False
         self.replies = PublishReplies(self)
         #: The client's identity for all virtual hosts; `context.identity` is its identity in
         #: `vhost`.
@@ -117,8 +119,6 @@ class MqttConnection(SessionConnection):
         #: that it accepts (0: any size).
         self.packet_max: i64 = LOGIN_INPUT_MAX
         self.send_max: i64 = 0
-        #: True once a refused publication is logged: the log gets one line for a connection.
-        self.logged_denial = False
         self.deadline = self.agenda.now + front.options.handshake_ms
         #: The virtual host of the session.
         self.vhost: VirtualHost = front.broker.vhosts["/"]
