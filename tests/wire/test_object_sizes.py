@@ -81,13 +81,13 @@ class Kind(NamedTuple):
 
 
 KINDS: Final = (
-    Kind(mqtt_connection, 2_720, 6_500),
+    Kind(mqtt_connection, 2_680, 6_500),
     # benchmarks/memory.py reports 1,697 bytes (compiled), because its broker has a data directory:
     # the row of a session is in SQLite there. The store of this test has no directory, and keeps
     # the rows in memory. Uncompiled, a session takes 5,611 bytes of objects with this store (the
     # process grows by 5,872), and 4,423 with a store on disk (the process grows by 4,671).
-    Kind(mqtt_session, 3_470, 5_800),
-    Kind(amqp_connection, 3_300, 4_250),
+    Kind(mqtt_session, 3_420, 5_800),
+    Kind(amqp_connection, 3_230, 4_250),
     Kind(empty_queue, 910, 2_120),
     Kind(wildcard, 490, 465),
     Kind(plain_key, 210, 200),
