@@ -14,7 +14,7 @@ missing() {
     exit 0
 }
 command -v apt-get > /dev/null || missing "slapd needs Debian's packages"
-libraries=$(apt-cache depends slapd | sed -n 's/.*Depends: \(lib\(ldap\|odbc\|ltdl\|perl\)[^ ]*\)$/\1/p')
+libraries=$(apt-cache depends slapd | sed -n 's/.*Depends: \(lib\(ldap\|odbc\|ltdl\|perl\|wrap\)[^ ]*\)$/\1/p')
 (cd "$packages" && apt-get download -qq slapd $libraries libldap-dev libsasl2-dev > log 2>&1) ||
     missing "cannot download slapd from Debian's packages"
 mkdir -p "$directory"
