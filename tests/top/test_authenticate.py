@@ -23,9 +23,9 @@ from broker.access.roles import RoleGrant
 from broker.access.users import Users
 from broker.broker import Broker
 from broker.store.memory import MemoryStore
+from tests.top.clocks import JumpingLoop
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Mqtt0, Running, settings
-from tests.top.test_pauses import JumpingLoop
 from trellis.auth.account import Account
 from trellis.auth.authenticate import Accounts
 from trellis.auth.login_throttle import (

@@ -15,9 +15,10 @@ import pytest
 
 from broker.store.disk import StoreError
 from tests.clients import publication
+from tests.top.clocks import in_jumping_loop, jump
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running
-from tests.top.test_pauses import KEEP_ALIVE, in_jumping_loop, jump, mqtt
+from tests.top.test_pauses import KEEP_ALIVE, mqtt
 from tests.wire.mqtt.client import PINGREQ, PINGRESP
 from trellis.server.fence import ConnectionFence
 
@@ -160,7 +161,7 @@ def test_deadlines_are_excused_for_the_time_without_a_lease() -> None:
         assert running.node.mqtt.closed == {}
         client.close()
 
-    in_jumping_loop(steps)
+    in_jumping_loop(steps, limits={"handshake": 30.0})
 
 
 async def test_a_fence_aborts_all_connections_from_a_thread(running: Running) -> None:

@@ -8,57 +8,22 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from protocols.amqp.codec.frames import HEARTBEAT_FRAME
 from tests.broker import BrokerProcess
 from tests.clients import World
-from tests.top.running import Amqp0, Running, Socket, settings
+from tests.top.clocks import in_jumping_loop, jump
+from tests.top.running import Amqp0, Running, Socket
 from tests.wire.mqtt.client import ACCEPTED, PINGREQ, PINGRESP, Client, connect
-from trellis.server.turn import DEADLINE_INTERVAL
 
 KEEP_ALIVE: Final = 10
 #: Turns of the event loop after which a check of all deadlines has ended.
 TURNS: Final = 30
 #: Seconds of the pause of a real process: longer than the limits of its clients.
 STOPPED_SECONDS: Final = 6
-
-
-class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock the test can set forward."""
-
-    ahead = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.ahead
-
-
-async def jump(seconds: float) -> None:
-    """Set the clock forward, and run the check of deadlines twice."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, JumpingLoop)
-    loop.ahead += seconds
-    for _ in range(2):
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
-        loop.ahead += DEADLINE_INTERVAL
-
-
-def in_jumping_loop(steps: Any) -> None:
-    """Run a coroutine function with a broker in an event loop whose clock jumps."""
-
-    async def main() -> None:
-        running = Running(settings(limits={"handshake": 30.0}))
-        await running.start()
-        try:
-            await steps(running)
-        finally:
-            await running.stop()
-
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        runner.run(main())
 
 
 async def mqtt(port: int, name: str, keep_alive: int, user: str) -> Socket:
@@ -98,7 +63,7 @@ def test_a_long_pause_disconnects_no_client_and_silence_after_it_does() -> None:
         for client in (one, other.socket, silent):
             client.close()
 
-    in_jumping_loop(steps)
+    in_jumping_loop(steps, limits={"handshake": 30.0})
 
 
 def test_a_broker_that_pauses_again_and_again_still_disconnects_a_silent_client() -> None:
@@ -109,7 +74,7 @@ def test_a_broker_that_pauses_again_and_again_still_disconnects_a_silent_client(
         assert running.node.mqtt.closed == {"keep_alive_timeout": 1}
         client.close()
 
-    in_jumping_loop(steps)
+    in_jumping_loop(steps, limits={"handshake": 30.0})
 
 
 def test_the_clocks_of_a_connection_are_set_back_and_not_into_the_future() -> None:

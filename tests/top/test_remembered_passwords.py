@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from tests.password_hashes import CHEAP
+from tests.top.clocks import in_jumping_loop, jump
 from tests.top.running import KNOWN, Amqp0, Running, Socket, settings
-from tests.top.test_pauses import JumpingLoop, jump
 from tests.wire.mqtt.client import ACCEPTED, connect
 from trellis.auth.remembered_passwords import RememberedPasswords
 
@@ -24,21 +22,6 @@ MORE: Final = REMEMBER + 1
 
 def users(count: int, password_hash: object = KNOWN["password_hash"]) -> list[dict[str, object]]:
     return [{"name": f"d{n}", "password_hash": password_hash} for n in range(count)]
-
-
-def serve(steps: Callable[[Running], Coroutine[Any, Any, None]], **given: Any) -> None:
-    """Run a coroutine function with a broker in an event loop whose clock jumps."""
-
-    async def main() -> None:
-        running = Running(settings(**given))
-        await running.start()
-        try:
-            await steps(running)
-        finally:
-            await running.stop()
-
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        runner.run(main())
 
 
 async def device(running: Running, number: int, password: str = "known") -> Socket:
@@ -77,7 +60,7 @@ def test_devices_that_were_connected_for_long_reconnect_without_a_hash() -> None
         (await device(running, 0)).close()
         assert accounts.passwords_hashed == DEVICES + 1
 
-    serve(steps, users=users(DEVICES))
+    in_jumping_loop(steps, users=users(DEVICES))
 
 
 def test_the_time_begins_when_the_last_of_several_connections_ends() -> None:
@@ -94,7 +77,7 @@ def test_the_time_begins_when_the_last_of_several_connections_ends() -> None:
         await disconnect(running, [await device(running, 4)])
         assert accounts.passwords_hashed == 2
 
-    serve(steps, users=users(5))
+    in_jumping_loop(steps, users=users(5))
 
 
 def test_a_login_that_opens_no_connection_is_not_counted_as_one() -> None:
@@ -111,7 +94,7 @@ def test_a_login_that_opens_no_connection_is_not_counted_as_one() -> None:
         await disconnect(running, [await device(running, 0)])
         assert accounts.passwords_hashed == 2
 
-    serve(steps, users=users(1), limits={"user_connections": 1})
+    in_jumping_loop(steps, users=users(1), limits={"user_connections": 1})
 
 
 def test_a_changed_password_and_a_deleted_user_are_forgotten_at_once() -> None:
@@ -136,7 +119,7 @@ def test_a_changed_password_and_a_deleted_user_are_forgotten_at_once() -> None:
         assert await client.exactly(4) == b"\x20\x02\x00\x04"
         await disconnect(running, [first, client])
 
-    serve(steps, users=users(1))
+    in_jumping_loop(steps, users=users(1))
 
 
 def test_with_0_no_password_is_remembered() -> None:
@@ -146,7 +129,7 @@ def test_with_0_no_password_is_remembered() -> None:
         assert not running.node.accounts._remembered.by_digest
         await disconnect(running, clients)
 
-    serve(steps, users=users(5), auth={"remember": 0})
+    in_jumping_loop(steps, users=users(5), auth={"remember": 0})
 
 
 async def test_the_passwords_that_were_verified_first_are_evicted(

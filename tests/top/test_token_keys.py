@@ -18,10 +18,10 @@ import pytest_asyncio
 
 from broker.access.identity import Authenticator, Credentials, Verdict
 from tests.authority import Authority
+from tests.top.clocks import JumpingLoop
 from tests.top.conftest import Start
 from tests.top.providers import Provider, answer_of, rsa_key, signed
 from tests.top.running import Running
-from tests.top.test_pauses import JumpingLoop
 from tests.wire.mqtt5.client import read
 from trellis.auth.tokens import fetching
 from trellis.auth.tokens.authenticator import TokenAuthenticator, Tokens
