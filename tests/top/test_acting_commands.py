@@ -13,10 +13,10 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import mqtt_publish, publication
+from tests.top.api_client import api, users
 from tests.top.commands import UNASKED, Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import api, users
 from trellis import cli
 from trellis.http.management import retaining
 

@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.top.api_client import ADMIN, api
 from tests.top.conftest import Start
 from tests.top.disks import HandledDisk
 from tests.top.running import PATIENCE, Running
-from tests.top.test_api import ADMIN, api
 
 #: Number of requests that are answered while another request must stay open.
 LATER_REQUESTS: Final = 10

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra [arrow] is not installed")
 
 from tests.clients import publication
+from tests.top.api_client import journaled
 from tests.top.commands import Commands
 from tests.top.conftest import Start
-from tests.top.test_api import journaled
 
 
 async def test_questions_are_answered_from_the_journal_of_a_running_broker(

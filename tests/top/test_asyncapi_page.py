@@ -14,9 +14,9 @@ import yaml
 pytest.importorskip("pyarrow", reason="the extra [asyncapi] is not installed")
 
 from tests.clients import mqtt_publish, publication
+from tests.top.api_client import journaled
 from tests.top.commands import Commands
 from tests.top.conftest import Start
-from tests.top.test_api import journaled
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "asyncapi.md").read_text()
 #: The commands of the page, without `trellis`.

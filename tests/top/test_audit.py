@@ -19,9 +19,9 @@ from broker.broker import DELETIONS_PER_SLICE
 from broker.store.audit import AuditTrail
 from tests.broker import command, environment
 from tests.clients import mqtt_publish, publication
+from tests.top.api_client import api, users
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Running
-from tests.top.test_api import api, users
 from trellis.server import audit_log
 from trellis.server.audit_log import LINE_BYTES, WAITING_BYTES, AuditLog, append
 from trellis.settings import SettingsError

@@ -11,10 +11,10 @@ import pytest
 
 from tests.clients import mqtt_publish
 from tests.test_completion import commands as declared
+from tests.top.api_client import users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import users
 
 #: Commands that change the objects named X, in an order that works, and the line of each. The
 #: commands `move`, `redrive` and `cluster switch` have tests of their own.

@@ -12,10 +12,10 @@ import pytest
 from broker.queues.arguments import BY_POLICY
 from tests.clients import mqtt_publish, publication
 from tests.test_completion import commands as declared
+from tests.top.api_client import api, users
 from tests.top.commands import UNASKED, Commands
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running
-from tests.top.test_api import api, users
 from trellis.http.management import policy_removal
 from trellis.http.management.policy_removal import EFFECTS, SHOWN
 

@@ -8,9 +8,9 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import marshal, mqtt_publish
+from tests.top.api_client import api, users
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import api, users
 from trellis.server.node import TOPIC_GROUPS_MAX
 from trellis.settings import SettingsError
 

@@ -20,9 +20,9 @@ import uvicorn
 
 from broker.routing.binding import Binding
 from tests.authority import Authority
+from tests.top.api_client import ADMIN, api
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running, Socket, parsed, settings
-from tests.top.test_api import ADMIN, api
 from trellis.http import contract
 from trellis.http.gateway.app import Gateway
 from trellis.http.gateway.connections import (

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from broker.nesting import NESTING_MAX, is_nested_too_deep
+from tests.top.api_client import ADMIN, api
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import ADMIN, api
 from tests.top.test_gateway import gateway_of, get, login, response
 from trellis.http import contract
 from trellis.http.gateway.connections import HEAD_MAX

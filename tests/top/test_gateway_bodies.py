@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.top.api_client import ADMIN, api
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import ADMIN, api
 from tests.top.test_gateway import login, response
 from trellis.http import contract
 from trellis.http.gateway.app import UPLOADS_MAX

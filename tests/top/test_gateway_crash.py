@@ -11,9 +11,9 @@ import pytest
 
 from broker.store.durable import DurableStore
 from tests.store.homes import Home
+from tests.top.api_client import ADMIN, api
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import ADMIN, api
 
 #: All permissions in a virtual host, which its creator gets.
 ALL = (".*", ".*", ".*")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.top.api_client import ADMIN, api
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import ADMIN, api
 from tests.top.test_gateway import gateway_of
 from trellis.http import contract
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.top.api_client import ADMIN, api
 from tests.top.conftest import Start
 from tests.top.disks import HandledDisk
-from tests.top.test_api import ADMIN, api
 from trellis.http.management import answers, topology
 
 BULK_REASON = (

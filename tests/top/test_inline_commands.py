@@ -18,10 +18,10 @@ from typing import Final
 import pytest
 
 from tests.clients import publication
+from tests.top.api_client import api, users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import api, users
 from trellis import cli
 from trellis.cli.parsing import CommandError, Parser
 

@@ -9,10 +9,10 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import mqtt_publish, publication
+from tests.top.api_client import api, users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import api, users
 from trellis.cli.readable import count_text, rate_text, size_text, time_text
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from broker.access.users import User
 from broker.queues.policies import Policy
+from tests.top.api_client import ADMIN, WATCHER, api
 from tests.top.conftest import Start
 from tests.top.running import KNOWN
-from tests.top.test_api import ADMIN, WATCHER, api
 from trellis.http.management import users
 from trellis.monitoring.listings import KINDS
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
+from tests.top.api_client import api, users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
-from tests.top.test_api import api, users
 from trellis.cli import main, parser
 from trellis.cli.missing_objects import NAMES_MAX, advice_about
 

@@ -15,10 +15,10 @@ import pytest
 
 from tests.test_monitoring_files import RULES
 from tests.test_packaging import read_yaml
+from tests.top.api_client import users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import users
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "monitoring.md").read_text()

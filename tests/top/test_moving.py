@@ -31,8 +31,8 @@ from broker.queues.policies import EFFECTIVE_KEYS
 from tests.clients import World
 from tests.store.test_features import Lasting
 from tests.top import rabbit_definitions
+from tests.top.api_client import api, users
 from tests.top.conftest import Start
-from tests.top.test_api import api, users
 from trellis import cli
 from trellis.cli.doctor import diagnose
 from trellis.server import definitions_files

@@ -11,10 +11,10 @@ from typing import Final
 import pytest
 
 from tests.clients import mqtt_publish
+from tests.top.api_client import users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import users
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "mqtt-guide.md").read_text()
 #: The commands of the page, without `trellis`.

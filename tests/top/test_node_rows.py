@@ -10,10 +10,10 @@ import pytest
 
 from tests.authority import Authority
 from tests.clients import marshal
+from tests.top.api_client import api, users
 from tests.top.conftest import Start
 from tests.top.running import settings
 from tests.top.secured import secure
-from tests.top.test_api import api, users
 from trellis import logs
 from trellis.auth.settings_users import accounts_from_settings
 

@@ -11,10 +11,10 @@ from typing import Final
 import pytest
 
 from tests.clients import mqtt_publish, publication
+from tests.top.api_client import api, users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import api, users
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
 #: The commands of the page, each with the output that follows it; "" if the page shows none.

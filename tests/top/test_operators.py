@@ -9,9 +9,9 @@ import pytest
 
 from protocols.amqp.connection.handshake import GREETING
 from tests.clients import marshal, start_ok
+from tests.top.api_client import api, users
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running
-from tests.top.test_api import api, users
 
 
 @pytest.fixture

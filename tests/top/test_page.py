@@ -11,9 +11,9 @@ from unittest import mock
 import pytest
 
 from tests.foreign import require
+from tests.top.api_client import ADMIN, api, users
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running, Socket
-from tests.top.test_api import ADMIN, api, users
 from trellis.http import page_sessions
 from trellis.http.gateway.web_page import FILES
 from trellis.http.page_sessions import PageSessions

@@ -19,9 +19,9 @@ import pytest
 
 from tests.clients import mqtt_publish, publication
 from tests.foreign import require
+from tests.top.api_client import api, users
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import api, users
 from trellis.cli import parser
 from trellis.http.gateway.web_page import FILES
 

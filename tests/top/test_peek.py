@@ -12,10 +12,10 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import mqtt_publish, publication
+from tests.top.api_client import api, users
 from tests.top.conftest import Start
 from tests.top.disks import HandledDisk
 from tests.top.running import Running
-from tests.top.test_api import api, users
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.clients import publication
+from tests.top.api_client import api, users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
-from tests.top.test_api import api, users
 
 
 @pytest.fixture

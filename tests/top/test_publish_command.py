@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.clients import mqtt_publish, publication
+from tests.top.api_client import api, users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import api, users
 
 
 @pytest.fixture

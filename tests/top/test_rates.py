@@ -7,9 +7,9 @@ from typing import Any
 import pamqp.commands as spec
 
 from tests.clients import marshal, publication
+from tests.top.api_client import api, users
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import api, users
 from trellis.http.management import rates
 from trellis.http.management.rates import Rates
 from trellis.monitoring.http_counters import HttpCounters

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.top.api_client import api, users
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Mqtt0, Running
-from tests.top.test_api import api, users
 from tests.top.test_people import trellis
 from tests.wire.mqtt.client import subscribe
 from trellis.auth.passwords import HASHER

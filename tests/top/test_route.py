@@ -9,9 +9,9 @@ import pytest
 
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import ExchangeOptions
+from tests.top.api_client import api, users
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running
-from tests.top.test_api import api, users
 
 
 @pytest.fixture

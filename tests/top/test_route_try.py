@@ -17,9 +17,9 @@ import pytest
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
 from tests.clients import publication
+from tests.top.api_client import api, users
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import api, users
 from trellis import cli
 
 PUBLISH = "exchanges/%2F/amq.topic/publish"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.top.api_client import api, users
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running
-from tests.top.test_api import api, users
 from tests.top.test_people import trellis
 from tests.top.test_reload_keys import changed
 from trellis.server.settings_in_force import SettingsInForce

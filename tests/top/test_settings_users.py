@@ -11,9 +11,9 @@ from typing import Any, Final
 import pytest
 
 from tests.broker import BrokerProcess, run_command
+from tests.top.api_client import ADMIN, api
 from tests.top.conftest import Start
 from tests.top.running import KNOWN
-from tests.top.test_api import ADMIN, api
 from tests.top.test_reload import wait_for_log
 from trellis.server.settings_in_force import SettingsInForce
 from trellis.settings import Loaded

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
+from tests.top.api_client import api
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running
-from tests.top.test_api import api
 
 RULED: Final = KNOWN | {
     "name": "ruled",

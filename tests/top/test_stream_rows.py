@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.clients import mqtt_publish
+from tests.top.api_client import api, journaled, users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import api, journaled, users
 from trellis.http.management import stream_rows
 
 

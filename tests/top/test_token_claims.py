@@ -20,11 +20,11 @@ from broker.access.roles import RoleGrant
 from broker.access.rules import DENY_ALL
 from protocols.amqp.connection.handshake import GREETING
 from tests.clients import marshal, start_ok
+from tests.top.api_client import users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.providers import rsa_key, signed
 from tests.top.running import Running
-from tests.top.test_api import users
 from tests.wire.mqtt5.client import read
 from trellis.auth.tokens.claims import ClaimMapping, claim
 from trellis.auth.tokens.identity import TokenIdentity

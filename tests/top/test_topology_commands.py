@@ -8,11 +8,11 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import publication
+from tests.top.api_client import api, users
 from tests.top.commands import UNASKED, Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
 from tests.top.test_acting_commands import Terminal
-from tests.top.test_api import api, users
 
 
 @pytest.fixture

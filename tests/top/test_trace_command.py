@@ -12,10 +12,10 @@ import pytest
 from pamqp import commands
 
 from tests.clients import marshal, mqtt_publish, publication
+from tests.top.api_client import api, journaled, users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
-from tests.top.test_api import api, journaled, users
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.top.api_client import api, users
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running
-from tests.top.test_api import api, users
 from trellis.cli import main
 
 Import = Callable[..., Awaitable[tuple[int, str, str]]]

@@ -15,9 +15,9 @@ import pytest
 
 from protocols.refusal_fields import ACCESS, CAUSE, LIMIT, MISSING_EXCHANGE, MISSING_QUEUE
 from tests.clients import connect_packet, marshal, mqtt_publish, publication
+from tests.top.api_client import ADMIN, api, users
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Amqp0, Mqtt0, Running
-from tests.top.test_api import ADMIN, api, users
 from tests.wire.mqtt.client import subscribe
 from trellis import diagnosis
 from trellis.cli import main, parser
