@@ -16,6 +16,7 @@ from broker.access.identity import Authenticator, Credentials, Identity, Verdict
 from broker.broker import Broker
 from broker.limits import BrokerLimits
 from broker.messages.fates import COPY_FATES, MESSAGE_FATES
+from broker.queues.private import Inbox
 from broker.queues.queue import Queue
 from broker.store.contract import Store, WriteBatch
 from broker.store.memory import MemoryStore
@@ -137,7 +138,7 @@ class World:
     def queue(self, name: str) -> Queue:
         return self.vhost.queues[name]
 
-    def inbox(self, client_id: str) -> Queue:
+    def inbox(self, client_id: str) -> Inbox:
         return self.vhost.inboxes[f"mqtt-subscription-{client_id}qos1"]
 
     def amqp(

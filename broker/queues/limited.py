@@ -119,7 +119,7 @@ class LimitedQueue(MeasuredQueue):
         arguments = self.arguments
         return (
             not arguments.reject_publish
-            or self._mark_wait > 0
+            or self._awaits_mark
             or self.depth < arguments.max_length
             and (
                 arguments.max_bytes == UNLIMITED
@@ -264,7 +264,7 @@ class LimitedQueue(MeasuredQueue):
         the messages wait only for a delivery mark, because a consumer will get them.
         """
         arguments = self.arguments
-        return (self.depth > self._waiting.paged and self._mark_wait == 0) and (
+        return (self.depth > self._waiting.paged and not self._awaits_mark) and (
             self.depth > arguments.max_length or self.waiting_bytes > arguments.max_bytes
         )
 

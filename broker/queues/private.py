@@ -27,8 +27,7 @@ class ShortQueue(Queue):
 
     def _overflow(self) -> None:
         super()._overflow()
-        paged: i64 = self._waiting.paged
-        if self.depth > self.max_length and self.depth > paged:
+        if self.depth > self.max_length and self.depth > self._waiting.paged:
             self.drop_head(OVER_LIMIT)
             if self.depth > self.max_length and self.depth > self._waiting.paged:
                 # The queue grew beyond the limit while its head could not be read. Two dropped
@@ -46,6 +45,21 @@ class Inbox(ShortQueue):
         super().__init__(vhost, name, agenda, store, durable, max_length)
         self.private = True
         self._deliver_up_to = NO_LIMIT
+
+    def reserve(self) -> i64:
+        """Take and return the next sequence number, for a message that is not put into the queue.
+
+        The number goes to a message of a shared subscription that skips an MQTT session's inbox.
+        """
+        return self._waiting.reserve()
+
+    def skip(self, count: int) -> None:
+        """Leave `count` sequence numbers unused. Called only if no undelivered message waits."""
+        self._waiting.sequence += count
+
+    def next_sequence(self) -> i64:
+        """Return the sequence number of the next message that is put into the queue."""
+        return self._waiting.next_sequence()
 
     @property
     def annotates(self) -> bool:

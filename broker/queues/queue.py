@@ -90,8 +90,8 @@ class Queue(MessageSource):
         self._deliver_up_to: i64 = 0 if durable and store.keeps_deliveries else NO_LIMIT
         #: The gate of a durable queue; None until the first delivery.
         self._gate: DeliveryGate | None = None
-        #: The time in ms since which messages with a ready consumer wait for a delivery mark; or 0.
-        #: During this wait (at most `Store.mark_patience`), no limit and no time to live applies.
+        #: The time in ms since which messages with a ready consumer wait for a delivery mark; or 0
+        #: (see `_awaits_mark`).
         self._mark_wait: i64 = 0
         #: `put` calls `_overflow` above this depth.
         self._overflow_depth: i64 = store.window if durable else UNLIMITED
@@ -145,21 +145,6 @@ class Queue(MessageSource):
         self._overflow_depth = -1 if self._waiting.paged > 0 else unpaged
         if self._gate is not None and self._gate.covers_later:
             self._overflow_depth = min(self._overflow_depth, self.store.waiting_marked)
-
-    def reserve(self) -> i64:
-        """Take and return the next sequence number, for a message that is not put into the queue.
-
-        The number goes to a message of a shared subscription that skips an MQTT session's inbox.
-        """
-        return self._waiting.reserve()
-
-    def skip(self, count: int) -> None:
-        """Leave `count` sequence numbers unused. Called only if no undelivered message waits."""
-        self._waiting.sequence += count
-
-    def next_sequence(self) -> i64:
-        """Return the sequence number of the next message that is put into the queue."""
-        return self._waiting.next_sequence()
 
     @property
     def annotates(self) -> bool:
@@ -220,9 +205,19 @@ class Queue(MessageSource):
         self._mark_wait = 0
         self._schedule_upkeep()
 
+    @property
+    def _awaits_mark(self) -> bool:
+        """True while messages wait only for a delivery mark, because a consumer is ready for them.
+
+        Meanwhile no limit and no time to live applies. This lasts at most twice
+        `Store.mark_patience`, so that a queue whose consumers are too slow stays bounded.
+        """
+        latest = self._mark_wait + 2 * self.store.mark_patience
+        return self._mark_wait > 0 and self.agenda.now <= latest
+
     def _expiry_time(self) -> i64:
         """Return the time in ms up to which messages expire: now, or before a wait for a mark."""
-        return self.agenda.now if self._mark_wait == 0 else self._mark_wait - 1
+        return self._mark_wait - 1 if self._awaits_mark else self.agenda.now
 
     def _open_gate(self) -> DeliveryGate:
         """Return the gate of the durable queue; create the gate for the first delivery."""
@@ -361,7 +356,7 @@ class Queue(MessageSource):
         if self._holds > 0:
             return
         self._drain_scheduled = False
-        now: i64 = self.agenda.now if self._mark_wait == 0 else self._mark_wait - 1
+        now: i64 = self.agenda.now if self._mark_wait == 0 else self._expiry_time()
         deliveries: i64 = DELIVERIES_PER_DRAIN
         discards: i64 = DISCARDS_PER_DRAIN
         self._search_left = SEARCHED_PER_TURN
@@ -600,7 +595,7 @@ class Queue(MessageSource):
         while self.depth > self._waiting.paged:
             expires: i64 = self._head().expires
             if expires == 0 or expires > self._expiry_time():
-                if self._mark_wait == 0:
+                if not self._awaits_mark:
                     self._schedule_expiry(expires)
                 return
             if limit == 0:

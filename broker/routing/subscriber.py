@@ -12,7 +12,7 @@ from broker.messages.fates import AUTO_ACKNOWLEDGED, DROPPED, OFFLINE
 from broker.messages.message import Message
 from broker.messages.outlet import Outlet
 from broker.queues.destination import Destination
-from broker.queues.queue import Queue
+from broker.queues.private import Inbox
 
 
 class RelayFormat:
@@ -34,7 +34,7 @@ class Subscriber(Destination):
     written to the outlet of its connection, and are lost while the subscriber has no connection.
     """
 
-    def __init__(self, name: str, inbox: Queue, relay_format: RelayFormat) -> None:
+    def __init__(self, name: str, inbox: Inbox, relay_format: RelayFormat) -> None:
         super().__init__(name)
         self.inbox = inbox
         self.relay_format = relay_format

@@ -28,6 +28,7 @@ from broker.queues.duplicate_filter import DuplicateFilter
 from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.policies import Policies
 from broker.queues.priority import PriorityQueue
+from broker.queues.private import Inbox
 from broker.queues.queue import Queue
 from broker.queues.recent import RecentQueue
 from broker.routing.equivalence import check_exchange, check_queue
@@ -85,7 +86,7 @@ class Declarations:
         #: Queues for direct replies (`amq.rabbitmq.reply-to`), by name. Each has one consumer.
         self.replies: dict[str, Queue] = {}
         #: Inboxes of sessions, by the queue names under which operators see them.
-        self.inboxes: dict[str, Queue] = {}
+        self.inboxes: dict[str, Inbox] = {}
         self.queue_names = QueueNames()
         self.inbox_names = QueueNames()
         #: The delayed messages of each delayed exchange, by the name of the exchange.

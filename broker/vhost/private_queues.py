@@ -33,7 +33,7 @@ def close_reply(vhost: VirtualHost, queue: Queue) -> None:
     vhost.declarations.evict_default_route(queue)
 
 
-def new_inbox(vhost: VirtualHost, name: str, durable: bool, max_length: int) -> Queue:
+def new_inbox(vhost: VirtualHost, name: str, durable: bool, max_length: int) -> Inbox:
     """Return a new inbox for a session, which drops its oldest messages above `max_length`."""
     inbox = Inbox(vhost.name, name, vhost.agenda, vhost.store, durable, max_length)
     vhost.inboxes[name] = inbox

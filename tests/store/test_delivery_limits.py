@@ -13,6 +13,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
+from broker.queues.slices import DELIVERIES_PER_DRAIN
 from tests.clients import Amqp, publication
 from tests.store.homes import Home
 
@@ -96,6 +97,23 @@ def test_the_wait_ends_while_the_disk_is_slow(tmp_path: Path) -> None:
     publish(publisher, 0)
     home.sleep(int(home.store.mark_patience) + 10)
     assert consumer.bodies() == [b"%d" % number for number in range(10)]
+
+
+def test_a_queue_whose_consumers_are_too_slow_stays_bounded(tmp_path: Path) -> None:
+    """Publish more messages in each turn than the queue delivers in a turn."""
+    home, publisher, consumer = beyond_the_mark(tmp_path, x_max_length=2)
+    queue, patience = home.queue("q"), int(home.store.mark_patience)
+    burst = publication("", "q", b"x", delivery_mode=2) * (2 * int(DELIVERIES_PER_DRAIN))
+    depths: list[int] = []
+    for _ in range(4 * patience // 10):
+        publisher.connection.receive_data(burst)
+        home.sleep(10)
+        for client in (publisher, consumer):
+            client.connection.data_to_send()
+        depths.append(int(queue.depth))
+    assert max(depths[: patience // 10]) > DELIVERIES_PER_DRAIN
+    assert depths[-1] <= 2
+    home.fates()
 
 
 @pytest.mark.parametrize(

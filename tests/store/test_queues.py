@@ -269,7 +269,7 @@ def test_a_message_that_cannot_be_read_leaves_no_other_message_out() -> None:
         int(delivery.sequence)
         for _, delivery in client.connection.channels.open[1].receiver.unacked.outstanding()
     ] == [1, 2, 3, 4, 6]
-    assert world.queue("q").next_sequence() == 7 and world.copies() == {"unreadable": 1}
+    assert world.queue("q")._waiting.next_sequence() == 7 and world.copies() == {"unreadable": 1}
 
 
 @pytest.mark.parametrize("restored", [False, True])

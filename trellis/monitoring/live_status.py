@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Sequence
 from time import thread_time
 from typing import Any, Final
 
@@ -183,7 +184,7 @@ class LiveStatus:
         return spent
 
     @staticmethod
-    def _add(totals: ObjectTotals, vhost: str, queues: list[Queue]) -> None:
+    def _add(totals: ObjectTotals, vhost: str, queues: Sequence[Queue]) -> None:
         used = totals.depths.add_queues(queues)
         if not used:
             return

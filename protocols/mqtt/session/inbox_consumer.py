@@ -21,6 +21,7 @@ from broker.messages.message import EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
 from broker.messages.tracing import report_delivery
 from broker.queues.consumer import Consumer, Delivery
+from broker.queues.private import Inbox
 from broker.queues.queue import Queue
 from broker.store.contract import Ticket, Waiter
 from protocols.mqtt.codec.packets import DUP
@@ -49,7 +50,7 @@ class InboxConsumer(Consumer):
 
     def __init__(
         self,
-        inbox: Queue,
+        inbox: Inbox,
         outlet: Outlet,
         credit: i64,
         writer: PublishWriter,
