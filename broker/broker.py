@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from itertools import islice
 from typing import Final
 from urllib.parse import quote
@@ -275,8 +276,5 @@ class VirtualHostRemoval(BulkTask):
         if done:
             self._removed = True
             trail = self._broker.store.audit
-            if trail is None:
+            with nullcontext() if trail is None else trail.by(self._actor):
                 self._broker.remove_vhost(vhost)
-            else:
-                with trail.by(self._actor):
-                    self._broker.remove_vhost(vhost)

@@ -41,10 +41,7 @@ DERIVED: Final = (INDEX, TOPICS)
 #: Endings of the names of a stream's files.
 SUFFIXES: Final = (
     ".arrow",
-    ".arrow.index",
-    ".arrow.index.tmp",
-    ".arrow.topics",
-    ".arrow.topics.tmp",
+    *(f".arrow{derived}{written}" for derived in DERIVED for written in ("", ".tmp")),
 )
 
 #: Greatest length of an encoded name; a longer name is cut to this length and gets a checksum.

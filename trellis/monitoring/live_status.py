@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Sequence
 from time import thread_time
 from typing import Any, Final
 
@@ -138,7 +137,8 @@ class LiveStatus:
         totals, spent = ObjectTotals(), 0.0
         for vhost in list(self._node.broker.vhosts.values()):
             totals.queues += len(vhost.queues)
-            for objects in (list(vhost.queues.values()), list(vhost.inboxes.values())):
+            kinds: tuple[list[Queue], ...] = ([*vhost.queues.values()], [*vhost.inboxes.values()])
+            for objects in kinds:
                 for at in range(0, len(objects), COUNT_SLICE):
                     began = thread_time()
                     self._add(totals, vhost.name, objects[at : at + COUNT_SLICE])
@@ -184,7 +184,7 @@ class LiveStatus:
         return spent
 
     @staticmethod
-    def _add(totals: ObjectTotals, vhost: str, queues: Sequence[Queue]) -> None:
+    def _add(totals: ObjectTotals, vhost: str, queues: list[Queue]) -> None:
         used = totals.depths.add_queues(queues)
         if not used:
             return

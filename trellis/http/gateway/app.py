@@ -24,7 +24,7 @@ from trellis.http.gateway.bodies import Disconnected, cut_document
 from trellis.http.gateway.connections import OpenConnections
 from trellis.http.gateway.incoming import Incoming
 from trellis.http.gateway.link import BrokerLink, CallExchange, HttpRefusal, OpenFile, bad_request
-from trellis.http.gateway.openapi import OPENAPI_PATH, SUMMARY_PATH, describe
+from trellis.http.gateway.openapi import FILES, OPENAPI_PATH, describe
 from trellis.http.gateway.paging import (
     PageQuery,
     encode,
@@ -38,8 +38,6 @@ from trellis.http.origins import is_direct
 from trellis.http.routes import HttpRouter, Unrouted
 
 JSON: Final = "application/json"
-ARROW: Final = "application/vnd.apache.arrow.stream"
-BINARY: Final = "application/octet-stream"
 #: Seconds within which a definitions document must arrive.
 UPLOAD_SECONDS: Final = 300.0
 #: Largest number of definitions documents that are read and imported at the same time.
@@ -166,7 +164,7 @@ class Gateway:
                 )
             if incoming.body.present:
                 await self._send_body(incoming, exchange, self._greeting.routes[number].body)
-            return await self._result(incoming, exchange)
+            return await self._result(incoming, exchange, self._greeting.routes[number].path)
         finally:
             exchange.close()
 
@@ -216,8 +214,8 @@ class Gateway:
 
     # -- results
 
-    async def _result(self, incoming: Incoming, exchange: CallExchange) -> Response:
-        """Collect the broker's rows for a request, and return the response.
+    async def _result(self, incoming: Incoming, exchange: CallExchange, path: str) -> Response:
+        """Collect the broker's rows for a request, and return the response. `path` is the route's.
 
         A call that may change something has no time limit while the broker runs, because the call
         must not stop halfway. The broker limits each step of the call, and its answer names the
@@ -243,7 +241,7 @@ class Gateway:
             elif isinstance(message, contract.PayloadPart):
                 payload.append(message.data)
             elif isinstance(message, OpenFile):
-                return self._file(incoming, message)
+                return self._file(incoming, message, FILES[path][0])
             else:
                 break
         if message.shape == contract.EMPTY:
@@ -297,8 +295,8 @@ class Gateway:
             headers["Content-Encoding"] = "gzip"
         return Response(data, status, headers, JSON)
 
-    def _file(self, incoming: Incoming, file: OpenFile) -> Response:
-        """Return a response with a range of a stream segment file. `__call__` closes the file."""
+    def _file(self, incoming: Incoming, file: OpenFile, media_type: str) -> Response:
+        """Return a response with a range of a file of a stream. `__call__` closes the file."""
         incoming.file = file
 
         async def chunks() -> AsyncIterator[bytes]:
@@ -318,8 +316,7 @@ class Gateway:
             "X-Trellis-Durable": str(file.durable),
             "Accept-Ranges": "none",
         }
-        kind = BINARY if incoming.path == SUMMARY_PATH else ARROW
-        return StreamingResponse(chunks(), 200, headers, kind)
+        return StreamingResponse(chunks(), 200, headers, media_type)
 
     # -- sending
 

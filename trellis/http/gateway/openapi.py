@@ -8,8 +8,11 @@ from typing import Any, Final
 from trellis.http import contract
 
 OPENAPI_PATH: Final = "/api/openapi.json"
-#: The path of the summaries of topics, which are binary.
-SUMMARY_PATH: Final = "/api/streams/topics"
+#: The paths whose answer is a file: its media type, and a description.
+FILES: Final = {
+    "/api/streams/segment": ("application/vnd.apache.arrow.stream", "The bytes of the segment."),
+    "/api/streams/topics": ("application/octet-stream", "The summary of the topics."),
+}
 
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 #: Query parameters of lists.
@@ -122,12 +125,9 @@ def _responses(route: contract.RouteInfo) -> dict[str, Any]:
     if "health" in route.path or "aliveness" in route.path:
         failed = {"application/json": {"schema": _OBJECT}}
         responses["503"] = {"description": _REFUSALS[503], "content": failed}
-    if route.path == "/api/streams/segment":
-        binary: dict[str, Any] = {"application/vnd.apache.arrow.stream": {"schema": {}}}
-        responses["200"] = {"description": "The bytes of the segment.", "content": binary}
-    elif route.path == SUMMARY_PATH:
-        binary = {"application/octet-stream": {"schema": {}}}
-        responses["200"] = {"description": "The summary of the topics.", "content": binary}
+    if route.path in FILES:
+        media_type, description = FILES[route.path]
+        responses["200"] = {"description": description, "content": {media_type: {"schema": {}}}}
     elif route.method == "GET" or route.body == contract.DOCUMENT:
         answer: dict[str, Any] = {"application/json": {"schema": {"type": ["object", "array"]}}}
         responses["200"] = {"description": "The answer.", "content": answer}
