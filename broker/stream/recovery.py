@@ -13,7 +13,6 @@ segments before the damage is removed. Empty files in the quarantine are notes f
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection
 from itertools import pairwise
 from typing import Final
 
@@ -189,11 +188,11 @@ class StreamRecovery:
         head = read_schema(file.read(0, SCHEMA_SIZE))
         if head is None and size <= int(SCHEMA_SIZE) and (base, epoch) == max(self._segment_names):
             # A crash came before the first batch of this segment was durable.
-            self._remove(path, names)
+            self._remove(path)
             return
         if head is not None and head[0] != self._stream:
             # The file belongs to a deleted stream of the same name.
-            self._remove(path, names)
+            self._remove(path)
             return
         if base < int(self._cut_offset):
             self._first_offset = min(self._first_offset, base)
@@ -204,7 +203,7 @@ class StreamRecovery:
         segment = Segment(disk, path, epoch, base)
         if base >= int(self._cut_offset):
             self._report(CUT, name, "a segment that was never confirmed", 0, size)
-            self._remove(path, names)
+            self._remove(path)
             return
         index = f"{name}{INDEX}"
         indexed = index in names and self._load_index(segment, index, size)
@@ -426,7 +425,7 @@ class StreamRecovery:
         file.sync()
         file.close()
         segment.full = True
-        remove_derived(self._disk, segment.path, self._disk.list(self._directory))
+        remove_derived(self._disk, segment.path)
         try:
             write_index(self._disk, segment)
         except OSError as refused:
@@ -435,8 +434,8 @@ class StreamRecovery:
         self._disk.sync_directory(self._directory)
         self._add(segment)
 
-    def _remove(self, path: str, names: Collection[str] = ()) -> None:
-        remove_derived(self._disk, path, names)
+    def _remove(self, path: str) -> None:
+        remove_derived(self._disk, path)
         self._disk.remove(path)
 
     def _move_to_quarantine(self, name: str, reason: str) -> None:

@@ -18,7 +18,6 @@ import re
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Collection
 from typing import Final
 from urllib.parse import quote
 from zlib import crc32
@@ -88,15 +87,10 @@ def derived_paths(path: str) -> list[str]:
     return [f"{path}{ending}" for ending in DERIVED]
 
 
-def remove_derived(disk: Disk, path: str, names: Collection[str] = ()) -> bool:
-    """Remove the files that are derived from the segment at `path`; return True if there were any.
-
-    If `names` has names of files, only files with these names are removed.
-    """
+def remove_derived(disk: Disk, path: str) -> bool:
+    """Remove the files that are derived from the segment at `path`; return True if any existed."""
     removed = False
     for derived in derived_paths(path):
-        if names and derived.rpartition("/")[2] not in names:
-            continue
         try:
             disk.remove(derived)
         except FileNotFoundError:
