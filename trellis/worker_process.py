@@ -141,9 +141,9 @@ class WorkerProcess:
             began = loop.time()
             try:
                 status = await self._serve()
-                reason = f"exit status {status}"
+                reason = f"the process ended with exit status {status}"
             except OSError as error:
-                reason = f"not started: {error.strerror or error}"
+                reason = f"the process could not be started: {error.strerror or error}"
             self.lost += 1
             if loop.time() - began > RESTART_MAX:
                 delay = RESTART_MIN

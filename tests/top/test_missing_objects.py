@@ -36,6 +36,7 @@ MISSPELT: Final = [
     ("users tags anne", "ann", "users list"),
     ("permissions set anne a b c", "ann", "users list"),
     ("permissions clear ann", "", "permissions list ann"),
+    ("permissions list anne", "ann", "users list"),
     ("why topic a --publisher anne", "ann", "users list"),
     ("roles delete device", "devices", "roles list"),
     ("roles assign device ann", "devices", "roles list"),

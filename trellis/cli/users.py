@@ -353,6 +353,8 @@ def list_permissions(arguments: argparse.Namespace) -> int:
         for row in rows
         if arguments.name in (None, row["user"])
     ]
+    if arguments.name is not None and not chosen:
+        ask(arguments, "GET", "users", arguments.name)  # An error if the user does not exist.
     columns = ("user", "vhost", "configure", "write", "read", "rules", "role")
     show(chosen, columns, arguments, "no permissions")
     return 0

@@ -292,7 +292,8 @@ class Login(InputHandler):
             closing = vhost is not None and vhost.closing
             self._log_refusal(
                 user.name,
-                f"the vhost '{credentials.vhost}' is being deleted"
+                f"the vhost '{credentials.vhost}' is being deleted: connect to another vhost, or "
+                "create this vhost again after its deletion"
                 if closing
                 else f"user '{user.name}' has no permissions in the vhost '{credentials.vhost}': "
                 "grant them with `trellis permissions set`",
