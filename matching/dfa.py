@@ -59,7 +59,7 @@ _FREED: Final = 16
 class _Stamped(TrieNode):
     """A trie node that records when its children and its subscribers last changed.
 
-    A time is the number of changes that the trie has had until then.
+    The times are values of the trie's clock, which counts the changes of the trie.
     """
 
     __slots__ = ("bucket_clock", "children_clock", "number", "stays")
@@ -77,9 +77,9 @@ class _Stamped(TrieNode):
 class _DfaState(Generic[S]):
     """A set of trie nodes that a topic may have reached.
 
-    `steps` are the transitions: the next state for each word. `checked` is the number of changes
-    that the trie had had when the answer and the transitions were last found valid; -1 marks a
-    discarded state.
+    `steps` are the transitions: the next state for each word. `checked` is the
+    trie's clock (its number of changes) at the last time that the answer and the transitions were
+    found valid; -1 marks a discarded state.
     """
 
     __slots__ = ("answer", "checked", "following", "nodes", "other", "size", "steps", "word")

@@ -173,7 +173,8 @@ class Connection(TimedOutlet):
     def published(self) -> int:
         """Number of publications that this connection's contexts have received since its login.
 
-        Other connections of the user share the context: use only the increase during one call.
+        Other connections of the user share the context, so the number includes their publications.
+        To count the publications of this connection, take the increase during one call.
         """
         return int(self._published_offset + (self.context.received if self.context else 0))
 

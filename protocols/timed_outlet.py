@@ -26,13 +26,13 @@ class TimedOutlet(Outlet):
         self.expires: i64 = 0
 
     def set_deadline(self, when: i64) -> None:
-        """Let the link call `advance` at the time `when`."""
+        """Set the time at which the link calls `advance`, in ms of Agenda.now; 0 means never."""
         self.deadline = when
         if when > 0:
             self.sender.deadline_set(when)
 
     def set_expiry(self, when: i64) -> None:
-        """Let the credentials expire at the time `when`."""
+        """Set the time at which the credentials expire, in ms of Agenda.now; 0 means never."""
         self.expires = when
         if when > 0:
             self.sender.deadline_set(when)

@@ -262,7 +262,7 @@ class MessageSource(Destination):
 
     @abstractmethod
     def unrepresentable(self, message: Message) -> None:
-        """Discard a message that the protocol of its consumer cannot represent."""
+        """Discard a message that cannot be sent: the client's protocol cannot represent it."""
         raise NotImplementedError
 
     # -- how copies end

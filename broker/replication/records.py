@@ -177,9 +177,10 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A record of the replicated log: its kind and writer.
+    """A record of the replicated log: its kind and its writer.
 
-    Beats and calls have no further fields.
+    The records of the kinds `beat` and `call` have no content, and are instances of this class. For
+    the other kinds, a subclass adds the content.
     """
 
     kind: int

@@ -152,8 +152,8 @@ class Standby:
     def _read_span(self) -> Steps[LogSpan]:
         """Read the next records; if they were trimmed, the first records of the trimmed log.
 
-        After a time without an answer of the log, the result begins with the last valid record that
-        this node has read before: the follower checks that the log still has the same record there.
+        If the log did not answer before this read, the result begins with the last valid record
+        that this node has read, so that the follower can check that the log still has this record.
         (The first read shows that the log is long enough to have this record.)
         """
         follower = self.follower
@@ -189,14 +189,17 @@ class Standby:
             return span
 
     def _stays_empty(self) -> bool:
-        """True if a trimmed log has had no record for a time: it does not even have a mark."""
+        """True if the trimmed log has had no record for more than EMPTY_SECONDS.
+
+        The owner trims the log up to a mark, so a trimmed log should have at least this mark.
+        """
         now = self._clock()
         if self._empty_since is None:
             self._empty_since = now
         return now > self._empty_since + EMPTY_SECONDS
 
     def _reset(self) -> None:
-        """Begin to count the owner's silence anew, because a record of the owner was read."""
+        """Restart the measurement of the owner's silence at 0 s, and require a new call."""
         self.quiet = 0.0
         self._answered = self._call_acknowledged = None
 

@@ -331,7 +331,7 @@ class PublishContexts:
         self.users += 1
 
     def release(self, context: PublishContext) -> None:
-        """Decrement the use count of the context: a connection or a will no longer needs it.
+        """Decrement the use count: a connection or a will message has stopped using the context.
 
         Unused contexts are kept for the next connection of their identity, up to a limit. Above the
         limit, they are removed in slices.

@@ -263,10 +263,10 @@ class StreamReplica:
         return StreamCopy(self._disk, self.root, vhost, name, number, self._writing)
 
     def _supersede(self, vhost: str, name: str, number: int) -> None:
-        """Skip rows of an older stream of this name from now on, because its files are removed.
+        """Mark the older stream of this name as removed, so that its rows are skipped from now on.
 
-        Such rows still come if one batch has rows of both streams, and the batch is written again
-        after WriteFailed.
+        Rows of the removed stream come again if a batch has rows of both streams, and is written
+        again after WriteFailed.
         """
         known = self._newest.get((vhost, name), number)
         self._newest[vhost, name] = max(known, number)

@@ -149,7 +149,7 @@ class MessagePublisher(Protocol):
         """Make the message the retained message of its topic."""
 
     def release(self, context: PublishContext) -> None:
-        """Decrement the use count of the context: a will no longer needs it."""
+        """Decrement the use count of a context, because a will message has stopped using it."""
 
     def set_behind(self, queue: LimitedQueue, behind: bool) -> None:
         """If `behind` is True, make the publishers to the queue wait; else let them go on."""

@@ -407,7 +407,7 @@ class VirtualHost(DeadLetterHost):
         return self._codecs.property_codec.encoded(encoding, content, qos)
 
     def release(self, context: PublishContext) -> None:
-        """Decrement the use count of the context: a will no longer needs it."""
+        """Decrement the use count of a context, because a will message has stopped using it."""
         self.contexts.release(context)
 
     # -- requests of queues

@@ -1,8 +1,9 @@
 """Reads the published messages of a journal: topics, publishers, content types and samples.
 
 The journal is read twice. The first pass counts the messages of each combination of topic,
-protocol, publisher, QoS, content type and type; the second pass takes a sample of the bodies and
-headers of each message of the document. The samples are spread evenly over the journal.
+protocol, publisher, QoS, content type and AMQP property `type`. The second pass samples the bodies
+and headers of each message of the AsyncAPI document. The samples are spread evenly over the
+journal.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class ObservedAddress:
     messages: dict[tuple[str, str], ObservedMessage] = field(default_factory=dict)
 
     def message(self, content_type: str, kind: str) -> ObservedMessage | None:
-        """Return the message with this content type and type; None if MESSAGES_MAX others exist."""
+        """Return the message of a content type and property `type`; None above MESSAGES_MAX."""
         key = content_type, kind
         if key not in self.messages and len(self.messages) < MESSAGES_MAX:
             self.messages[key] = ObservedMessage.of(content_type, kind, self.budget)
@@ -217,7 +218,7 @@ def _addresses(
 
 
 def _sample(journal: JournalRange, low: int, high: int, addresses: list[ObservedAddress]) -> None:
-    """Sample every n-th row of each message of the document: about SAMPLES rows of a message."""
+    """Sample the bodies and headers of each ObservedMessage, from about SAMPLES of its rows."""
     owners: dict[tuple[str, str, str], ObservedAddress] = {
         (each.vhost, each.exchange, topic): each for each in addresses for topic in each.topics
     }

@@ -342,7 +342,7 @@ def test_topics_and_payloads_of_each_kind(
 
 
 def test_two_bridges_on_the_same_topics_do_not_loop(remote: JavaBroker, tmp_path: Path) -> None:
-    """Each of two bridges of one broker copies each message once, and the other's copy never."""
+    """Two bridges of one broker copy each message once, and never copy each other's copies."""
     text = "".join(bridge(name, remote.port, ["both/# both 1"]) for name in ("one", "two"))
     local = BridgingBroker(tmp_path / "local", text)
     local.wait_up("one", "two")

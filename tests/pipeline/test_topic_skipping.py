@@ -245,7 +245,7 @@ SERVED: Final = 40
 
 @dataclass(frozen=True)
 class CountingBroker(RemoteBroker):
-    """A broker whose answers are counted in bytes."""
+    """A client of a broker that records the size in bytes of each answer."""
 
     sizes: tuple[list[int], ...] = ()
 
@@ -296,7 +296,7 @@ def remote(url: str) -> tuple[JournalStream, list[int]]:
 
 
 def most_of(directory: Path) -> float:
-    """Return the number of bytes that a filter may read which hits one of SERVED segments."""
+    """Return the limit in bytes for reading with a filter that matches in one segment of SERVED."""
     return 0.03 * sum(file.stat().st_size for file in directory.glob("*.arrow"))
 
 

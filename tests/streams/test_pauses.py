@@ -17,7 +17,7 @@ ROWS, LEAST, MOST = int(BATCH_ROWS), int(PAUSE_ROWS), int(PAUSE_ROWS_MAX)
 
 
 class PausingDisk(SimulatedDisk):
-    """A disk that counts the pauses."""
+    """A simulated disk that counts the pauses of the writer's thread."""
 
     pauses = 0
 

@@ -47,7 +47,7 @@ class Case(NamedTuple):
 
 
 def says(listener: str, data: bytes) -> Talk:
-    """Return a Talk that sends data and reads to the end. In AMQP, it answers connection.close."""
+    """Return a Talk that sends data and reads to the end, and answers AMQP's connection.close."""
 
     async def talk(running: Running) -> bytes:
         client = await running.socket(listener)
@@ -64,7 +64,10 @@ def says(listener: str, data: bytes) -> Talk:
 
 
 async def listen(client: Socket) -> bytes:
-    """Return the broker's answer in short form; an AMQP client answers connection.close."""
+    """Read until the broker closes the connection, and return its answer in short form.
+
+    If the broker sends connection.close (AMQP), the client sends close-ok.
+    """
     data, close_sent = b"", False
     while more := await client.read():
         data += more

@@ -37,9 +37,10 @@ class CommandError(Exception):
         self.code = code
 
     def advice(self) -> str:
-        """Return what to add to the text when it is printed, such as the next command; or "".
+        """Return text for the end of the printed error, such as the next command; "" for none.
 
-        The advice may need further requests to the broker, so only a command that ends asks for it.
+        The advice may need further requests to the broker, so it is fetched only for an error that
+        ends the command.
         """
         return ""
 

@@ -159,13 +159,12 @@ class Adoption:
     def carry_out(
         self, survey: DirectorySurvey, directory: AdoptedDirectory, log_survey: LogSurvey
     ) -> int:
-        """Append a claim to the log, then store in `directory` the log's state after the claim.
+        """Begin the log with the content of `directory`, and return the epoch of the new claim.
 
-        Afterwards the log begins with the content of the directory.
-
-        Return the epoch, which is the number of the claim. `log_survey` is the result of `examine`.
-        If this program ends between the two writes, the next adoption of the directory finds the
-        claim, and only stores the state. Raises ReplicationError, OutcomeUnknown, StoreError.
+        There are two writes: a claim is appended to the log, then the log's state after the claim
+        is stored in `directory`. If this program ends between the two, the next adoption of the
+        directory finds the claim, and only stores the state. `log_survey` is the result of
+        `examine`. Raises ReplicationError, OutcomeUnknown, StoreError.
         """
         claim, offset = log_survey.interrupted, log_survey.tip - 1
         if claim is None:

@@ -59,7 +59,7 @@ class Option(Struct, frozen=True):
 
     @property
     def fills(self) -> list[CoreField]:
-        """The attributes in options objects of `broker` and `protocols` that get the value."""
+        """The attributes of options objects in `broker` and `protocols` that this setting sets."""
         return [field._replace(attribute=field.attribute or self.name) for field in self._fills]
 
     @property

@@ -265,9 +265,10 @@ class Gateway:
     async def _next(self, incoming: Incoming, exchange: CallExchange) -> Any:
         """Wait for the broker's next message for the API call of a request, and return the message.
 
-        If the call changes something, the wait has no limit while the broker runs. After a
-        TimeoutError, the change goes on, and only its result is ignored. Raises HttpRefusal,
-        TimeoutError.
+        Raises HttpRefusal if the broker refuses the call. Raises TimeoutError if no message comes
+        within the time limit; a call that may change something has no such limit, and raises
+        TimeoutError only if the broker is silent. Then the broker still completes the change, and
+        later messages of the call are ignored.
         """
         if incoming.reads:
             return await exchange.next(self._greeting.seconds)
