@@ -134,8 +134,8 @@ class RemoteBroker:
 
     def _unexpected(self, path: str, error: Exception) -> PipelineError:
         return PipelineError(
-            f"{self.url}{path} sent an unexpected answer ({error}); does a Trellis "
-            "broker listen there?"
+            f"{self.url}{path} sent an unexpected answer ({error}); check that a Trellis broker "
+            "listens there"
         )
 
 
@@ -147,7 +147,7 @@ def _reason(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.loads(data)["reason"])
     except (ValueError, TypeError, KeyError):
-        return f"{error.reason}; does a Trellis broker listen there?"
+        return f"{error.reason}; check that a Trellis broker listens there"
 
 
 #: Size in bytes of a request for batch headers: _HEADS at first, _HEADS_MAX at most. The size

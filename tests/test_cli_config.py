@@ -438,7 +438,9 @@ def test_prompt_asks_for_the_password_twice(
     _, out, _ = run(capsys, "hash-password")
     assert PasswordHasher().verify(out.strip(), "word")
     type_in(monkeypatch, ["word", "world"])
-    assert error_of(capsys, "hash-password") == "the two passwords differ"
+    assert error_of(capsys, "hash-password") == (
+        "the two passwords differ; type the same one twice"
+    )
     type_in(monkeypatch, [])
     assert error_of(capsys, "hash-password") == NO_PASSWORD
 
@@ -666,14 +668,14 @@ def test_login_of_a_user(
             "exchanges",
             (
                 "/api/trellis/exchanges did not answer with the expected JSON list of flat "
-                "objects; does a Trellis broker listen there?"
+                "objects; check that a Trellis broker listens there, or give another --url"
             ),
         ),
         (
             "bindings",
             (
                 "/api/trellis/bindings did not answer with the expected JSON list of flat "
-                "objects; does a Trellis broker listen there?"
+                "objects; check that a Trellis broker listens there, or give another --url"
             ),
         ),
         ("connections", "/api/trellis/connections answered 500 Internal Server Error"),

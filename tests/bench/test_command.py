@@ -226,7 +226,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         (["--rate", "nan"], "argument --rate: must be a number of at least 0.001"),
         (["--rounds", "0"], "argument --rounds: must be a whole number of at least 1"),
         (["--messages", "1", "--seconds", "1"], "not allowed with argument"),
-        (["--pid", "1,x"], "argument --pid: must be process numbers separated by commas"),
+        (["--pid", "1,x"], "argument --pid: must be process IDs separated by commas"),
         (
             ["--json", "/no/such/folder/file"],
             "cannot write /no/such/folder/file: No such file or directory",

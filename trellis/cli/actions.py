@@ -86,8 +86,8 @@ def add_patterns(command: Parser) -> None:
         command.add_argument(
             name,
             metavar=name.upper(),
-            help="regular expression that is searched in the names of queues and exchanges; "
-            '"" allows none, ".*" all',
+            help=f"queues and exchanges for which the permission {name} is granted: a regular "
+            'expression that is searched in their names; "" selects none, ".*" all',
         )
 
 

@@ -112,7 +112,9 @@ class ApiClient:
             data = None if body is None else msgspec.json.encode(body)
         except UnicodeEncodeError as error:
             wrong = shown(error.object[:SHOWN])
-            raise CommandError(f"the argument '{wrong}' is not valid UTF-8", 2) from None
+            raise CommandError(
+                f"the argument '{wrong}' is not valid UTF-8: write it in UTF-8", 2
+            ) from None
         answer = self.request(method, *path, body=data)
         return self.decode(answer, Any, "JSON", *path) if answer else None
 
@@ -141,7 +143,7 @@ class ApiClient:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise CommandError(
                 f"{self.url(*path)} did not answer with the expected {expected}; "
-                "does a Trellis broker listen there?"
+                "check that a Trellis broker listens there, or give another --url"
             ) from None
 
     def url(self, *path: str) -> str:
@@ -325,7 +327,10 @@ def fetch(
         raise
     except TimeoutError:
         place = f"{request.type}://{request.host}"
-        raise CommandError(f"no answer from {place} within {timeout:g} s") from None
+        raise CommandError(
+            f"no answer from {place} within {timeout:g} s; check that a Trellis broker listens "
+            "there and is not overloaded, and try again"
+        ) from None
     except (OSError, UnicodeError, http.client.HTTPException) as error:
         text = connection_error(error, request.type, request.host, section)
         raise CommandError(text) from None

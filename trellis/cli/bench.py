@@ -251,6 +251,6 @@ def _needs_tool(arguments: argparse.Namespace) -> int:
 def _pids(text: str) -> list[int]:
     if not all(word.isdecimal() for word in text.split(",")):
         raise argparse.ArgumentTypeError(
-            f'must be process numbers separated by commas, got "{text}"'
+            f'must be process IDs separated by commas, such as 1200,1201, got "{text}"'
         )
     return [int(word) for word in text.split(",")]

@@ -196,7 +196,7 @@ def show_status(arguments: argparse.Namespace) -> int:
         if command:
             print(f"  mend it: {command}")
     if cluster_status.refusal:
-        print(f"nodes confirm nothing until it is mended: {cluster_status.refusal}")
+        print(f"nodes confirm no message until the topic is mended: {cluster_status.refusal}")
     columns = (
         *("node", "state", "host", "version", "formats"),
         *("batches_behind", "seconds_behind", "clock_ms", "seen_s", "must_be_seeded"),

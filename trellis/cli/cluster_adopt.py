@@ -47,8 +47,8 @@ def add(tools: Commands) -> None:
     tool.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the position in the log up to which the data directory has all changes; change "
-        "nothing",
+        help="print the position of the data directory, which has all changes of the log up to "
+        "there; change nothing",
     )
     tool.add_argument(
         "--over-records", action="store_true", help="discard the records that the topic has"

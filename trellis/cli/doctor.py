@@ -217,4 +217,8 @@ def read_document(path: str) -> Any:
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}", 2) from None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path} is not a definitions file: not JSON: {error}", 2) from None
+        raise CommandError(
+            f"{path} is not JSON ({error}); give a definitions file, as written by `trellis "
+            "definitions export` or `rabbitmqctl export_definitions`",
+            2,
+        ) from None

@@ -138,7 +138,7 @@ def add_export(tools: Any) -> None:
         "--format",
         choices=_FORMATS,
         metavar="|".join(_FORMATS),
-        help="format of the file, whatever its suffix [the suffix]",
+        help="format of the file [the format that its suffix names]",
     )
     add_result(tool)
     add_login(tool)
@@ -308,7 +308,10 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
                 out.flush()
                 os.fsync(out.fileno())
                 if path.exists():
-                    raise CommandError(f"{path} was made by another program during the export")
+                    raise CommandError(
+                        f"another program made {path} during the export, so the export is not "
+                        "written there; name a new file"
+                    )
                 partial.rename(path)
             except BaseException:
                 partial.unlink()

@@ -144,7 +144,9 @@ def _filter(arguments: argparse.Namespace) -> Callable[[Row], bool]:
     for name in ("queue", "client"):
         if getattr(arguments, name) is not None:
             raise CommandError(
-                f"--{name} cannot select past messages: a journal does not record the {name}", 2
+                f"--{name} cannot select past messages, because a journal does not record the "
+                f"{name}; leave the option out",
+                2,
             )
     pattern = arguments.topic if arguments.topic is not None else arguments.key
     grammar = MQTT if arguments.topic is not None else AMQP

@@ -74,7 +74,7 @@ def add(commands: Commands) -> None:
             metavar="N",
             type=number(int, 1),
             default=1_000_000,
-            help="most rows that Spark reads and writes at a time [1000000]",
+            help="largest number of rows that Spark reads and writes at a time [1000000]",
         )
     add_jobs(partial(_add_question, tools))
     tool = _add_question(
@@ -86,7 +86,10 @@ def add(commands: Commands) -> None:
     )
     add_definitions(tool)
     tool.add_argument(
-        "--proposed", metavar="FILE", help="proposed definitions, for a section as from whatif"
+        "--proposed",
+        metavar="FILE",
+        help="file with proposed definitions: the page gets a section with the answer of `trellis "
+        "ask whatif` about them",
     )
     tool.add_argument(
         "--output",

@@ -142,7 +142,10 @@ class ReplayPublisher:
             raise CommandError(
                 f"{self._place} answered {frame.reply_code} {frame.reply_text}{hint}"
             )
-        raise CommandError(f"{self._place} gave an unexpected answer; does it speak AMQP 0-9-1?")
+        raise CommandError(
+            f"{self._place} does not answer as an AMQP 0-9-1 broker does; give the broker's AMQP "
+            "listener with --amqp HOST:PORT"
+        )
 
     def _read(self) -> object:
         while True:
@@ -160,7 +163,9 @@ class ReplayPublisher:
                     f"cannot read from {self._place}: {error.strerror or error}"
                 ) from None
             if not data:
-                raise CommandError(f"{self._place} closed the connection")
+                raise CommandError(
+                    f"{self._place} closed the connection; the log of the broker has the reason"
+                )
             self._input += data
 
     def _send_method(self, channel: int, method: Any) -> None:

@@ -14,8 +14,8 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--adopt",
         action="store_true",
-        help="let the data directory of a node of a cluster leave the cluster for good, and run a "
-        "broker without a cluster on it",
+        help="run without a cluster on a data directory that belongs to a node of a cluster; the "
+        "directory cannot return to the cluster",
     )
     add_settings(command)
 

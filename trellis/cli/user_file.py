@@ -54,7 +54,7 @@ def read_users(path: str) -> list[Row]:
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}", 2) from None
     except UnicodeDecodeError:
-        raise CommandError(f"{path} is not UTF-8 text", 2) from None
+        raise CommandError(f"{path} is not UTF-8 text; save it as UTF-8", 2) from None
     rows = _json(path, text) if text.lstrip()[:1] in ("[", "{") else _csv(path, text)
     known: dict[str, int] = {}
     for number, row in enumerate(rows, 1):
@@ -65,7 +65,7 @@ def read_users(path: str) -> list[Row]:
                 raise CommandError(f"{where}: unknown field '{field}'; the nearest is {hint}", 2)
         name = row.get("name")
         if not isinstance(name, str) or not name:
-            raise CommandError(f"{where}: the name is missing", 2)
+            raise CommandError(f"{where}: the name is missing; set the field 'name'", 2)
         if ("password" in row) == ("password_hash" in row):
             raise CommandError(f"{where} ({name}): give either password or password_hash", 2)
         password = row.get("password", "x")

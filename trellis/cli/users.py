@@ -233,7 +233,7 @@ def _new_password(arguments: argparse.Namespace) -> str:
     else:
         password = getpass.getpass(f"password of {arguments.name}: ")
         if getpass.getpass("again: ") != password:
-            raise CommandError("the two passwords differ", 2)
+            raise CommandError("the two passwords differ; type the same one twice", 2)
     if not password:
         raise CommandError("the new password is empty; type one, or give --new-password-file", 2)
     return password

@@ -71,7 +71,8 @@ def add_cluster(page: MetricsPage, figures: ClusterFigures) -> None:
     )
     page.gauge(
         "trellis_cluster_nodes",
-        "Number of nodes for which the active node keeps the replicated log.",
+        "Number of listed nodes: each record of the replicated log is kept until all of them have "
+        "read it.",
         figures.listed,
         cluster=name,
     )

@@ -157,9 +157,9 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
     client_id: Annotated[
         str,
         option(
-            "client identifier at the remote broker; also the value of the user property "
-            'trellis-bridge in each copied message, against loops; "" is HOSTNAME.NAME, or '
-            "CLUSTER.NAME in a cluster"
+            "client identifier at the remote broker; each copied message has it in the user "
+            "property trellis-bridge, which prevents loops; "
+            '"" is HOSTNAME.NAME, or CLUSTER.NAME in a cluster'
         ),
     ] = ""
     local_user: Annotated[
@@ -195,7 +195,8 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
         ),
     ] = 1_209_600
     keep_alive: Annotated[
-        int, option("keep-alive of the bridge's connections", ge=5, le=65_535, unit="s")
+        int,
+        option("keep-alive of the bridge's connections in seconds", ge=5, le=65_535, unit="s"),
     ] = 30
     reconnect_max: Annotated[
         int,

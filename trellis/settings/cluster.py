@@ -102,8 +102,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     silence: Annotated[
         float,
         option(
-            "the silence: the time without a record of the active node in the log, after which a "
-            "standby takes over",
+            "the silence: the time in seconds without a record of the active node in the log, "
+            "after which a standby takes over",
             ge=0.1,
             le=600,
             unit="s",
@@ -112,9 +112,9 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     lease: Annotated[
         float,
         option(
-            "the lease: the time for which the active node may serve clients after it has sent the "
-            "last record that the log acknowledged, so that two nodes never serve clients at once; "
-            "must be below cluster.silence",
+            "the lease: the time in seconds for which the active node may serve clients after it "
+            "has sent the last record that the log acknowledged, so that two nodes never serve "
+            "clients at once; must be below cluster.silence",
             ge=0.05,
             le=600,
             unit="s",

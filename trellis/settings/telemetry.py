@@ -54,14 +54,14 @@ class TelemetrySettings(Section, frozen=True, kw_only=True):
 
     enabled: Annotated[
         bool,
-        option("export spans of messages whose `traceparent` says that its trace is recorded"),
+        option("export spans of messages whose `traceparent` has the flag `sampled`"),
     ] = False
     endpoint: Annotated[
         str,
         option(
-            'URL of the collector, such as "http://collector:4318"; "" is '
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT of the "
-            "environment, or http://localhost:4318",
+            'URL of the collector, such as "http://collector:4318"; "" takes the URL from the '
+            "environment (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, else OTEL_EXPORTER_OTLP_ENDPOINT), "
+            "else it is http://localhost:4318",
             check=check_endpoint,
         ),
     ] = ""
@@ -75,7 +75,10 @@ class TelemetrySettings(Section, frozen=True, kw_only=True):
     ] = ()
     service_name: Annotated[
         str,
-        option('service.name of the spans; "" is OTEL_SERVICE_NAME of the environment, or trellis'),
+        option(
+            'service.name of the spans; "" takes OTEL_SERVICE_NAME from the environment, else it '
+            "is trellis"
+        ),
     ] = ""
     ratio: Annotated[
         float,

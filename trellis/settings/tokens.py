@@ -103,7 +103,8 @@ class Jwt(Section, frozen=True, kw_only=True):
     discovery: Annotated[
         bool,
         option(
-            "ask the provider that issuer names for the URL of the keys (OpenID Connect Discovery)"
+            "fetch the URL of the keys from the provider that jwt.issuer names (OpenID Connect "
+            "Discovery)"
         ),
     ] = False
     ca: Annotated[
