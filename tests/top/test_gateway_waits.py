@@ -26,7 +26,10 @@ USER = {"password": "known", "tags": ""}
             "PUT",
             "users/three",
             USER,
-            "the change was made, but is not durable yet: the disk is slow",
+            (
+                "the change was made, but is not durable yet, because the disk is slow: check "
+                "whether it took effect before you try again"
+            ),
         ),
         (
             "POST",

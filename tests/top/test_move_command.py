@@ -167,7 +167,7 @@ async def test_a_user_whose_rights_end_moves_no_further(broker: Running) -> None
         ("q/move", {"exchange": "none"}, 404, "no exchange 'none'"),
         ("none/move", {"queue": "r"}, 404, "no queue 'none'"),
         ("rows/move", {"queue": "r"}, 400, "it is a stream"),
-        ("q/move", {"queue": "r", "rate": -1}, 400, "'rate' is not a number"),
+        ("q/move", {"queue": "r", "rate": -1}, 400, "'rate' must be a number"),
         ("q/move", {"queue": "r", "count": "x"}, 400, "'count' is not a number"),
         ("q/redrive", {"dry_run": 3}, 400, "'dry_run' is neither true nor false"),
     ],

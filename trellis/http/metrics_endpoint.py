@@ -66,7 +66,9 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
         if READERS & tags_of(verdict.identity):
             return None
         name = verdict.identity.name
-        return Response(403, f"user '{name}' lacks the tag 'monitoring'\n".encode())
+        return Response(
+            403, f"user '{name}' lacks the tag 'monitoring', which this page requires\n".encode()
+        )
 
     async def rendered(request: Request, page: MetricsPage) -> Response:
         if wants_openmetrics(request.headers.get(b"accept", b"")):

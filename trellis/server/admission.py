@@ -26,7 +26,8 @@ NOTES: Final = {
     "unauthenticated_per_address": "too many connections from this address have not logged in: "
     "raise limits.unauthenticated_per_address",
     "proxy_header": "the connection has no valid PROXY header, or comes from an address that is "
-    "not in the listener's setting proxies",
+    "not in the listener's setting proxies: let the proxy send the header, or add its address to "
+    "the setting",
 }
 
 LogRefusal = Callable[[str, dict[str, object]], None]

@@ -77,6 +77,6 @@ class ConnectionFence:
             logs.warning(
                 "cluster_aborted",
                 connections=len(links),
-                note="the replicated log has acknowledged nothing for so long that a successor "
-                "may act",
+                note="the replicated log has acknowledged no record for so long that another node "
+                "may have taken over; check Kafka and the network between this node and Kafka",
             )

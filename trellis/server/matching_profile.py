@@ -65,7 +65,8 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
         ) from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise SettingsError(
-            f"matcher.profile: {path} is not a matching profile: {error}"
+            f"matcher.profile: {path} is not a matching profile: {error}; "
+            f"`trellis pipeline advise --output {path}` writes one"
         ) from error
     if profile.format != FORMAT:
         raise SettingsError(
@@ -76,7 +77,9 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
     for each in profile.exchanges:
         if each.matcher is not None and each.matcher not in allowed:
             known = (
-                "is missing in matcher.allowed" if each.matcher in ALGORITHMS else "does not exist"
+                "is missing in matcher.allowed; add it there"
+                if each.matcher in ALGORITHMS
+                else "does not exist; write the profile again with `trellis pipeline advise`"
             )
             raise SettingsError(
                 f"matcher.profile: {path} gives exchange '{each.exchange}' "
@@ -114,7 +117,8 @@ def apply(
         logs.warning(
             "matching_profile_unused",
             vhost=name,
-            note="the profile names a vhost that does not exist",
+            note="the profile names a vhost that does not exist; create the vhost, or write the "
+            "profile again with `trellis pipeline advise`",
         )
 
 

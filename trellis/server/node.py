@@ -363,7 +363,8 @@ def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveS
         )
     except OSError as error:
         raise SettingsError(
-            f"stream.archive: {directory / 'archive'} cannot be made: {error.strerror}"
+            f"stream.archive: cannot create {directory / 'archive'}: {error.strerror}; check the "
+            "permissions of the data directory"
         ) from error
 
 

@@ -112,7 +112,8 @@ class SettingsReload:
                 logs.error(
                     "reload_failed",
                     traceback=traceback.format_exc(),
-                    note="some settings may be applied; correct them, and send SIGHUP again",
+                    note="some settings may be applied already; correct the settings, and send "
+                    "SIGHUP again",
                 )
 
     def _prepare(self) -> PreparedSettings:

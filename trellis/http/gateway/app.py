@@ -105,13 +105,14 @@ class Gateway:
             return _refused(refusal, incoming.is_of_page)
         except TimeoutError:
             reason = (
-                "the body did not arrive, or the broker did not answer, in the time limit "
-                f"({self._greeting.seconds:g} s, limits.handshake)"
+                "the body did not arrive, or the broker did not answer, within "
+                f"{self._greeting.seconds:g} s (limits.handshake)"
             )
-            if not incoming.reads:
-                reason += (
-                    "; the change may take effect nevertheless: check this before you try again"
-                )
+            reason += (
+                "; try again"
+                if incoming.reads
+                else "; the change may take effect nevertheless: check this before you try again"
+            )
             return _refused(HttpRefusal(503, "timeout", reason))
         except (Disconnected, asyncio.CancelledError):
             raise

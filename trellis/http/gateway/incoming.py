@@ -46,7 +46,7 @@ class Incoming:
         # h11 limits only a head that arrives in pieces.
         if self.head_size > HEAD_MAX:
             raise HttpRefusal(
-                431, "head_too_large", f"the request line with the headers is over {HEAD_MAX} bytes"
+                431, "head_too_large", f"request line and headers together exceed {HEAD_MAX} bytes"
             )
         try:
             header_table(self._fields)
@@ -54,7 +54,9 @@ class Incoming:
         except AmbiguousHead as error:
             raise bad_request(str(error)) from None
         if b"content-length" in self.headers and b"transfer-encoding" in self.headers:
-            raise bad_request("a body has a Content-Length or a Transfer-Encoding, not both")
+            raise bad_request(
+                "the request has Content-Length and Transfer-Encoding; send one of the two"
+            )
 
     @property
     def reads(self) -> bool:

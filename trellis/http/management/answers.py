@@ -422,5 +422,8 @@ def refusal_of(error: Exception) -> ApiRefusal:
     if isinstance(error, BrokerError | ValueError):
         return bad_request(str(error))
     return ApiRefusal(
-        503, "timeout", "the change was made, but is not durable yet: the disk is slow"
+        503,
+        "timeout",
+        "the change was made, but is not durable yet, because the disk is slow: check whether it "
+        "took effect before you try again",
     )

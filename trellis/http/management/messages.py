@@ -53,6 +53,13 @@ SETTLING: Final[dict[str, Any]] = {
     "ack_requeue_false": spec.Basic.Ack(0, True),
     "reject_requeue_false": spec.Basic.Nack(0, True, requeue=False),
 }
+#: By type of a property in LAYOUT: its valid values, for errors.
+_PROPERTY_VALUES: Final = {
+    "text": "a text of at most 255 bytes",
+    "table": "an object that AMQP can encode",
+    "byte": "a number from 0 to 255",
+    "time": "a number of seconds since 1970",
+}
 #: Sizes in bytes: of a frame's head, and of a frame's head and end together.
 _HEAD: Final = 7
 _OVERHEAD: Final = 8
@@ -368,5 +375,6 @@ def _encoded_properties(given: Row) -> bytes:
             raise bad_request(f"the property 'timestamp' is {moment}, not a valid time") from None
     data = write_properties(properties)
     for name in properties.keys() - read_properties(data).keys():
-        raise bad_request(f"the property '{name}' is {given[name]!r}, which is not valid")
+        expected = _PROPERTY_VALUES[dict(LAYOUT)[name]]
+        raise bad_request(f"the property '{name}' is {given[name]!r}, not {expected}")
     return data

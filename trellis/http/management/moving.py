@@ -105,7 +105,7 @@ async def _begin(
 def _rate(row: Row) -> float:
     rate = row.get("rate", 0)
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
-        raise bad_request("'rate' is not a number of messages per second")
+        raise bad_request("'rate' must be a number of messages per second, 0 (no limit) or larger")
     return float(rate)
 
 
@@ -216,5 +216,5 @@ def _named(call: Call) -> tuple[int, MessageMove]:
     name = call.path_parameters[0]
     known = call.moves.find(int(name)) if name.isdecimal() and len(name) < 16 else None
     if known is None or not call.sees(known.vhost):
-        raise not_found(f"there is no move '{name}'")
+        raise not_found(f"there is no move '{name}'; GET /api/moves lists the moves")
     return int(name), known

@@ -89,7 +89,8 @@ class ReadableTopics:
         if scope == READ_NONE:
             raise AccessRefused(
                 f"read access to topics '{selection.filter}' in vhost '{selection.vhost.name}' "
-                f"refused for user '{self._identity.name}'"
+                f"refused for user '{self._identity.name}': grant `read` on the exchange, or allow "
+                "the filter with a topic rule"
             )
         self._some = scope == READ_SOME
 

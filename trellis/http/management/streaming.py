@@ -34,7 +34,7 @@ async def show_archive(call: Call) -> Row:
     """Return the state of the archive: waiting and uploaded segments, fetches, the last error."""
     archive = call.node.archive
     if archive is None:
-        raise not_found("the setting stream.archive names no archive")
+        raise not_found("this broker has no archive: the setting stream.archive is empty")
     counters = archive.counters
     return {
         "url": archive.url,
