@@ -63,7 +63,7 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
     if not os.path.exists(f"{directory}/{CATALOG}"):
         raise StoreError(f"there is no store in {directory}: give a data directory of a broker")
     if os.path.exists(target):
-        raise StoreError(f"cannot back up to {target}: it exists already")
+        raise StoreError(f"cannot back up to {target}: it exists already; name a new directory")
     part = target.rstrip("/") + ".part"
     try:
         os.mkdir(part, 0o700)

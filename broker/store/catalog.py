@@ -422,13 +422,17 @@ class Catalog:
             )
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return CatalogUnwritten(
-                f"cannot write the catalog {self.path}: another process has locked it ({error})"
+                f"cannot write the catalog {self.path}: another process has locked it ({error}); "
+                "end that process"
             )
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(
             error, UnicodeDecodeError
         ):
             return self._damage_error(str(error))
-        return CatalogError(f"cannot use the catalog {self.path}: {error}")
+        return CatalogError(
+            f"cannot use the catalog {self.path}: {error}; check the disk, and the owner and the "
+            "permissions of the file"
+        )
 
     def _damage_error(self, what: str) -> CatalogError:
         return CatalogError(

@@ -405,7 +405,8 @@ class Lock:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreError(
-                f"cannot write in the data directory '{directory}': {error.strerror}"
+                f"cannot write in the data directory '{directory}': {error.strerror}: {path}; "
+                "check the owner and the permissions of this file"
             ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -427,7 +428,8 @@ class Lock:
         except OSError as refusal:
             self.release()
             raise StoreError(
-                f"cannot write in the data directory '{directory}': {refusal.strerror}"
+                f"cannot write in the data directory '{directory}': {refusal.strerror}: {path}; "
+                "check the owner and the permissions of this file"
             ) from refusal
 
     def release(self) -> None:

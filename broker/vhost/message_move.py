@@ -173,7 +173,7 @@ class MessageMove(BulkTask):
         if source.dead:
             problem = f"queue '{source.name}' was deleted"
         elif identity is None:
-            problem = "the user has no permissions in the virtual host any more"
+            problem = f"user '{self.user}' has no permissions in vhost '{self.vhost.name}' any more"
         else:
             try:
                 identity.may("read", "queue", source.name, self.vhost.name)

@@ -129,13 +129,17 @@ def catalog_is_read_only(directory: Path) -> str:
     (directory / "catalog.sqlite").touch(0o400)
     return (
         f"trellis: cannot use the catalog {directory}/catalog.sqlite: "
-        "attempt to write a readonly database"
+        "attempt to write a readonly database; check the disk, and the owner and the permissions "
+        "of the file"
     )
 
 
 def lock_is_not_writable(directory: Path) -> str:
     (directory / "lock").touch(0o400)
-    return f"trellis: cannot write in the data directory '{directory}': Permission denied"
+    return (
+        f"trellis: cannot write in the data directory '{directory}': Permission denied: "
+        f"{directory}/lock; check the owner and the permissions of this file"
+    )
 
 
 def log_is_a_file(directory: Path) -> str:

@@ -365,9 +365,9 @@ def test_rights_are_checked_again_in_each_slice() -> None:
     assert 0 < move.moved <= 200
     identities[0] = None
     move = MessageMove(
-        world.vhost, world.queue("q"), ToQueue("r"), lambda: identities[0], MANY, 0.0
+        world.vhost, world.queue("q"), ToQueue("r"), lambda: identities[0], MANY, 0.0, "ann"
     )
-    assert run(world, move).reason == ("the user has no permissions in the virtual host any more")
+    assert run(world, move).reason == "user 'ann' has no permissions in vhost '/' any more"
 
 
 # -- time to live, priorities, dead letters

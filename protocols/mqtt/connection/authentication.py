@@ -70,7 +70,10 @@ class EnhancedAuthentication:
                 self.method, self._credentials
             )
         elif packet.code != CONTINUE_AUTHENTICATION:
-            raise MalformedPacket("re-authentication is not allowed now", code=PROTOCOL_ERROR)
+            raise MalformedPacket(
+                "re-authentication is not allowed before the CONNACK, or while one is in progress",
+                code=PROTOCOL_ERROR,
+            )
         if self._conversation is None:
             raise MalformedPacket("no authentication is in progress", code=PROTOCOL_ERROR)
         self._respond(

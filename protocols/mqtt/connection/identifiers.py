@@ -27,7 +27,10 @@ def identifier_refusal(
     owners = service.broker.authenticator.reserved_for(vhost.name, client_id)
     reserved = not user.anonymous and name in owners
     if owners and not reserved:
-        return f"the client identifier is reserved for user '{owners[0]}'"
+        return (
+            f"the client identifier is reserved for user '{owners[0]}': log in as this user, or "
+            "choose another identifier"
+        )
     session = service.sessions.find(vhost, client_id)
     if session is None or session.belongs_to(name, user.anonymous):
         return ""

@@ -212,10 +212,16 @@ class Level5Handler(PacketHandler):
         other = identity is not None and known is not None and identity.name != known.name
         if identity is None or other:
             self.service.count_login("refused")
-            reason = "the new identity has no permissions in the virtual host"
+            reason = (
+                "the user has no permissions in the vhost any more: grant them with `trellis "
+                "permissions set`"
+            )
             if other:
                 # The session and its messages belong to the user who opened it.
-                reason = "re-authentication as another user than the owner of the session"
+                reason = (
+                    "the client re-authenticated as another user than the owner of the session: "
+                    "connect again to change the user"
+                )
             self.service.log_refusal(
                 "login_refused",
                 connection,
