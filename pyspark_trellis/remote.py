@@ -127,7 +127,8 @@ class RemoteBroker:
                 f"{self.url} has a certificate that is not trusted: {error.reason}; set the option "
                 "caFile to the certificate of its authority"
                 if untrusted
-                else f"{self.url} does not answer: {error.reason}; is the listener `http` on?"
+                else f"{self.url} does not answer: {error.reason}; check that a broker runs there, "
+                "with the listener `http`"
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise self._unexpected(path, error) from None

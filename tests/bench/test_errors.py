@@ -144,7 +144,7 @@ def test_failure_leaves_nothing_behind(broker: BrokerProcess) -> None:
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
             "mqtt-qos0",
-            "answered CONNECT with 48 54 54 50; is it MQTT?",
+            "answered CONNECT with 48 54 54 50, which is not MQTT; give an MQTT listener",
         ),
         (b"\x20\x02\x00\x03", "mqtt-qos0", "refused CONNECT: server unavailable"),
         (
@@ -155,7 +155,7 @@ def test_failure_leaves_nothing_behind(broker: BrokerProcess) -> None:
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
             "amqp-auto",
-            "answered the protocol header with 48; is it AMQP?",
+            "answered the protocol header with 48, which is not AMQP; give an AMQP listener",
         ),
         (b"AMQP\x03\x01\x00\x00", "amqp-auto", "does not speak AMQP 0-9-1"),
         (
@@ -163,7 +163,7 @@ def test_failure_leaves_nothing_behind(broker: BrokerProcess) -> None:
             "amqp-auto",
             "sent a frame without a frame end",
         ),
-        (b"\x03\x00\x00\x00\x00\x00\x04\x00\x0a\x00\x0a\xce", "amqp-auto", "is it AMQP"),
+        (b"\x03\x00\x00\x00\x00\x00\x04\x00\x0a\x00\x0a\xce", "amqp-auto", "is not AMQP"),
     ],
 )
 def test_wrong_kind_of_server(answer: bytes, name: str, error: str) -> None:

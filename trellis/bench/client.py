@@ -25,7 +25,10 @@ class MqttClient(BenchConversation):
             self.send(mqtt.connect(f"bench{os.urandom(8).hex()}", target.user, target.password))
             answer = self.read(4, "CONNACK")
             if answer[:2] != bytes([mqtt.CONNACK, 2]):
-                raise Unreachable(f"{target} answered CONNECT with {answer.hex(' ')}; is it MQTT?")
+                raise Unreachable(
+                    f"{target} answered CONNECT with {answer.hex(' ')}, which is not MQTT; give an "
+                    "MQTT listener with --mqtt"
+                )
             if answer[3] in mqtt.LOGIN_REFUSALS:
                 raise self.refused(mqtt.REFUSALS[answer[3]])
             if answer[3]:
@@ -81,7 +84,8 @@ class AmqpClient(BenchConversation):
             raise Unreachable(f"{target} does not speak AMQP 0-9-1")
         if start != bytes([amqp.METHOD_FRAME]):
             raise Unreachable(
-                f"{target} answered the protocol header with {start.hex()}; is it AMQP?"
+                f"{target} answered the protocol header with {start.hex()}, which is not AMQP; "
+                "give an AMQP listener with --amqp"
             )
         self._unread = start + self._unread
         self.server = amqp.read_server(self.answer(amqp.START))
