@@ -9,9 +9,9 @@ in a transient queue, does not survive a restart in any case.)
 
 A move is bulk work of the agenda: each slice takes 1 to 2 ms. It pauses while an alarm is on, while
 a destination is behind with its dead letters, and while UNSETTLED_MAX moved messages are not
-durable yet. A move ends after as many messages as waited in the queue when it began, so messages
-that come meanwhile do not prolong it. A move is in memory only: it does not continue after a
-restart.
+durable yet. A move handles as many messages as waited in the queue at its start, and then ends, so
+messages that come meanwhile do not prolong it. A move is in memory only: it does not continue after
+a restart.
 """
 
 from __future__ import annotations

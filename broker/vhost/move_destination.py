@@ -253,7 +253,7 @@ _VALUE: Final = "x-deduplication-header"
 def problem_of(queue: Queue, message: Message, more: i64 = 0, more_bytes: i64 = 0) -> str:
     """Return why the queue would drop `message` or another message; "" if it would drop none.
 
-    `more` is a number of messages, of `more_bytes` bytes together, that the queue gets before.
+    Before `message`, the queue gets `more` other messages, which have `more_bytes` bytes together.
     """
     if isinstance(queue, DeduplicatedQueue) and queue.repeats(message):
         return f"has a message with the same {_VALUE}"

@@ -94,7 +94,7 @@ class MoveSurvey:
             self._count_moved(decision)
 
     def _without_room(self, decision: MoveDecision) -> str:
-        """Return which queue would be full after the messages before; "" if all have room."""
+        """Return which queue the earlier messages would fill, and why; "" if all have room."""
         for queue in decision.queues:
             more, more_bytes = self._added.get(queue, (0, 0))
             problem = problem_of(queue, decision.message, more, more_bytes) if more else ""
@@ -114,7 +114,11 @@ class MoveSurvey:
                 self.transient.add(queue.name)
 
     def _count_refused(self, reason: str) -> None:
-        """Count a message that would stay. A move to one queue stops there: count all others."""
+        """Count a message that would stay.
+
+        A move with the same destination for all messages would stop there, so all later messages
+        are counted as staying, too.
+        """
         left = self._most - self.examined if self._destination.same_for_all else 1
         self.examined += left
         if reason in self.refused or len(self.refused) < REASONS_MAX:

@@ -1,10 +1,10 @@
 """Runtime parameters: values that operators store under a component and a name.
 
 Shovels and upstreams of federation are parameters, as in RabbitMQ (trellis/bridge/). Parameters of
-other components have no effect. They are kept, so that tools that set and read them work. Operator
-policies are parameters of the component `operator_policy`, as
-in RabbitMQ, and have an effect (broker/queues/policies.py). Global parameters have the component ""
-and belong to the virtual host "/".
+other components have no effect, and are kept for tools that set and read them. Operator policies
+are parameters of the component `operator_policy`, as in RabbitMQ, and have an effect
+(broker/queues/policies.py). Global parameters have the component "" and belong to the virtual host
+"/".
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ MESSAGES = st.tuples(st.sampled_from(("b/1", "b/2", "o/1")), st.sampled_from((b"
 def test_each_publication_takes_one_equal_message(
     steps: list[tuple[bool, tuple[str, bytes]]],
 ) -> None:
-    """Publish and receive messages; compare with a count of the publications of each message."""
+    """Publish and receive messages: a received message is an echo once for each publication."""
     echoes, expected = Echoes(MAP), Counter[tuple[str, bytes]]()
     for is_publication, (topic, payload) in steps:
         if is_publication:

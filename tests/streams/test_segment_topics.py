@@ -33,7 +33,7 @@ def fill(client: Amqp, first: int, count: int) -> None:
 
 
 class Notices(FullSegments):
-    """The directories of which the broker gave notice."""
+    """Records the directories of streams that the broker reports as having new full segments."""
 
     def __init__(self) -> None:
         self.directories: list[str] = []
