@@ -53,7 +53,7 @@ class BodyReader:
         Raises HttpRefusal for a body of more than `most` bytes, TimeoutError if the body does not
         arrive within `seconds`, and Disconnected.
         """
-        too_large = HttpRefusal(413, "too_large", f"the body has more than {most} bytes")
+        too_large = HttpRefusal(413, "too_large", f"the body exceeds the limit of {most} bytes")
         if self._announced > most:
             raise too_large
         data = bytearray()

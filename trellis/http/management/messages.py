@@ -353,7 +353,7 @@ def _body(payload: str, encoding: str) -> bytes:
     try:
         return base64.b64decode(payload, validate=True)
     except (binascii.Error, ValueError):
-        raise bad_request("'payload' is not base64") from None
+        raise bad_request("'payload' is not base64, which 'payload_encoding' names") from None
 
 
 def _encoded_properties(given: Row) -> bytes:
