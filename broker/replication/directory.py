@@ -76,9 +76,9 @@ class ReplicaDirectory:
         segment_size: int = SEGMENT_SIZE,
         formats: Formats = FORMATS,
     ) -> None:
-        """Open the data directory of a node of the broker `name`, which reads `formats`.
+        """Open a node's data directory. The node reads batches in the formats `formats`.
 
-        The caller must have locked the directory. Raises StoreError, ReplicationError.
+        `name` is the broker's name. Lock the directory before. Raises StoreError, ReplicationError.
         """
         self.path = path
         self._disk = disk

@@ -39,8 +39,9 @@ class _ListedKind(NamedTuple):
     `command` is the command line without `trellis`. `path` is the path of the list in the HTTP API;
     an empty path means that no nearest name is searched. `by_vhost` is True if the command has
     --vhost and the path ends with the virtual host. `field` of a row is the object's name.
-    `by_name` is True if the command lists the entries of the name in the error. `add` is the
-    command that adds an object of the kind; "" if no command adds one from its name alone.
+    `by_name` is True if the command takes the name in the error as an argument, and lists only the
+    rows of this name. `add` is the command that adds an object of the kind; "" if no command adds
+    one from its name alone.
     """
 
     command: str
