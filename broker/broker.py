@@ -61,6 +61,7 @@ class Broker:
         self.new_id = new_id
         self.alarms = Alarms()
         self.users = Users(store)
+        self.users.changed.append(self._on_user_changed)
         self.streams = Streams(store)
         self.vhosts: dict[str, VirtualHost] = {}
         #: Counters of unroutable messages by groups of topics; None if no groups are configured.
@@ -143,6 +144,16 @@ class Broker:
             vhost.closing = True
             self.users.remove_vhost(name, ticket)
             VirtualHostRemoval(self, vhost).run_first_slice()
+
+    def _on_user_changed(self, name: str) -> None:
+        """Forget the producers of a user that was deleted, and that the settings do not define."""
+        if name and name not in self.users.by_name and not self.authenticator.identity_of(name):
+            self.forget_producers(name)
+
+    def forget_producers(self, user: str) -> None:
+        """Forget the sequence numbers of a deleted user's producers in all virtual hosts."""
+        for vhost in self.vhosts.values():
+            vhost.producers.remove_owner(user)
 
     @property
     def cluster_name(self) -> str:

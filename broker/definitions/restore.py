@@ -26,7 +26,7 @@ from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.subscriber import Subscriber
 from broker.store.durable import DurableStore
-from broker.store.entries import Defined
+from broker.store.entries import Defined, scope_parts
 from broker.store.log_reader import LogReader
 from broker.store.opening import OpenedStore
 from broker.store.renaming import has_invalid_name
@@ -209,9 +209,10 @@ class DefinitionsRestore:
             (entry.vhost, entry.name) for _, entry in opened.definitions if entry.kind == "queue"
         ]
         self._broker.streams.remove_deleted(queues, survivors.known_number())
-        for (name, producer), sequence in store.sequences.items():
+        for (scope, producer), sequence in store.sequences.items():
+            name, owner = scope_parts(scope)
             if name in self._broker.vhosts:
-                self._broker.vhosts[name].producers.last[producer] = sequence
+                self._broker.vhosts[name].producers.restore(owner, producer, sequence)
         reader = LogReader(store.log)
         for (name, _), position in sorted(survivors.retained.items(), key=_position):
             message = store.read_retained(reader, position)

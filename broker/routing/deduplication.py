@@ -3,7 +3,8 @@
 A producer that gets no confirm, because its connection broke, publishes its message again. To
 prevent the broker from storing the message twice, the producer numbers its messages in two headers:
 
-    x-trellis-producer    the name of the producer, unique in its virtual host
+    x-trellis-producer    the name of the producer, unique among the producers of its user in the
+                          virtual host
     x-trellis-sequence    the sequence number: 0 or more, larger with each message, with or without
                           gaps. A text of decimal digits is accepted too, because user properties
                           of MQTT are texts.
@@ -11,6 +12,12 @@ prevent the broker from storing the message twice, the producer numbers its mess
 The broker remembers the last sequence number of each producer. A message with a number that is not
 larger is confirmed and dropped. The store keeps the last number in one group with the message, so a
 crash keeps both or none.
+
+A producer belongs to the user that publishes its messages (`owner_of`), so that no user can use up
+the sequence numbers of another user. Equal names of two users are two producers. Earlier versions
+stored sequence numbers without a user. Such a number counts for the producers with this name of all
+users, until it is evicted: a producer's message is a repeat if its sequence number is not larger
+than the larger one of both numbers.
 
 A full queue may refuse a message, and the producer then publishes the message again. If the broker
 accepted a larger number in between, it would drop the message as a repeat. So after a refusal, the
@@ -22,22 +29,29 @@ or with QoS 1 or 2.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from hashlib import sha256
 from typing import Final
 
 from mypy_extensions import i64
 
-from broker.agenda import Agenda
+from broker.access.identity import Identity
+from broker.agenda import Agenda, BulkTask
 from broker.errors import PreconditionFailed
-from broker.eviction import evict_oldest
 from broker.messages.message import Properties
+from broker.names import fault_of
+from broker.routing.owner_table import OwnerTable
 from broker.store.contract import Store, Ticket
-from broker.store.entries import Sequenced
+from broker.store.entries import Sequenced, producer_scope
 
 PRODUCER: Final = "x-trellis-producer"
 SEQUENCE: Final = "x-trellis-sequence"
-#: Largest number of producers that a virtual host remembers. Above this number, the producer that
+#: Largest number of producers that a virtual host remembers. Above this number, a number without a
+#: user is evicted. If there is none, of the user with the most producers, the producer that
 #: published longest ago is evicted.
 PRODUCERS_MAX: Final = 100_000
+#: Number of a deleted user's producers that are removed from the store in one slice.
+REMOVALS_PER_SLICE: Final = 200
 #: Time in ms for which a refused sequence number is remembered after its last refusal.
 REFUSAL_MS: Final = 3_600_000
 #: Size in bytes of the longest producer name.
@@ -95,59 +109,101 @@ class Refusal:
         self.expires: i64 = expires
 
 
+def owner_of(identity: Identity) -> str:
+    """Return the owner of the producers of a user, which the store keeps: the name of the user.
+
+    All clients without a user name have the owner "". A plugin may admit a user whose name is not
+    valid as the name of an account, for example because it is too long. The owner of such a user is
+    NUL and a digest of the name; no valid name contains NUL.
+    """
+    if identity.anonymous:
+        return ""
+    name = identity.name
+    if fault_of(name):
+        return "\0" + sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    return name
+
+
 class Producers:
     """The last and the refused sequence numbers of the producers of one virtual host."""
 
     def __init__(self, vhost: str, store: Store, agenda: Agenda) -> None:
-        #: Last sequence numbers by producer name; the producer that published last is at the end.
-        self.last: dict[str, int] = {}
-        #: The refused numbers by producer name; at most PRODUCERS_MAX, the latest refusal is at the
-        #: end. Not stored: after a restart, a producer repeats all unconfirmed messages in order.
-        self.refused: dict[str, Refusal] = {}
+        #: Last sequence numbers by owner and producer name.
+        self.last: OwnerTable[int] = OwnerTable()
+        #: Last sequence numbers by producer name that an earlier version stored without an owner,
+        #: in the order in which they were stored. With `last`, at most PRODUCERS_MAX.
+        self.unowned: OrderedDict[str, int] = OrderedDict()
+        #: The refused numbers by owner and producer name; at most PRODUCERS_MAX. Not stored: after
+        #: a restart, a producer repeats all unconfirmed messages in order.
+        self.refused: OwnerTable[Refusal] = OwnerTable()
         self._vhost = vhost
         self._store = store
         self._agenda = agenda
+        self._removal = OwnerRemoval(self, agenda)
 
-    def is_repeat(self, publication: NumberedPublication) -> bool:
+    def is_repeat(self, owner: str, publication: NumberedPublication) -> bool:
         """True if the producer has published this sequence number, or a higher one, before."""
-        return publication.sequence <= self.last.get(publication.producer, -1)
+        sequence = publication.sequence
+        last = self.last.get(owner, publication.producer)
+        if last is not None and sequence <= last:
+            return True
+        return bool(self.unowned) and sequence <= self.unowned.get(publication.producer, -1)
 
-    def is_held_back(self, publication: NumberedPublication) -> bool:
+    def is_held_back(self, owner: str, publication: NumberedPublication) -> bool:
         """True if the producer must first publish a lower sequence number, which was refused."""
-        refusal = self.refused.get(publication.producer)
+        refusal = self.refused.get(owner, publication.producer)
         if refusal is None or publication.sequence <= refusal.sequence:
             return False
         if refusal.expires > self._agenda.now:
             return True
-        del self.refused[publication.producer]
+        self.refused.remove(owner, publication.producer)
         return False
 
-    def refuse(self, publication: NumberedPublication) -> None:
+    def refuse(self, owner: str, publication: NumberedPublication) -> None:
         """Remember a refused sequence number, unless the producer has a lower refused number."""
         refused, producer = self.refused, publication.producer
-        known = refused.pop(producer, None)
+        known = refused.get(owner, producer)
         sequence = (
             publication.sequence if known is None else min(known.sequence, publication.sequence)
         )
-        refused[producer] = Refusal(sequence, self._agenda.now + REFUSAL_MS)
-        if len(refused) > PRODUCERS_MAX:
-            evict_oldest(refused)
+        refused.put(owner, producer, Refusal(sequence, self._agenda.now + REFUSAL_MS))
+        if refused.size > PRODUCERS_MAX:
+            refused.evict()
 
-    def record(self, publication: NumberedPublication, ticket: Ticket | None) -> None:
+    def record(self, owner: str, publication: NumberedPublication, ticket: Ticket | None) -> None:
         """Remember and store the sequence number of a message that is published.
 
         Called between `begin` and `commit` of the store, so that the number is stored in one group
         with the message.
         """
         last, producer = self.last, publication.producer
-        refusal = self.refused.get(producer)
+        refusal = self.refused.get(owner, producer)
         if refusal is not None and refusal.sequence <= publication.sequence:
-            del self.refused[producer]
-        last.pop(producer, None)
-        last[producer] = publication.sequence
-        self._store.append(Sequenced(self._vhost, producer, publication.sequence), ticket)
-        if len(last) > PRODUCERS_MAX:
-            self._evict(1)
+            self.refused.remove(owner, producer)
+        last.put(owner, producer, publication.sequence)
+        scope = producer_scope(self._vhost, owner)
+        self._store.append(Sequenced(scope, producer, publication.sequence), ticket)
+        if last.size + len(self.unowned) > PRODUCERS_MAX:
+            self._evict(producer)
+
+    def restore(self, owner: str | None, producer: str, sequence: int) -> None:
+        """Add a stored sequence number; `owner` is None if an earlier version stored it.
+
+        Call this method in the order in which the numbers were stored, so that the producer that
+        published longest ago is still evicted first.
+        """
+        if owner is None:
+            self.unowned[producer] = sequence
+        else:
+            self.last.put(owner, producer, sequence)
+
+    def remove_owner(self, owner: str) -> None:
+        """Forget the producers of a user that is deleted: in memory now, and in the store soon.
+
+        Otherwise, the broker would drop new messages of a later user of this name as repeats.
+        """
+        self.refused.remove_owner(owner)
+        self._removal.add(owner, self.last.remove_owner(owner))
 
     def clear(self, most: int) -> bool:
         """Forget up to `most` producers, because the virtual host is deleted.
@@ -155,10 +211,64 @@ class Producers:
         Without this, a restart would give the sequence numbers to a new virtual host of the same
         name, which would then drop new messages as repeats. Return True if no producer is left.
         """
-        self._evict(most)
-        return not self.last
+        left = most - self._removal.remove(most)
+        while left > 0 and (self.unowned or self.last.size):
+            self._evict("")
+            left -= 1
+        return not self._removal.has_work() and not self.unowned and self.last.size == 0
 
-    def _evict(self, most: int) -> None:
-        """Forget up to `most` producers, in memory and in the store; the oldest first."""
-        for producer, _ in evict_oldest(self.last, most):
-            self._store.append(Sequenced(self._vhost, producer, -1), None)
+    def remove_stored(self, owner: str, producer: str) -> None:
+        """Remove a producer's number from the store if the broker does not remember the producer.
+
+        A producer of a new user with the name of a deleted user may have a new number already.
+        """
+        if self.last.get(owner, producer) is None:
+            self._store.append(Sequenced(producer_scope(self._vhost, owner), producer, -1), None)
+
+    def _evict(self, producer: str) -> None:
+        """Forget one sequence number, in memory and in the store.
+
+        A number without an owner is evicted first: the number of `producer`, which has just got a
+        number with an owner, or else the oldest one.
+        """
+        if self.unowned:
+            name = producer if producer in self.unowned else next(iter(self.unowned))
+            del self.unowned[name]
+            self._store.append(Sequenced(self._vhost, name, -1), None)
+        else:
+            owner, name = self.last.evict()
+            self._store.append(Sequenced(producer_scope(self._vhost, owner), name, -1), None)
+
+
+class OwnerRemoval(BulkTask):
+    """Removes the numbers of deleted users from the store, in slices."""
+
+    def __init__(self, producers: Producers, agenda: Agenda) -> None:
+        super().__init__(agenda)
+        self._producers = producers
+        #: The deleted owners, and the producers of each that are still to be removed.
+        self._waiting: list[tuple[str, list[str]]] = []
+
+    def add(self, owner: str, producers: list[str]) -> None:
+        """Begin to remove the numbers of these producers."""
+        if producers:
+            self._waiting.append((owner, producers))
+            self.schedule()
+
+    def has_work(self) -> bool:
+        return bool(self._waiting)
+
+    def do_slice(self) -> None:
+        self.remove(REMOVALS_PER_SLICE)
+
+    def remove(self, most: int) -> int:
+        """Remove up to `most` producers from the store; return their number."""
+        removed = 0
+        while self._waiting and removed < most:
+            owner, producers = self._waiting[-1]
+            producer = producers.pop()
+            if not producers:
+                self._waiting.pop()
+            removed += 1
+            self._producers.remove_stored(owner, producer)
+        return removed

@@ -32,6 +32,7 @@ from broker.limits import BrokerLimits
 from broker.messages.fates import MESSAGE_FATES, UNROUTABLE
 from broker.messages.message import Origin
 from broker.routing.connection_counts import ConnectionCounts
+from broker.routing.deduplication import owner_of
 from broker.routing.plan import Plan
 from broker.routing.plan_search import SearchSlot
 from broker.routing.route import Route
@@ -90,6 +91,8 @@ class PublishContext:
         self.identity = identity
         self.front = front
         self.origin = Origin(identity.name, front)
+        #: The owner of the producers whose messages are published with this context.
+        self.producer_owner = owner_of(identity)
         self.routes: dict[bytes, Route] = {}
         #: Number of messages that clients published.
         self.received: i64 = 0

@@ -144,13 +144,30 @@ class Sequenced(StoreEntry):
     """The last sequence number of a producer, for deduplication.
 
     A message of the producer with this number or a lower number is a duplicate. A negative number
-    means that the producer was removed.
+    means that the producer was removed. `scope` has the virtual host and the owner of the producer
+    (`producer_scope`); without an owner, an earlier version wrote the entry, or its number was
+    removed.
     """
 
-    def __init__(self, vhost: str, producer: str, sequence: i64) -> None:
-        self.vhost = vhost
+    def __init__(self, scope: str, producer: str, sequence: i64) -> None:
+        self.scope = scope
         self.producer = producer
         self.sequence: i64 = sequence
+
+
+def producer_scope(vhost: str, owner: str) -> str:
+    """Return the scope of a user's producers in a virtual host, for a Sequenced.
+
+    Names of virtual hosts do not contain NUL, so different pairs have different scopes, and none of
+    them is the scope of a producer without an owner, which is the name of the virtual host.
+    """
+    return f"{vhost}\0{owner}"
+
+
+def scope_parts(scope: str) -> tuple[str, str | None]:
+    """Return the virtual host and the owner of a scope; the owner is None if there is none."""
+    vhost, separator, owner = scope.partition("\0")
+    return vhost, owner if separator else None
 
 
 @mypyc_attr(acyclic=True)

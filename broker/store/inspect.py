@@ -28,6 +28,7 @@ from broker.store.entries import (
     Sequenced,
     StoreEntry,
     StreamExtended,
+    scope_parts,
 )
 from broker.store.files import (
     CHECKPOINT,
@@ -237,7 +238,9 @@ def describe(entry: StoreEntry, contents: bool = False) -> str:
         return f"queue={entry.queue} of={entry.position} returns={entry.count}"
     if isinstance(entry, Sequenced):
         sequence = "forgotten" if entry.sequence < 0 else f"sequence={entry.sequence}"
-        return f"vhost={entry.vhost} producer={entry.producer!r} {sequence}"
+        vhost, owner = scope_parts(entry.scope)
+        user = "" if owner is None else f" user={owner!r}"
+        return f"vhost={vhost}{user} producer={entry.producer!r} {sequence}"
     assert isinstance(entry, EntryGroup)
     return f"{len(entry.entries)}: " + "; ".join(
         f"{KINDS[record_kind(member)]} {describe(member, contents)}" for member in entry.entries

@@ -52,7 +52,7 @@ class Liveness:
         self._held: dict[int, dict[int, int]] = {}
         #: Stream -> position of the last entry about its end.
         self._streams: dict[int, int] = {}
-        #: (virtual host, producer) -> position of the entry with its last sequence number.
+        #: (scope, producer) -> position of the entry with its last sequence number.
         self._sequences: dict[tuple[str, str], int] = {}
         #: Queue -> rank -> position of the entry with its last delivery mark.
         self._marks: dict[int, dict[int, int]] = {}
@@ -157,7 +157,7 @@ class Liveness:
             previous = marks.get(entry.rank, 0)
             marks[entry.rank] = position
         elif isinstance(entry, Sequenced):
-            key = (entry.vhost, entry.producer)
+            key = (entry.scope, entry.producer)
             previous = self._sequences.pop(key, 0)
             lasts = entry.sequence >= 0
             if lasts:

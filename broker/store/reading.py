@@ -313,11 +313,11 @@ class Decoder:
                 i64(read_i32_be(data, start + 16)),
             )
         elif kind == SEQUENCED and size >= 10:
-            vhost_end: i64 = start + 10 + (i64(read_i16_be(data, start + 8)) & _U16)
-            if vhost_end <= end:
+            scope_end: i64 = start + 10 + (i64(read_i16_be(data, start + 8)) & _U16)
+            if scope_end <= end:
                 return Sequenced(
-                    data[start + 10 : vhost_end].decode(),
-                    data[vhost_end:end].decode("utf-8", "surrogateescape"),
+                    data[start + 10 : scope_end].decode(),
+                    data[scope_end:end].decode("utf-8", "surrogateescape"),
                     read_i64_be(data, start),
                 )
         elif kind == RETAINED and size >= 4:

@@ -282,11 +282,11 @@ class Recorder:
             write_i32_be(out, i32(min(entry.count, COUNT_MAX)))
             return b""
         if isinstance(entry, Sequenced):
-            name, producer = entry.vhost.encode(), entry.producer.encode("utf-8", "surrogateescape")
+            scope = entry.scope.encode()
             write_i64_be(out, entry.sequence)
-            write_u16(out, len(name))
-            out.write(name)
-            return producer
+            write_u16(out, len(scope))
+            out.write(scope)
+            return entry.producer.encode("utf-8", "surrogateescape")
         if isinstance(entry, RetainedSet):
             vhost, key = entry.vhost.encode(), entry.key.encode("utf-8", "surrogateescape")
             write_u16(out, len(vhost))

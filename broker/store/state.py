@@ -64,7 +64,7 @@ class State:
         self.retained: dict[tuple[str, str], Message] = {}
         #: Stream -> its end: the offset of its next row.
         self.streams: dict[int, int] = {}
-        #: (virtual host, producer) -> its last sequence number.
+        #: (scope, producer) -> its last sequence number; see Sequenced.
         self.sequences: dict[tuple[str, str], int] = {}
         #: Queue -> rank -> its delivery mark. (queue, position) of a message -> its delivery count.
         self.marks: dict[int, dict[int, int]] = {}
@@ -131,9 +131,9 @@ class State:
             self.streams[entry.stream] = entry.end
         elif isinstance(entry, Sequenced):
             if entry.sequence >= 0:
-                self.sequences[entry.vhost, entry.producer] = entry.sequence
+                self.sequences[entry.scope, entry.producer] = entry.sequence
             else:
-                self.sequences.pop((entry.vhost, entry.producer), None)
+                self.sequences.pop((entry.scope, entry.producer), None)
         else:
             raise AssertionError(f"unknown entry {entry!r}")
 

@@ -71,7 +71,8 @@ class Survivors(Replay):
         self.retained: dict[tuple[str, str], int] = {}
         #: Stream -> its end (offset of the next row), and the position of the last entry about it.
         self.streams: dict[int, tuple[int, int]] = {}
-        #: (virtual host, producer) -> last sequence number, and the position of its entry.
+        #: (scope, producer) -> last sequence number, and the position of its entry; see Sequenced.
+        #: The number that was stored last is at the end.
         self.sequences: dict[tuple[str, str], tuple[int, int]] = {}
         #: Queue -> rank -> its delivery mark, and the position of the mark's entry.
         self.marks: dict[int, dict[int, tuple[int, int]]] = {}
@@ -306,9 +307,9 @@ def retained_key(data: bytes, start: i64) -> tuple[str, str]:
 
 
 def producer_key(data: bytes, start: i64, end: i64) -> tuple[str, str]:
-    """Return the virtual host and the producer of an encoded Sequenced."""
-    name: i64 = start + 10 + _u16(data, start + 8)
-    return data[start + 10 : name].decode(), data[name:end].decode("utf-8", "surrogateescape")
+    """Return the scope and the producer of an encoded Sequenced."""
+    scope: i64 = start + 10 + _u16(data, start + 8)
+    return data[start + 10 : scope].decode(), data[scope:end].decode("utf-8", "surrogateescape")
 
 
 def _u16(data: bytes, at: i64) -> i64:

@@ -48,22 +48,22 @@ def publish_once(
     """
     if plan.refusal is not None:
         return vhost.publish(context, route, plan, message, ticket)
-    if vhost.producers.is_repeat(publication):
+    if vhost.producers.is_repeat(context.producer_owner, publication):
         if vhost.traces.active:
             vhost.traces.follow_repeated(context, route, message)
         context.count_fate(REPEATED)
         vhost.reply_when_all_durable(ticket)
         return REPEATED
-    if ticket is not None and vhost.producers.is_held_back(publication):
+    if ticket is not None and vhost.producers.is_held_back(context.producer_owner, publication):
         context.count_fate(REFUSED)
         return REFUSED
     vhost.store.begin()
     try:
         fate = vhost.publish(context, route, plan, message, ticket)
         if fate != REFUSED:
-            vhost.producers.record(publication, ticket)
+            vhost.producers.record(context.producer_owner, publication, ticket)
         elif ticket is not None:
-            vhost.producers.refuse(publication)
+            vhost.producers.refuse(context.producer_owner, publication)
     finally:
         vhost.store.commit()
     return fate

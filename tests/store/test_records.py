@@ -220,7 +220,7 @@ def seen(entry: StoreEntry, position: int) -> list[object]:
     if isinstance(entry, StreamExtended):
         return ["extended", position, entry.stream, entry.end]
     if isinstance(entry, Sequenced):
-        return ["sequenced", position, entry.vhost, entry.producer, entry.sequence]
+        return ["sequenced", position, entry.scope, entry.producer, entry.sequence]
     assert isinstance(entry, (PacketIdHeld, PacketIdReleased))
     return [type(entry), position, entry.session, entry.packet_id]
 

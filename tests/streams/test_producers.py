@@ -108,7 +108,7 @@ def test_a_checkpoint_of_the_log_keeps_the_last_numbers(tmp_path: Path) -> None:
     Checkpointing(log, log.sealed(), set(home.opened.store.holder_numbers)).run()
     home.crash()
     home = Home(tmp_path / "d")
-    assert home.vhost.producers.last == {"p": 4}
+    assert home.vhost.producers.last.by_owner == {"guest": {"p": 4}}
 
 
 @settings(max_examples=15, deadline=None)
@@ -203,7 +203,7 @@ def test_numbers_are_one_row_for_both_protocols_and_go_on_where_a_text_crosses()
     publish(client, 5)
     publish(client, "6")
     assert [row["body"] for row in rows_of(stream(world.broker, "s"))] == [b"4", b"5", b""]
-    assert world.vhost.producers.last == {"p": 6}
+    assert world.vhost.producers.last.by_owner == {"guest": {"p": 6}}
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -273,7 +273,7 @@ def test_a_new_vhost_does_not_inherit_the_numbers_of_a_deleted_vhost(tmp_path: P
         home.turn()
         home.crash()
         home = Home(tmp_path / "d")
-        assert home.broker.vhosts["v"].producers.last == {}
+        assert home.broker.vhosts["v"].producers.last.by_owner == {}
     home.crash()
 
 
@@ -342,7 +342,7 @@ def test_a_refused_number_that_its_producer_gives_up_holds_it_back_for_a_while()
     world.sleep(REFUSAL_MS - 1)
     assert offer(client, 2) == NACK
     world.sleep(1)
-    assert offer(client, 2) == ACK and world.vhost.producers.refused == {}
+    assert offer(client, 2) == ACK and world.vhost.producers.refused.size == 0
 
 
 def test_a_publisher_that_hears_no_answer_is_not_held_back() -> None:
@@ -385,10 +385,11 @@ def test_an_mqtt_5_producer_is_held_back_too() -> None:
 def test_the_refused_numbers_that_are_remembered_have_a_bound() -> None:
     producers = World().vhost.producers
     for number in range(PRODUCERS_MAX + 5):
-        producers.refuse(NumberedPublication(f"p{number}", 7))
-    assert len(producers.refused) == PRODUCERS_MAX and "p4" not in producers.refused
-    assert producers.is_held_back(NumberedPublication("p5", 8))
-    assert not producers.is_held_back(NumberedPublication("p5", 7))
+        producers.refuse("u", NumberedPublication(f"p{number}", 7))
+    assert producers.refused.size == PRODUCERS_MAX
+    assert not producers.is_held_back("u", NumberedPublication("p4", 8))
+    assert producers.is_held_back("u", NumberedPublication("p5", 8))
+    assert not producers.is_held_back("u", NumberedPublication("p5", 7))
 
 
 @settings(max_examples=60, deadline=None)

@@ -93,7 +93,9 @@ class AnonymousIdentity(Identity):
             permissions = self._by_vhost[vhost] = UserPermissions(
                 ANONYMOUS_NAME, vhost, (".*", ".*", ".*"), self._rules
             )
-        return permissions.identity(client_id)
+        identity = permissions.identity(client_id)
+        identity.anonymous = True
+        return identity
 
 
 def superuser(name: str) -> AccountIdentity:

@@ -160,9 +160,13 @@ class SettingsReload:
         if self._node.tokens is not None and tokens is not None:
             self._node.tokens.use(tokens)
         if accounts is not None:
+            known = set(self._node.accounts.settings_accounts)
             self._node.accounts.replace(
                 accounts, anonymous_identity(settings), settings.mqtt.anonymous == "true"
             )
+            for name in known:
+                if self._node.accounts.identity_of(name) is None:
+                    self._node.broker.forget_producers(name)
             self._node.review()
         logs.set_level(settings.log.level)
         if profile is not None or self._settings.matcher.profile:

@@ -425,12 +425,10 @@ class PacketHandler(InputHandler):
         if properties.expiry >= 0:
             message.expires = connection.agenda.now + properties.expiry * 1000
         publication = properties.publication
-        if (
-            retain
-            and plan.refusal is None
-            and (publication is None or not connection.vhost.producers.is_repeat(publication))
-        ):
-            connection.vhost.retain(message, ticket)
+        if retain and plan.refusal is None:
+            producers = connection.vhost.producers
+            if publication is None or not producers.is_repeat(context.producer_owner, publication):
+                connection.vhost.retain(message, ticket)
         fate = connection.publish(context, route, plan, message, ticket, publication)
         return int(reason_of(fate, self._has_properties))
 
