@@ -147,7 +147,8 @@ class Broker:
 
     def _on_user_changed(self, name: str) -> None:
         """Forget the producers of a user that was deleted, and that the settings do not define."""
-        if name and name not in self.users.by_name and not self.authenticator.identity_of(name):
+        deleted = bool(name) and name not in self.users.by_name
+        if deleted and self.authenticator.identity_of(name) is None:
             self.forget_producers(name)
 
     def forget_producers(self, user: str) -> None:

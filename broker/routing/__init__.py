@@ -4,9 +4,9 @@ Reading order: route, plan, publish_context (the route cache), planner (a miss o
 plan_search (the search for destinations), plan_index, binding, exchanges, subscriber, relay.
 
 Other modules: authorization (permissions to declare and bind), equivalence (a repeated
-declaration), deduplication (idempotent producers), resolved_targets (the destinations of a
-transaction's messages), prewarming, topology_stream and topic_groups (counters of unroutable
-messages).
+declaration), deduplication (idempotent producers) and owner_table (their sequence numbers by user),
+resolved_targets (the destinations of a transaction's messages), prewarming, topology_stream and
+topic_groups (counters of unroutable messages).
 
 For operators: tracing (follows messages), explanation (where a message would go),
 matching_bindings, match_reasons, queue_verdicts, near_misses, binding_chunks, near_key_filter and

@@ -1,8 +1,8 @@
-"""A table of values by owner and name, from which each owner can evict mostly its own values.
+"""A table of values by owner and name, in which an owner with many values evicts its own values.
 
-The table serves owners that do not trust each other. When its user evicts a value because the table
-is full, the value is the oldest value of the owner that has the most values. So in a table of up to
-N values of n owners, an owner with at most N / n values (rounded down) loses none of them.
+The table serves owners that do not trust each other. `evict` removes the oldest value of the owner
+that has the most values. So if a table of up to N values evicts a value whenever it exceeds N, an
+owner with at most N / n values (rounded down) loses none of them, where n owners have values.
 
     by_owner   owner -> name -> value, the newest value last
     _by_size   number of values -> the owners with so many values

@@ -165,7 +165,7 @@ def test_clients_without_a_user_name_are_not_the_user_anonymous() -> None:
     )
 )
 def test_each_user_has_its_own_scope_within_the_bound(users: list[tuple[bool, str]]) -> None:
-    found: dict[str, tuple[bool, str]] = {}
+    users_by_scope: dict[str, tuple[bool, str]] = {}
     for anonymous, name in users:
         identity = Identity(name)
         identity.anonymous = anonymous
@@ -173,8 +173,8 @@ def test_each_user_has_its_own_scope_within_the_bound(users: list[tuple[bool, st
             scope = producer_scope(vhost, owner_of(identity))
             assert scope_parts(scope) == (vhost, owner_of(identity))
             assert len(scope.encode()) <= 255 + 1 + 255 and scope != vhost
-            who = (True, vhost) if anonymous else (False, f"{vhost}\0{name}")
-            assert found.setdefault(scope, who) == who
+            user = (True, vhost) if anonymous else (False, f"{vhost}\0{name}")
+            assert users_by_scope.setdefault(scope, user) == user
 
 
 # -- sequence numbers of earlier versions
