@@ -91,7 +91,7 @@ class PublishContext:
         self.identity = identity
         self.front = front
         self.origin = Origin(identity.name, front)
-        #: The owner of the producers whose messages are published with this context.
+        #: The owner of the producers that publish with this context (deduplication.py).
         self.producer_owner = owner_of(identity)
         self.routes: dict[bytes, Route] = {}
         #: Number of messages that clients published.
@@ -315,10 +315,7 @@ class PublishContexts:
 
     def _counters_of(self, front: str) -> IngressCounters:
         """Return the counters that all contexts of a front end share."""
-        counters = self._counters.get(front)
-        if counters is None:
-            counters = self._counters[front] = IngressCounters()
-        return counters
+        return self._counters.setdefault(front, IngressCounters())
 
     def leave(self, context: PublishContext) -> None:
         """Undo a call of `enter`, because the connection has ended."""
