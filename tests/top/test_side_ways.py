@@ -21,6 +21,9 @@ RULED: Final = KNOWN | {
 READER: Final = KNOWN | {"name": "reader", "tags": ("policymaker",), "read": "^mine"}
 FREE: Final = KNOWN | {"name": "free", "tags": ("policymaker",)}
 WATCHING: Final = KNOWN | {"name": "watching", "tags": ("monitoring", "policymaker")}
+#: Users that may log in from this machine only. `guest` is also the user of a URI without a user.
+LOCAL: Final = KNOWN | {"name": "local", "loopback_only": True}
+GUEST: Final = KNOWN | {"name": "guest", "loopback_only": True}
 ADMIN: Final = KNOWN | {"name": "admin", "administrator": True, "read": "^mine"}
 
 AROUND: Final[list[tuple[str, str, dict[str, Any]]]] = [
@@ -53,7 +56,7 @@ JOURNAL: Final = {"durable": True, "arguments": {"x-queue-type": "stream", "x-jo
 
 @pytest.fixture
 async def broker(start: Start) -> Running:
-    return await start(users=[RULED, READER, FREE, WATCHING, ADMIN])
+    return await start(users=[RULED, READER, FREE, WATCHING, LOCAL, GUEST, ADMIN])
 
 
 @pytest.mark.parametrize(("method", "path", "body"), AROUND)
@@ -150,6 +153,40 @@ async def test_only_administrators_replace_keys_of_an_upstream_in_a_set(
     if status == 403:
         assert "lacks the tag 'administrator'" in answer["reason"]
         assert (await api(broker, "PUT", path, {"value": entries}))[0] == 201
+
+
+@pytest.mark.parametrize("end", ["src", "dest"])
+@pytest.mark.parametrize(
+    ("uri", "status"),
+    [
+        ("amqp://free:known@", 201),
+        ("amqp://stranger:x@rabbit.example.org", 201),
+        ("amqp://guest:guest@", 403),
+        ("amqp://guest:guest@/other", 403),
+        ("amqp://guest:guest@127.0.0.1:5672", 403),
+        ("amqp://127.0.0.1", 403),
+        ("amqps://broker.example.org", 403),
+        ("amqp://local:known@[::1]", 403),
+        (["amqp://free:known@", "amqp://%6cocal:known@localhost"], 403),
+    ],
+)
+async def test_only_administrators_set_shovels_with_a_user_who_may_log_in_here_only(
+    broker: Running, end: str, uri: str | list[str], status: int
+) -> None:
+    """The process of shovels connects from this machine, and the policymaker may be elsewhere."""
+    other = "dest" if end == "src" else "src"
+    value = {
+        f"{end}-uri": uri,
+        f"{other}-uri": "amqp://free:known@",
+        "src-queue": "q",
+        "dest-queue": "r",
+    }
+    path = "parameters/shovel/%2F/way"
+    answered, answer = await api(broker, "PUT", path, {"value": value}, "free")
+    assert answered == status
+    if status == 403:
+        assert "who may log in here from this machine only" in answer["reason"]
+        assert (await api(broker, "PUT", path, {"value": value}))[0] == 201
 
 
 async def test_the_tag_monitoring_gives_a_policymaker_no_further_virtual_hosts(

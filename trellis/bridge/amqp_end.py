@@ -50,7 +50,7 @@ def parameters_of(text: str, local: LocalAmqp, vhost: str, name: str) -> pika.Co
     Raises OSError if a certificate file cannot be read.
     """
     uri = parse_uri(text)
-    user, password = ("guest", "guest") if uri.user is None else (uri.user, uri.password)
+    user, password = uri.login
     host, port = uri.host, uri.port
     if not host:
         host, port = local.host, local.port

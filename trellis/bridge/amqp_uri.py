@@ -18,6 +18,8 @@ OPTIONS: Final = (
     "heartbeat",
 )
 IGNORED: Final = ("connection_timeout", "channel_max", "auth_mechanism", "fail_if_no_peer_cert")
+#: User and password of a URI of another broker that names no user, as in RabbitMQ.
+DEFAULT_USER: Final = "guest"
 _FORM: Final = 'must be "amqp://USER:PASSWORD@HOST:PORT/VHOST", "amqps://..." or "amqp://"'
 
 
@@ -41,6 +43,11 @@ class AmqpUri(NamedTuple):
     verify: bool = True
     server_name: str = ""
     heartbeat: int = 30
+
+    @property
+    def login(self) -> tuple[str, str]:
+        """User and password at the broker; DEFAULT_USER for both if the URI names no user."""
+        return (DEFAULT_USER, DEFAULT_USER) if self.user is None else (self.user, self.password)
 
     @property
     def shown(self) -> str:

@@ -116,7 +116,12 @@ def check_parameter(call: Call, component: str, vhost: str, name: str, value: ob
     A URI of this broker without a user acts as the user `shovels.user`, who may do more than the
     caller. So only administrators may set a shovel with such a URI, or an upstream, whose links
     publish here as this user. An entry of an upstream set can replace the URI and the exchange of
-    an upstream, so only administrators may set such entries, too. Raises ApiRefusal.
+    an upstream, so only administrators may set such entries, too.
+
+    Links connect to this broker from this machine, whichever host a URI names: a host name may
+    resolve to a loopback address later. So a URI with a user that may log in from this machine only
+    would let a caller on another machine act as this user. Only administrators may set such a URI.
+    Raises ApiRefusal.
     """
     if component == UPSTREAM_SET and any(
         isinstance(entry, dict) and entry.keys() - {"upstream"}
@@ -134,9 +139,15 @@ def check_parameter(call: Call, component: str, vhost: str, name: str, value: ob
             return
     except ValueError as error:
         raise bad_request(f"invalid {component} '{name}' in vhost '{vhost}': {error}") from None
-    uris = (parse_uri(uri) for uri in (*link.source.uris, *link.target.uris))
+    uris = [parse_uri(uri) for uri in (*link.source.uris, *link.target.uris)]
     if any(not uri.host and uri.user is None for uri in uris):
         call.require_administrator(
             "upstreams of federation, and shovels with a URI of this broker that names no user "
             "(amqp://USER:PASSWORD@/VHOST does),"
         )
+    for user, _ in (uri.login for uri in uris):
+        account = call.node.accounts.find_account(user, proven=False)
+        if account is not None and account.loopback_only:
+            call.require_administrator(
+                f"shovels with the user '{user}', who may log in here from this machine only,"
+            )
