@@ -121,6 +121,29 @@ async def test_after_the_last_attempt_a_message_is_a_dead_letter(
     assert await depth(channel, unique) == 0
 
 
+async def test_a_dead_letter_does_not_carry_out_the_headers_of_its_publisher(
+    links: Links, service: Service, channel: Channel, unique: str
+) -> None:
+    """A fanout exchange ignores CC, and the default exchange, to which a link publishes, does not.
+
+    The dead letter with the sequence number of its message would be dropped as a repeat.
+    """
+    await queue_of(channel, unique)
+    victim = await queue_of(channel, f"{unique}.victim")
+    entry = await channel.declare_exchange(unique, aio_pika.ExchangeType.FANOUT, auto_delete=True)
+    queue = await channel.get_queue(unique)
+    await queue.bind(entry)
+    headers = {"CC": [victim], "x-trellis-producer": unique, "x-trellis-sequence": 1, "own": 7}
+    await entry.publish(aio_pika.Message(b"poison", headers=headers), "any")
+    service.answer = statuses(503)
+    link = webhook(links, service, unique, attempts=1)
+    [letter] = await letters_of(channel, link, unique)
+    assert letter.body == b"poison" and letter.headers["own"] == 7
+    assert not letter.headers.keys() & {"CC", "x-trellis-producer", "x-trellis-sequence"}
+    assert await depth(channel, victim) == 0
+    await links.stop(link)
+
+
 async def letters_of(channel: Channel, link: ConnectorLink, queue: str, count: int = 1) -> Any:
     await until(lambda: link.status.dead_lettered == count)
     return await letters(channel, f"{queue}.failed", count)

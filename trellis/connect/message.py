@@ -13,6 +13,8 @@ from urllib.parse import quote
 from aio_pika import DeliveryMode, Message
 from aio_pika.abc import AbstractIncomingMessage
 
+from broker.messages.cc_headers import BCC, CC
+from broker.routing.deduplication import PRODUCER, SEQUENCE
 from trellis.connect.signing import safe_identifier
 
 #: The header with the offset of a stream's row.
@@ -21,6 +23,13 @@ OFFSET_HEADER: Final = "x-stream-offset"
 BATCH_TYPE: Final = "application/cloudevents-batch+json"
 #: Prefix of the headers that a link adds.
 PREFIX: Final = "x-connect-"
+#: Headers with which a publisher makes the broker send the message to further queues, or drop it as
+#: a repeat. A link publishes as its own user, so it leaves them out: CC would reach queues to which
+#: the publisher may not publish, and a dead letter would be dropped as a repeat of its message.
+_INSTRUCTIONS: Final = frozenset({CC, BCC, PRODUCER, SEQUENCE})
+#: Headers of Kafka in which a link says where a message was published.
+_EXCHANGE: Final = "amqp-exchange"
+_ROUTING_KEY: Final = "amqp-routing-key"
 #: Headers of a message that become headers of a request, to continue a trace (W3C).
 _TRACE: Final = ("traceparent", "tracestate")
 #: Names of Kafka headers, and the message properties that are copied to and from these headers.
@@ -94,9 +103,10 @@ class BrokerMessage:
         if self.offset is not None:
             about[f"{PREFIX}offset"] = self.offset
         given = self.incoming
+        kept = {name: each for name, each in self.headers.items() if name not in _INSTRUCTIONS}
         letter = Message(
             given.body,
-            headers={**self.headers, **about},
+            headers={**kept, **about},
             content_type=given.content_type,
             content_encoding=given.content_encoding,
             delivery_mode=DeliveryMode.PERSISTENT,
@@ -195,17 +205,19 @@ def kafka_headers(message: BrokerMessage) -> list[tuple[str, bytes]]:
     """Return the headers of the record for a message, made from its headers and properties.
 
     Text becomes UTF-8, bytes are unchanged, and other values, such as numbers or tables, are JSON.
+    A publisher cannot forge the exchange and the routing key.
     """
     headers = [
         (name, bytes(value) if isinstance(value, bytes | bytearray) else _kafka_text(value))
         for name, value in message.headers.items()
+        if name not in (_EXCHANGE, _ROUTING_KEY)
     ]
     for header, name in _PROPERTIES.items():
         value = getattr(message.incoming, name)
         if value:
             headers.append((header, str(value).encode(errors="replace")))
-    headers.append(("amqp-exchange", (message.incoming.exchange or "").encode(errors="replace")))
-    headers.append(("amqp-routing-key", message.routing_key.encode(errors="replace")))
+    headers.append((_EXCHANGE, (message.incoming.exchange or "").encode(errors="replace")))
+    headers.append((_ROUTING_KEY, message.routing_key.encode(errors="replace")))
     return headers
 
 
@@ -229,9 +241,11 @@ def message_of_record(
 ) -> Message:
     """Return the message for a record of Kafka.
 
-    Headers of Kafka that `kafka_headers` makes from properties become properties again. `about` are
-    further headers; `timestamp` is in seconds since 1970, 0 if the record has none. `identifier` is
-    the message_id for a record without the header `message-id`.
+    Headers of Kafka that `kafka_headers` makes from properties become properties again. Headers
+    that instruct the broker are left out: the broker would refuse a `CC` that is text again and
+    again, and records may arrive out of the order of their sequence numbers. `about` are further
+    headers; `timestamp` is in seconds since 1970, 0 if the record has none. `identifier` is the
+    message_id for a record without the header `message-id`.
     """
     own: dict[str, Any] = {}
     properties: dict[str, str] = {"message_id": identifier}
@@ -239,7 +253,7 @@ def message_of_record(
         text = _text(raw)
         if name in _PROPERTIES and isinstance(text, str) and len(text.encode()) < 256:
             properties[_PROPERTIES[name]] = text
-        elif name and len(name.encode()) < 256:
+        elif name and len(name.encode()) < 256 and name not in _INSTRUCTIONS:
             own[name] = text
     return Message(
         value or b"",
