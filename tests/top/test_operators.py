@@ -92,6 +92,21 @@ async def test_a_user_has_as_many_connections_and_channels_as_its_limits(broker:
     assert isinstance((await entered(broker))[1], spec.Connection.OpenOk)
 
 
+async def test_the_limits_of_other_users_do_not_tell_which_users_exist(broker: Running) -> None:
+    await api(broker, "PUT", "users/ann", {"password": "known", "tags": "management"})
+    assert (await api(broker, "PUT", "user-limits/ann/max-channels", {"value": 9}))[0] == 201
+    own = [{"user": "ann", "value": {"max-channels": 9}}]
+    assert (await api(broker, "GET", "user-limits/ann", None, "ann")) == (200, own)
+    answers = [
+        await api(broker, "GET", f"user-limits/{name}", None, "known")
+        for name in ("ann", "admin", "none")
+    ]
+    assert [status for status, _ in answers] == [403, 403, 403]
+    assert answers[0][1] == answers[1][1] == answers[2][1]
+    assert (await api(broker, "GET", "user-limits/ann", None, "watcher")) == (200, own)
+    assert (await api(broker, "GET", "user-limits/none", None, "watcher"))[0] == 404
+
+
 async def test_a_request_for_messages_above_the_limit_of_channels_leaves_no_connection(
     broker: Running,
 ) -> None:

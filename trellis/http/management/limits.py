@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.access.users import User
 from broker.vhost.options import USER_LIMITS, VHOST_LIMITS, limits_of
 from trellis.http.management.answers import (
+    ApiRefusal,
     Call,
     Empty,
     Listing,
@@ -60,10 +61,21 @@ async def delete_vhost_limit(call: Call) -> Empty:
 
 
 async def user_limits(call: Call) -> Listing:
-    """List the limits of the user in the path, or of all users that the requester may see."""
+    """List the limits of the user in the path, or of all users that the requester may see.
+
+    Raises ApiRefusal. The refusal for another user does not tell whether this user exists.
+    """
     users = list(call.broker.users.by_name.values())
     if call.path_parameters:
-        users = [_user(call, call.path_parameters[0])]
+        name = call.path_parameters[0]
+        if not call.sees_everything and name != call.identity.name:
+            raise ApiRefusal(
+                403,
+                "not_authorised",
+                f"user '{call.identity.name}' lacks the tag 'monitoring', which the limits of "
+                "another user require",
+            )
+        users = [_user(call, name)]
     return Listing(
         iterate(
             {"user": user.name, "value": dict(user.limits)}
