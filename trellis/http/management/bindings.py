@@ -140,6 +140,15 @@ def _owned(vhost: VirtualHost, name: str) -> Queue:
     return queue
 
 
+def _check_not_exclusive(vhost: VirtualHost, target: object) -> None:
+    """Raise ResourceLocked if the destination of a binding is an exclusive queue.
+
+    Only the connection of such a queue may bind and unbind it, as in RabbitMQ.
+    """
+    if isinstance(target, Queue):
+        vhost.queue(target.name)
+
+
 async def bindings_between(call: Call) -> Listing:
     """List the bindings between the source and the destination that the path names."""
     vhost, source, target, _ = _binding_ends(call)
@@ -165,6 +174,7 @@ async def post_binding(call: Call) -> Any:
         raise bad_request("operation not permitted on the default exchange")
     call.may("write", kind, target.name, vhost)
     call.may("read", "exchange", source.name, vhost)
+    _check_not_exclusive(vhost, target)
     call.rights(vhost).check_binding(source, key, target if isinstance(target, Exchange) else None)
     binding = Binding(key, target, arguments=arguments)
     await call.make_durable(lambda ticket: vhost.bind(source.name, binding, ticket))
@@ -202,5 +212,6 @@ async def delete_binding(call: Call) -> Empty:
     vhost, source, existing, kind = await _find_binding(call)
     call.may("write", kind, existing.destination.name, vhost)
     call.may("read", "exchange", source.name, vhost)
+    _check_not_exclusive(vhost, existing.destination)
     await call.make_durable(lambda ticket: vhost.unbind(source.name, existing, ticket))
     return Empty()

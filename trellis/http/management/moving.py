@@ -48,7 +48,7 @@ async def move(call: Call) -> Row:
     destination: MoveDestination
     if "queue" in row:
         name = text(row, "queue")
-        if vhost.queue(name, source.exclusive_to) is source:
+        if vhost.queue(name) is source:
             raise bad_request(f"the messages are in queue '{name}' already")
         destination = ToQueue(name)
     else:
@@ -70,9 +70,13 @@ async def redrive(call: Call) -> Row:
 
 
 def _source(call: Call) -> tuple[VirtualHost, Queue]:
-    """Return the queue that the path names, if its messages can be moved. Raises ApiRefusal."""
+    """Return the queue that the path names, if its messages can be moved.
+
+    Raises ApiRefusal, AccessRefused, and ResourceLocked if the queue is exclusive to a connection
+    or belongs to a session.
+    """
     vhost, source = readable_queue(call, "move messages of")
-    return vhost, vhost.queue(source.name, source.exclusive_to)
+    return vhost, vhost.queue(source.name)
 
 
 async def _begin(

@@ -40,9 +40,9 @@ _PLACE: Final = re.compile(r"(-?[0-9]{1,5}:)?[0-9]{1,17}", re.ASCII)
 def readable_queue(call: Call, purpose: str) -> tuple[VirtualHost, Queue]:
     """Return the queue that the path names, if the user may read its messages.
 
-    The queue of an MQTT session has messages that topic rules protect, so it is readable for
-    administrators only. `purpose` is the operation, for the error. Raises ApiRefusal,
-    AccessRefused.
+    The queue of an MQTT session has messages that topic rules protect, and an exclusive queue has
+    messages for one connection only, such as replies. So only administrators may read these queues.
+    `purpose` is the operation, for the error. Raises ApiRefusal, AccessRefused.
     """
     vhost, queue = named_queue(call)
     if isinstance(queue, StreamQueue):
@@ -52,6 +52,8 @@ def readable_queue(call: Call, purpose: str) -> tuple[VirtualHost, Queue]:
         )
     if queue.private:
         call.require_administrator("the messages of an MQTT session")
+    if queue.exclusive_to is not None:
+        call.require_administrator("the messages of an exclusive queue")
     call.may("read", "queue", queue.name, vhost)
     return vhost, queue
 

@@ -323,11 +323,11 @@ async def delete_queue(call: Call) -> Empty:
     """Delete the queue that the path names.
 
     With `if-unused=true` or `if-empty=true` in the query, refuse if the queue has consumers or
-    messages.
+    messages. An exclusive queue is refused, as in RabbitMQ: only its connection may delete it.
     """
     vhost, queue = named_queue(call)
     call.may("configure", "queue", queue.name, vhost)
-    deleted = vhost.queue(queue.name, queue.exclusive_to)
+    deleted = vhost.queue(queue.name)
     await call.make_durable(
         lambda ticket: vhost.delete_queue(
             deleted,
@@ -373,11 +373,12 @@ def _no_stream(call: Call, right: str, problem: str) -> tuple[VirtualHost, Queue
     """Return the virtual host and the queue that the path names; schedule a turn for the change.
 
     Raises ApiRefusal if the queue is a stream; `problem` is the reason in the error. Raises
-    AccessRefused if the user lacks the permission `right` for the queue.
+    AccessRefused if the user lacks the permission `right` for the queue, ResourceLocked if the
+    queue is exclusive to a connection or belongs to a session.
     """
     vhost, named = named_queue(call)
     call.may(right, "queue", named.name, vhost)
-    queue = vhost.queue(named.name, named.exclusive_to)
+    queue = vhost.queue(named.name)
     if isinstance(queue, StreamQueue):
         raise bad_request(
             f"queue '{queue.name}' in vhost '{vhost.name}' is a stream, which {problem}"
