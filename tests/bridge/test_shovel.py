@@ -212,6 +212,37 @@ def test_only_administrators_set_shovels_that_act_as_the_user_of_the_settings(
     pair.wait_gone("rights")
 
 
+@pytest.mark.parametrize("sets_key", [False, True])
+def test_headers_that_instruct_the_broker_are_not_carried_out_again(
+    pair: TrellisPair, sets_key: bool
+) -> None:
+    """Publish to a fanout exchange, which ignores CC, and shovel within one virtual host.
+
+    The sequence number would make the broker drop the copy as a repeat. CC would bring the copy to
+    a queue that the shovel does not name; it stays if the shovel keeps the message's own key.
+    """
+    name = f"instructed.{sets_key}"
+    victim, entry, exit_ = f"{name}.victim", f"{name}.in", f"{name}.out"
+    for queue in (name, f"{name}.to", victim):
+        pair.near.queue_declare(queue, durable=True)
+    pair.near.exchange_declare(entry, "fanout", durable=True)
+    pair.near.exchange_declare(exit_, "direct", durable=True)
+    pair.near.queue_bind(name, entry)
+    pair.near.queue_bind(f"{name}.to", exit_, f"{name}.to")
+    pair.near.queue_bind(victim, exit_, victim)
+    headers = {"CC": [victim], "x-trellis-producer": name, "x-trellis-sequence": 1, "own": 7}
+    pair.near.basic_publish(entry, f"{name}.to", b"1", pika.BasicProperties(headers=headers))
+    target = {"dest_queue": f"{name}.to"} if sets_key else {"dest_exchange": exit_}
+    pair.put(name, src_uri="amqp://", src_queue=name, dest_uri="amqp://", **target)
+    [(_, body, got)] = take(pair.near, f"{name}.to", 1)
+    left = {"own": 7} if sets_key else {"own": 7, "CC": [victim]}
+    assert (body, got.headers) == (b"1", left)
+    declared = pair.near.queue_declare(victim, passive=True)
+    assert declared.method.message_count == (0 if sets_key else 1)
+    pair.local.request("DELETE", f"parameters/shovel/%2F/{name}")
+    pair.wait_gone(name)
+
+
 def test_a_message_with_too_large_headers_is_refused_and_the_next_one_is_moved(
     tmp_path: Path, pair: TrellisPair
 ) -> None:

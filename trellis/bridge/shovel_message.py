@@ -14,6 +14,8 @@ import msgspec
 import pika
 import pika.spec
 
+from broker.messages.cc_headers import BCC, CC
+from broker.routing.deduplication import PRODUCER, SEQUENCE
 from protocols.amqp.codec.properties import amended, read_properties
 from trellis.bridge import contract
 from trellis.bridge.amqp_end import ChannelClosed, LinkLost
@@ -25,6 +27,14 @@ from trellis.bridge.shovel_definition import shown_uri
 HOPS: Final = "x-received-from"
 SHOVELLED: Final = "x-shovelled"
 TIMESTAMP: Final = "x-shovelled-timestamp"
+#: Headers with which a publisher numbers its messages. Messages of one producer may come through
+#: several queues and links, out of the order of their numbers: the destination would drop them as
+#: repeats. A shovel within one virtual host would lose each of them.
+NUMBERS: Final = (PRODUCER, SEQUENCE)
+#: Headers with further routing keys. If a shovel sets the routing key, the publisher's further keys
+#: must not lead to other queues with the permissions of the shovel's user. Dead letters lose these
+#: headers for the same reason.
+FURTHER_KEYS: Final = (CC, BCC)
 #: Bytes of a header frame beside the properties: frame header and end, class, weight, body size.
 HEADER_OVERHEAD: Final = 20
 
@@ -77,6 +87,13 @@ class MessageEditor:
             # `user_id` is a user of the upstream. This broker would refuse the message again and
             # again, because `user_id` must be the user of the connection.
             self._changed["user_id"] = None
+        target = shovel.target
+        sets_key = bool(target.queue) or target.key is not None
+        #: The headers that are removed from each message, by their encoded names.
+        self._removed: dict[bytes, str] = {
+            bytes([len(name)]) + name.encode(): name
+            for name in (*NUMBERS, *(FURTHER_KEYS if sets_key else ()))
+        }
 
     def adapts_to(self, error: LinkLost) -> bool:
         """Remove `user_id` from all further messages if the destination has refused this property.
@@ -104,6 +121,9 @@ class MessageEditor:
             if hops is None:
                 return None
             headers[HOPS] = hops
+        removed = [name for data, name in self._removed.items() if data in properties]
+        if removed:
+            properties = amended(properties, dict.fromkeys(removed), {})
         if self._changed:
             properties = amended(properties, {}, self._changed)
         if shovel.target.forward_headers:
