@@ -5,17 +5,21 @@ publish_will    publishes the will message of a session at the end of the turn
 prepare         encodes the store's entry of a message that a transaction publishes later
 route_copies    returns the route of a message with headers CC or BCC
 resolve_now     returns the present destinations of a message that a transaction publishes later
+check_again     checks the permission to publish such a message once more
 """
 
 from __future__ import annotations
 
 from mypy_extensions import i64
 
+from broker.access.identity import Identity
+from broker.errors import NotFound
 from broker.messages.fates import REFUSED, REPEATED
 from broker.messages.message import AT_MOST_ONCE, Message, Properties
 from broker.routing.deduplication import NumberedPublication
 from broker.routing.plan import Plan
 from broker.routing.plan_search import SearchSlot
+from broker.routing.planner import NO_PLAN
 from broker.routing.publish_context import PublishContext
 from broker.routing.resolved_targets import ResolvedTargets
 from broker.routing.route import MessageRoute, Route
@@ -138,3 +142,17 @@ def resolve_now(
     """
     planner = vhost.declarations.planner
     return planner.resolve_now(context.identity, exchange, keys, properties, slot)
+
+
+def check_again(vhost: VirtualHost, identity: Identity, exchange: str, keys: list[str]) -> None:
+    """Check a message again whose destinations were found before the permissions changed.
+
+    The destinations stay valid if the exchange was deleted, so then only the permission to write to
+    its name is checked. Raises AccessRefused if the identity may not publish the message.
+    """
+    try:
+        vhost.declarations.planner.admit(
+            identity, exchange, [Route(exchange, key, NO_PLAN) for key in keys]
+        )
+    except NotFound:
+        identity.may("write", "exchange", exchange or "amq.default", vhost.name)

@@ -1,8 +1,8 @@
 """Carries out tx.commit: first the preparation, which has no effect, in slices; then all effects in
 one turn of the event loop.
 
-    prepare    slices   find out which queues of each publication still exist; encode its record for
-                        the store
+    prepare    slices   find out which queues of each publication still exist; check permissions
+                        that have changed; encode its record for the store
     apply      at once  all publications, acknowledgements and rejections: one group of store
                         records, so that after a crash either all or none of them have happened
     finish     slices   requeue deliveries as the client asked (no store record); free memory
@@ -14,7 +14,9 @@ leaves no effect.
 
 A queue may be deleted, or be replaced because of a policy, between two slices. Then `prepare`
 starts again, at most RESTARTS times. After another such change, `apply` itself prepares the
-publications to this queue again.
+publications to this queue again. If the permissions of the user change between two slices,
+`prepare` starts again, too. If the user may not publish one of the messages any more, the channel
+is closed, and the transaction has no effect.
 """
 
 from __future__ import annotations
@@ -35,11 +37,14 @@ from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.amqp.channel.settlement import HeldQueues, carry_out
 from protocols.amqp.channel.transaction import REQUEUED, TransactedPublication
 from protocols.amqp.codec.frames import encode
+from protocols.amqp.errors import AmqpError
 from protocols.end_reasons import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 
 #: Limit of one slice: the number of publications plus copies that the slice prepares, or of
 #: publications that it frees, or of deliveries that it requeues. Such a slice takes up to 2 ms.
 PARTS_PER_SLICE: Final = 2_000
+#: Class and method of tx.commit, for channel.close.
+_COMMIT: Final = spec.Tx.Commit.index
 
 
 class Commit(BulkTask):
@@ -72,6 +77,8 @@ class Commit(BulkTask):
         self._publications = publications
         self._settlements = settlements
         self._plans = TargetPlans()
+        #: The user, with the permissions with which the prepared publications were checked.
+        self._identity = publisher.context.identity
         #: Number of publications that are already prepared.
         self._prepared: i64 = 0
         #: True if all publications of a large transaction are prepared and `apply` is next, in a
@@ -90,6 +97,8 @@ class Commit(BulkTask):
     def start(self) -> None:
         """Carry out the commit at once if it needs one slice; otherwise stall the connection and
         continue in later turns of the event loop.
+
+        Raises AmqpError if the user may not publish one of the messages any more.
         """
         if self._advance():
             self._reply()
@@ -120,7 +129,12 @@ class Commit(BulkTask):
         if self._abandoned and not self._applied:
             self._applied = True
             self._settlements = {}
-        if not self._advance():
+        try:
+            if not self._advance():
+                return
+        except AmqpError as error:
+            # The channel abandons this commit; later slices free its memory.
+            self._connection.close_channel(self._publisher.number, error, _COMMIT)
             return
         self._finished = True
         if not self._connection.finished:
@@ -146,9 +160,7 @@ class Commit(BulkTask):
         if self._plans.has_dead:
             if self._restarts < RESTARTS:
                 self._restarts += 1
-                self._prepared = 0
-                self._alone = False
-                self._plans = TargetPlans()
+                self._prepare_again()
                 return False
             for publication in self._publications:
                 if publication.targets.has_dead:
@@ -161,17 +173,29 @@ class Commit(BulkTask):
         return True
 
     def _prepare(self) -> bool:
-        """Prepare the publications of one slice; return True if all publications are prepared."""
+        """Prepare the publications of one slice; return True if all publications are prepared.
+
+        Raises AmqpError if the user may not publish one of the messages any more.
+        """
+        identity = self._publisher.context.identity
+        if identity is not self._identity:
+            self._identity = identity
+            self._prepare_again()
         left: i64 = PARTS_PER_SLICE
         publications = self._publications
         while self._prepared < len(publications):
             if left <= 0:
                 return False
             publication = publications[self._prepared]
-            self._publisher.prepare(publication, self._plans)
+            left -= self._publisher.prepare(publication, self._plans)
             self._prepared += 1
-            left -= 1 + publication.targets.copies
         return True
+
+    def _prepare_again(self) -> None:
+        """Begin the preparation of all publications again."""
+        self._prepared = 0
+        self._alone = False
+        self._plans = TargetPlans()
 
     def _apply(self) -> None:
         """Deliver all publications, and carry out all acknowledgements and rejections, as one group

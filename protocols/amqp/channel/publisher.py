@@ -38,7 +38,7 @@ from broker.routing.publish_context import PublishContext
 from broker.routing.resolved_targets import TargetPlans
 from broker.routing.route import MessageRoute, Route
 from broker.store.contract import Ticket
-from broker.vhost.publishing import publish_once, resolve_now, route_copies
+from broker.vhost.publishing import check_again, publish_once, resolve_now, route_copies
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.confirms import Confirms
 from protocols.amqp.channel.connection_interface import ConnectionInterface
@@ -163,7 +163,16 @@ class ChannelPublisher:
             if message.expires > 0:
                 lifetime = message.expires - self._vhost.agenda.now
             self.transaction.publish(
-                TransactedPublication(route, targets, message, flags, publication, lifetime)
+                TransactedPublication(
+                    self.context.identity,
+                    route,
+                    keys,
+                    targets,
+                    message,
+                    flags,
+                    publication,
+                    lifetime,
+                )
             )
             return self._cost(route.plan)
         plan = self._vhost.plan_of(self.context, route, message, slot)
@@ -200,13 +209,25 @@ class ChannelPublisher:
         self._vhost.publish_persistent(route, message, ticket)
         return route.plan.weight
 
-    def prepare(self, publication: TransactedPublication, plans: TargetPlans) -> None:
+    def prepare(self, publication: TransactedPublication, plans: TargetPlans) -> i64:
         """Prepare a publication of a transaction that is being committed: find its destinations
         that still exist.
 
-        The queues and the store are not changed yet.
+        If the permissions of the user have changed since the last check of the publication, check
+        it again. The queues and the store are not changed yet. Return the cost, in copies. Raises
+        AmqpError if the user may not publish the message any more.
         """
+        cost: i64 = 1 + publication.targets.copies
+        identity = self.context.identity
+        if publication.identity is not identity:
+            try:
+                check_again(self._vhost, identity, publication.route.exchange, publication.keys)
+            except BrokerError as error:
+                raise from_broker(error) from error
+            publication.identity = identity
+            cost += identity.weight * len(publication.keys)
         publication.prepare(plans, self._vhost)
+        return cost
 
     def publish_committed(self, publication: TransactedPublication) -> None:
         """Deliver a prepared publication of a transaction that is being committed."""

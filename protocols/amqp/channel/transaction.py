@@ -1,7 +1,8 @@
 """tx mode: the publications and settlements of a channel since its last commit.
 
 A publication is checked and routed when it arrives, as in RabbitMQ. The commit delivers the
-publication to each of its queues that still exists (commit.py). A delivery that the client settles
+publication to each of its queues that still exists (commit.py). If the permissions of the user have
+changed in between, the commit checks the publication again. A delivery that the client settles
 stays outstanding until the commit, so a rollback only empties the transaction.
 """
 
@@ -11,6 +12,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from broker.access.identity import Identity
 from broker.messages.message import Message
 from broker.routing.deduplication import NumberedPublication
 from broker.routing.resolved_targets import ResolvedTargets, TargetPlans
@@ -31,18 +33,24 @@ class TransactedPublication:
     published it.
     """
 
-    __slots__ = ("flags", "lifetime", "message", "number", "route", "targets")
+    __slots__ = ("flags", "identity", "keys", "lifetime", "message", "number", "route", "targets")
 
     def __init__(
         self,
+        identity: Identity,
         route: Route,
+        keys: list[str],
         targets: ResolvedTargets,
         message: Message,
         flags: i64,
         number: NumberedPublication | None,
         lifetime: i64,
     ) -> None:
+        #: The user, with the permissions with which the publication was checked last.
+        self.identity = identity
         self.route = route
+        #: All routing keys of the message: its own, then the keys of its headers CC and BCC.
+        self.keys = keys
         self.targets = targets
         self.message = message
         self.flags: i64 = flags

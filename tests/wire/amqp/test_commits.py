@@ -13,6 +13,7 @@ import pamqp.body
 import pamqp.commands as spec
 import pytest
 
+from broker.access.rules import UserPermissions
 from broker.queues.policies import policy_of
 from broker.routing.plan_search import RESTARTS
 from protocols.amqp.channel.commit import PARTS_PER_SLICE
@@ -120,6 +121,71 @@ def test_a_channel_that_ends_before_the_last_slice_leaves_nothing_of_the_commit(
             "ContentHeader",
             "ContentBody",
         ]
+
+
+def permit(world: World, *rules: str, write: str = ".*") -> None:
+    """Change the permissions of the user guest, and apply them to its connections."""
+    permissions = UserPermissions("guest", "/", (".*", write, ".*"), rules)
+    world.guests.identities["guest"] = permissions.identity("")
+    world.review()
+
+
+#: A message of a transaction, and permissions with which its user may not publish it any more.
+REVOKED: list[tuple[str, str, dict[str, Any], tuple[str, ...], str]] = [
+    ("", "q", {}, (), "^amq.topic$"),
+    ("amq.topic", "a.1", {}, (), "^amq.default$"),
+    ("amq.topic", "a.1", {}, ("allow all b/#",), ".*"),
+    ("amq.topic", "b.1", {"headers": {"CC": ["a.1"]}}, ("allow all b/#",), ".*"),
+    ("amq.topic", "b.1", {"headers": {"BCC": ["a.1"]}}, ("allow all b/#",), ".*"),
+]
+
+
+@pytest.mark.parametrize(("exchange", "key", "properties", "rules", "write"), REVOKED)
+def test_a_commit_after_a_permission_was_revoked_has_no_effect(
+    exchange: str, key: str, properties: dict[str, Any], rules: tuple[str, ...], write: str
+) -> None:
+    client = transacting("q", "old")
+    client.send(Q.Bind(queue="q", exchange="amq.topic", routing_key="a.#"))
+    client.world.amqp().publish("", "old", b"delivered")
+    client.send(B.Get(queue="old"), B.Ack(1))
+    client.publish(exchange, key, b"x", **properties)
+    permit(client.world, *rules, write=write)
+    assert refusal(client.send(T.Commit()))[:2] == ("channel", 403)
+    assert (depth(client), depth(client, "old")) == (0, 1)
+    # The permissions of the time of the commit decide: those in between have no effect.
+    client.send(spec.Channel.CloseOk(), spec.Channel.Open(), T.Select())
+    permit(client.world)
+    client.publish(exchange, key, b"x", **properties)
+    permit(client.world, *rules, write=write)
+    permit(client.world)
+    assert names(client.send(T.Commit())) == ["Tx.CommitOk"]
+    assert depth(client) == 1
+    client.world.fates()
+
+
+def test_a_permission_of_a_deleted_exchange_is_checked_by_its_name() -> None:
+    client = transacting("q")
+    for name in ("kept", "revoked"):
+        client.send(spec.Exchange.Declare(exchange=name), Q.Bind(queue="q", exchange=name))
+        client.publish(name, "", b"x")
+        client.send(spec.Exchange.Delete(exchange=name))
+        permit(client.world, write="^(kept|q)$")
+        answer = client.send(T.Commit())
+        assert depth(client) == 1
+        permit(client.world)
+    assert refusal(answer)[:2] == ("channel", 403)
+
+
+def test_a_permission_that_is_revoked_while_a_large_commit_is_prepared() -> None:
+    client = transacting("q")
+    fill(client, MANY)
+    begin(client, T.Commit(), B.Qos(0, 10, False))
+    assert client.connection.stalled and depth(client) == 0
+    permit(client.world, write="^none$")
+    client.world.settle(client.connection)
+    assert refusal(client.read())[:2] == ("channel", 403)
+    assert depth(client) == 0 and not client.connection.stalled
+    assert client.world.fates() == {}
 
 
 @pytest.mark.parametrize(
