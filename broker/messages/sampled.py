@@ -14,6 +14,7 @@ from typing import Final
 
 from broker.messages.trace_context import TraceContext
 from broker.messages.tracing import MessageTrace
+from broker.names import shown
 
 #: Largest number of steps that wait for the span exporter. Further steps are dropped and counted.
 STEPS_MAX: Final = 1_000
@@ -141,9 +142,18 @@ class SampledSteps:
         return taken
 
 
+def _cut(text: str) -> str:
+    """Return a text cut to TEXT_MAX characters, with escape sequences for invalid UTF-8.
+
+    A refusal names the routing key, which may have any bytes. The steps of all messages go to the
+    span exporter together, so bytes that cannot be encoded would drop them all.
+    """
+    return shown(text[:TEXT_MAX])[:TEXT_MAX]
+
+
 def cut_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of a client, cut to TEXT_MAX characters each."""
-    return tuple(name[:TEXT_MAX] for name in names)
+    return tuple(_cut(name) for name in names)
 
 
 class SampledMessage(MessageTrace):
@@ -176,8 +186,8 @@ class SampledMessage(MessageTrace):
                 self._span_id,
                 self._published_at if origin is not None else time,
                 step,
-                place[:TEXT_MAX],
-                detail[:TEXT_MAX],
+                _cut(place),
+                _cut(detail),
                 client,
                 origin,
             )

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-from tests.clients import mqtt_publish, packet
+from broker.access.rules import UserPermissions
+from tests.clients import mqtt_publish, packet, publication
 from tests.telemetry.sampling import PARENT, RECORDED, TRACE, Sampling
 from tests.wire.mqtt5.client import Client5, publish
+from trellis.telemetry import contract
 from trellis.telemetry.assembly import (
     CONSUMER,
     INTERNAL,
@@ -24,6 +26,7 @@ from trellis.telemetry.assembly import (
 )
 from trellis.telemetry.attributes import client_attributes, destination_of
 from trellis.telemetry.contract import Step, StepOrigin
+from trellis.telemetry.service import steps_of
 
 HEADERS = {"traceparent": RECORDED, "tracestate": "vendor=1"}
 
@@ -177,6 +180,23 @@ def test_a_message_without_a_queue_says_why(
     if outcome == "refused":
         assert route.attributes["error.type"] == "refused"
         assert "no exchange 'missing'" in str(route.attributes["trellis.detail"])
+
+
+def test_a_refused_key_that_is_not_utf_8_drops_no_steps(sampling: Sampling) -> None:
+    """The refusal names the routing key. The steps of all messages are encoded together."""
+    world = sampling.world
+    permissions = UserPermissions("ann", "/", (".*", ".*", ".*"), ["allow publish a/#"])
+    world.guests.identities["ann"] = permissions.identity("")
+    client = world.amqp(user="ann")
+    client.publish("amq.topic", "a.1", b"good", headers=HEADERS)
+    frames = publication("amq.topic", "XY", b"bad", headers=HEADERS)
+    client.connection.receive_data(frames.replace(b"\x02XY", b"\x02\xff\xfe"))
+    assert b"write access to topic" in client.read_bytes()
+    steps = steps_of(sampling.steps)
+    line = contract.line(contract.Steps(steps))
+    assert contract.to_worker.decode(line) == contract.Steps(steps)
+    [refused] = [step for step in steps if step.step == "refused"]
+    assert r"write access to topic '\xff\xfe' in exchange 'amq.topic'" in refused.detail
 
 
 def test_a_full_queue_that_refuses_is_an_error(sampling: Sampling) -> None:
