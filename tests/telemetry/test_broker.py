@@ -60,7 +60,7 @@ def test_a_broker_sends_spans_headers_and_its_service_name(
     settings = tmp_path / "broker.toml"
     settings.write_text(
         """[telemetry]
-headers = ["authorization=Bearer secret"]
+headers = ["authorization= Bearer secret "]
 service_name = "orders-broker"
 """
     )

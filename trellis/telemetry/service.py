@@ -195,7 +195,10 @@ def telemetry_from_settings(
         wanted.rate,
     )
     broker.sample_messages(sampler)
-    headers = dict(text.split("=", 1) for text in wanted.headers)
+    # The library refuses a value that begins with a space, and its error has the whole value. (The
+    # space is no part of the value: RFC 9110, section 5.5.)
+    parts = (text.partition("=") for text in wanted.headers)
+    headers = {name: value.strip() for name, _, value in parts}
     opening = contract.OpenExport(
         full_endpoint(wanted.endpoint),
         headers,
