@@ -184,7 +184,7 @@ async def test_410_stops_the_link_and_keeps_the_messages(
     link = webhook(links, service, unique, in_flight=1)
     await until(lambda: link.status.state is LinkState.STOPPED)
     assert not link.status.healthy
-    assert "410" in link.status.error
+    assert "the service at 127.0.0.1 answered 410" in link.status.error
     await messages_in(channel, unique, 3)
     again = webhook(links, service, unique)
     await until(lambda: again.status.delivered == 3)
@@ -218,6 +218,30 @@ async def test_retry_after_pauses_the_whole_link(
     await until(lambda: link.status.delivered == 3)
     assert min(times[1:]) - times[0] >= 0.99
     assert link.status.state is LinkState.RUNNING
+
+
+async def test_an_error_does_not_show_the_path_of_the_url(
+    links: Links, service: Service, channel: Channel, unique: str
+) -> None:
+    """The path and the query of a URL may be secret, and /health needs no login."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"this is not HTTP\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    answering = server.sockets[0].getsockname()[1]
+    for port, error in ((answering, "Bad status line"), (99_999, "the setting `url` is invalid")):
+        name = await queue_of(channel, f"{unique}-{port}")
+        await publish(channel, name, b"1")
+        url = f"http://127.0.0.1:{port}/secret-path?secret-query"
+        link = webhook(links, service, name, url=url, attempts=1)
+        [letter] = await letters_of(channel, link, name)
+        for text in (str(letter.headers["x-connect-reason"]), str(link.status.document())):
+            assert error in text and "secret" not in text
+        await links.stop(link)
+    server.close()
 
 
 async def test_a_request_without_an_answer_times_out(

@@ -100,8 +100,17 @@ class HttpTarget:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason why there was no answer, in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:_REASON_SHOWN]
+    """Return the reason why there was no answer, in one line.
+
+    The reason does not have the path and the query of the URL, which may be secret: /health and the
+    dead letter show it.
+    """
+    text = str(error)
+    if isinstance(error, aiohttp.ClientResponseError):
+        text = error.message
+    elif isinstance(error, aiohttp.InvalidURL):
+        text = f"the setting `url` is invalid: {error.description or 'not a URL'}"
+    return " ".join(f"{type(error).__name__}: {text}".split())[:_REASON_SHOWN]
 
 
 async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:

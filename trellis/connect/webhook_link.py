@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Final
+from urllib.parse import urlsplit
 
 from trellis import logs
 from trellis.connect import backoff
@@ -124,8 +125,10 @@ class WebhookLink(ConnectorLink):
                 return True
             self.status.failed(answer.text)
             if answer.status == GONE:
+                # The path and the query of the URL may be secret.
+                service = urlsplit(self._section.url).hostname
                 raise LinkStopped(
-                    f"{self._section.url} answered 410 (Gone): correct `url`, and restart the "
+                    f"the service at {service} answered 410 (Gone): correct `url`, and restart the "
                     "connector"
                 )
             if answer.retry_after is not None:
