@@ -14,7 +14,7 @@ import pika
 import pytest
 
 from tests.bridge.amqp import TrellisPair, channel, take, trellis_pair
-from tests.bridge.running import PATIENCE, BridgingBroker
+from tests.bridge.running import PATIENCE, BridgingBroker, Recorder
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,14 @@ def test_only_administrators_set_shovels_that_act_as_the_user_of_the_settings(
     with pytest.raises(urllib.error.HTTPError) as refused:
         put("federation-upstream", {"uri": pair.remote_uri})
     assert refused.value.code == 403
-    put("shovel", {**ends, "src-uri": "amqp://maker:pw@", "dest-uri": pair.remote_uri})
+    for uri in (pair.remote_uri, pair.local.amqp_url_of("guest", "guest")):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            put("shovel", {**ends, "src-uri": "amqp://maker:pw@", "dest-uri": uri})
+        assert refused.value.code == 403
+        assert "who may log in here from this machine only" in refused.value.read().decode()
+    add_users(pair.remote)
+    remote_uri = pair.remote_uri.replace("guest:guest", "ann:ann")
+    put("shovel", {**ends, "src-uri": "amqp://maker:pw@", "dest-uri": remote_uri})
     pair.local.wait_up("rights")
     pair.local.request("DELETE", "parameters/shovel/%2F/rights", login="maker:pw")
     pair.wait_gone("rights")
@@ -241,6 +248,28 @@ def test_headers_that_instruct_the_broker_are_not_carried_out_again(
     assert declared.method.message_count == (0 if sets_key else 1)
     pair.local.request("DELETE", f"parameters/shovel/%2F/{name}")
     pair.wait_gone(name)
+
+
+def test_a_user_property_of_mqtt_that_is_named_cc_blocks_no_shovel(pair: TrellisPair) -> None:
+    """AMQP refuses a header CC that is no list (406), and the message would return to its queue."""
+    pair.near.queue_declare("texts", durable=True)
+    pair.near.queue_bind("texts", "amq.topic", "texts.#")
+    pair.near.exchange_declare("texts.out", "topic", durable=True)
+    pair.near.queue_declare("texts.to", durable=True)
+    pair.near.queue_bind("texts.to", "texts.out", "#")
+    publisher = Recorder(pair.local.addresses["mqtt"][1], "texts")
+    for number in (1, 2):
+        named = [("CC", "x"), ("BCC", "y"), ("own", "z")]
+        publisher.publish(f"texts/{number}", b"%d" % number, UserProperty=named)
+    publisher.close()
+    pair.shovel(
+        "texts", src_uri="amqp://", src_queue="texts", dest_uri="amqp://", dest_exchange="texts.out"
+    )
+    got = take(pair.near, "texts.to", 2)
+    assert [(key, body) for key, body, _ in got] == [("texts.1", b"1"), ("texts.2", b"2")]
+    assert not got[0][2].headers.keys() & {"CC", "BCC"} and got[0][2].headers["own"] == "z"
+    pair.local.request("DELETE", "parameters/shovel/%2F/texts")
+    pair.wait_gone("texts")
 
 
 def test_a_message_with_too_large_headers_is_refused_and_the_next_one_is_moved(

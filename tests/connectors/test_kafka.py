@@ -77,6 +77,7 @@ def produce(servers: str, topic: str, rows: Sequence[tuple[bytes | None, bytes |
     headers: Any = [("trace", b"t"), ("content-type", b"text/plain"), ("raw", b"\xff")]
     # The broker would refuse these headers (406) or drop the record as a repeat.
     headers += [("CC", b"text"), ("x-trellis-producer", b"p"), ("x-trellis-sequence", b"1")]
+    headers += [("reply-to", b"amq.rabbitmq.reply-to")]
     for key, value in rows:
         producer.produce(topic, value, key, headers=headers)
     assert producer.flush(30) == 0
@@ -233,7 +234,7 @@ async def test_records_become_messages(
     message = messages["from.device.7"]
     assert message.body == b"\x00"
     assert messages["from."].body == b""
-    assert message.content_type == "text/plain"
+    assert (message.content_type, message.reply_to) == ("text/plain", None)
     place = message.headers["x-connect-partition"], message.headers["x-connect-offset"]
     assert message.message_id == "-".join([topic, *map(str, place)])
     assert message.headers["trace"] == "t"

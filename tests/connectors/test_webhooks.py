@@ -133,7 +133,7 @@ async def test_a_dead_letter_does_not_carry_out_the_headers_of_its_publisher(
     entry = await channel.declare_exchange(unique, aio_pika.ExchangeType.FANOUT, auto_delete=True)
     queue = await channel.get_queue(unique)
     await queue.bind(entry)
-    headers = {"CC": [victim], "x-trellis-producer": unique, "x-trellis-sequence": 1, "own": 7}
+    headers: Any = {"CC": [victim], "x-trellis-producer": unique, "x-trellis-sequence": 1, "own": 7}
     await entry.publish(aio_pika.Message(b"poison", headers=headers), "any")
     service.answer = statuses(503)
     link = webhook(links, service, unique, attempts=1)

@@ -33,8 +33,11 @@ TIMESTAMP: Final = "x-shovelled-timestamp"
 NUMBERS: Final = (PRODUCER, SEQUENCE)
 #: Headers with further routing keys. If a shovel sets the routing key, the publisher's further keys
 #: must not lead to other queues with the permissions of the shovel's user. Dead letters lose these
-#: headers for the same reason.
+#: headers for the same reason. A destination refuses a header that is no list, which MQTT's User
+#: Properties make: the message would return to its queue again and again.
 FURTHER_KEYS: Final = (CC, BCC)
+#: The names of these headers as bytes of a table; few messages have them.
+_ENCODED: Final = tuple(bytes([len(name)]) + name.encode() for name in (*NUMBERS, *FURTHER_KEYS))
 #: Bytes of a header frame beside the properties: frame header and end, class, weight, body size.
 HEADER_OVERHEAD: Final = 20
 
@@ -87,13 +90,8 @@ class MessageEditor:
             # `user_id` is a user of the upstream. This broker would refuse the message again and
             # again, because `user_id` must be the user of the connection.
             self._changed["user_id"] = None
-        target = shovel.target
-        sets_key = bool(target.queue) or target.key is not None
-        #: The headers that are removed from each message, by their encoded names.
-        self._removed: dict[bytes, str] = {
-            bytes([len(name)]) + name.encode(): name
-            for name in (*NUMBERS, *(FURTHER_KEYS if sets_key else ()))
-        }
+        #: True if each message gets the same routing key at the destination.
+        self._sets_key = bool(shovel.target.queue) or shovel.target.key is not None
 
     def adapts_to(self, error: LinkLost) -> bool:
         """Remove `user_id` from all further messages if the destination has refused this property.
@@ -121,7 +119,7 @@ class MessageEditor:
             if hops is None:
                 return None
             headers[HOPS] = hops
-        removed = [name for data, name in self._removed.items() if data in properties]
+        removed = self._instructions(properties)
         if removed:
             properties = amended(properties, dict.fromkeys(removed), {})
         if self._changed:
@@ -131,6 +129,20 @@ class MessageEditor:
         if shovel.target.timestamp_header:
             headers[TIMESTAMP] = int(time.time())
         return amended(properties, headers, {}) if headers else properties
+
+    def _instructions(self, properties: bytes) -> list[str]:
+        """Return the headers that are removed, because they would instruct the destination."""
+        if not any(encoded in properties for encoded in _ENCODED):
+            return []
+        headers = read_properties(properties).get("headers")
+        if not isinstance(headers, dict):
+            return []
+        return [
+            name
+            for name in (*NUMBERS, *FURTHER_KEYS)
+            if name in headers
+            and (name in NUMBERS or self._sets_key or not isinstance(headers[name], list))
+        ]
 
     def _hops(self, properties: bytes) -> list[object] | None:
         """Return the new value of the header HOPS; None if `max_hops` links are there already."""

@@ -27,6 +27,9 @@ PREFIX: Final = "x-connect-"
 #: a repeat. A link publishes as its own user, so it leaves them out: CC would reach queues to which
 #: the publisher may not publish, and a dead letter would be dropped as a repeat of its message.
 _INSTRUCTIONS: Final = frozenset({CC, BCC, PRODUCER, SEQUENCE})
+#: The reply_to of a request whose channel gets the reply. The channel of a link gets no replies, so
+#: the broker would refuse each such message.
+_DIRECT_REPLY: Final = "amq.rabbitmq.reply-to"
 #: Headers of Kafka in which a link says where a message was published.
 _EXCHANGE: Final = "amqp-exchange"
 _ROUTING_KEY: Final = "amqp-routing-key"
@@ -243,7 +246,8 @@ def message_of_record(
 
     Headers of Kafka that `kafka_headers` makes from properties become properties again. Headers
     that instruct the broker are left out: the broker would refuse a `CC` that is text again and
-    again, and records may arrive out of the order of their sequence numbers. `about` are further
+    again, and a `reply-to` that asks for a direct reply; records may arrive out of the order of
+    their sequence numbers. `about` are further
     headers; `timestamp` is in seconds since 1970, 0 if the record has none. `identifier` is the
     message_id for a record without the header `message-id`.
     """
@@ -251,6 +255,8 @@ def message_of_record(
     properties: dict[str, str] = {"message_id": identifier}
     for name, raw in headers or ():
         text = _text(raw)
+        if text == _DIRECT_REPLY and name == "reply-to":
+            continue
         if name in _PROPERTIES and isinstance(text, str) and len(text.encode()) < 256:
             properties[_PROPERTIES[name]] = text
         elif name and len(name.encode()) < 256 and name not in _INSTRUCTIONS:
