@@ -197,9 +197,11 @@ class Broker:
                 f"connection limit ({limit}) is reached"
             )
         limit = self.user_limit(user, MAX_CONNECTIONS, self.limits.user_connections)
+        if limit < 0:  # then the connections in all virtual hosts need not be counted
+            return ""
         counts = [other.contexts.connections for other in self.vhosts.values()]
         connections = sum(count.of_user(user) for count in counts)
-        if 0 <= limit <= connections - (replaced == user):
+        if limit <= connections - (replaced == user):
             return (
                 f"connection refused for user '{user}': user connection limit ({limit}) is reached"
             )
