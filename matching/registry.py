@@ -153,7 +153,7 @@ ALGORITHMS: Final = (
         "matching.bitmap_fixed:BitmapFixed",
         "for each known topic, a bitmap of the patterns that match it",
         "O(1) + matches; a new topic as trie",
-        "O(topics with the same beginning)",
+        "O(topics with the same beginning), bounded",
         "articles 1 and 4",
         "pyroaring",
     ),

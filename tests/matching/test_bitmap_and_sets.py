@@ -91,6 +91,37 @@ def test_bitmap_fixed_knows_no_more_topics_than_its_capacity_and_answers_all() -
     assert matcher.match("a.e") == ["y"]
 
 
+def test_bitmap_fixed_forgets_rows_that_a_subscription_cannot_visit_in_time() -> None:
+    matcher: Matcher[str] = BitmapFixed(MQTT, capacity=10_000)
+    topics = [f"plant/line{index % 7}/machine{index}" for index in range(5_000)]
+    matcher.subscribe("plant/line3/+", "narrow")
+    for topic in topics:
+        matcher.match(topic)
+
+    matcher.subscribe("plant/+/machine49", "middle")
+    assert matcher.stats()["topics"] == 5_000, "few nodes were visited, so the rows are changed"
+    matcher.subscribe("plant/#", "wide")
+    sizes = matcher.stats()
+    assert sizes["topics"] == 0
+    assert 4_900 < sizes["forgotten"] < 5_000, "a call frees a bounded number of rows"
+
+    for number, topic in enumerate(topics, 1):
+        expected = {"wide"}
+        if "/line3/" in topic:
+            expected.add("narrow")
+        if topic.endswith("/machine49"):
+            expected.add("middle")
+        assert set(matcher.match(topic)) == expected
+        sizes = matcher.stats()
+        assert sizes["topics"] == number
+        assert sizes["topics"] + sizes["forgotten"] <= 5_000
+    assert matcher.stats()["forgotten"] == 0
+
+    matcher.unsubscribe("plant/#", "wide")
+    assert matcher.match("plant/line3/machine3") == ["narrow"]
+    assert matcher.match("plant/line0/machine49") == ["middle"]
+
+
 @pytest.mark.parametrize(("new", "learned"), [(BitmapFixed, "topics"), (WordCache, "words")])
 def test_learned_state_is_reset_with_the_last_pattern(
     new: Callable[[Grammar], Matcher[str]], learned: str
