@@ -9,6 +9,8 @@ trellis/server/layered_link.py calls the layers of a connection in order.
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
 
 class Layer:
     """One layer of one connection.
@@ -23,6 +25,14 @@ class Layer:
         self.open = False
         self.speaks = False
         self.over = ""
+
+    def piece_end(self, data: bytes, start: i64) -> i64:
+        """Return the end of the piece of `data`, from `start`, for the next call of `receive`.
+
+        The first layer of a link limits the work of one call in this way. Each byte of the input
+        is in exactly one piece, and the pieces follow each other.
+        """
+        return len(data)
 
     def receive(self, data: bytes) -> bytes:
         """Decode input from the layer below, and return the payload for the layer above.

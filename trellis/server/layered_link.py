@@ -7,11 +7,16 @@ A listener may use any combination. The PROXY header only carries the client's a
 once, before the connection is opened. The connection's deadline for the login also covers the
 handshakes of TLS and WebSocket. Input of these handshakes waits in the login queue, as all input
 before a login does.
+
+Two things can wait here until the connection and the turn have time for them: input that the layers
+have not decoded yet, and the end that a layer has announced behind the decoded input. On a plain
+socket, both would still be in the kernel, because the link does not read.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -21,6 +26,11 @@ from protocols.peer import Peer
 from protocols.proxy import HEADER_MAX, BadHeader, read_header
 from trellis.server.link import Link
 from trellis.server.listener_context import ListenerContext
+from trellis.server.turn import SMALL_CHUNK
+
+#: Reasons of an orderly end, which comes after all input of the client: close_notify of TLS, and a
+#: close frame of WebSocket.
+_ORDERLY: Final = ("lost", "websocket_closed")
 
 
 class LayeredLink(Link):
@@ -32,6 +42,10 @@ class LayeredLink(Link):
         #: The part of a PROXY header that was received so far; None when no header is awaited.
         self._header: bytes | None = None
         self._header_until: i64 = 0
+        #: Input that the layers have not decoded, because the connection or the turn had no time.
+        self._undecoded = b""
+        #: Reason for which a layer has ended while the connection had input left over; "" if none.
+        self._over = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Open a connection, or await the PROXY header if the peer is a trusted proxy."""
@@ -92,8 +106,23 @@ class LayeredLink(Link):
 
     def _receive(self, connection: Connection, data: bytes) -> None:
         """Pass input through the layers to the connection. Hot path, once per chunk."""
-        if connection.finished:
-            return  # A finished connection handles no input, so there is no need to decode it.
+        if self._undecoded:
+            data = self._undecoded + data
+            self._undecoded = b""
+        layers = self._layers
+        at: i64 = 0
+        size: i64 = len(data)
+        # A finished connection handles no input, so there is no need to decode it.
+        while at < size and not connection.finished:
+            start: i64 = at
+            at = layers[0].piece_end(data, start) if layers else size
+            self._decode(connection, data if at - start == size else data[start:at])
+            if at < size and self._must_wait(connection):
+                self._keep_undecoded(connection, data[at:])
+                return
+
+    def _decode(self, connection: Connection, data: bytes) -> None:
+        """Pass one piece of input through the layers to the connection."""
         over = ""
         for layer in self._layers:
             if data:
@@ -103,9 +132,73 @@ class LayeredLink(Link):
             over = over or layer.over
         if data:
             super()._receive(connection, data)
-        if over and not connection.finished:
-            connection.on_closed(over)
-            self._close_after_flush(connection)
+        if not over or connection.finished:
+            return
+        if over in _ORDERLY and (connection.behind or connection.stalled):
+            # The end of the input waits behind the input, which the connection must handle first.
+            self._over = over
+            self._pause_reading()
+        else:
+            self._end(connection, over)
+
+    def _end(self, connection: Connection, reason: str) -> None:
+        """End the connection, because a layer has ended."""
+        connection.on_closed(reason)
+        self._close_after_flush(connection)
+
+    def _must_wait(self, connection: Connection) -> bool:
+        """True if the rest of a chunk must wait for the connection, or for another turn."""
+        return (
+            self._in_leftover
+            or connection.behind
+            or connection.stalled
+            or not connection.admitted
+            or self._turn.has_no_input_time(SMALL_CHUNK + 1)
+        )
+
+    def _keep_undecoded(self, connection: Connection, rest: bytes) -> None:
+        """Keep the rest of a chunk until it may be decoded, unless the connection has ended."""
+        if connection.finished or self._over:
+            return
+        self._pause_reading()
+        if connection.admitted or connection.behind or connection.stalled:
+            self._undecoded = rest
+            self._add_leftover(connection)
+        else:
+            self._unread_input = rest
+            self._turn.add_to_login_queue(self)
+
+    def resume(self) -> None:
+        """Handle leftover input, then the input that is not decoded yet, then the announced end."""
+        super().resume()
+        connection, transport = self._connection, self._transport
+        if (
+            connection is None
+            or transport is None
+            or connection.finished
+            or self._in_leftover
+            or connection.behind
+            or connection.stalled
+        ):
+            return
+        if self._undecoded:
+            try:
+                self._receive(connection, b"")
+            except Exception as error:  # noqa: BLE001  the other links must get their turn
+                self._fail(connection, error)
+            if not connection.behind and not connection.stalled:
+                self._resume_reading(transport)
+        elif self._over:
+            self._end(connection, self._over)
+
+    def _resume_reading(self, transport: asyncio.Transport) -> None:
+        """Read from the client again, unless input or the end of the input waits here."""
+        connection = self._connection
+        if connection is None or connection.finished:
+            self._undecoded = b""  # A finished connection handles no input.
+        elif self._undecoded or self._over or self._unread_input is not None:
+            return
+        super()._resume_reading(transport)
 
     def flush(self) -> None:
         """Send the collected output through the layers in one write. Hot path, once per turn."""

@@ -21,6 +21,12 @@ from trellis import logs
 
 #: Largest number of data bytes in one TLS record (RFC 8446 section 5.1).
 RECORD: Final = 1 << 14
+#: Size of the header of a TLS record, in bytes. Its last two bytes are the length of the rest.
+_HEADER: Final[i64] = 5
+#: Largest number of TLS records that OpenSSL decodes in one call of `receive`. Most records take
+#: 1 us. A record with a KeyUpdate message (RFC 8446 section 4.6.3) takes 15 us and has 27 bytes, so
+#: one chunk from the socket could take 140 ms.
+RECORDS_MAX: Final[i64] = 128
 
 #: Reasons in the metrics by the name of the error in OpenSSL.
 REASONS: Final = {
@@ -83,6 +89,32 @@ class TlsLayer(Layer):
         self._peer = peer
         self._counters = tally
         self._name_from = name_from
+        #: The record that the input has reached: number of its missing bytes, or the part of its
+        #: header that was received so far.
+        self._left: i64 = 0
+        self._header = b""
+
+    def piece_end(self, data: bytes, start: i64) -> i64:
+        """Return the end of the next RECORDS_MAX records in `data`, or of `data`. Hot path."""
+        size: i64 = len(data)
+        end: i64 = start + self._left
+        records: i64 = 0
+        if self._header:
+            header = self._header + data[start : start + _HEADER - len(self._header)]
+            if len(header) < _HEADER:
+                self._header = header
+                return size
+            end = start + _HEADER - len(self._header) + (i64(header[3]) << 8 | i64(header[4]))
+            self._header = b""
+            records = 1
+        while records < RECORDS_MAX and end + _HEADER <= size:
+            end += _HEADER + (i64(data[end + 3]) << 8 | i64(data[end + 4]))
+            records += 1
+        self._left = max(0, end - size)
+        if end < size and records < RECORDS_MAX:
+            self._header = data[end:]
+            return size
+        return min(end, size)
 
     def receive(self, data: bytes) -> bytes:
         """Decrypt input, and return the data for the connection; b"" during the handshake."""
