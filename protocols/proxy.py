@@ -26,6 +26,9 @@ _LENGTHS: Final = {0x11: 4, 0x21: 16}
 
 Address = tuple[str, int]
 
+#: The address of a client whose proxy does not know the address, or does not pass it on.
+UNKNOWN: Final[Address] = ("", 0)
+
 
 class BadHeader(Exception):
     """Raised if a connection does not begin with a valid PROXY header."""
@@ -34,8 +37,9 @@ class BadHeader(Exception):
 def read_header(data: bytes) -> tuple[int, Address | None]:
     """Return the size of the header in bytes, and the address and port of the proxy's client.
 
-    The size is 0 if the header is incomplete. The address is None if the header has none, as in the
-    health checks of a proxy. Raises BadHeader if the header is invalid.
+    The size is 0 if the header is incomplete. The address is None for a connection of the proxy
+    itself, such as a health check (the command LOCAL of version 2). The address is UNKNOWN for a
+    client without an IP address. Raises BadHeader if the header is invalid.
     """
     if data[: len(_SIGNATURE)] == _SIGNATURE[: len(data)]:
         return _read_binary(data)
@@ -52,7 +56,7 @@ def _read_line(data: bytes) -> tuple[int, Address | None]:
         return 0, None
     words = data[:end].split(b" ")
     if words[1] == b"UNKNOWN":
-        return end + 2, None
+        return end + 2, UNKNOWN
     if len(words) != 6 or words[1] not in (b"TCP4", b"TCP6"):
         raise BadHeader
     try:
@@ -93,6 +97,6 @@ def _read_binary(data: bytes) -> tuple[int, Address | None]:
     if len(data) < size:
         return 0, None
     if length == 0:
-        return size, None
+        return size, UNKNOWN if data[12] == _PROXY else None
     source = str(ipaddress.ip_address(data[16 : 16 + length]))
     return size, (source, int.from_bytes(data[16 + 2 * length : 18 + 2 * length], "big"))

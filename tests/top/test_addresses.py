@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.proxy import HEADER_MAX, BadHeader, read_header
+from protocols.proxy import HEADER_MAX, UNKNOWN, BadHeader, read_header
 from tests.authority import Authority
 from tests.clients import connect_packet
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Amqp0, Leaks, Mqtt0, Running, Stream
 from trellis.server.listener import ListenError, bind
+from trellis.server.listener_context import peer_of
 from trellis.settings import Mqtt
 
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
@@ -143,14 +144,14 @@ def binary(
 GOOD: Final = {
     "v1 IPv4": (b"PROXY TCP4 192.0.2.1 198.51.100.1 56324 1883\r\n", ("192.0.2.1", 56324)),
     "v1 IPv6": (b"PROXY TCP6 2001:db8::1 2001:db8::2 1 65535\r\n", ("2001:db8::1", 1)),
-    "v1 unknown": (b"PROXY UNKNOWN\r\n", None),
-    "v1 unknown with more": (b"PROXY UNKNOWN ffff:f...f:ffff ffff::1 65535 65535\r\n", None),
+    "v1 unknown": (b"PROXY UNKNOWN\r\n", UNKNOWN),
+    "v1 unknown with more": (b"PROXY UNKNOWN ffff:f...f:ffff ffff::1 65535 65535\r\n", UNKNOWN),
     "v2 IPv4": (binary("192.0.2.1", 56324), ("192.0.2.1", 56324)),
     "v2 IPv6": (binary("2001:db8::1", 7), ("2001:db8::1", 7)),
     "v2 with more": (binary("192.0.2.1", 5, more=b"\x04\x00\x02xx" * 50), ("192.0.2.1", 5)),
     "v2 local": (binary("192.0.2.1", 5, command=0x20), None),
     "v2 local without addresses": (SIGNATURE + b"\x20\x00\x00\x00", None),
-    "v2 of a Unix socket": (SIGNATURE + b"\x21\x31\x00\xd8" + bytes(216), None),
+    "v2 of a Unix socket": (SIGNATURE + b"\x21\x31\x00\xd8" + bytes(216), UNKNOWN),
 }
 BAD: Final = {
     "nothing of the kind": b"GET / HTTP/1.1\r\n",
@@ -257,6 +258,23 @@ async def test_a_health_check_of_the_proxy_is_the_proxy_itself(start: Start) -> 
     client = await brought(running, GOOD["v2 local"][0])
     assert await client.connect("health") == 0
     await client.leave()
+
+
+@pytest.mark.parametrize("name", ["v1 unknown", "v2 of a Unix socket"])
+async def test_a_client_without_an_address_is_not_local(start: Start, name: str) -> None:
+    running = await start(**behind())
+    client = await brought(running, GOOD[name][0])
+    assert await client.connect("nameless") == 5
+    client.socket.close()
+
+
+@pytest.mark.parametrize(("proxy", "local"), [("127.0.0.1", True), ("10.0.0.5", False)])
+async def test_a_loopback_address_in_a_header_is_that_of_the_proxys_machine(
+    start: Start, proxy: str, local: bool
+) -> None:
+    context = (await start(**behind())).node.listener_contexts["mqtt"]
+    peer = context.proxied_peer(("127.0.0.1", 5), peer_of((proxy, 4)))
+    assert (str(peer), peer.local) == ("127.0.0.1:5", local)
 
 
 async def test_the_bound_of_an_address_is_that_of_the_client(start: Start) -> None:

@@ -101,7 +101,9 @@ class LayeredLink(Link):
         self._turn.remove_link(self)
         peer = self._context.peer(transport)
         self._transport = None
-        self._open(transport, peer if address is None else self._context.proxied_peer(address))
+        if address is not None:
+            peer = self._context.proxied_peer(address, peer)
+        self._open(transport, peer)
         return data[size:]
 
     def _receive(self, connection: Connection, data: bytes) -> None:

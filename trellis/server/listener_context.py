@@ -9,6 +9,7 @@ from typing import Final
 from protocols.front import Front
 from protocols.layer import Layer
 from protocols.peer import Peer
+from protocols.proxy import UNKNOWN
 from protocols.websocket import OriginPolicy, WebSocketLayer, WebSocketTally
 from trellis.auth.rates import PublishRates
 from trellis.server.admission import Admission
@@ -95,9 +96,14 @@ class ListenerContext:
             peer.local_address = self._local_address
         return peer
 
-    def proxied_peer(self, address: tuple[str, int]) -> Peer:
-        """Return the peer whose address a PROXY header gives."""
-        peer = peer_of(address)
+    def proxied_peer(self, address: tuple[str, int], proxy: Peer) -> Peer:
+        """Return the peer whose address a PROXY header gives, or a peer at the proxy's address.
+
+        The peer is on this machine only if the proxy is, too. A loopback address in the header of
+        another machine's proxy belongs to that machine.
+        """
+        peer = peer_of((proxy.address, proxy.port) if address == UNKNOWN else address)
+        peer.local = peer.local and proxy.local and address != UNKNOWN
         peer.listener = self.name
         peer.local_address = self._local_address
         return peer
