@@ -5,6 +5,7 @@ from __future__ import annotations
 import pamqp.commands as spec
 import pytest
 
+import trellis
 from broker.limits import BrokerLimits
 from protocols.mqtt.options import MqttOptions
 from protocols.peer import Peer
@@ -178,6 +179,20 @@ async def test_a_new_connection_is_not_charged_for_earlier_messages_of_its_user(
             await channel.expect(spec.Queue.DeclareOk)
     page = await running.scrape()
     assert page.value("trellis_rate_waits_total", limit="user_messages") == 0
+
+
+@pytest.mark.skipif(trellis.compiled(), reason="compiled modules keep constants")
+async def test_messages_that_waited_for_their_turn_are_charged_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await start(rates={"connection_messages": 1_000, "patience": 60})
+    client = await running.mqtt("c")
+    # Every chunk waits for the next turn, as on a busy broker.
+    monkeypatch.setattr("trellis.server.turn.INPUT_SECONDS", -1.0)
+    await client.socket.send(mqtt_publish("t", b"x") * 700)
+    await client.ping()
+    page = await running.scrape()
+    assert page.value("trellis_rate_waits_total", limit="connection_messages") == 0
 
 
 async def test_messages_in_the_same_chunk_as_login_and_logout_are_charged(start: Start) -> None:

@@ -26,11 +26,14 @@ class RateLimitedLink(LayeredLink):
         #: True once the connection is closed because of a rate limit. The client may send more
         #: input before it answers the close; this input is not charged.
         self._refused = False
+        #: True during a call of `resume`, which charges the messages of all input that it handles.
+        self._resuming = False
 
     def _receive(self, connection: Connection, data: bytes) -> None:
         before = connection.published
         super()._receive(connection, data)
-        self._charge(connection, max(0, connection.published - before), len(data))
+        messages = 0 if self._resuming else max(0, connection.published - before)
+        self._charge(connection, messages, len(data))
 
     def resume(self) -> None:
         """Handle leftover input, unless the client is throttled."""
@@ -39,7 +42,11 @@ class RateLimitedLink(LayeredLink):
             self._in_leftover = False
             return
         before = connection.published
-        super().resume()
+        self._resuming = True
+        try:
+            super().resume()
+        finally:
+            self._resuming = False
         self._charge(connection, max(0, connection.published - before), 0)
 
     def _charge(self, connection: Connection, messages: int, size: int) -> None:
