@@ -134,6 +134,21 @@ def test_a_destination_that_refuses_messages_gets_them_later(pair: TrellisPair) 
     assert sorted(got[1] for got in take(pair.far, "full.to", 3)) == [b"0", b"1", b"2"]
 
 
+def test_messages_for_a_deleted_queue_stay_at_the_source_until_it_is_declared(
+    pair: TrellisPair,
+) -> None:
+    pair.near.queue_declare("g", durable=True)
+    options = {"dest_queue": "deleted.to", "reconnect_delay": 0.2, **pair.outward}
+    pair.put("deleted", src_queue="g", **options)
+    pair.local.wait("deleted", lambda row: row["state"] == "up")
+    pair.far.queue_delete("deleted.to")
+    bodies = [b"%d" % number for number in range(50)]
+    for body in bodies:
+        pair.near.basic_publish("", "g", body)
+    pair.local.wait("deleted", lambda row: row["sent"] == len(bodies) and row["reconnects"] == 1)
+    assert [body for _, body, _ in take(pair.far, "deleted.to", len(bodies))] == bodies
+
+
 def test_a_rate_limits_the_messages_of_a_second(pair: TrellisPair) -> None:
     pair.near.queue_declare("r")
     for _ in range(100):

@@ -45,6 +45,9 @@ class ShovelLink:
         #: Delivery tags at the source, by the number of the publication at the destination.
         self._published: dict[int, int] = {}
         self._number = 0
+        #: True if the destination has returned a message of the present connection. The destination
+        #: confirms the message nevertheless.
+        self._returned = False
         #: Number of messages that the shovel may still accept from the source (_to_take), and that
         #: it has still to move (_to_move); None means no limit.
         self._to_take: int | None = None
@@ -123,12 +126,13 @@ class ShovelLink:
         shovel, local = self._shovel, self._local
         label = f"{shovel.kind} {shovel.name}"
         source, target = self._source, self._target = AmqpEnd(), AmqpEnd()
-        self._number = 0
+        self._number, self._returned = 0, False
         await target.open(parameters_of(target_uri, local, shovel.vhost, label))
         if shovel.target.queue:
             await target.declare_queue(
                 shovel.target.queue, msgspec.json.decode(shovel.target.arguments)
             )
+        target.channel.add_on_return_callback(lambda *_: self._on_return())
         await target.call(target.channel.confirm_delivery, self._on_confirm)
         await source.open(parameters_of(source_uri, local, shovel.vhost, label))
         queue = await self._prepare_source()
@@ -246,14 +250,26 @@ class ShovelLink:
         else:
             exchange = message.exchange if target.exchange is None else target.exchange
             key = message.key if target.key is None else target.key
+        # A message for a queue comes back if the queue was deleted, instead of being dropped.
+        mandatory = bool(target.queue)
         try:
-            channel.basic_publish(exchange, key, message.body, PropertyBytes(properties))
+            channel.basic_publish(exchange, key, message.body, PropertyBytes(properties), mandatory)
         except AMQPError:
             return  # The channel is closed.
         self._number += 1
         self._published[self._number] = message.tag
 
+    def _on_return(self) -> None:
+        """Connect again, because the queue of the destination does not exist any more.
+
+        The message stays at its source; the next attempt declares the queue.
+        """
+        self._returned = True
+        self._target.lose(f"the queue '{self._shovel.target.queue}' was deleted")
+
     def _on_confirm(self, frame: Any) -> None:
+        if self._returned:
+            return  # One of the further confirmations is for the returned message.
         method = frame.method
         if method.NAME == "Basic.Nack":
             # The message stays at its source; the next attempt is after `reconnect-delay`.
