@@ -204,7 +204,7 @@ class QueueArguments:
         self.delivery_limit: i64 = _delivery_limit(arguments, policy, self.quorum)
         #: Time in ms after which an unacknowledged delivery closes its channel; 0 for never, -1 if
         #: the broker's setting decides.
-        self.consumer_timeout: i64 = _lowest(arguments, policy, "x-consumer-timeout")
+        self.consumer_timeout: i64 = _consumer_timeout(arguments, policy)
         #: Which returned messages wait before their next delivery, and for how long (ms): the delay
         #: of the first return, and the longest delay.
         self.retry_type = _string(arguments, policy, "x-delayed-retry-type") or "disabled"
@@ -361,6 +361,19 @@ def _delivery_limit(
     if not limits:
         return DELIVERY_LIMIT if quorum else -1
     return min((limit for limit in limits if limit >= 0), default=-1)
+
+
+def _consumer_timeout(arguments: Mapping[str, object], policy: Mapping[str, object]) -> i64:
+    """Return the lower timeout of `arguments` and `policy` in ms; -1 if neither has a timeout.
+
+    0 means no timeout, so each other value is lower: a client cannot turn off a policy's timeout.
+    """
+    timeouts = [
+        _number(given["x-consumer-timeout"])
+        for given in (arguments, policy)
+        if "x-consumer-timeout" in given
+    ]
+    return min((timeout for timeout in timeouts if timeout > 0), default=0 if timeouts else -1)
 
 
 def _lowest(arguments: Mapping[str, object], policy: Mapping[str, object], argument: str) -> i64:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.limits import BrokerLimits
+from broker.queues.arguments import QueueArguments
 from broker.queues.policies import Policy
 from tests.clients import Amqp, World
 from tests.wire.amqp.speech import deliveries, names, read, refusal
@@ -167,6 +168,16 @@ def test_a_policy_sets_and_removes_the_timeout() -> None:
     # A channel with outstanding deliveries checks the policy at its next tick, a tenth of 60 s
     # later.
     assert refusal(pass_time(client, 6_000 + TIMEOUT + 400)).text == TEXT
+
+
+@pytest.mark.parametrize(
+    ("argument", "policy", "timeout"),
+    [(0, 60_000, 60_000), (60_000, 0, 60_000), (50_000, 60_000, 50_000), (0, 0, 0)],
+)
+def test_no_timeout_is_longer_than_each_timeout(argument: int, policy: int, timeout: int) -> None:
+    """A client cannot turn off the timeout of a policy."""
+    key = "x-consumer-timeout"
+    assert QueueArguments("q", "/", {key: argument}, {key: policy}).consumer_timeout == timeout
 
 
 def test_a_policy_shortens_the_timeout_of_a_delivery_that_was_looked_at_before() -> None:
