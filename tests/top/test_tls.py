@@ -157,6 +157,24 @@ async def test_certificates_are_chosen_by_the_name_that_is_asked_for(
 # -- clients that are refused
 
 
+async def test_a_host_name_that_is_not_ascii_is_refused_without_a_traceback(
+    start: Start, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda unraisable: reported.append(unraisable.object))
+    names = {"one.example": {"certificate": str(authority.sign("one.example"))}}
+    running = await start(**secure(authority, names=names))
+    hello = ssl.MemoryBIO()
+    client = authority.client().wrap_bio(ssl.MemoryBIO(), hello, False, "one.example")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    sock = await running.socket("mqtts")
+    await sock.send(hello.read().replace(b"one.example", b"\xffne.example"))
+    assert (await sock.read_to_end())[0] == ALERT
+    await running.until(lambda: failures(running, "mqtts") == {"malformed": 1})
+    assert reported == []
+
+
 def legacy() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

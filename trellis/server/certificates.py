@@ -10,11 +10,16 @@ from __future__ import annotations
 import os
 import re
 import ssl
+import sys
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from trellis import logs
 from trellis.settings import Http, Settings, SettingsError, TlsListener
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 #: Ciphers allowed for TLS 1.2; all ciphers of TLS 1.3 are allowed.
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -181,7 +186,29 @@ def _context(settings: Settings, entry: TlsListener | Http) -> ssl.SSLContext:
                 connection.context = chosen
 
         context.sni_callback = choose
+        if not isinstance(sys.unraisablehook, UnraisableHook):
+            sys.unraisablehook = UnraisableHook(sys.unraisablehook)
     return context
+
+
+class UnraisableHook:
+    """Python's hook for exceptions that cannot be raised, without those of unreadable host names.
+
+    If a client requests a host name that is not ASCII, the standard library ends the handshake
+    before it calls `sni_callback`, and passes an exception to this hook. The default hook writes a
+    traceback, so clients without a login could fill the log.
+    """
+
+    def __init__(self, other: Callable[[UnraisableHookArgs], object]) -> None:
+        self._other = other
+
+    def __call__(self, unraisable: UnraisableHookArgs) -> None:
+        """Report an exception, unless its object is the host name that a client requests."""
+        if not (
+            isinstance(unraisable.exc_value, UnicodeDecodeError)
+            and isinstance(unraisable.object, bytes)
+        ):
+            self._other(unraisable)
 
 
 def _server(
