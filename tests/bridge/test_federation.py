@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pika
 import pytest
 
 from tests.bridge.amqp import TrellisPair, channel, take, trellis_pair
+from tests.bridge.running import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +88,37 @@ def test_a_message_passes_no_more_than_max_hops_links(pair: TrellisPair) -> None
     pair.remote.wait("back -> both", lambda row: (row["looped"], row["sent"]) == (10, 10))
     for client, queue in ((pair.near, "near"), (pair.far, "far")):
         assert client.queue_declare(queue, passive=True).method.message_count == 0
+
+
+def test_two_brokers_with_one_name_do_not_share_the_messages(pair: TrellisPair) -> None:
+    """Check that the second link is refused, instead of getting every other message."""
+    pair.near.exchange_declare("shared", "fanout", durable=True)
+    pair.near.queue_declare("shared.near")
+    pair.near.queue_bind("shared.near", "shared")
+    pair.far.exchange_declare("shared", "fanout", durable=True)
+    queue = "federation: shared -> trellis:/:shared"
+    pair.far.queue_declare(queue, durable=True)
+    pair.far.queue_bind(queue, "shared")
+    # This consumer stands for the link of another broker.
+    other: list[bytes] = []
+    tag = pair.far.basic_consume(queue, lambda *given: other.append(given[3]), auto_ack=True)
+    pair.put("shared", "federation-upstream", uri=pair.remote_uri, reconnect_delay=0.2)
+    policy = {"pattern": "^shared$", "definition": {"federation-upstream": "shared"}}
+    pair.local.request("PUT", "policies/%2F/shared", {**policy, "apply-to": "exchanges"})
+    row = pair.local.wait("shared -> shared", lambda row: "node.name" in row["error"])
+    assert row["state"] == "connecting"
+    for number in range(10):
+        pair.far.basic_publish("shared", "", b"%d" % number)
+    end = time.monotonic() + PATIENCE
+    while len(other) < 10:
+        assert time.monotonic() < end, other
+        pair.far.connection.process_data_events(0.1)
+    pair.far.basic_cancel(tag)
+    pair.local.wait_up("shared -> shared")
+    pair.far.basic_publish("shared", "", b"last")
+    assert [body for _, body, _ in take(pair.near, "shared.near", 1)] == [b"last"]
+    pair.local.request("DELETE", "policies/%2F/shared")
+    pair.wait_gone("shared -> shared")
 
 
 def test_an_exchange_that_cannot_be_federated_is_listed_with_the_reason(pair: TrellisPair) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from pika.exceptions import AMQPError
 
 from trellis.bridge import contract
-from trellis.bridge.amqp_end import AmqpEnd, LinkLost, parameters_of
+from trellis.bridge.amqp_end import AmqpEnd, ChannelClosed, LinkLost, parameters_of
 from trellis.bridge.contract import BridgeState, LinkCounters, LocalAmqp, Shovel
 from trellis.bridge.shovel_definition import shown_uri
 from trellis.bridge.shovel_message import (
@@ -141,13 +141,8 @@ class ShovelLink:
         await source.call(source.channel.basic_qos, prefetch_count=shovel.prefetch)
         cancelled = f"the broker cancelled the consumer: was the queue '{queue}' deleted?"
         source.channel.add_on_cancel_callback(lambda _: self._source.lose(cancelled))
+        await self._consume(queue)
         self._state, self._error = contract.UP, ""
-        await source.call(
-            source.channel.basic_consume,
-            queue,
-            self._on_delivery,
-            arguments=msgspec.json.decode(shovel.source.consumer_arguments),
-        )
         finished = asyncio.create_task(self._finished.wait())
         try:
             await asyncio.wait(
@@ -186,6 +181,30 @@ class ShovelLink:
             await end.call(end.channel.queue_bind, name, definition.exchange, key)
         self._limit(None)
         return name
+
+    async def _consume(self, queue: str) -> None:
+        """Begin to consume from the queue of the source. Raises LinkLost.
+
+        The link of a federated exchange is the only consumer of its queue. The queue's name has the
+        name of this broker. So two brokers with one name would share the queue, and each of them
+        would get only some of the messages.
+        """
+        source, federation = self._source, self._shovel.kind == contract.FEDERATION
+        try:
+            await source.call(
+                source.channel.basic_consume,
+                queue,
+                self._on_delivery,
+                exclusive=federation,
+                arguments=msgspec.json.decode(self._shovel.source.consumer_arguments),
+            )
+        except ChannelClosed as error:
+            if not federation or error.code != 403:
+                raise
+            raise LinkLost(
+                f"source: {error}; if another broker with the name '{self._local.node}' has a link "
+                "to this exchange, give each broker its own node.name"
+            ) from None
 
     def _limit(self, length: int | None) -> None:
         """Set the number of messages to accept, and in the first call also the number to move.
