@@ -7,6 +7,7 @@ import base64
 import errno
 import gzip
 import json
+import os
 import socket
 import ssl
 from collections import Counter
@@ -478,7 +479,7 @@ async def test_the_description_is_compressed_once(monkeypatch: pytest.MonkeyPatc
 
     real = gzip.compress
     monkeypatch.setattr(gzip, "compress", compress)
-    greeting = contract.Greeting("info", 1.0, "1", Http(), Tls(), [], [])
+    greeting = contract.Greeting("info", 1.0, "1", Http(), Tls(), [], [], {})
     ours, theirs = socket.socketpair()
     link = BrokerLink(theirs, lambda: None)
     transport, _ = await asyncio.get_running_loop().create_connection(lambda: link, sock=ours)
@@ -569,6 +570,19 @@ async def test_the_api_speaks_https_and_uses_a_new_certificate_after_a_reload(
     await broker.reload(settings(**secure(other)))
     await broker.until(lambda: gateway_of(broker).pid == 0)
     assert await over_tls(broker, other.client()) == 200
+
+
+async def test_a_gateway_uses_the_certificates_of_the_last_reload_after_its_files_have_changed(
+    start: Start, authority: Authority
+) -> None:
+    """An idle gateway ends. The next gateway must not read files that are just being written."""
+    name = str(authority.sign("other.example"))
+    chosen = secure(authority)
+    chosen["tls"] |= {"names": {"other.example": {"certificate": name}}}
+    broker = await start(**chosen)
+    for file in (chosen["tls"]["certificate"], name):
+        os.truncate(file, 100)
+    assert await over_tls(broker, authority.client()) == 200
 
 
 async def test_the_api_asks_for_client_certificates(start: Start, tmp_path: Path) -> None:

@@ -162,6 +162,8 @@ class Greeting(Struct, array_like=True, tag=20):
     routes: list[RouteInfo]
     #: Sections of a definitions document, in the order in which they must come.
     sections: list[str]
+    #: Contents of the files that `tls` names, by file name; empty without TLS.
+    files: dict[str, bytes]
 
 
 class Accepted(Struct, array_like=True, tag=21):

@@ -185,4 +185,5 @@ class GatewayProcess:
             self._settings.tls,
             route_infos(),
             list(SECTIONS),
+            self._backend.node.certificates.contents,
         )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from trellis import logs
 from trellis.settings import Http, Settings, SettingsError, TlsListener
+from trellis.settings.listeners import Tls
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -63,11 +64,13 @@ class CertificateFiles:
     """The certificates that the settings name, as read from their files. Raises SettingsError.
 
     `contexts` are new TLS contexts by listener name. `times` are the times at which each
-    certificate begins to be valid and expires, by file name, in seconds since 1970.
+    certificate begins to be valid and expires, by file name, in seconds since 1970. `contents` has
+    the contents of all files by name, for the gateway of the HTTP API; it is empty without HTTPS.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.contexts = contexts(settings)
+        self.contents = _contents(settings.tls) if "http" in self.contexts else {}
         self.times: dict[str, tuple[float, float]] = {}
         self._crl = settings.tls.crl
         self._revocations: list[float] = []
@@ -130,6 +133,8 @@ class Certificates:
         self.contexts = {name: TlsContext(context) for name, context in files.contexts.items()}
         #: Expiration of each certificate by file name, in seconds since 1970.
         self.expirations: dict[str, float] = {}
+        #: The contents of the files in force by name, for the gateway of the HTTP API.
+        self.contents: dict[str, bytes] = {}
         self._apply(files)
 
     def use(self, files: CertificateFiles) -> None:
@@ -145,7 +150,24 @@ class Certificates:
 
     def _apply(self, files: CertificateFiles) -> None:
         self.expirations = {file: ends for file, (_, ends) in files.times.items()}
+        self.contents = files.contents
         files.log_problems()
+
+
+def _contents(tls: Tls) -> dict[str, bytes]:
+    """Return the contents of the files that the settings name, by file name.
+
+    Files that cannot be read are left out: no listener uses them.
+    """
+    contents: dict[str, bytes] = {}
+    names = [name for files in tls.names.values() for name in files.values()]
+    for name in (tls.certificate, tls.key, tls.ca, tls.crl, *names):
+        try:
+            with open(os.path.expanduser(name), "rb") as opened:
+                contents[name] = opened.read()
+        except OSError:
+            continue
+    return contents
 
 
 def contexts(settings: Settings) -> dict[str, ssl.SSLContext]:

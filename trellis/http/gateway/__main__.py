@@ -28,6 +28,7 @@ from trellis.http.gateway.connections import (
     OpenConnections,
 )
 from trellis.http.gateway.link import BrokerLink
+from trellis.http.gateway.tls_files import in_memory
 from trellis.server.certificates import contexts
 from trellis.settings import Settings
 
@@ -48,7 +49,7 @@ async def serve(
     await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=connection)
     greeting = await link.greeting
     logs.set_level(greeting.log_level)
-    settings = Settings(http=greeting.http, tls=greeting.tls)
+    settings = Settings(http=greeting.http, tls=in_memory(greeting.tls, greeting.files))
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = max(8, min(greeting.http.connections, descriptors // DESCRIPTOR_SHARE))
     open_connections = OpenConnections(most, greeting.http.address_connections, link.count_closed)
