@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
+from functools import lru_cache
+from typing import Final
+
+#: Size in bytes of the network part of an IPv6 address (RFC 4291 section 2.5.4).
+_NETWORK_BYTES: Final = 8
+
 
 class Peer:
     """The client at the other end of a connection.
@@ -38,3 +45,22 @@ class Peer:
             if ":" in self.address
             else f"{self.address}:{self.port}"
         )
+
+
+@lru_cache(maxsize=1_024)
+def network_of(address: str) -> str:
+    """Return the name under which limits per address count the clients of an address.
+
+    This is the network `.../64` of an IPv6 address, because one machine can usually take each
+    address of such a network. Other addresses, also IPv4 addresses in IPv6 form, count alone.
+    """
+    if ":" not in address:
+        return address
+    try:
+        known = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if known.ipv4_mapped is not None:
+        return str(known.ipv4_mapped)
+    start = known.packed[:_NETWORK_BYTES] + bytes(16 - _NETWORK_BYTES)
+    return f"{ipaddress.IPv6Address(start)}/{8 * _NETWORK_BYTES}"

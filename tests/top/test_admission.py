@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from protocols.peer import Peer
+import pytest
+
+from protocols.peer import Peer, network_of
 from tests.clients import World
 from tests.top.conftest import Start
+from trellis.auth.login_throttle import LoginThrottle
+from trellis.auth.rates import PublishRates
 from trellis.server.admission import Admission
+from trellis.settings.limits import RatesSettings
 
 AFAR, ELSEWHERE, HERE = Peer("192.0.2.1", 1, False), Peer("192.0.2.2", 1, False), Peer()
 
@@ -23,6 +28,37 @@ def test_one_address_has_a_limit_of_connections_without_a_login() -> None:
     assert judge(admission, AFAR) == "unauthenticated_per_address"
     assert judge(admission, ELSEWHERE) == ""
     assert admission.refused["unauthenticated_per_address"] == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("unix", "unix"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        (":nonsense", ":nonsense"),
+    ],
+)
+def test_the_addresses_of_an_ipv6_network_count_together(address: str, network: str) -> None:
+    assert network_of(address) == network
+
+
+def test_a_client_with_many_ipv6_addresses_has_one_limit() -> None:
+    world, admission = World(), Admission(connections=100, unauthenticated_per_address=2)
+    throttle, rates = LoginThrottle(), PublishRates(RatesSettings(address_messages=1, patience=60))
+    strangers = [Peer(f"2001:db8:0:1::{number}", 1, False) for number in range(10)]
+    for number, stranger in enumerate(strangers):
+        reason = "" if number < 2 else "unauthenticated_per_address"
+        assert judge(admission, stranger, number) == reason
+        if not reason:
+            admission.add(world.amqp_front.connect(stranger))
+        throttle.on_failure(f"user {number}", stranger.address, False, 0.0)
+        assert rates.charge({}, "", "", stranger.address, 1, 1, 0)[0] == number
+    assert throttle.wait("another", "2001:db8:0:1:ffff::", False, 0.0) > 0
+    assert throttle.wait("another", "2001:db8:0:2::", False, 0.0) == 0
+    assert judge(admission, Peer("2001:db8:0:2::", 1, False), 10) == ""
 
 
 def test_connections_that_close_log_in_or_finish_make_room() -> None:

@@ -34,6 +34,7 @@ from broker.access.identity import (
 )
 from broker.access.reservations import Reservations
 from broker.access.users import User, Users
+from protocols.peer import network_of
 from trellis.auth.account import Account, AccountIdentity
 from trellis.auth.login_throttle import (
     LINE_SECONDS,
@@ -191,7 +192,8 @@ class Accounts(Authenticator):
 
     def _line(self, credentials: Credentials) -> LoginLine:
         """Return the login line of a client's address (on loopback: of its user name)."""
-        key = credentials.address, (credentials.user or "")[:MAX_NAME] if credentials.local else ""
+        user = (credentials.user or "")[:MAX_NAME] if credentials.local else ""
+        key = network_of(credentials.address), user
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = LoginLine(*key)

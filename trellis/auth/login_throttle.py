@@ -22,6 +22,7 @@ from typing import Final
 
 from broker.access.identity import Credentials, Identity, Verdict
 from broker.eviction import evict_oldest
+from protocols.peer import network_of
 
 #: Number of failures after which the next login must wait.
 FREE_FAILURES: Final = 5
@@ -129,6 +130,7 @@ class PendingLogin:
 class LoginLine:
     """The logins of one client address that wait or are checked, in order of arrival.
 
+    The addresses of an IPv6 network have one line (`network_of`).
     Clients on loopback share their addresses, so each of their lines has the logins of one user
     name.
     """
@@ -161,7 +163,7 @@ class LoginThrottle:
         """
         seconds = max(
             self.users.wait(user[:MAX_NAME], now),
-            0.0 if local else self.addresses.wait(address, now),
+            0.0 if local else self.addresses.wait(network_of(address), now),
         )
         self.throttled += seconds > 0
         return seconds
@@ -183,7 +185,7 @@ class LoginThrottle:
         """Count a failed login. `local` is True if the address is a loopback address."""
         self.users.add(user[:MAX_NAME], now)
         if not local:
-            self.addresses.add(address, now)
+            self.addresses.add(network_of(address), now)
 
     def on_success(self, user: str) -> None:
         """Remove the counted failures of a user after a successful login.

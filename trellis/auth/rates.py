@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.eviction import evict_oldest
+from protocols.peer import network_of
 from trellis.settings.limits import RatesSettings as RateSettings
 
 #: Largest number of shared buckets; the least recently used one is evicted.
@@ -103,7 +104,7 @@ class PublishRates:
         longest, reason = 0.0, ""
         for name, rate in self.limits.items():
             owner, _, unit = name.partition("_")
-            key = user if owner == "user" else vhost if owner == "vhost" else address
+            key = user if owner == "user" else vhost if owner == "vhost" else network_of(address)
             if owner == "connection":
                 bucket = own[name]
             elif key:

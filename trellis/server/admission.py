@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from protocols.connection import Connection
+from protocols.peer import network_of
 
 #: Reasons for a refusal: too many connections in all, from one address, or from one address without
 #: a login; a missing or malformed PROXY header; no file descriptors left. In the last case the
@@ -34,7 +35,7 @@ LogRefusal = Callable[[str, dict[str, object]], None]
 
 
 class Admission:
-    """The limits on connections, and the open connections by address.
+    """The limits on connections, and the open connections by address or IPv6 network.
 
     At most `connections` are open in all, `per_address` from one address (0: no limit), and
     `unauthenticated_per_address` from one address before their login. The limits per address do not
@@ -63,12 +64,12 @@ class Admission:
         Also count the refusal. `local` is True for a connection from this machine. `open_now` is
         the number of open connections.
         """
-        reason = ""
+        reason, network = "", network_of(address)
         if open_now >= self.connections:
             reason = "connections"
-        elif not local and 0 < self.per_address <= self._open.get(address, 0):
+        elif not local and 0 < self.per_address <= self._open.get(network, 0):
             reason = "address_connections"
-        elif not local and self._count_unauthenticated(address) >= self.unauthenticated_per_address:
+        elif not local and self._count_unauthenticated(network) >= self.unauthenticated_per_address:
             reason = "unauthenticated_per_address"
         if reason:
             self.count_refusal(reason, address)
@@ -80,13 +81,13 @@ class Admission:
         if address and self._log is not None:
             self._log("connection_refused", {"address": address, "note": NOTES[reason]})
 
-    def _count_unauthenticated(self, address: str) -> int:
-        """Return the number of connections of an address that have not logged in.
+    def _count_unauthenticated(self, network: str) -> int:
+        """Return the number of connections of an address or IPv6 network that have not logged in.
 
         The list of these connections is cleaned only when it has reached its limit. Until then, the
         number includes connections that have logged in or ended meanwhile.
         """
-        waiting = self._unauthenticated.get(address)
+        waiting = self._unauthenticated.get(network)
         if waiting is None:
             return 0
         if len(waiting) >= self.unauthenticated_per_address:
@@ -100,17 +101,19 @@ class Admission:
     def add(self, connection: Connection) -> None:
         """Count an admitted connection from another machine: as open, and as not logged in."""
         if not connection.peer.local:
-            self._open[connection.peer.address] = self._open.get(connection.peer.address, 0) + 1
-            self._unauthenticated.setdefault(connection.peer.address, []).append(connection)
+            network = network_of(connection.peer.address)
+            self._open[network] = self._open.get(network, 0) + 1
+            self._unauthenticated.setdefault(network, []).append(connection)
 
     def remove(self, connection: Connection) -> None:
         """Remove a closed connection from the counts of its address."""
-        if connection.peer.address in self._open:
-            self._open[connection.peer.address] -= 1
-            if not self._open[connection.peer.address]:
-                del self._open[connection.peer.address]
-        waiting = self._unauthenticated.get(connection.peer.address)
+        network = network_of(connection.peer.address)
+        if network in self._open:
+            self._open[network] -= 1
+            if not self._open[network]:
+                del self._open[network]
+        waiting = self._unauthenticated.get(network)
         if waiting is not None and connection in waiting:
             waiting.remove(connection)
             if not waiting:
-                del self._unauthenticated[connection.peer.address]
+                del self._unauthenticated[network]

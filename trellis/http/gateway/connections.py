@@ -20,6 +20,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from protocols.peer import network_of
 from trellis.http.gateway.link import BrokerLink
 from trellis.server.listener import Acceptor
 
@@ -340,7 +341,7 @@ class GatewayAcceptor(Acceptor):
         slot: Slot | None = None
         try:
             address = str(sock.getpeername()[0])
-            slot = self._open.admit(address)
+            slot = self._open.admit(network_of(address))
             if slot is None:
                 sock.close()
                 return
