@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
 
-from tests.bridge.amqp import TrellisPair, channel, take, trellis_pair
-from tests.bridge.running import PATIENCE
+from tests.bridge.amqp import AmqpPair, TrellisPair, channel, take, trellis_pair
+from tests.bridge.running import PATIENCE, BridgingBroker
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +89,30 @@ def test_a_message_passes_no_more_than_max_hops_links(pair: TrellisPair) -> None
     pair.remote.wait("back -> both", lambda row: (row["looped"], row["sent"]) == (10, 10))
     for client, queue in ((pair.near, "near"), (pair.far, "far")):
         assert client.queue_declare(queue, passive=True).method.message_count == 0
+
+
+def test_a_message_does_not_come_back_to_its_virtual_host(tmp_path: Path) -> None:
+    """Check that `max-hops` may be above the length of a cycle, as in RabbitMQ."""
+    brokers = [
+        BridgingBroker(tmp_path / name, f'[node]\nname = "{name}"\n') for name in ("one", "two")
+    ]
+    pair = AmqpPair(*brokers)
+    try:
+        pair.federate("both", "fanout", "there", max_hops=3)
+        host, port = pair.local.amqp
+        value = {"uri": f"amqp://{host}:{port}", "reconnect-delay": 0.2, "max-hops": 3}
+        pair.remote.request("PUT", "parameters/federation-upstream/%2F/back", {"value": value})
+        policy = {"pattern": "^both$", "definition": {"federation-upstream": "back"}}
+        pair.remote.request("PUT", "policies/%2F/back", {**policy, "apply-to": "exchanges"})
+        pair.remote.wait_up("back -> both")
+        pair.near.queue_declare("near")
+        pair.near.queue_bind("near", "both")
+        pair.near.basic_publish("both", "", b"once")
+        pair.local.wait("there -> both", lambda row: (row["looped"], row["sent"]) == (1, 0))
+        assert [body for _, body, _ in take(pair.near, "near", 1)] == [b"once"]
+        assert pair.near.queue_declare("near", passive=True).method.message_count == 0
+    finally:
+        pair.close()
 
 
 def test_two_brokers_with_one_name_do_not_share_the_messages(pair: TrellisPair) -> None:

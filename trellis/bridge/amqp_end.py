@@ -89,6 +89,11 @@ class AmqpEnd:
         """The largest size of a frame in bytes on the open connection."""
         return int(self._connection.params.frame_max)
 
+    @property
+    def cluster_name(self) -> str:
+        """The name of the broker's cluster, or of the broker; "" if the broker has not sent it."""
+        return str((self._connection.server_properties or {}).get("cluster_name", ""))
+
     async def open(self, parameters: pika.ConnectionParameters) -> None:
         """Connect, and open a channel. Raises LinkLost."""
         opened: asyncio.Future[Any] = self._loop.create_future()

@@ -134,7 +134,9 @@ class ShovelLink:
             )
         target.channel.add_on_return_callback(lambda *_: self._on_return())
         await target.call(target.channel.confirm_delivery, self._on_confirm)
-        await source.open(parameters_of(source_uri, local, shovel.vhost, label))
+        given = parameters_of(source_uri, local, shovel.vhost, label)
+        await source.open(given)
+        self._editor.source_connected(source.cluster_name, str(given.virtual_host))
         queue = await self._prepare_source()
         if self._finished.is_set():
             return

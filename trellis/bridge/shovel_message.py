@@ -21,6 +21,7 @@ from trellis.bridge import contract
 from trellis.bridge.amqp_end import ChannelClosed, LinkLost
 from trellis.bridge.contract import Shovel
 from trellis.bridge.shovel_definition import shown_uri
+from trellis.settings.schema import NodeSettings
 
 #: Headers of a message, with RabbitMQ's names: HOPS lists the federation links that have copied the
 #: message, SHOVELLED the shovels; TIMESTAMP is the time of the last copy in seconds since 1970.
@@ -84,6 +85,8 @@ class MessageEditor:
         """Prepare the editor. `node` is the name of this broker in the headers."""
         self._shovel = shovel
         self._node = node
+        #: Names of the cluster and of the virtual host from which the messages come.
+        self._upstream = ("", "")
         #: Properties that replace properties of each message.
         self._changed: dict[str, Any] = msgspec.json.decode(shovel.target.properties)
         if shovel.kind == contract.FEDERATION:
@@ -92,6 +95,10 @@ class MessageEditor:
             self._changed["user_id"] = None
         #: True if each message gets the same routing key at the destination.
         self._sets_key = bool(shovel.target.queue) or shovel.target.key is not None
+
+    def source_connected(self, cluster: str, vhost: str) -> None:
+        """Record the names of the source's cluster and virtual host for the header HOPS."""
+        self._upstream = cluster, vhost
 
     def adapts_to(self, error: LinkLost) -> bool:
         """Remove `user_id` from all further messages if the destination has refused this property.
@@ -110,7 +117,8 @@ class MessageEditor:
     def edit(self, properties: bytes) -> bytes | None:
         """Return the encoded properties for the destination.
 
-        Return None if `max_hops` links have already copied the message.
+        Return None if `max_hops` links have already copied the message, or if it has been in this
+        virtual host before.
         """
         shovel = self._shovel
         headers: dict[str, object] = {}
@@ -145,9 +153,9 @@ class MessageEditor:
         ]
 
     def _hops(self, properties: bytes) -> list[object] | None:
-        """Return the new value of the header HOPS; None if `max_hops` links are there already."""
+        """Return the new value of the header HOPS; None if the message must not be copied."""
         hops = _list(properties, HOPS)
-        if len(hops) >= self._shovel.max_hops:
+        if len(hops) >= self._shovel.max_hops or self._has_been_here(hops):
             return None
         source = self._shovel.source
         hop = {
@@ -155,8 +163,21 @@ class MessageEditor:
             "exchange": source.exchange,
             "redelivered": False,
             "node": self._node,
+            "cluster-name": self._upstream[0],
+            "vhost": self._upstream[1],
         }
         return [hop, *hops]
+
+    def _has_been_here(self, hops: list[object]) -> bool:
+        """True if a link has copied the message from this virtual host, as RabbitMQ's links check.
+
+        Brokers with the default name are not checked: another broker may have it, too.
+        """
+        here = self._node, self._shovel.vhost
+        return self._node != NodeSettings().name and any(
+            isinstance(hop, dict) and (hop.get("cluster-name"), hop.get("vhost")) == here
+            for hop in hops
+        )
 
     def _passage(self) -> dict[str, object]:
         """Return the entry of this shovel in the header SHOVELLED."""
