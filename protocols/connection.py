@@ -47,6 +47,7 @@ from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from protocols.deferred_reply import DeferredReply, add_reply
+from protocols.end_reasons import BROKEN_LIMITS
 from protocols.incomplete_message import INCOMPLETE_MAX, INCOMPLETE_PATIENCE, IncompleteMessage
 from protocols.login_input import LOGIN_INPUT_MAX
 from protocols.peer import Peer
@@ -87,7 +88,15 @@ class ConnectionRegistry:
         self.opened += 1
 
     def leave(self, connection: Connection) -> None:
-        """Remove a connection that has ended from the registry, and count the reason of its end."""
+        """Remove a connection that has ended from the registry, and count the reason of its end.
+
+        Log the end if the client has broken a limit (BROKEN_LIMITS).
+        """
+        note = BROKEN_LIMITS.get(connection.reason, "")
+        if note:
+            client = str(connection.describe()["client"])
+            fields: dict[str, object] = {"client": client} if client else {}
+            self.log_refusal("connection_closed", connection, note, fields)
         self.connections.pop(connection, None)
         self.bytes_in += int(connection.bytes_in)
         self.bytes_out += int(connection.bytes_out)

@@ -18,13 +18,16 @@ class Layer:
     * `open`: the handshake of the layer is complete;
     * `speaks`: the layer has output of its own, so `send` must be called, even with no parts;
     * `over`: "" while the layer accepts input. Once the layer has ended the stream, `over` is the
-      reason, as the metrics name it; the link then calls `Connection.on_closed` with the reason.
+      reason, as the metrics name it; the link then calls `Connection.on_closed` with the reason;
+    * `refusal`: why the layer has refused the client or the client's input, as a sentence for the
+      log; "" if it has refused nothing.
     """
 
     def __init__(self) -> None:
         self.open = False
         self.speaks = False
         self.over = ""
+        self.refusal = ""
 
     def piece_end(self, data: bytes, start: i64) -> i64:
         """Return the end of the piece of `data`, from `start`, for the next call of `receive`.

@@ -92,6 +92,7 @@ class WebSocketLayer(Layer):
             self._closed = True
             self.speaks = True
             self.over = "websocket_refused"
+            self.refusal = f"the upgrade to WebSocket was refused: {refused}"
             return b""
         if answered is None:
             self._rest = data
@@ -198,6 +199,11 @@ class WebSocketLayer(Layer):
     def _fail(self, code: int) -> None:
         self._close(code)
         self.over = "websocket_error"
+        self.refusal = (
+            "the client sent a text frame, and MQTT needs binary frames"
+            if code == UNSUPPORTED
+            else "the client sent an invalid WebSocket frame"
+        )
 
     def _close(self, code: int) -> None:
         if not self._closed:

@@ -290,7 +290,10 @@ async def test_the_bound_of_an_address_is_that_of_the_client(start: Start) -> No
         client.socket.close()
 
 
-async def test_proxy_without_a_header_is_disconnected_and_counted(start: Start) -> None:
+async def test_proxy_without_a_header_is_disconnected_counted_and_logged(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     running = await start(**behind(limits={"handshake": 0.5}))
     leaks = await Leaks.watch(running)
     refused = [b"", b"PROXY TCP4 192.0.2", BAD["MQTT"], BAD["v2 too long"]]
@@ -299,11 +302,34 @@ async def test_proxy_without_a_header_is_disconnected_and_counted(start: Start) 
         await client.send(data)
         assert await client.read_to_end() == b"", data
         assert running.node.admission.refused["proxy_header"] == count, data
+        assert running.node.refusals.counts == {"connection_refused": count}, data
+    (line,) = [text for text in caplog.messages if text.startswith("connection_refused")]
+    assert line.startswith("connection_refused address=127.0.0.1 note=")
+    assert "no valid PROXY header" in line
     await leaks.check()
     assert (await running.scrape()).value(
         "trellis_connections_refused_total", reason="proxy_header"
     ) == len(refused)
     assert running.node.mqtt.opened == 0
+
+
+async def test_a_proxy_that_only_tests_the_port_is_not_logged(start: Start) -> None:
+    running = await start(**behind())
+    check = await running.socket("mqtt")
+    await running.until(lambda: len(running.node.turn.links) == 1)
+    check.close()
+    await running.until(lambda: running.node.admission.refused["proxy_header"] == 1)
+    assert running.node.refusals.counts == {}
+
+
+async def test_a_proxy_above_the_limit_of_connections_is_logged(start: Start) -> None:
+    running = await start(**behind(limits={"connections": 1}))
+    client = await brought(running, GOOD["v1 IPv4"][0])
+    assert await client.connect("only", user="known/known") == 0
+    other = await running.socket("mqtt")
+    assert await other.read_to_end() == b""
+    assert running.node.refusals.counts == {"connection_refused": 1}
+    await client.leave()
 
 
 async def test_a_stop_waits_for_no_header(start: Start) -> None:

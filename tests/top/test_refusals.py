@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -123,6 +123,76 @@ async def test_refused_requests(start: Start, caplog: pytest.LogCaptureFixture) 
     )
 
 
+ELSEWHERE: Final = "Host: localhost\r\nOrigin: http://evil.example\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_line", "headers", "request_field", "status", "note"),
+    [
+        ("PUT /api/users/x", ELSEWHERE, "PUT /api/users/x", 403, "a web page of another site may"),
+        ("POST /page/login", ELSEWHERE, "POST /page/login", 403, "a web page of another site may"),
+        ("DELETE /api/nope", "Host: localhost\r\n", "DELETE /api/nope", 404, "no such path"),
+        ("POST /api/whoami", "Host: localhost\r\n", "POST /api/whoami", 405, "only GET, HEAD are"),
+        (
+            "GET /api/whoami",
+            "Host: a\r\nOrigin: b\r\nOrigin: c\r\n",
+            "GET /api/whoami",
+            400,
+            "origin",
+        ),
+        ("GET", "", "", 400, "illegal request line"),
+    ],
+)
+async def test_requests_that_the_gateway_refuses(
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    request_line: str,
+    headers: str,
+    request_field: str,
+    status: int,
+    note: str,
+) -> None:
+    """The broker, which does not see these requests, logs them as it logs its own refusals."""
+    caplog.set_level("INFO")
+    running = await start()
+    version = " HTTP/1.1" if request_field else ""
+    for _ in range(2):
+        client = await running.socket("http")
+        await client.send(f"{request_line}{version}\r\n{headers}Connection: close\r\n\r\n".encode())
+        answer = await client.read_to_end()
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    line = await refused(running, caplog, "http_refused")
+    shown = f'request="{request_field}" ' if request_field else ""
+    assert line.startswith(f"http_refused address=127.0.0.1 {shown}status={status} note=")
+    assert note in line
+    await running.until(lambda: running.node.refusals.counts == {"http_refused": 2})
+
+
+async def test_paths_that_do_not_exist_are_not_logged(start: Start) -> None:
+    running = await start()
+    assert (await running.get("http", "/favicon.ico"))[0] == 404
+    assert (await running.get("http", "/api/nope"))[0] == 404
+    client = await running.socket("http")
+    await client.send(b"PUT /api/nope HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    await client.read_to_end()
+    await running.until(lambda: running.node.refusals.counts == {"http_refused": 1})
+
+
+async def test_metrics_of_a_user_without_the_tag(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    metrics = {"port": 0, "host": "127.0.0.1", "login": True}
+    running = await start(users=[{**KNOWN, "tags": ["management"]}], metrics=metrics)
+    login = base64.b64encode(b"known:known").decode()
+    headers = f"Authorization: Basic {login}\r\n"
+    assert (await running.get("metrics", "/metrics", headers))[0] == 403
+    assert await refused(running, caplog, "http_refused") == (
+        'http_refused user=known address=127.0.0.1 request="GET /metrics" status=403 '
+        "note=\"user 'known' lacks the tag 'monitoring', which metrics.login requires\""
+    )
+
+
 @pytest.mark.parametrize(
     ("header", "note"),
     [
@@ -164,6 +234,55 @@ async def test_a_client_of_another_protocol_at_the_mqtt_port(
     assert line.startswith("connection_closed protocol=mqtt") and "CONNECT: use the port of" in line
     assert f"the first bytes of the client are b{shown}; this port speaks MQTT" in line.replace(
         "\\\\", "\\"
+    )
+
+
+def upgrade(path: str = "/ws", *headers: str) -> bytes:
+    """Return a request to open a WebSocket at `path`, with these headers besides the usual ones."""
+    key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13"
+    usual = f"Host: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}"
+    return "\r\n".join([f"GET {path} HTTP/1.1", usual, *headers, "", ""]).encode()
+
+
+MQTT: Final = "Sec-WebSocket-Protocol: mqtt"
+
+
+@pytest.mark.parametrize(
+    ("sent", "note"),
+    [
+        (upgrade("/nope", MQTT), "was refused: no such page: MQTT over WebSocket is served at /ws"),
+        (upgrade("/ws", MQTT, "Origin: http://evil.example"), "pages of http://evil.example may"),
+        (upgrade("/ws"), "the request offers no subprotocol of MQTT"),
+        (upgrade("/ws", MQTT) + b"\x81\x80mask", "sent a text frame, and MQTT needs binary frames"),
+        (upgrade("/ws", MQTT) + b"\x82\x00", "the client sent an invalid WebSocket frame"),
+    ],
+)
+async def test_a_websocket_that_is_refused(
+    start: Start, caplog: pytest.LogCaptureFixture, sent: bytes, note: str
+) -> None:
+    caplog.set_level("INFO")
+    running = await start(ws={"enabled": True, "port": 0, "host": "127.0.0.1"})
+    for _ in range(2):
+        client = await running.socket("ws")
+        await client.send(sent)
+        await client.read_to_end()
+    line = await refused(running, caplog, "connection_refused")
+    assert line.startswith("connection_refused protocol=mqtt address=127.0.0.1 note=")
+    assert note in line
+    assert running.node.refusals.counts == {"connection_refused": 2}
+
+
+@pytest.mark.parametrize(("listener", "protocol"), [("amqp", "amqp091"), ("mqtt", "mqtt")])
+async def test_a_client_that_does_not_log_in(
+    start: Start, caplog: pytest.LogCaptureFixture, listener: str, protocol: str
+) -> None:
+    caplog.set_level("INFO")
+    running = await start(limits={"handshake": 0.5})
+    client = await running.socket(listener)
+    assert await client.read_to_end() == b""
+    assert await refused(running, caplog, "connection_closed") == (
+        f"connection_closed protocol={protocol} address=127.0.0.1 "
+        'note="the client has not logged in within the time limit limits.handshake"'
     )
 
 

@@ -277,21 +277,25 @@ async def test_input_that_is_no_handshake_is_refused_and_counted(
         assert page.value("trellis_tls_failures_total", listener="amqps", reason=reason) == times
 
 
-async def test_tls_failure_is_a_debug_line(
+async def test_tls_failures_are_logged_as_refused_connections(
     start: Start, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = await start(**secure(authority))
-    caplog.set_level("DEBUG")
-    client = await running.socket("mqtts")
-    await client.send(connect_packet("plain"))
-    await client.read_to_end()
-    (line,) = [
-        record.getMessage()
-        for record in caplog.records
-        if record.getMessage().startswith("tls_failed")
-    ]
-    assert line.startswith("tls_failed listener=mqtts peer=127.0.0.1:")
-    assert " reason=not_tls error=" in line
+    running = await start(**mutual(authority, "required"))
+    caplog.set_level("INFO")
+    await refused(running, authority.client())
+    for _ in range(2):
+        client = await running.socket("amqps")
+        await client.send(connect_packet("plain"))
+        await client.read_to_end()
+    without, plain = [text for text in caplog.messages if text.startswith("connection_")]
+    note = 'note="the TLS connection to listener'
+    assert without.startswith(
+        f"connection_refused protocol=mqtt address=127.0.0.1 {note} mqtts failed (no_certificate): "
+    )
+    assert plain.startswith(
+        f"connection_refused protocol=amqp091 address=127.0.0.1 {note} amqps failed (not_tls): "
+    )
+    assert running.node.refusals.counts == {"connection_refused": 3}
 
 
 async def test_refused_client_is_no_tls_failure(start: Start, authority: Authority) -> None:

@@ -148,6 +148,8 @@ class CallServer(asyncio.Protocol):
             self.has_announced_end = True
         elif isinstance(message, contract.Ping):
             self.send(contract.Pong())
+        elif isinstance(message, contract.Denied):
+            self._log_denied(message)
         elif isinstance(message, contract.Cancel):
             cancelled = self._calls.get(message.number)
             if cancelled is not None and cancelled.task is not None:
@@ -186,6 +188,16 @@ class CallServer(asyncio.Protocol):
             if reason in self._counters.closed:
                 self._counters.closed[reason] += count
         self._backend.counters.segment_bytes_sent += tally.segment_bytes
+
+    def _log_denied(self, denied: contract.Denied) -> None:
+        """Log a refusal of the gateway, of which the broker got no call."""
+        fields: dict[str, object] = {"address": denied.address}
+        if denied.request:
+            fields["request"] = denied.request
+        if denied.status:
+            fields["status"] = denied.status
+        event = "http_refused" if denied.status else "connection_refused"
+        self._backend.node.refusals.add(event, {**fields, "note": denied.note})
 
     # -- calls
 

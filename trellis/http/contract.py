@@ -8,7 +8,7 @@
     Cancel    the client disconnected     Answer    the last message of a successful call
     Tally     counts for the metrics      FileRange a range of a file, whose descriptor was passed
     Ping      does the broker run?        PayloadPart  a part of a large payload of the next row
-                                          Refused   the last message of a refused call
+    Denied    a refusal of the gateway    Refused   the last message of a refused call
                                           Pong      the broker runs: the answer to a Ping
 
 A message is a frame: its length in 4 bytes, then the message as MessagePack. The broker
@@ -149,6 +149,19 @@ class Ping(Struct, array_like=True, tag=8):
     """
 
 
+class Denied(Struct, array_like=True, tag=9):
+    """The gateway's notice that it has refused a client itself, for the log of refusals.
+
+    `request` has the method and the path; "" if the input was no request. `status` is the HTTP
+    status of the response; 0 if the gateway has refused the connection.
+    """
+
+    address: str
+    request: str
+    status: int
+    note: str
+
+
 class Greeting(Struct, array_like=True, tag=20):
     """The first message to a new gateway: the gateway's settings, and the routes of the API."""
 
@@ -249,7 +262,7 @@ class Pong(Struct, array_like=True, tag=28):
     """The broker's answer to a Ping."""
 
 
-FromGateway = ApiCall | Body | Part | Finish | Cancel | Tally | Bye | Ping
+FromGateway = ApiCall | Body | Part | Finish | Cancel | Tally | Bye | Ping | Denied
 FromBroker = (
     Greeting | Accepted | Taken | Rows | PayloadPart | Answer | Refused | FileRange | Drain | Pong
 )

@@ -13,6 +13,7 @@ from trellis.http.server import Handler, Request, Response
 from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import CONTENT_TYPE, OPENMETRICS_TYPE, MetricsPage, wants_openmetrics
+from trellis.server.listener_context import peer_of
 from trellis.server.node import BrokerNode
 
 #: Tags of the users that may read metrics if `metrics.login` is set.
@@ -66,9 +67,19 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
         if READERS & tags_of(verdict.identity):
             return None
         name = verdict.identity.name
-        return Response(
-            403, f"user '{name}' lacks the tag 'monitoring', which this page requires\n".encode()
+        reason = f"user '{name}' lacks the tag 'monitoring', which this page requires"
+        node.refusals.add(
+            "http_refused",
+            {
+                "user": name,
+                "address": peer_of(request.address).address,
+                "request": "GET /metrics",
+                "status": 403,
+                "note": f"{reason} (metrics.login)",
+            },
         )
+        return Response(403, f"{reason}
+".encode())
 
     async def rendered(request: Request, page: MetricsPage) -> Response:
         if wants_openmetrics(request.headers.get(b"accept", b"")):

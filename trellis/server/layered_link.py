@@ -56,7 +56,7 @@ class LayeredLink(Link):
             return
         # Limits per address apply to the client's address, which the header contains. The limit on
         # all connections applies already.
-        if self._admission.refusal_reason("", True, len(self._turn.links)):
+        if self._admission.refusal_reason(peer.address, True, len(self._turn.links)):
             self.reject(transport)
             return
         self._header = b""
@@ -91,7 +91,7 @@ class LayeredLink(Link):
                 raise BadHeader
         except BadHeader:
             self._header = None
-            self._admission.count_refusal("proxy_header")
+            self._admission.count_refusal("proxy_header", self._context.peer(transport).address)
             self.reject(transport)
             return b""
         if size == 0:
@@ -145,6 +145,7 @@ class LayeredLink(Link):
 
     def _end(self, connection: Connection, reason: str) -> None:
         """End the connection, because a layer has ended."""
+        self._log_refusal(connection)
         connection.on_closed(reason)
         self._close_after_flush(connection)
 
@@ -202,6 +203,13 @@ class LayeredLink(Link):
             return
         super()._resume_reading(transport)
 
+    def _log_refusal(self, connection: Connection) -> None:
+        """Log why a layer has refused the client; log nothing if the client ended the stream."""
+        event = "connection_closed" if connection.admitted else "connection_refused"
+        for layer in self._layers:
+            if layer.refusal:
+                connection.front.log_refusal(event, connection, layer.refusal)
+
     def flush(self) -> None:
         """Send the collected output through the layers in one write. Hot path, once per turn."""
         connection, transport = self._connection, self._transport
@@ -244,6 +252,11 @@ class LayeredLink(Link):
         if self._header is None:
             super().advance(now)
         elif self._header_until <= now:
+            self._header = None
+            transport = self._transport
+            if transport is not None:
+                address = self._context.peer(transport).address
+                self._admission.count_refusal("proxy_header", address)
             self.abort()
 
     def next_deadline(self) -> i64:
@@ -264,7 +277,8 @@ class LayeredLink(Link):
     def on_closed(self) -> None:
         """Release the connection and its layers, because the transport is closed.
 
-        A transport that closes before its PROXY header is complete counts as refused.
+        A transport that closes before its PROXY header is complete counts as refused. It is not
+        logged: proxies open and close such connections to test whether the broker runs.
         """
         connection = self._connection
         if self._header is not None:

@@ -17,7 +17,6 @@ from mypy_extensions import i64
 
 from protocols.layer import Layer
 from protocols.peer import Peer
-from trellis import logs
 
 #: Largest number of data bytes in one TLS record (RFC 8446 section 5.1).
 RECORD: Final = 1 << 14
@@ -173,14 +172,10 @@ class TlsLayer(Layer):
     def _fail(self, error: Exception, reason: str) -> None:
         if not self.over:
             self.over = "tls"
-            self._counters.failures[reason] += 1
-            logs.debug(
-                "tls_failed",
-                listener=self._peer.listener,
-                peer=self._peer,
-                reason=reason,
-                error=error,
+            self.refusal = (
+                f"the TLS connection to listener {self._peer.listener} failed ({reason}): {error}"
             )
+            self._counters.failures[reason] += 1
 
     def send(self, parts: list[bytes]) -> list[bytes]:
         """Encrypt output, as one TLS record if it fits. Hot path, once per turn."""

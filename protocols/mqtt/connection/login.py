@@ -343,9 +343,10 @@ class Login(InputHandler):
         if connection.level == LEVEL_5:
             properties = granted(connection, connect, client_id, expiry, self._authentication, data)
             if 0 < connection.send_max < len(connack5(True, SUCCESS, properties)):
-                # [MQTT-3.1.2-24]: the CONNACK is larger than the client's Maximum Packet Size.
+                text = "the CONNACK is larger than the client's Maximum Packet Size"
+                service.log_refusal("connection_closed", connection, text, {"client_id": client_id})
                 connection.vhost.contexts.leave(context)
-                connection.abort("too_large")
+                connection.abort("too_large")  # [MQTT-3.1.2-24]
                 connection.touch()
                 return
         ticket = connection.ticket()

@@ -53,6 +53,7 @@ async def serve(
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = max(8, min(greeting.http.connections, descriptors // DESCRIPTOR_SHARE))
     open_connections = OpenConnections(most, greeting.http.address_connections, link.count_closed)
+    open_connections.log_denied = link.log_denied_connection
     config = uvicorn.Config(
         Gateway(link, greeting, open_connections),
         interface="asgi3",

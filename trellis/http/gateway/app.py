@@ -102,6 +102,8 @@ class Gateway:
         try:
             return await self._answer(incoming)
         except HttpRefusal as refusal:
+            if not refusal.by_broker:
+                self._log(incoming, refusal)
             return _refused(refusal, incoming.is_of_page)
         except TimeoutError:
             reason = (
@@ -113,7 +115,9 @@ class Gateway:
                 if incoming.reads
                 else "; the change may take effect nevertheless: check this before you try again"
             )
-            return _refused(HttpRefusal(503, "timeout", reason))
+            late = HttpRefusal(503, "timeout", reason)
+            self._log(incoming, late)
+            return _refused(late)
         except (Disconnected, asyncio.CancelledError):
             raise
         except Exception:  # noqa: BLE001 - any failure is an answer with status 500
@@ -126,6 +130,12 @@ class Gateway:
             )
             reason = f"the HTTP API failed to answer; the log has the reason with id={identifier}"
             return _refused(HttpRefusal(500, "internal_error", reason))
+
+    def _log(self, incoming: Incoming, refusal: HttpRefusal) -> None:
+        """Let the broker log a refusal of this process, except a GET of an unknown path."""
+        if refusal.status != 404 or not incoming.reads:
+            request = f"{incoming.method} {incoming.path}"
+            self._link.log_denied(incoming.client[0], request, refusal.status, str(refusal))
 
     async def _answer(self, incoming: Incoming) -> Response:
         """Ask the broker about a request, and return the response.
@@ -145,7 +155,9 @@ class Gateway:
             name = bytes(error.object).decode("utf-8", "backslashreplace")
             raise bad_request(f"'{name}' in the path is not valid UTF-8") from None
         if isinstance(route, Unrouted):
-            return _unrouted(route)
+            refusal = _unrouted(route)
+            self._log(incoming, refusal)
+            return _not_allowed(route, refusal)
         incoming.check_origin()
         number, parts = route
         await self._link.writable(self._greeting.seconds)
@@ -363,17 +375,22 @@ def _refused(refusal: HttpRefusal, of_page: bool = False) -> Response:
     return Response(encode(value), refusal.status, headers, JSON)
 
 
-def _unrouted(unrouted: Unrouted) -> Response:
-    """Return the response for an unknown path, or a method that the path does not support."""
+def _unrouted(unrouted: Unrouted) -> HttpRefusal:
+    """Return the refusal of an unknown path, or of a method that the path does not support."""
     if unrouted.status == 404:
-        return _refused(
-            HttpRefusal(
-                404, "Object Not Found", f"no such path; GET {OPENAPI_PATH} lists the paths"
-            )
+        return HttpRefusal(
+            404, "Object Not Found", f"no such path; GET {OPENAPI_PATH} lists the paths"
         )
-    response = _refused(
-        HttpRefusal(405, "method_not_allowed", f"only {unrouted.allow} are allowed for this path")
+    return HttpRefusal(
+        405, "method_not_allowed", f"only {unrouted.allow} are allowed for this path"
     )
+
+
+def _not_allowed(unrouted: Unrouted, refusal: HttpRefusal) -> Response:
+    """Return the response for the refusal of a path or method by `_unrouted`."""
+    response = _refused(refusal)
+    if refusal.status == 404:
+        return response
     response.headers["Allow"] = unrouted.allow
     # The client may speak another protocol, such as HTTP/2. Then its next bytes are not a request.
     response.headers["Connection"] = "close"

@@ -73,6 +73,8 @@ class OpenConnections:
         self._per_address = per_address
         #: Counts a closed connection, or a pause in accepting connections, by reason.
         self.count_closed = count_closed
+        #: Logs that a connection from an address was refused, and why.
+        self.log_denied: Callable[[str, str], None] = lambda address, note: None
         #: The open connections, ordered by their arrival or by the end of their last request.
         self._slots: dict[Slot, None] = {}
         #: The connections by the client's address and port.
@@ -92,6 +94,10 @@ class OpenConnections:
         )
         if crowd is not None and not self._replace(crowd):
             self.count_closed("too_many")
+            self.log_denied(
+                address,
+                "all connections in use: raise http.connections or http.address_connections",
+            )
             return None
         slot = Slot(address)
         self._slots[slot] = None
@@ -301,6 +307,9 @@ class GatewayProtocol(H11Protocol):
             return
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._link.count_response(status)
+            if status != 408 or self.conn.trailing_data[0]:
+                # A browser opens connections in advance, which may stay without a request.
+                self._link.log_denied(self._slot.address, "", status, reason)
             body = f"{reason}\n".encode()
             for event in (
                 h11.Response(
@@ -353,9 +362,11 @@ class GatewayAcceptor(Acceptor):
                 ssl=self._tls,
                 ssl_handshake_timeout=self._handshake,
             )
-        except (OSError, asyncio.CancelledError):
+        except (OSError, asyncio.CancelledError) as error:
             # The client has disconnected, TLS has failed, or a new connection has replaced this
             # one.
+            if isinstance(error, ssl.SSLError) and slot is not None:
+                self._open.log_denied(slot.address, f"the TLS connection failed: {error}")
             sock.close()
             if slot is not None and slot.protocol is None:
                 self._open.remove(slot)

@@ -14,13 +14,26 @@ from trellis.http import contract
 ANSWER_MAX: Final = 64 << 20
 #: Size of unread messages, in bytes, above which new calls wait until the broker reads.
 UNREAD_MAX: Final = 64 << 10
+#: Largest number of characters of a request, and of a reason, that are logged of a refusal.
+DENIED_SHOWN: Final = 300
 
 
 class HttpRefusal(Exception):
-    """Raised if a request is refused. `error` is RabbitMQ's name of the error."""
+    """Raised if a request is refused. `error` is RabbitMQ's name of the error.
 
-    def __init__(self, status: int, error: str, reason: str, challenge: bool = False) -> None:
+    `by_broker` is True if the broker has refused the request, and has logged the refusal.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        reason: str,
+        challenge: bool = False,
+        by_broker: bool = False,
+    ) -> None:
         super().__init__(reason)
+        self.by_broker = by_broker
         self.status = status
         self.error = error
         self.reason = reason
@@ -94,7 +107,9 @@ class CallExchange:
             message = await self.messages.get()
         if isinstance(message, contract.Refused):
             self.ended = True
-            raise HttpRefusal(message.status, message.error, message.reason, message.challenge)
+            raise HttpRefusal(
+                message.status, message.error, message.reason, message.challenge, True
+            )
         self.ended = isinstance(message, contract.Answer | OpenFile)
         return message
 
@@ -228,6 +243,18 @@ class BrokerLink(asyncio.Protocol):
             self._responses[status] = self._responses.get(status, 0) + 1
         self._segment_bytes += segment_bytes
         self._send_counts()
+
+    def log_denied(self, address: str, request: str, status: int, note: str) -> None:
+        """Let the broker log a refusal of the gateway (contract.Denied).
+
+        While the broker does not read, such refusals are not logged.
+        """
+        if self._writable.is_set():
+            self.send(contract.Denied(address, request[:DENIED_SHOWN], status, note[:DENIED_SHOWN]))
+
+    def log_denied_connection(self, address: str, note: str) -> None:
+        """Let the broker log a connection that the gateway has refused."""
+        self.log_denied(address, "", 0, note)
 
     def count_closed(self, reason: str) -> None:
         """Count a connection that ended without a response, for the broker's metrics."""

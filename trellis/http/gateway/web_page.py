@@ -182,6 +182,8 @@ class WebPage:
                     return None if empty else msgspec.msgpack.decode(message.value)
         except HttpRefusal as refusal:
             # The refusal has no challenge: it would open a login window of the browser.
-            raise HttpRefusal(refusal.status, refusal.error, refusal.reason) from None
+            raise HttpRefusal(
+                refusal.status, refusal.error, refusal.reason, False, refusal.by_broker
+            ) from None
         finally:
             exchange.close()
