@@ -161,6 +161,12 @@ class Policies:
         left.operator_by_name = dict(self.operator_by_name)
         return left
 
+    def having(self, policy: Policy) -> Policies:
+        """Return the policies after `policy` was set. This object is unchanged."""
+        after = self.without(policy.name)
+        after.by_name[policy.name] = policy
+        return after
+
     def for_queue(self, name: str, kind: object) -> Policy | None:
         """Return the policy that applies to a queue of this name and type, or None."""
         return _best(self.by_name, name, _queue_kinds(kind))

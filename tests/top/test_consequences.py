@@ -16,8 +16,8 @@ from tests.top.api_client import api, users
 from tests.top.commands import UNASKED, Commands
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running
-from trellis.http.management import policy_removal
-from trellis.http.management.policy_removal import EFFECTS, SHOWN
+from trellis.http.management import policy_change
+from trellis.http.management.policy_change import EFFECTS, SHOWN
 
 #: Last words of commands that delete, discard or stop something.
 DESTRUCTIVE: Final = ("delete", "clear", "purge", "pause", "close", "move", "redrive", "adopt")
@@ -78,6 +78,38 @@ async def test_a_policy_names_the_queues_that_change_and_how(
     )
     await broker.until(lambda: queue.depth == 3)
     assert queue.arguments.max_length == 3
+
+
+async def test_setting_a_policy_asks_if_queues_lose_messages(
+    broker: Running, commands: Commands
+) -> None:
+    await put(broker, "queues/%2F/orders")
+    await put(broker, "queues/%2F/kept", {"arguments": {"x-overflow": "reject-publish"}})
+    await put(broker, "policies/%2F/less", {"pattern": "^o", "definition": {"max-length": 4}})
+    for name in ("orders", "kept"):
+        await publish(broker, name, [1] * 4)
+    queues = broker.node.broker.vhosts["/"].queues
+    # No message is lost: the command does not ask.
+    for definition in ('{"max-length": 4}', '{"message-ttl": 1000000}'):
+        await commands.out("policies", "set", "p", "", definition, "--priority", "1")
+    assert queues["orders"].depth == 4
+    change = (
+        "message-ttl 1000000 -> not set, max-length not set -> 3 (policy 'p'); "
+        "4 messages in the queue"
+    )
+    words = ("policies", "set", "p", "", '{"max-length": 3}', "--priority", "1")
+    assert await consequences(commands, *words) == [
+        "policy 'p' in vhost '/' is set: 2 queues and 0 exchanges get other arguments",
+        f"queue 'orders': {change}",
+        f"queue 'kept': {change}",
+        "1 message is over a limit, and dropped",
+    ]
+    assert queues["orders"].depth == 4 and queues["orders"].arguments.max_length != 3
+    # A policy of a lower priority has no effect.
+    await commands.out("policies", "set", "low", "", '{"max-length": 1}', "--priority", "-1")
+    await commands.out(*words, "--yes")
+    await broker.until(lambda: queues["orders"].depth == 3)
+    assert queues["kept"].depth == 4
 
 
 async def test_a_policy_of_many_queues_names_those_that_lose_most_messages(
@@ -185,7 +217,7 @@ async def test_rows_of_a_stream_over_a_limit_are_counted(broker: Running) -> Non
 async def test_the_number_of_examined_bodies_is_bounded(
     broker: Running, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy_removal, "BODIES_MAX", 2)
+    monkeypatch.setattr(policy_change, "BODIES_MAX", 2)
     for name, limit, priority in (("p", 900, 1), ("less", 0, 0)):
         body = {"pattern": "^q", "definition": {"max-length-bytes": limit}, "priority": priority}
         await put(broker, f"policies/%2F/{name}", body)

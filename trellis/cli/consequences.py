@@ -2,7 +2,8 @@
 
 For a queue, an exchange, a binding or a session, the broker tries the deletion on the topics of the
 last hour (`POST /api/route/try`), as for `trellis route --remove`. For a policy, permissions, a
-role or a virtual host, it answers `GET /api/consequences/...`. The broker changes nothing.
+role or a virtual host, it answers `GET /api/consequences/...`, and for a policy that is set the
+request `POST /api/consequences/policies/...`. The broker changes nothing.
 """
 
 from __future__ import annotations
@@ -121,11 +122,17 @@ def _flow(before: str, after: str, messages: int, seconds: float) -> str:
 
 def policy_lines(client: ApiClient, vhost: str, name: str) -> Iterator[str]:
     """Yield the lines about the queues and exchanges that change if a policy is deleted."""
-    answer: Row = client.json("GET", "consequences", "policies", vhost, name)
+    yield from policy_change_lines(
+        client.json("GET", "consequences", "policies", vhost, name), "deleted"
+    )
+
+
+def policy_change_lines(answer: Row, verb: str) -> Iterator[str]:
+    """Yield the lines about a policy that is `set` or `deleted` (`verb`)."""
     queues, exchanges = answer["queues"], answer["exchanges"]
     yield (
-        f"policy '{name}' in vhost '{vhost}' is deleted: {count_text(queues, 'queue')} and "
-        f"{count_text(exchanges, 'exchange')} get other arguments"
+        f"policy '{answer['policy']}' in vhost '{answer['vhost']}' is {verb}: "
+        f"{count_text(queues, 'queue')} and {count_text(exchanges, 'exchange')} get other arguments"
     )
     for row in answer["changes"][:SHOWN]:
         yield f"{row['type']} '{row['name']}': {_changes_text(row)}"

@@ -20,7 +20,7 @@ from trellis.cli.actions import (
 )
 from trellis.cli.api_client import ApiClient
 from trellis.cli.confirming import add_yes, arriving_text, confirm
-from trellis.cli.consequences import policy_lines, vhost_lines
+from trellis.cli.consequences import policy_change_lines, policy_lines, vhost_lines
 from trellis.cli.parsing import CommandError, Commands
 from trellis.cli.readable import count_text
 from trellis.settings.errors import shown
@@ -56,7 +56,8 @@ def add(commands: Commands) -> None:
         "set",
         set_policy,
         "add or replace a policy",
-        "NAME PATTERN DEFINITION [--apply-to OBJECTS] [--priority N] [--vhost NAME]",
+        "NAME PATTERN DEFINITION [--apply-to OBJECTS] [--priority N] [--yes] [--vhost NAME]",
+        "If queues lose messages because of a lower limit, the command says how many, and asks.",
     )
     command.add_argument("name", metavar="NAME", help="name of the policy")
     command.add_argument(
@@ -83,6 +84,7 @@ def add(commands: Commands) -> None:
         metavar="N",
         help="if several policies match an object, the highest priority decides [0]",
     )
+    add_yes(command)
     add_result(command)
     add_vhost(command)
     command = add_action(
@@ -149,14 +151,23 @@ def list_policies(arguments: argparse.Namespace) -> int:
 
 
 def set_policy(arguments: argparse.Namespace) -> int:
-    """Add or replace the policy that the arguments describe."""
+    """Add or replace the policy that the arguments describe.
+
+    If queues lose messages because of the policy, ask for a confirmation first.
+    """
+    client = ApiClient(arguments)
+    path = ("policies", arguments.vhost, arguments.name)
     body = {
         "pattern": arguments.pattern,
         "definition": _definition_of(arguments.name, arguments.definition),
         "apply-to": arguments.apply_to,
         "priority": arguments.priority,
     }
-    ask(arguments, "PUT", "policies", arguments.vhost, arguments.name, body=body)
+    if not arguments.yes:
+        answer = client.json("POST", "consequences", *path, body=body)
+        if answer["dropped"] or answer["dead_lettered"] or answer["uncounted"]:
+            confirm(arguments, policy_change_lines(answer, "set"))
+    client.json("PUT", *path, body=body)
     text = f"set policy '{arguments.name}' in vhost '{arguments.vhost}'"
     print_result(
         arguments, text, policy=arguments.name, vhost=arguments.vhost, **body, changed=True

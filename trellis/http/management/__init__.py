@@ -8,7 +8,7 @@
     bindings.py     bindings
     routing.py      where a message would go, for `trellis route`
     policies.py     policies
-    consequences.py consequences of deletions; policy_removal.py: of the deletion of a policy
+    consequences.py consequences of deletions; policy_change.py: of a policy
     parameters.py   parameters, global parameters and operator policies
     limits.py       limits of virtual hosts and users
     messages.py     fetch and publish messages

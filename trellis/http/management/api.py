@@ -286,6 +286,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("POST", "/api/trellis/page/session", ANY_USER, page.open_session),
     ("DELETE", "/api/trellis/page/session", ANY_USER, page.close_session),
     ("GET", "/api/consequences/policies/{vhost}/{name}", POLICYMAKER, consequences.policy),
+    ("POST", "/api/consequences/policies/{vhost}/{name}", POLICYMAKER, consequences.new_policy),
     (
         "GET",
         "/api/consequences/permissions/{vhost}/{user}",

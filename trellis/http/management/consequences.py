@@ -1,6 +1,7 @@
-"""Consequences of a deletion that has not happened: of a policy, permissions, a role, or a vhost.
+"""Consequences of a change that has not happened: of a policy, permissions, a role, or a vhost.
 
     GET /api/consequences/policies/VHOST/NAME      queues and exchanges that change, and how
+    POST /api/consequences/policies/VHOST/NAME     the same, if the policy in the body is set
     GET /api/consequences/permissions/VHOST/USER   rights, connections and sessions of a user
     GET /api/consequences/roles/NAME               users, connections and sessions that lose rights
     GET /api/consequences/vhosts/NAME              objects and messages that are deleted
@@ -18,8 +19,8 @@ from broker.stream.queue import StreamQueue
 from broker.vhost.vhost import VirtualHost
 from trellis.http.management.answers import Call, Row
 from trellis.http.management.permissions import user_with_permissions
-from trellis.http.management.policies import known_policy
-from trellis.http.management.policy_removal import SHOWN, PolicyRemoval
+from trellis.http.management.policies import given_policy, known_policy
+from trellis.http.management.policy_change import SHOWN, PolicyChange
 from trellis.http.management.roles import known_role
 from trellis.http.management.topology import count_messages
 
@@ -30,14 +31,27 @@ async def policy(call: Call) -> Row:
     """Return which queues and exchanges change if the policy that the path names is deleted.
 
     A changed key of a queue has its value before and after the deletion; null is "not set".
-    `dropped` and `dead_lettered` count the messages that queues then lose (policy_removal.py).
+    `dropped` and `dead_lettered` count the messages that queues then lose (policy_change.py).
     """
-    removal = PolicyRemoval(*known_policy(call))
+    vhost, policy = known_policy(call)
+    return await _policy_row(call, PolicyChange(vhost, policy.name, None))
+
+
+async def new_policy(call: Call) -> Row:
+    """Return which queues and exchanges change if the policy in the body is set.
+
+    Body and answer are as in `PUT /api/policies/VHOST/NAME`, and as for the deletion.
+    """
+    vhost, policy = given_policy(call)
+    return await _policy_row(call, PolicyChange(vhost, policy.name, policy))
+
+
+async def _policy_row(call: Call, change: PolicyChange) -> Row:
     async with call.slice() as work:
-        for _ in removal.steps():
+        for _ in change.steps():
             if work.over:
                 await work.pause()
-    return removal.row
+    return change.row
 
 
 # -- permissions and roles

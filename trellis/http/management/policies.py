@@ -43,14 +43,23 @@ def known_policy(call: Call) -> tuple[VirtualHost, Policy]:
 
 async def put_policy(call: Call) -> Empty:
     """Create or replace the policy that the path names."""
-    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
-    known = name in vhost.policies.by_name
-    policy = policy_of(vhost.name, name, call.body())
-    if not call.identity.administrator:
-        call.rights(vhost).check_policy(policy)
+    vhost, policy = given_policy(call)
+    known = policy.name in vhost.policies.by_name
     await call.make_durable(lambda ticket: vhost.applied_policies.set_policy(policy, ticket))
     log_keys_without_effect(call, vhost.name, policy)
     return Empty(not known)
+
+
+def given_policy(call: Call) -> tuple[VirtualHost, Policy]:
+    """Return the virtual host that the path names, and the policy in the body.
+
+    Raises ApiRefusal, BrokerError if the user may not set the policy.
+    """
+    vhost = call.vhost(call.path_parameters[0])
+    policy = policy_of(vhost.name, call.path_parameters[1], call.body())
+    if not call.identity.administrator:
+        call.rights(vhost).check_policy(policy)
+    return vhost, policy
 
 
 def log_keys_without_effect(call: Call, vhost: str, policy: Policy) -> None:

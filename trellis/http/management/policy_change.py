@@ -1,8 +1,8 @@
-"""The consequences of deleting a policy: changed arguments, and messages that queues then lose.
+"""The consequences of setting or deleting a policy: changed arguments, and lost messages of queues.
 
-The module counts the messages that the broker discards as soon as the policy is deleted. The broker
-discards messages if another policy, or the queue itself, sets a lower limit than this policy, or if
-the queue then does not refuse publications any more:
+The module counts the messages that the broker discards as soon as the policy is set or deleted. The
+broker discards messages if the limit of a queue becomes lower, or if the queue then does not refuse
+publications any more:
 
     dropped         messages over `max-length` and `max-length-bytes` of queues, and rows of streams
                     without an archive over `max-age` and `max-length-bytes`
@@ -58,13 +58,15 @@ EFFECTS: Final[dict[str, tuple[str, object]]] = {
 COUNTS: Final = ("dropped", "dead_lettered", "uncounted")
 
 
-class PolicyRemoval:
-    """The examination of a policy's deletion, in steps. The broker does not change."""
+class PolicyChange:
+    """The examination of a policy that is set or deleted, in steps. The broker does not change."""
 
-    def __init__(self, vhost: VirtualHost, policy: Policy) -> None:
+    def __init__(self, vhost: VirtualHost, name: str, policy: Policy | None) -> None:
+        """Examine that the policy `name` becomes `policy`; None examines its deletion."""
         self._vhost = vhost
-        self._policy = policy
-        self._left = vhost.policies.without(policy.name)
+        self._name = name
+        policies = vhost.policies
+        self._after = policies.without(name) if policy is None else policies.having(policy)
         self._counts = dict.fromkeys(("queues", "exchanges", *COUNTS), 0)
         self._shown: list[Row] = []
         self._bodies_left = BODIES_MAX
@@ -74,7 +76,7 @@ class PolicyRemoval:
         """The answer: the numbers of changed queues and exchanges, the counts of COUNTS, and the
         changes of at most SHOWN of the queues and exchanges.
         """
-        names = {"vhost": self._vhost.name, "policy": self._policy.name}
+        names = {"vhost": self._vhost.name, "policy": self._name}
         return {**names, **self._counts, "changes": _most_lost(self._shown)}
 
     def steps(self) -> Iterator[None]:
@@ -98,9 +100,11 @@ class PolicyRemoval:
     def _examine_queue(self, queue: Queue) -> Iterator[None]:
         declared = queue.arguments.arguments
         kind = declared.get("x-queue-type")
-        if self._vhost.policies.for_queue(queue.name, kind) is not self._policy:
+        before = self._vhost.policies.for_queue(queue.name, kind)
+        applied = self._after.for_queue(queue.name, kind)
+        if not self._is_among(before, applied):
             return
-        policy = self._left.arguments(queue.name, declared)
+        policy = self._after.arguments(queue.name, declared)
         after = QueueArguments(queue.name, self._vhost.name, declared, policy, True)
         changes = {
             key: [value, _effect(after, key)]
@@ -109,8 +113,7 @@ class PolicyRemoval:
         }
         if not changes:
             return
-        other = self._left.for_queue(queue.name, kind)
-        row = _row("queue", queue.name, other, changes) | {"messages": int(queue.depth)}
+        row = _row("queue", queue.name, applied, changes) | {"messages": int(queue.depth)}
         if isinstance(queue, StreamQueue):
             row["dropped"] = _rows_over(queue, after)
         elif not after.reject_publish:
@@ -124,6 +127,10 @@ class PolicyRemoval:
                 )
             row["dropped" if after.dead_letter_exchange is None else "dead_lettered"] = over
         self._add(row)
+
+    def _is_among(self, *policies: Policy | None) -> bool:
+        """True if one of the policies has the name of the examined policy."""
+        return any(policy is not None and policy.name == self._name for policy in policies)
 
     def _read_sizes(self, queue: Queue, sizes: array[int]) -> Iterator[None]:
         """Add the body sizes of the messages that wait in memory to `sizes`, the head first.
@@ -147,10 +154,11 @@ class PolicyRemoval:
         if exchange.options.alternate is not None:
             return  # The exchange's own argument decides.
         policies, name = self._vhost.policies, exchange.name
-        before, after = policies.alternate(name), self._left.alternate(name)
-        if policies.for_exchange(name) is self._policy and before != after:
+        before, after = policies.alternate(name), self._after.alternate(name)
+        applied = self._after.for_exchange(name)
+        if self._is_among(policies.for_exchange(name), applied) and before != after:
             changes = {"alternate-exchange": [before, after]}
-            self._add(_row("exchange", name, self._left.for_exchange(name), changes))
+            self._add(_row("exchange", name, applied, changes))
 
 
 def _row(kind: str, name: str, policy: Policy | None, changes: Row) -> Row:
