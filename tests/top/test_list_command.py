@@ -42,6 +42,14 @@ async def test_rows_are_filtered_sorted_and_limited(broker: Running, commands: C
     await filled(broker)
     assert await names(commands) == ["orders", "orders.dead", "empty", "other"]
     assert await names(commands, "--vhost", "a") == ["other"]
+    assert await commands.out("list", "policies", "--vhost", "a") == "no policies\n"
+    for kind in ("queues", "policies", "delayed"):
+        assert await commands.fails("list", kind, "--vhost", "aa") == (
+            "trellis: there is no vhost 'aa'; the nearest is 'a'; next: trellis vhosts list\n"
+        )
+    assert await commands.fails("list", "users", "--vhost", "a", code=2) == (
+        "trellis: the rows of users belong to no virtual host: leave out --vhost\n"
+    )
     assert await names(commands, "--filter", "name=orders*") == ["orders", "orders.dead"]
     assert await names(commands, "--filter", "name!=orders*") == ["empty", "other"]
     assert await names(commands, "--filter", "messages_ready>0") == ["orders", "orders.dead"]

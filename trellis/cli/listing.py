@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from trellis.cli.api_client import ApiClient, add_login
+from trellis.cli.api_client import ApiClient, ApiRefused, add_login
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.parsing import CommandError, Commands, add_command, number
 from trellis.cli.readable import size_text, time_text
@@ -38,6 +38,8 @@ _WIDE: Final = {
         "delivered_qos0"
     ),
 }
+#: The kinds whose objects belong to no virtual host.
+_WITHOUT_VHOST: Final = frozenset({"users", "settings", "log", "certificates", "cluster"})
 #: Default number of seconds between two lists with --watch.
 _INTERVAL: Final = 2.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -102,6 +104,10 @@ def add(commands: Commands) -> None:
 
 def list_objects(arguments: argparse.Namespace) -> int:
     """Print the objects of the kind in `arguments`; with --cancel, first remove a message."""
+    if arguments.vhost is not None and arguments.kind in _WITHOUT_VHOST:
+        raise CommandError(
+            f"the rows of {arguments.kind} belong to no virtual host: leave out --vhost", 2
+        )
     client = ApiClient(arguments)
     if arguments.cancel is not None:
         _cancel(client, arguments)
@@ -159,7 +165,9 @@ def _rows(client: ApiClient, arguments: argparse.Namespace) -> list[Row]:
     rows: list[Row] = client.decode(answer, list[Row], "JSON list of flat objects", *path)
     known = columns_of(rows)
     if arguments.vhost is not None:
-        rows = [row for row in rows if row.get("vhost", arguments.vhost) == arguments.vhost]
+        rows = [row for row in rows if row["vhost"] == arguments.vhost]
+        if not rows:
+            _check_vhost(client, arguments.vhost)
     if known:
         for text in arguments.filter:
             condition = condition_of(text, known)
@@ -176,6 +184,13 @@ def _rows(client: ApiClient, arguments: argparse.Namespace) -> list[Row]:
     for name in columns if known else ():
         _check_column(name, known, arguments)
     return [{name: row.get(name) for name in columns} for row in rows]
+
+
+def _check_vhost(client: ApiClient, name: str) -> None:
+    """Raise ApiRefused if the virtual host `name` is not among those that the user may see."""
+    known = [row["name"] for row in client.list_rows(("vhosts",), {})]
+    if known and name not in known:
+        raise ApiRefused(f"there is no vhost '{name}'", 404, client)
 
 
 def _check_column(name: str, known: list[str], arguments: argparse.Namespace) -> None:
