@@ -14,14 +14,24 @@ _CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
 class PipelineError(Exception):
     """Raised if an action fails for a reason that the user can remove.
 
-    A command then ends with exit code 2. The text is one line, which names the failed action, the
-    object, the reason and a remedy. The class is not a subclass of ValueError, so that handlers of
-    ValueError do not catch it.
+    A command then ends with the exit code `code`. The text is one line, which names the failed
+    action, the object, the reason and a remedy. The class is not a subclass of ValueError, so that
+    handlers of ValueError do not catch it.
     """
 
+    #: Exit code of a command: 2 for wrong arguments or input, 1 if a broker does not answer, or
+    #: refuses the request.
+    code = 2
     #: True if rows are missing that a query should read. With failOnDataLoss=false, a query
     #: continues after them.
     rows_lost = False
+
+
+def failed_request(text: str) -> PipelineError:
+    """Return a PipelineError about a request that a broker does not answer, or refuses."""
+    error = PipelineError(text)
+    error.code = 1
+    return error
 
 
 def lost_rows(text: str) -> PipelineError:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from matching.topic_summary import TopicSummary
 from pyspark_trellis.archived import ArchivedPiece, ArchivedScan
 from pyspark_trellis.credentials import credentials_of, tls_context, token_of
-from pyspark_trellis.errors import PipelineError, lost_rows, shown
+from pyspark_trellis.errors import PipelineError, failed_request, lost_rows, shown
 from pyspark_trellis.journal import JournalSpan, JournalStream, Piece, journal_name, name_parts
 from pyspark_trellis.messages import DamagedSegment
 from pyspark_trellis.segment_topics import summary_of
@@ -118,12 +118,12 @@ class RemoteBroker:
                 if error.code == http.HTTPStatus.SERVICE_UNAVAILABLE and attempts > 1:
                     return self.fetch(path, attempts - 1)
                 gone = error.code == http.HTTPStatus.GONE
-                raise (lost_rows if gone else PipelineError)(
+                raise (lost_rows if gone else failed_request)(
                     f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}"
                 ) from None
         except urllib.error.URLError as error:
             untrusted = isinstance(error.reason, ssl.SSLCertVerificationError)
-            raise PipelineError(
+            raise failed_request(
                 f"{self.url} has a certificate that is not trusted: {error.reason}; set the option "
                 "caFile to the certificate of its authority"
                 if untrusted
@@ -134,7 +134,7 @@ class RemoteBroker:
             raise self._unexpected(path, error) from None
 
     def _unexpected(self, path: str, error: Exception) -> PipelineError:
-        return PipelineError(
+        return failed_request(
             f"{self.url}{path} sent an unexpected answer ({error}); check that a Trellis broker "
             "listens there"
         )

@@ -354,10 +354,6 @@ def test_an_empty_journal_has_answers(tmp_path: Path, capsys: pytest.CaptureFixt
             "--until is a time before --since: exchange the two",
         ),
         (["traffic", "--by", "queue"], 'unknown value "queue"; the nearest is '),
-        (
-            ["traffic", "--journal", "http://127.0.0.1:1", "--stream", "s"],
-            "http://127.0.0.1:1 does not answer: [Errno 111] Connection refused",
-        ),
         (["whatif", "--journal", "{place}/journal"], "are required: --definitions"),
         (["lost"], 'unknown action "lost"; the nearest is '),
         ([], "name a question: traffic, unroutable, whatif, audit or advise"),
@@ -370,6 +366,17 @@ def test_an_error_is_one_line(
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert line.format(place=place) in captured.err
+
+
+def test_a_broker_that_does_not_answer_is_a_failure_and_no_wrong_argument(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["ask", "traffic", "--journal", "http://127.0.0.1:1", "--stream", "s"]
+    assert main(words) == 1
+    assert capsys.readouterr().err == (
+        "trellis: http://127.0.0.1:1 does not answer: [Errno 111] Connection refused; is the "
+        "listener `http` on?\n"
+    )
 
 
 def test_a_question_does_not_need_pyspark(place: Path) -> None:

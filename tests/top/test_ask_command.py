@@ -62,9 +62,13 @@ async def test_questions_are_answered_from_the_journal_of_a_running_broker(
     text = await command_line.out("report", "--keep", str(tmp_path / "kept"))
     assert "first report: " in text
 
-    error = await command_line.fails("ask", "traffic", "--stream", "none", code=2)
+    error = await command_line.fails("ask", "traffic", "--stream", "none", code=1)
     assert error.startswith("trellis: http://127.0.0.1:")
     assert "there is no queue 'none'" in error or "none" in error
+    code, _, error = await command_line.run("asyncapi", "--stream", "all", user="stranger")
+    assert code == 1 and "answered 401 to user 'stranger'" in error
+    code, _, error = await command_line.run("ask", "traffic", user="stranger")
+    assert code == 1 and "refused user stranger" in error
 
 
 async def test_a_journal_with_an_unusual_name_is_found(

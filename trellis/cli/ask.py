@@ -77,7 +77,8 @@ def _needs_job(arguments: argparse.Namespace) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Answer the question that the arguments of `trellis ask` name; return the exit code.
 
-    Raises CommandError, with exit code 2 for an error in arguments or input.
+    Raises CommandError, with exit code 2 for an error in arguments or input, and 1 if the broker
+    does not answer or refuses the request.
     """
     return answer(arguments, _ASKING)
 
@@ -93,5 +94,5 @@ def answer(arguments: argparse.Namespace, module: str, extra: str = "arrow") -> 
     try:
         code: int = runner.run(arguments)
     except errors.PipelineError as error:
-        raise CommandError(str(error), 2) from None
+        raise CommandError(str(error), error.code) from None
     return code

@@ -243,7 +243,7 @@ def find_journal(arguments: argparse.Namespace) -> None:
     """Set the journal, and the login for it, in the arguments.
 
     Without --journal and --traffic, the journal is a stream of the running broker, which --url or
-    the settings name. Raises CommandError with exit code 2, because exit code 1 is an answer.
+    the settings name. Raises CommandError.
     """
     arguments.credentials = {}
     if arguments.journal is None and getattr(arguments, "traffic", None) is None:
@@ -254,7 +254,7 @@ def find_journal(arguments: argparse.Namespace) -> None:
         except CommandError as error:
             if error.code == 2:
                 raise
-            raise CommandError(f"{error}; or name a journal with --journal", 2) from None
+            raise CommandError(f"{error}; or name a journal with --journal") from None
         arguments.journal = client.base
         login = (client.user, client.password)
     elif arguments.login_user or arguments.login_password or arguments.login_password_file:

@@ -168,7 +168,7 @@ def _needs_job(arguments: argparse.Namespace) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run a job. Raises CommandError, with exit code 2 for an error in arguments or input."""
+    """Run a job. Raises CommandError, with the exit codes of `trellis ask`."""
     errors, commands = imported(arguments, _COMMANDS, "pipeline")
     if hasattr(arguments, "journal"):
         find_journal(arguments)
@@ -180,5 +180,6 @@ def run(arguments: argparse.Namespace) -> int:
             if not errors.of_spark(error):
                 raise
             raise CommandError(f"{arguments.job}: {errors.brief(error)}") from error
-        raise CommandError(line, 2) from None
+        exit_code = error.code if isinstance(error, errors.PipelineError) else 2
+        raise CommandError(line, exit_code) from None
     return code
