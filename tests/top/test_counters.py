@@ -105,6 +105,11 @@ async def test_unroutable_messages_are_counted_by_exchange_and_group_of_topics(
         'topics="plant/#"': 3,
         'topics="other"': 1,
     }
+    assert (await api(broker, "GET", "trellis/topic_groups"))[1] == [
+        {"topics": "plant/+/temp", "unroutable": 2},
+        {"topics": "plant/#", "unroutable": 3},
+        {"topics": "other", "unroutable": 1},
+    ]
     assert await metric(broker, "/metrics/per-object", "trellis_exchange_unroutable_total") == {
         'exchange="amq.topic",vhost="/"': 4,
         'exchange="amq.direct",vhost="/"': 1,

@@ -22,7 +22,7 @@ from trellis.settings.errors import nearest
 KINDS: Final = (
     *("queues", "exchanges", "bindings", "connections", "channels", "consumers", "sessions"),
     *("users", "policies", "delayed", "retained", "settings"),
-    *("topics", "log", "certificates", "cluster", "bridges"),
+    *("topics", "topic_groups", "log", "certificates", "cluster", "bridges"),
 )
 #: Columns with sizes in bytes, with lengths of time in ms, and with times in seconds since the
 #: epoch. On a terminal, their values are printed with units.
@@ -39,7 +39,9 @@ _WIDE: Final = {
     ),
 }
 #: The kinds whose objects belong to no virtual host.
-_WITHOUT_VHOST: Final = frozenset({"users", "settings", "log", "certificates", "cluster"})
+_WITHOUT_VHOST: Final = frozenset(
+    {"users", "settings", "topic_groups", "log", "certificates", "cluster"}
+)
 #: Default number of seconds between two lists with --watch.
 _INTERVAL: Final = 2.0
 _CLEAR: Final = "\x1b[H\x1b[2J"

@@ -219,6 +219,15 @@ async def _topics(node: BrokerNode) -> AsyncIterator[Row]:
             }
 
 
+async def _topic_groups(node: BrokerNode) -> AsyncIterator[Row]:
+    """Yield the filters of `metrics.topics`, each with its number of unroutable messages."""
+    await collect_counts(list(node.broker.vhosts.values()))
+    groups = node.broker.topic_groups
+    if groups is not None:
+        for topics, unroutable in groups.unroutable.items():
+            yield {"topics": topics, "unroutable": unroutable}
+
+
 async def _log(node: BrokerNode) -> AsyncIterator[Row]:
     """Yield the last events of the log, the newest first."""
     for event in reversed(list(logs.recent)):
@@ -286,6 +295,7 @@ KINDS: Final[dict[str, Callable[[BrokerNode], AsyncIterator[Row]]]] = {
     "policies": _policies,
     "settings": _settings,
     "topics": _topics,
+    "topic_groups": _topic_groups,
     "log": _log,
     "certificates": _certificates,
     "cluster": _cluster,
@@ -293,6 +303,8 @@ KINDS: Final[dict[str, Callable[[BrokerNode], AsyncIterator[Row]]]] = {
 }
 
 #: The kinds that only users with the tag monitoring or administrator may list.
-MONITORING_KINDS: Final = ("retained", "topics", "log", "certificates", "cluster", "bridges")
+MONITORING_KINDS: Final = (
+    *("retained", "topics", "topic_groups", "log", "certificates", "cluster", "bridges"),
+)
 #: The kinds that only administrators may list.
 ADMINISTRATOR_KINDS: Final = ("users", "settings")
