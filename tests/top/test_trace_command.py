@@ -35,6 +35,27 @@ async def publish_once_traced(broker: Running) -> None:
     )
 
 
+async def test_a_trace_names_an_object_that_does_not_exist(
+    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command_line = Commands(broker, capsys, monkeypatch)
+    assert (await api(broker, "PUT", "queues/%2F/orders"))[0] == 201
+    vhost = broker.node.broker.vhosts["/"]
+
+    async def declare_and_publish() -> None:
+        await broker.until(lambda: bool(vhost.traces.running))
+        client = await broker.amqp()
+        await client.queue("ordrs")
+        await client.socket.send(publication("", "ordrs", b"m"))
+
+    publisher = asyncio.create_task(declare_and_publish())
+    code, out, err = await command_line.run("trace", "--queue", "ordrs", "--count", "1")
+    await publisher
+    assert (code, len(out.splitlines())) == (0, 1)
+    missing = "no queue 'ordrs' in vhost '/'; the nearest is 'orders'; next: trellis list queues"
+    assert err == f"the trace shows nothing yet: {missing}\ntracing; end with Ctrl-C\n"
+
+
 async def test_the_command_prints_the_steps_of_messages(
     broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

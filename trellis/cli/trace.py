@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from trellis.cli.actions import add_vhost
-from trellis.cli.api_client import ApiClient, add_login
+from trellis.cli.api_client import ApiClient, ApiRefused, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command, number, time_of
 from trellis.cli.readable import count_text
 from trellis.settings.errors import printable
@@ -101,6 +101,22 @@ class RunningTrace:
         #: The counts in the broker's last answer about the trace.
         self.counts: Row = {"skipped": 0, "lost": 0}
 
+    def missing(self) -> Iterator[str]:
+        """Yield a line for each object of the filter that does not exist, with the nearest name.
+
+        Such a trace is allowed: the object may be declared while the trace runs.
+        """
+        vhost = self._path[-1]
+        for kind, path in (("queue", "queues"), ("exchange", "exchanges")):
+            name = self._body.get(kind, "")
+            if not name:
+                continue
+            try:
+                self._client.request("GET", path, vhost, name)
+            except ApiRefused as refusal:
+                if refusal.status == 404:
+                    yield f"the trace shows nothing yet: {refusal}{refusal.advice()}"
+
     def __enter__(self) -> RunningTrace:
         self._number = str(self._client.json("POST", *self._path, body=self._body)["trace"])
         return self
@@ -145,7 +161,10 @@ def trace(arguments: argparse.Namespace) -> int:
         return _trace_past(arguments)
     if arguments.since is not None or arguments.until is not None:
         raise CommandError("--since and --until select past messages: give --journal NAME", 2)
-    with RunningTrace(arguments) as running:
+    running = RunningTrace(arguments)
+    for line in running.missing():
+        print(line, file=sys.stderr)
+    with running:
         if not any(getattr(arguments, name) is not None for name in _OF_ROUTES):
             print(
                 f"while this trace runs, all messages of vhost '{arguments.vhost}' take the slower "
