@@ -325,7 +325,8 @@ async def test_topics_that_a_user_may_not_use(
     assert line == (
         "subscription_refused protocol=mqtt user=known vhost=/ address=127.0.0.1 "
         'client_id=device filter=others/# cause=access note="the user may not read topics of '
-        'this filter: grant `read` on the exchange, or allow the filter with a rule"'
+        "this filter: grant `read` on the exchange, or allow the filter with a rule; further "
+        'refused filters of this SUBSCRIBE: 1"'
     )
     assert running.node.refusals.counts == {"publication_refused": 1, "subscription_refused": 1}
 

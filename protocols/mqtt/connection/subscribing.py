@@ -266,7 +266,9 @@ class SubscribeTask(SubscriptionChange):
         self._level = level
         #: Reason codes of the topic filters: the requested QoS, or an error.
         self._codes = bytearray()
-        self._logged = False
+        #: The first refused topic filter, the cause of its refusal, and the number of refused ones.
+        self._first_refused = self._cause = ""
+        self._refused = 0
         self._done = 0
         #: Topic filters whose retained messages were not sent yet.
         self._retained: list[str] = []
@@ -351,6 +353,8 @@ class SubscribeTask(SubscriptionChange):
     def finish(self) -> None:
         if self._has_shared and self.session.persistent:
             self._service.sessions.store(self.session, 0, self.ticket)
+        if self._first_refused:
+            self._log_refused()
 
     def after_slice(self, reply_pending: bool) -> None:
         self.session.suback_pending = reply_pending
@@ -362,24 +366,30 @@ class SubscribeTask(SubscriptionChange):
                 send_retained(self.session, topic_filter)
 
     def _refuse(self, at: int, topic_filter: str, code: int) -> None:
-        """Refuse the topic filter number `at`; log the first refused filter of the packet."""
+        """Refuse the topic filter number `at`."""
         self._codes[at] = code
-        if not self._logged:
-            self._logged = True
-            cause = ACCESS if code == NOT_AUTHORISED else LIMIT
-            reason = (
-                "the user may not read topics of this filter: grant `read` on the exchange, or "
-                "allow the filter with a rule"
-                if cause == ACCESS
-                else "a limit on subscriptions is reached: see mqtt.subscriptions, "
-                "mqtt.shared_subscriptions and limits.pattern_nodes"
-            )
-            self._service.log_refusal(
-                "subscription_refused",
-                self._connection,
-                reason,
-                {"client_id": self.session.name, "filter": topic_filter, CAUSE: cause},
-            )
+        self._refused += 1
+        if not self._first_refused:
+            self._first_refused = topic_filter
+            self._cause = ACCESS if code == NOT_AUTHORISED else LIMIT
+
+    def _log_refused(self) -> None:
+        """Log the first refused topic filter of the packet, and the number of the others."""
+        reason = (
+            "the user may not read topics of this filter: grant `read` on the exchange, or allow "
+            "the filter with a rule"
+            if self._cause == ACCESS
+            else "a limit on subscriptions is reached: see mqtt.subscriptions, "
+            "mqtt.shared_subscriptions and limits.pattern_nodes"
+        )
+        if self._refused > 1:
+            reason += f"; further refused filters of this SUBSCRIBE: {self._refused - 1}"
+        self._service.log_refusal(
+            "subscription_refused",
+            self._connection,
+            reason,
+            {"client_id": self.session.name, "filter": self._first_refused, CAUSE: self._cause},
+        )
 
     def reply(self) -> bytes:
         if self._level == LEVEL_5:
