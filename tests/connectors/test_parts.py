@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import json
 import re
 import socket
 import time
@@ -218,6 +219,14 @@ def test_commands_check_a_file_and_make_a_secret(
     file.write_text(WEBHOOK + TO_KAFKA + FROM_KAFKA)
     assert main(["connect", str(file), "--check"]) == 0
     assert capsys.readouterr().out == "webhook orders\nto_kafka events\nfrom_kafka back\n"
+    assert main(["connect", str(file), "--check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"kind": "webhook", "name": "orders"},
+        {"kind": "to_kafka", "name": "events"},
+        {"kind": "from_kafka", "name": "back"},
+    ]
+    assert main(["connect", str(file), "--json"]) == 2
+    assert "--json needs --check" in capsys.readouterr().err
     assert main(["connect", "--new-secret"]) == 0
     assert Webhook(capsys.readouterr().out.strip())
     assert main(["connect"]) == 2

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trellis import logs
+from trellis.cli.actions import print_json
 from trellis.cli.parsing import CommandError, Commands, add_command
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -21,11 +22,14 @@ def add(commands: Commands) -> None:
         "connect",
         connect,
         "deliver queues and streams to HTTP services and Kafka, and records of Kafka to exchanges",
-        "FILE [--check] | --new-secret",
+        "FILE [--check [--json]] | --new-secret",
     )
     command.add_argument("file", nargs="?", type=Path, metavar="FILE", help="settings file")
     command.add_argument(
         "--check", action="store_true", help="check the settings file, print its links, and end"
+    )
+    command.add_argument(
+        "--json", action="store_true", help="with --check: print the links as a JSON list"
     )
     command.add_argument(
         "--new-secret", action="store_true", help="print a new secret for a webhook, and end"
@@ -45,13 +49,19 @@ def connect(arguments: argparse.Namespace) -> int:
     if arguments.new_secret:
         print(settings_module.new_secret())
         return 0
+    if arguments.json and not arguments.check:
+        raise CommandError("--json needs --check: without it, the command prints no answer", 2)
     if arguments.file is None:
         raise CommandError("name the settings file: trellis connect FILE", 2)
     settings = settings_module.load(arguments.file)
     service = _imported("service")
     if arguments.check:
-        for link in service.links_of(settings):
-            print(f"{link.status.kind} {link.status.name}")
+        links = [link.status for link in service.links_of(settings)]
+        if arguments.json:
+            print_json([{"kind": link.kind, "name": link.name} for link in links])
+        else:
+            for link in links:
+                print(f"{link.kind} {link.name}")
         return 0
     logs.set_up(arguments.log_level)
     try:
