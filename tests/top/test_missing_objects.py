@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -41,8 +42,10 @@ MISSPELT: Final = [
     ("roles delete device", "devices", "roles list"),
     ("roles assign device ann", "devices", "roles list"),
     ("why client device-8", "device-7", "list connections"),
+    ("close device-8", "device-7", "list connections"),
     ("sessions delete device-8", "device-7", "list sessions"),
     ("stream head histry", "history", "stream list"),
+    ("stream export histry FILE", "history", "stream list"),
 ]
 #: The beginnings of the commands that set a property of a user, who may have to be added.
 SETTING: Final = ("users tags", "permissions set")
@@ -74,10 +77,11 @@ async def commands(
 
 
 async def test_the_error_names_the_nearest_object_and_the_command_that_lists_all(
-    commands: Commands,
+    commands: Commands, tmp_path: Path
 ) -> None:
     for command, nearest, lists in MISSPELT:
-        error = await commands.fails(*shlex.split(command))
+        words = shlex.split(command.replace("FILE", str(tmp_path / "rows.parquet")))
+        error = await commands.fails(*words)
         name = f"; the nearest is '{nearest}'" if nearest else ""
         if command.startswith(SETTING):
             lists += ", or to add this user: trellis users add anne"

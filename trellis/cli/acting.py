@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trellis.cli.actions import add_result, add_vhost, print_json, print_result
-from trellis.cli.api_client import ApiClient, add_login
+from trellis.cli.api_client import ApiClient, ApiRefused, add_login
 from trellis.cli.confirming import add_yes, arriving_text, confirm
 from trellis.cli.parsing import CommandError, Commands, Parser, add_command
 from trellis.cli.readable import count_text
@@ -133,9 +133,11 @@ def close(arguments: argparse.Namespace) -> int:
     client = ApiClient(arguments)
     rows = [row for row in client.json("GET", "connections") if _is_named(row, arguments.name)]
     if not rows:
-        raise CommandError(
-            f"no open connection has the name or the client identifier '{arguments.name}': "
-            "`trellis list connections` shows the open connections"
+        raise ApiRefused(
+            f"no client '{arguments.name}' is connected: no open connection has this name or MQTT "
+            "client identifier",
+            404,
+            client,
         )
     confirm(arguments, [_close_line(client, row) for row in rows])
     for row in rows:

@@ -18,7 +18,7 @@ from broker.stream.segments import directory_name
 from broker.stream.template import COLUMNS
 from matching.grammar import AMQP, MQTT, InvalidPattern
 from trellis.cli.actions import add_result, print_result
-from trellis.cli.api_client import ApiClient, add_login
+from trellis.cli.api_client import ApiClient, ApiRefused, add_login
 from trellis.cli.history_arguments import imported
 from trellis.cli.parsing import CommandError, add_command, time_of
 from trellis.cli.readable import count_text, size_text
@@ -167,7 +167,8 @@ def export_rows(arguments: argparse.Namespace) -> int:
                 )
             size = out.tell()
     except errors.PipelineError as error:
-        raise CommandError(str(error)) from None
+        # The text may say that there is no such stream, in the words of the HTTP API.
+        raise ApiRefused(str(error), 404, ApiClient(arguments)) from None
     finally:
         progress.end()
     summary = {
