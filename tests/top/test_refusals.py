@@ -189,7 +189,7 @@ async def test_metrics_of_a_user_without_the_tag(
     assert (await running.get("metrics", "/metrics", headers))[0] == 403
     assert await refused(running, caplog, "http_refused") == (
         'http_refused user=known address=127.0.0.1 request="GET /metrics" status=403 '
-        "note=\"user 'known' lacks the tag 'monitoring', which metrics.login requires\""
+        "note=\"user 'known' lacks the tag 'monitoring', which this page requires (metrics.login)\""
     )
 
 
