@@ -78,8 +78,7 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
                 "note": f"{reason} (metrics.login)",
             },
         )
-        return Response(403, f"{reason}
-".encode())
+        return Response(403, f"{reason}\n".encode())
 
     async def rendered(request: Request, page: MetricsPage) -> Response:
         if wants_openmetrics(request.headers.get(b"accept", b"")):
