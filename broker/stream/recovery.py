@@ -112,7 +112,11 @@ class StreamRecovery:
             if parsed is not None:
                 self._segment_names[parsed[1], parsed[0]] = name
             elif name.endswith(".tmp") or derived_from(name) and derived_from(name) not in names:
-                self._disk.remove(f"{self._directory}/{name}")
+                try:
+                    self._disk.remove(f"{self._directory}/{name}")
+                except FileNotFoundError:
+                    # A process that the killed broker started has renamed or removed the file.
+                    pass
         self._epoch = max((epoch for _, epoch in self._segment_names), default=0)
         for base, epoch in sorted(self._segment_names):
             name = self._segment_names.get((base, epoch), "")

@@ -138,6 +138,33 @@ def test_a_start_removes_summaries_without_a_segment(tmp_path: Path) -> None:
     assert not draft.exists()
 
 
+class SharedDisk(RealDisk):
+    """A disk on which another process finishes a draft as soon as its directory has been listed."""
+
+    def list(self, directory: str) -> list[str]:
+        names = super().list(directory)
+        for name in names:
+            if name.endswith(".topics.tmp"):
+                self.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix('.tmp')}")
+        return names
+
+
+def test_a_start_ignores_a_draft_that_a_process_of_the_killed_broker_finishes(
+    tmp_path: Path,
+) -> None:
+    home, _ = start(tmp_path / "d")
+    directory = str(place(tmp_path / "d"))
+    summarize([directory])
+    number = home.broker.vhosts["/"].queues["s"].number
+    home.crash()
+    summary = min(place(tmp_path / "d").glob("*.topics"))
+    summary.rename(f"{summary}.tmp")
+    recovery = StreamRecovery(SharedDisk(), directory, number, 6)
+    assert recovery.end == 6
+    assert recovery.findings == []
+    assert summary.exists()
+
+
 def test_rows_that_a_start_cuts_take_the_summary_with_them(tmp_path: Path) -> None:
     home, _ = start(tmp_path / "d")
     directory = str(place(tmp_path / "d"))

@@ -20,7 +20,8 @@ def summarize(directories: Iterable[str], go_on: Callable[[], bool] = lambda: Tr
 
     Return the number of summaries that were written. `go_on` is called before each segment; if it
     returns False, no further summary is written. A segment that is removed meanwhile, or that
-    cannot be read, is skipped. Raises OSError if a summary cannot be written.
+    cannot be read, is skipped. So is a segment whose summary another process writes: a process of a
+    killed broker may still run. Raises OSError if a summary cannot be written.
     """
     disk = RealDisk()
     written = 0
@@ -34,7 +35,7 @@ def summarize(directories: Iterable[str], go_on: Callable[[], bool] = lambda: Tr
                 return written
             try:
                 written += write_summary(disk, f"{directory}/{name}")
-            except (FileNotFoundError, StoreError):
+            except (FileNotFoundError, FileExistsError, StoreError):
                 continue
     return written
 
