@@ -177,8 +177,8 @@ def measure(
     each of which all matchers take turns.
 
     `keys` are pairs of a binding key and the name of its grammar. A lookup is done as in a topic
-    exchange. All matchers must give equal answers. The result is empty if no key has a wildcard, or
-    if there are no topics.
+    exchange. The result is empty if no key has a wildcard, or if there are no topics. Raises
+    AssertionError if two matchers find different bindings of a topic.
     """
     matchers: dict[str, Bilingual[int]] = {}
     if not topics or not any(GRAMMARS[grammar].is_pattern(key) for key, grammar in keys):

@@ -77,7 +77,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def _check_traffic(arguments: argparse.Namespace) -> None:
-    """Raise PipelineError if an argument selects rows of a journal, and there is no journal."""
+    """Raise PipelineError if --traffic is combined with an argument that selects journal rows."""
     defaults = {"starting": offsets.EARLIEST, "ending": offsets.LATEST}
     for name in ("starting", "ending", "pattern"):
         if getattr(arguments, name, None) != defaults.get(name):

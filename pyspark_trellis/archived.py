@@ -1,8 +1,8 @@
 """Rows that retention has removed from a broker's disk, read through the broker from its archive.
 
-The broker fetches a file from the archive when a task reads its rows. Planning a query reads
-nothing from the archive, unless the query begins or ends at a time: then Spark's driver reads the
-archived file with the rows of that time.
+The broker fetches a file from the archive when a task reads the file's rows. To plan a query that
+begins or ends at a time, Spark's driver reads the archived file with the rows of that time. To plan
+any other query, the driver reads nothing from the archive.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from pyspark_trellis.topics import (
     TopicCount,
 )
 
-#: Number of stored partial sums of pairs of bindings above which equal pairs are added up.
+#: If `_MetCounts` stores more partial sums than this number, the sums of equal pairs of bindings
+#: are added up.
 _PAIRS: Final = 1 << 20
 
 
@@ -157,8 +158,8 @@ def _reached(group: RoutedGroup) -> NDArray[np.bool_]:
 
 
 class _MetCounts:
-    """For each pair of bindings with one source and one destination: the number of topics, and of
-    their messages, that both bindings match.
+    """Counts what pairs of bindings with the same source and the same destination have in common:
+    the topics that both bindings of a pair match, and the messages of these topics.
     """
 
     def __init__(self, definitions: DefinitionsFile) -> None:
@@ -176,8 +177,8 @@ class _MetCounts:
         self._ranks: Final = np.empty(self._count, np.int64)
         self._ranks[self._ranked] = np.arange(self._count)
         self._bits: Final = self._count.bit_length()
-        #: Columns (pair, topics, messages). Bindings `one` and `other` are the pair
-        #: `one * self._count + other`.
+        #: Columns (pair, topics, messages). The pair of the bindings with the indexes `one` and
+        #: `other` is stored as the integer `one * self._count + other`.
         self._sums: list[tuple[Rows, Rows, Rows]] = []
         self._rows = 0
 

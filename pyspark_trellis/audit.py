@@ -1,11 +1,11 @@
 """`trellis ask audit` and `trellis pipeline audit`: finds bindings that do nothing, redundant
 bindings and unroutable topics.
 
-    dead         no topic of the history matched the binding; the history has the messages of its
-                 virtual host
+    dead         no topic of the history matched the binding, although the history has messages of
+                 the binding's virtual host
     duplicate    an earlier binding of the file has the same source, destination and key (if the
                  source is a fanout exchange, the same source and destination)
-    subsumed     another binding to the same destination matches every topic that this one does
+    subsumed     another binding to the same destination matches every topic that this binding does
                  (`matching.covers`: exact, for all possible topics)
     overlapping  two bindings to the same destination matched topics of the history, and neither
                  covers the other

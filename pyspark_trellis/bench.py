@@ -1,6 +1,6 @@
 """`trellis pipeline bench`: measures reading with the Spark data source, and bulk matching.
 
-Both are compared with hand-written code for the same task.
+The source and the matching are each compared with hand-written code for the same task.
 
 The bench asserts that all variants have equal results. Costs are CPU seconds of all processes of
 this session (driver, JVM and Python workers), read from /proc. A variant that would take too long

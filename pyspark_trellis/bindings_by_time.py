@@ -87,7 +87,8 @@ def by_time(
 
 
 def _add(definitions: DefinitionsFile, bound: BoundQueue, lives: tuple[int, ...]) -> None:
-    # Period 0 is the first, so a binding that begins to exist in it and never ceases always exists.
+    # A binding that begins to exist in period 0, the first, and never ceases, always exists. Empty
+    # `lives` mean the same, and save a comparison with the period of each message.
     definitions.add(
         bound.vhost,
         bound.source,

@@ -41,7 +41,7 @@ COLUMNS: Final = {
     "routing_key": "binary",
     "body": "binary",
 }
-#: The column with the name of the journal, which is not in the segments. A query of several
+#: The column with the name of the journal. Segments do not contain this column. A query of several
 #: journals always has this column; a query of one journal has it only if the query's schema names
 #: it.
 JOURNAL: Final = "journal"

@@ -46,8 +46,8 @@ _ADDED_ABOVE: Final = 200_000
 #: The limit in place of _ADDED_ABOVE if rows are divided by period, because adding up then saves
 #: few rows.
 _DIVIDED_ABOVE: Final = 1_000_000
-#: If the keys have more possible combinations than this many times the number of rows, only the
-#: combinations that occur get memory for their sums; sorting the rows finds them.
+#: If there are at most this many possible combinations of keys for each row, all combinations get
+#: memory for their sums. Otherwise, only the combinations that occur, which sorting finds, get it.
 _SPARSE: Final = 4
 #: The largest integer that may stand for a combination of keys.
 _MOST_CODES: Final = 1 << 62

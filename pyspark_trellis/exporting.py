@@ -94,9 +94,10 @@ class RowSelection:
     def _spans(self) -> list[tuple[JournalSpan, int, int]]:
         """Return the segments that may have selected rows, each with the offsets to read.
 
-        A gap between segments is an error if its offsets are selected and the segments around it
-        are within the times. The topics of these segments do not matter, because the topics of the
-        lost rows are unknown.
+        Raises PipelineError if the first selected offset is not in the stream, or if selected rows
+        are lost: a gap between two segments has selected offsets and, if times are selected, the
+        segments before and after the gap have rows within these times. A gap is an error with any
+        `pattern`, because the topics of lost rows are unknown.
         """
         stream, since, until = self._stream, *self._times
         spans = stream.spans()
@@ -116,8 +117,8 @@ class RowSelection:
         lost: tuple[int, int] | None = None
         begun = False  # True once a segment within the bounds was found.
         for span in spans:
-            # The times of lost rows are between those of the selected rows around them. Without
-            # such rows on both sides, only the offsets show if lost rows were to be selected.
+            # If the segments before and after a gap have selected rows, then the times of the lost
+            # rows are within the selected times too.
             if after is not None and lost is None and self._selects(after, span.low, begun):
                 lost = (after, span.low)
             after = span.high
@@ -144,9 +145,10 @@ class RowSelection:
         return ranges
 
     def _selects(self, low: int, high: int, after_selected: bool) -> bool:
-        """True if an offset from `low` up to, not including, `high` is within the bounds.
+        """True if an offset from `low` up to, not including, `high` is within the selected offsets.
 
-        With a bound that is a time, the offsets count only if rows before them are selected.
+        If times are selected too, `after_selected` must also be True: a segment before `low` has
+        selected rows.
         """
         begin = max(low, self._first or 0)
         end = high if self._end is None else min(high, self._end)

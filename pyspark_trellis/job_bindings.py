@@ -114,10 +114,10 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
 def _recorded(arguments: argparse.Namespace, vhosts: Iterable[str]) -> frozenset[str]:
     """Return the virtual hosts whose messages the journal has.
 
-    Each journal records one virtual host. Over HTTP, the names of the journals contain it. In a
-    data directory, the name of a directory is a form of the virtual host's name: `vhosts` are the
-    candidates that are compared with it. Return an empty set if the arguments name no virtual host
-    in either way.
+    Each journal records one virtual host. Over HTTP, the name of a journal contains the name of the
+    virtual host. In a data directory, the virtual host's directory has an encoded name, which is
+    compared with the encoded names of `vhosts`. Return an empty set if the virtual hosts are
+    unknown.
     """
     journal = arguments.journal
     if journal is None:

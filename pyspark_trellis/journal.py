@@ -277,7 +277,7 @@ class JournalStream:
         return high
 
     def first_since(self, micros: int) -> int:
-        """Return an offset before which all rows were published before a time in microseconds.
+        """Return an offset such that all rows before it are older than a time in microseconds.
 
         The offset is the beginning of a segment, or the end of the stream. Raises PipelineError.
         """

@@ -66,7 +66,7 @@ class QueryJournals:
                 self._streams[stream.journal] = stream
             return dict(self._streams)
         names = self._matching_names() if self._pattern is not None else self._names
-        if names is None:  # Its error names the missing option.
+        if names is None:  # The broker's URL without a journal: `Remote.of` raises PipelineError.
             return {"": Remote.of(self._path, self._options)}
         for name in names:
             if name not in self._streams:

@@ -141,8 +141,8 @@ def make(
     """Return the report of the messages that the broker received in the period before `until`.
 
     With --every, a report may be late, for example after a restart. If the period is as long as the
-    interval, it then begins at the end of the `previous` report, so that each message is in a
-    report. Raises PipelineError.
+    interval, the period of a late report begins at the end of the `previous` report, so that each
+    message is in a report. Raises PipelineError.
     """
     try:
         since = until - timedelta(seconds=arguments.over)

@@ -97,10 +97,10 @@ class NearestKeys:
         return None if best is None else (best[1], int(best[0]))
 
     def _least(self, words: list[str]) -> NDArray[np.int64]:
-        """Return for each key a number that is not above its distance to a topic.
+        """Return a lower bound of the distance between each key and a topic, the words `words`.
 
-        The distance is at least the number of literal words that the topic lacks, and for a key
-        without ``#`` at least the difference of the numbers of words.
+        The distance is at least the number of the key's literal words that the topic lacks. For a
+        key without ``#``, it is also at least the difference between the numbers of words.
         """
         lacking = np.ones(len(self._vocabulary), bool)
         lacking[[self._vocabulary[word] for word in words if word in self._vocabulary]] = False

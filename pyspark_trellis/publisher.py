@@ -68,7 +68,9 @@ class SinkPublisher:
     ) -> None:
         """Parse the URL. `credentials` (user and password) replace the credentials in the URL.
 
-        Raises PipelineError if the URL is invalid.
+        `ca_file` is a PEM file with the authorities to trust; if it is "", the system's authorities
+        are trusted. `patience` is the time in seconds without a confirm after which publishing
+        fails. Raises PipelineError if the URL is invalid.
         """
         try:
             self._parameters: Final = pika.URLParameters(url)
@@ -98,8 +100,8 @@ class SinkPublisher:
         #: Messages that were refused since the last pause.
         self._refused: list[tuple[int, Outgoing]] = []
         self._pause = PAUSE
-        #: The largest number of messages in flight at present, and the number of messages that were
-        #: accepted since the last pause.
+        #: The present limit of the number of messages in flight, and the number of messages that
+        #: were accepted since the last pause.
         self._window = WINDOW
         self._accepted = 0
         self._tag = 0
@@ -194,7 +196,8 @@ class SinkPublisher:
             if entry is None:
                 break
             number, message = entry
-            # The message is in flight before it is sent: it must not be lost with the connection.
+            # Record the message as in flight before it is sent: if the connection is then lost, the
+            # message is published again.
             self._tag += 1
             self._in_flight[self._tag] = entry
             self._bytes += len(message.body)
@@ -247,8 +250,8 @@ class SinkPublisher:
             self._window = min(WINDOW, self._window + len(settled))
             self._fill()
         elif not self._in_flight:
-            # All messages in flight are settled. Publish the refused ones again, after a pause, and
-            # not many more at once than the broker accepted.
+            # All messages in flight are settled. After a pause, publish the refused messages again,
+            # at first only as many at once as the broker accepted since the last pause.
             self._window, self._accepted = max(1, self._accepted), 0
             self._connection.ioloop.call_later(self._pause, self._after_pause)
             self._pause = min(2 * self._pause, PAUSE_MAX)
@@ -283,7 +286,8 @@ class SinkPublisher:
         if time.monotonic() - self._progress_at > self._patience:
             refused = " (it refuses messages: a queue is full)" if self.refusals else ""
             self._failure = (
-                self._failure or f"the broker confirmed none for {self._patience:g} s{refused}"
+                self._failure
+                or f"the broker confirmed no message for {self._patience:g} s{refused}"
             )
             self._end()
             return

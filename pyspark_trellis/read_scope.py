@@ -23,7 +23,7 @@ _DOLLAR: Final = "$+"
 
 @dataclass(frozen=True)
 class ReadScope:
-    """A limit on the messages that a session receives: not all that match its subscription.
+    """A limit on the messages that a session receives from those that match its subscription.
 
     `not_of` is the user whose messages the session does not receive; None if the session receives
     the messages of all users. `rules` has a pair for each rule: True if the rule allows topics, and
@@ -47,9 +47,11 @@ class ReadScope:
 
 
 def scope_of(facts: dict[str, Any]) -> ReadScope | None:
-    """Return the scope of a subscription in `$topology`; None if it receives all matching messages.
+    """Return the scope of a subscription in `$topology`; None if the session receives all matching
+    messages.
 
-    A broker of an earlier version recorded no users and rules; then None is returned.
+    Also return None if the broker that wrote the row was of an earlier version, which recorded no
+    users and rules.
     """
     arguments = facts["arguments"]
     user, rules = facts.get(USER), facts.get(RULES)
@@ -66,7 +68,8 @@ def scope_of(facts: dict[str, Any]) -> ReadScope | None:
 def _matches(rule: list[str], words: list[str]) -> bool:
     """True if a rule matches a topic. A rule's wildcards match words that begin with `$`, too."""
     if rule == [""]:
-        return False  # A name in place of %u or %c cannot be a word of a topic.
+        # The rule has %u or %c, and the user name or client identifier cannot be a topic's word.
+        return False
     for at, word in enumerate(rule):
         if word == "#":
             return True

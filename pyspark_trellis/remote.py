@@ -201,7 +201,7 @@ class Remote(JournalStream):
         self.name = f"stream '{queue}' in vhost '{vhost}' of {broker.url}"
         self.journal = journal_name(vhost, queue)
         self._scans: dict[SegmentName, SegmentScan] = {}
-        #: The segments by the last call of `spans`.
+        #: The broker's description of each segment, from the last call of `spans`.
         self._rows: dict[SegmentName, dict[str, Any]] = {}
 
     @classmethod

@@ -4,9 +4,9 @@ to batches of topics. The destinations are found as follows:
     topic exchange        `matching.batch`, of each grammar
     direct exchange       a dict
     fanout exchange       all bindings
-    default exchange      the queue of that name
-    exchange as target    a message that goes on to a bound exchange, or to the alternate exchange
-                          if no binding matches, is routed by the rules of that exchange
+    default exchange      the queue whose name is the topic
+    exchange as target    a message goes on to a bound exchange, or, if no binding matches, to the
+                          alternate exchange; the rules of that exchange then route the message
 
 A journal has topics in AMQP notation. MQTT sessions are matched in their own grammar and notation;
 they do not receive topics that MQTT cannot represent.
@@ -114,7 +114,7 @@ class _RowsOfPlaces:
     """The rows that go to each queue and session, by the number of the place."""
 
     def __init__(self, count: int) -> None:
-        #: The number of all rows.
+        #: The number of rows of the batch: every row is below this number.
         self._count: Final = count
         self._rows: Final[dict[int, list[Rows]]] = {}
 
@@ -359,7 +359,10 @@ def alive(lives: tuple[int, ...], periods: Rows) -> NDArray[np.bool_]:
 
 
 def _receives(bound: BoundQueue, topic: str, publisher: str) -> bool:
-    """True if the scope of a session's subscription includes a message that matches it."""
+    """True if a session receives a message that matches its subscription `bound`.
+
+    The scope of the subscription may exclude the message's topic or publisher.
+    """
     scope = bound.scope
     return scope is None or (
         scope.allows(swap(topic)) and (scope.not_of is None or scope.not_of != publisher)

@@ -25,11 +25,11 @@ from matching.topic_summary import (
 )
 from pyspark_trellis.grammars import checked, grammar_of
 
-#: Ending that the name of a summary's file adds to the name of its segment.
+#: The name of a summary's file is the name of the segment's file with this suffix.
 TOPICS: Final = ".topics"
 _HEAD: Final = struct.Struct("<4sIqqqq")
 _SUM: Final = struct.Struct("<Q")
-#: The key of a segment's schema with the number of the stream.
+#: The key in the metadata of a segment's schema whose value is the number of the stream.
 _STREAM_KEY: Final = b"trellis.stream"
 
 
@@ -37,7 +37,7 @@ class TopicCondition:
     """A condition on the topics of the rows that a query reads."""
 
     def __init__(self, questions: Iterable[TopicQuestion]) -> None:
-        """Create the condition: a row matches each question."""
+        """Create the condition that a row's topic matches all of `questions`."""
         self._questions: Final = tuple(questions)
 
     def may_hold(self, summary: TopicSummary | None) -> bool:
@@ -53,8 +53,9 @@ def condition_of(
 ) -> TopicCondition | None:
     """Return the condition that a topic matches a pattern, and is one of `topics`.
 
-    `grammar` is the name of the pattern's grammar. A pattern or topics of None select all topics;
-    the result is None if both do. Raises PipelineError.
+    `grammar` is the name of the pattern's grammar. If `pattern` is None, the topic may have any
+    form; if `topics` is None, the topic need not be in a set. Return None if both arguments are
+    None. Raises PipelineError if the pattern is invalid.
     """
     questions: list[TopicQuestion] = []
     if pattern is not None:
@@ -71,7 +72,8 @@ def summary_of(
     """Return the summary in the file `data` if it is intact and belongs to a segment, else None.
 
     The segment has the epoch `epoch` and the offsets from `base` up to, not including, `end`.
-    `schema` is the beginning of the segment; b"" if the broker has compared the stream's number.
+    `schema` is the beginning of the segment, with which the number of the stream is compared. Pass
+    b"" for a summary that the broker served, because the broker has compared the number.
     """
     size = len(data) - _SUM.size
     if size < _HEAD.size or _SUM.unpack_from(data, size)[0] != crc32(data[:size]):
@@ -82,5 +84,5 @@ def summary_of(
     if schema:
         metadata = pa.ipc.read_schema(pa.py_buffer(schema)).metadata or {}
         if metadata.get(_STREAM_KEY, b"") != b"%020d" % stream:
-            return None  # A deleted stream of the same name has left the file.
+            return None  # The file is left over from a deleted stream of the same name.
     return decode_summary(data[_HEAD.size : size])

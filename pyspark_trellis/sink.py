@@ -267,7 +267,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         # Without query and batch, all batches would have one identity, and the broker would drop
         # every batch after the first as a duplicate.
         if query is None or number is None:
-            raise PipelineError("Spark names no query and batch of this streaming query")
+            raise PipelineError(
+                "the sink cannot stage the rows: this version of Spark does not tell its tasks the "
+                "query and the batch (sql.streaming.queryId, streaming.sql.batchId); install "
+                "pyspark 4.2, or a later 4.x version"
+            )
         return StagedRows(query, stage(iterator, self._sink.storage(), number))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -153,7 +153,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._journals: QueryJournals | None = None
         #: The offset in each journal at which Trigger.AvailableNow stops.
         self._targets: dict[str, int] | None = None
-        #: For each journal, the end of the batch planned last, and the range of offsets then.
+        #: For each journal: the end of the last planned batch, and the range of offsets that the
+        #: journal had when this batch was planned.
         self._planned: dict[str, tuple[int, OffsetRange]] = {}
         for name in ("endingOffsets", "endingTimestamp"):
             if name.lower() in options:
@@ -217,7 +218,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raise PipelineError if a journal that the query has read no longer exists, or its name no
         longer matches the option `journalPattern`.
 
-        Do nothing if the query names its journals one by one, or may lose data.
+        Do nothing if the query names its journals one by one, or if failOnDataLoss is false.
         """
         if not self._whole or "journalpattern" not in self._options:
             return

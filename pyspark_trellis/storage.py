@@ -29,13 +29,13 @@ from pyspark_trellis.errors import PipelineError
 
 #: The options of the Java process: little memory, and a fast start.
 _JAVA_OPTIONS: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-#: The option and the capability of a file system that can create a file on the condition that no
-#: file of this name exists when the writer has written all data.
+#: The name of an option and of the capability of a file system that supports it. With the option,
+#: creating a file fails if a file of this name exists when the writer has written all data.
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
 _NO_FILE: Final = "java.io.FileNotFoundException"
 #: Parts of Java's errors that mean: the classes of this file system are missing.
 _NO_CLASSES: Final = ("ClassNotFoundException", "NoClassDefFoundError", "No FileSystem for scheme")
-#: The numbers of the errors of a file system without links.
+#: The error numbers (errno) of a file system without hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS)
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ADVICE: Final = (
@@ -52,8 +52,8 @@ class Storage:
     def put(self, local: Path, name: str) -> None:
         """Move a local file into the directory, under a name that no other file has ever had.
 
-        On some file systems, other processes can see the file before all data is in it. So a
-        caller tells them the name after this call. Raises PipelineError.
+        On some file systems, other processes can see the file before all data is in it. So tell
+        other processes the name only after this call has returned. Raises PipelineError.
         """
         raise NotImplementedError
 
@@ -220,14 +220,14 @@ class HadoopStorage(Storage):
         return self._jvm.org.apache.hadoop.fs.Path(f"file://{file.absolute()}")
 
     def put(self, local: Path, name: str) -> None:
-        # No draft and no `rename`: on an object store, `rename` copies all the rows once more.
+        # Write to the final name at once: on an object store, `rename` copies all rows once more.
         with _Failing("write", f"{self._url}/{name}"):
             self._files.copyFromLocalFile(True, False, self._local_path(local), self._path(name))
 
     def fetched(self, name: str, scratch: Path) -> Path:
         copy = scratch / uuid4().hex
         with _Failing("read", f"{self._url}/{name}"):
-            # Without a checksum file beside the copy.
+            # The last argument prevents a checksum file beside the copy.
             self._files.copyToLocalFile(False, self._path(name), self._local_path(copy), True)
         return copy
 

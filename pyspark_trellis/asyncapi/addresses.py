@@ -139,7 +139,11 @@ def pattern_template(key: str) -> Template:
 
 
 def _parameters(words: Collection[str], most: int, level: int) -> set[str]:
-    """Return the words of a level that belong to its parameter."""
+    """Return the words of a level that become values of a parameter.
+
+    `level` is the index of the level in the topic. `most` is the largest number of words that may
+    stay separate.
+    """
     masks: dict[str, list[str]] = defaultdict(list)
     variable_words: set[str] = set()
     for word in words:

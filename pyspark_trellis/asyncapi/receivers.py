@@ -89,10 +89,10 @@ def _route(
 
 
 def _pairs(numbers: Rows, columns: tuple[Rows, Rows]) -> list[tuple[int, int]]:
-    """Return the different pairs of an address and a destination.
+    """Return the different pairs (number of an address, number of a destination), sorted.
 
-    `numbers` has the number of the address for each row (topic). The first of the `columns` has
-    rows, the second the number of a destination of each.
+    `numbers` has the number of the address of each row (topic). `columns` are pairs (row, number of
+    a destination of the row), as two arrays of equal length.
     """
     rows, others = columns
     return sorted(set(zip(numbers[rows].tolist(), others.tolist(), strict=True)))
