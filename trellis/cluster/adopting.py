@@ -1,8 +1,8 @@
 """`trellis cluster adopt`: begin a replicated log with the data directory of a stopped node.
 
-Refuses while a node of the cluster runs, or while records are appended to the log. Refuses a log
-that has records, and a directory that has less of the old log than another node has reported,
-unless the operator permits it.
+The command refuses to begin a log while a node of the cluster runs, or while records are appended
+to the log. The command also refuses a log that has records (unless --over-records is given), and a
+directory that has less of the old log than another node has reported (unless --behind is given).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trellis.cluster.status import LOST_SECONDS
 
 #: Number of records at the end of a log that are read.
 SAMPLE: Final = 500
-#: Seconds beyond the silence for which the end of the log must not move.
+#: The log must get no record for `cluster.silence` seconds, and for this number of seconds more.
 WATCH_MARGIN: Final = 0.5
 _NEW_TOPIC: Final = (
     "create a new topic (delete this one, or set cluster.topic to another name, and run `trellis "
@@ -203,7 +203,7 @@ class Adoption:
             )
 
     def _refuse_running(self) -> None:
-        """Raise ReplicationError if a node may run: it has reported in the last LOST_SECONDS."""
+        """Raise ReplicationError if a node has reported in the last LOST_SECONDS: it may run."""
         for name, report in sorted(self._log.reports().items()):
             age = (self._wall() - report.wall) / 1000
             if not report.forgotten and abs(age) <= LOST_SECONDS:

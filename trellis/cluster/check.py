@@ -25,7 +25,7 @@ EXPIRATION_LEAST: Final = 600_000
 #: The value of SESSION_TIMEOUT, in seconds, that Trellis recommends.
 SHORT_SECONDS: Final = 2
 SHORTER: Final = f"{SESSION_TIMEOUT} to 2000 and broker.heartbeat.interval.ms to 400"
-#: Text after a finding because of which a node ends at its start.
+#: The text that is added to a finding if nodes refuse to start with this topic.
 REFUSED: Final = "nodes refuse this topic"
 #: Seconds by which silence and lease must exceed SESSION_TIMEOUT.
 SILENCE_MARGIN: Final = 1.5
@@ -112,7 +112,7 @@ def _of_expiration(milliseconds: int, cluster: ClusterSettings) -> str:
 
 
 def _of_records(cluster: ClusterSettings) -> Iterator[str]:
-    """Yield a line if the first or the last records of the log are not of this broker."""
+    """Yield a line if another program or broker wrote the first or the last records of the log."""
     log = KafkaLog(cluster, "check")
     try:
         log.connect(usable=False)

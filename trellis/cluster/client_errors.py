@@ -93,8 +93,8 @@ def unreachable(
     """Return the error of a request to Kafka that failed.
 
     `task` is the text after "cannot" in the error, such as "append to topic". `reason` is the last
-    log line of the client library. If no Kafka node answered, the error has it as a note, because
-    the error itself does not say why.
+    log line of the client library. If no Kafka node answered, the returned error has `reason` as a
+    note, because `error` does not say why no node answered.
     """
     text = f"cannot {task} '{cluster.log_topic}' at {cluster.servers}: {described(error)}"
     failure = _CLASSES.get(error.code(), LogUnreachable)(text)

@@ -51,7 +51,7 @@ _COMMON: Final[Options] = {
 
 
 class ClientLog:
-    """Writes the log lines of one client of the library, which calls `log`.
+    """The log of one client of the library: the library calls `log` for each line.
 
     While no node of Kafka answers, the library repeats its lines many times a second. Lines that
     differ only in numbers count as equal, and equal lines are written once in REPEAT_SECONDS.

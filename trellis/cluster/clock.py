@@ -19,9 +19,9 @@ except ImportError:  # Trellis is installed without compiled modules.
 else:
     _boot_clock = boot_clock.boot_seconds
 
-#: Return the time since the machine was started, in seconds. The event loop calls it before each
-#: flush, so it is a call of C code without a Python function around it. The function of
-#: boot_clock.c takes a third of the instructions of `time.clock_gettime`.
+#: Return the time since the machine was started, in seconds. The event loop calls this function
+#: before each flush, so the function is C code without a Python function around it. The function
+#: in boot_clock.c takes a third of the instructions of `time.clock_gettime`.
 boot_seconds: Final = _boot_clock
 
 

@@ -1,7 +1,7 @@
 """Notices that the owner of the replicated log cannot write its disk.
 
 In this state the log has the last batch, and the disk does not. The broker confirms a batch only
-after both have it. So the owner hands the log over to a standby that has the batch
+after the log and the disk have it. So the owner hands the log over to a standby that has the batch
 (trellis/switching.py). Without such a standby, the owner stays active, and the publishers wait
 until the disk has space.
 """

@@ -105,7 +105,7 @@ class KafkaLog:
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset once the log has committed it.
 
-        Raises OutcomeUnknown (AppendRefused).
+        Raises OutcomeUnknown, or its subclass AppendRefused if the record is too large for Kafka.
         """
         self._reader.rest()
         return self._appender.append(data)

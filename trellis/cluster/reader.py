@@ -62,14 +62,14 @@ class KafkaReader:
         #: The time since which the log has been shorter than the offset to read; None if the log is
         #: long enough.
         self._short_since: float | None = None
-        #: The last error of the library with which a read did not fail (`_records`), since the last
-        #: successful read; "" for none.
+        #: The last error of the library that `_records` did not raise, since the last successful
+        #: read; "" if there is none.
         self._error = ""
 
     def read(self, offset: int) -> LogSpan:
         """Return the records from an offset on, and the tip: the offset of the next record to come.
 
-        Raises LogUnreachable (LogBehind), LogTrimmed, LogShorter, LogHole.
+        Raises LogUnreachable (or its subclass LogBehind), LogTrimmed, LogShorter, LogHole.
         """
         with self._lock:
             if self._closed:

@@ -42,7 +42,8 @@ class ClusterStatus:
     format: int = 0
     #: The properties of the topic that are unsafe.
     findings: list[TopicFinding] = field(default_factory=list)
-    #: Why the nodes refuse the topic, so that the active node confirms nothing; "" if they do not.
+    #: The reason why the nodes refuse the topic; "" if they accept the topic. While the nodes
+    #: refuse the topic, the active node confirms no message.
     refusal: str = ""
 
     @property
