@@ -157,9 +157,10 @@ async def _federation(
 def _upstreams(
     vhost: VirtualHost, definition: Mapping[str, Any], upstreams: Mapping[str, object]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield the name of each upstream that a policy names, and the keys that replace its keys.
+    """Yield the name of each upstream that a policy names, and a dict of overriding keys.
 
-    Only an upstream set has such keys: an entry of the set may override keys of its upstream.
+    If the policy names an upstream set, an entry of the set may override keys of the upstream's
+    definition. Otherwise, the dict is empty.
     """
     if isinstance(one := definition.get(UPSTREAM), str):
         yield one, {}

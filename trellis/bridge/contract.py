@@ -89,9 +89,10 @@ class AmqpSource(Struct, frozen=True):
 class AmqpTarget(Struct, frozen=True):
     """The destination of a shovel.
 
-    Messages go to `queue`. If `queue` is "", they go to `exchange` with the routing key `key`; None
-    means the exchange and the routing key of the message. `arguments` of the queue and `properties`
-    (which replace properties of the message) are JSON objects. `uris` are tried in turn.
+    Messages go to `queue`. If `queue` is "", they go to `exchange` with the routing key `key`. If
+    `exchange` or `key` is None, a message keeps its own exchange or routing key. `arguments` of the
+    queue and `properties` (which replace properties of the message) are JSON objects. `uris` are
+    tried in turn.
     """
 
     uris: tuple[str, ...]

@@ -1,10 +1,11 @@
 """Recognizes the publications of a bridge that a broker of MQTT 3.1.1 sends back to the bridge.
 
 MQTT 3.1.1 has neither No Local nor user properties, so a broker sends a bridge its own publications
-if they match the bridge's subscriptions, and nothing in them tells where they come from. A message
-is taken for such an echo if the bridge has published the same topic and payload, and has not
-received the echo yet. If a client publishes an equal message at the same time, either of the two
-may be taken for the echo: they are equal, and one of them is copied.
+if they match the bridge's subscriptions, and no field of these messages tells that the bridge has
+published them. The bridge takes a received message for the echo of its own publication if it has
+published the same topic and payload, and has not received the echo yet. If a client publishes an
+equal message at the same time, the bridge may take either message for the echo. It then copies the
+other message, which is equal.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class Echoes:
     def is_echo(self, topic: str, payload: bytes, retain: bool, now: float) -> bool:
         """True if a received message is a publication of the bridge itself.
 
-        A message with `retain` is one that the broker kept: the bridge gets it as the answer to a
-        subscription, in addition to the echo.
+        `retain` is True for a retained message: the broker sends the retained message as the answer
+        to a subscription, in addition to the echo.
         """
         hashed = blake2b(payload, digest_size=HASH_SIZE).digest()
         if retain:

@@ -52,7 +52,7 @@ class Forwarding:
     the message. So after a crash of a broker or of the worker, the source sends the message again,
     and the destination may get the message twice. The source sends at most `window` messages that
     are not acknowledged, so `_held` and `_published` are bounded. (A source with MQTT 3.1.1 may
-    send more, until the bridge does not read any more: MqttEnd.limit.) `mark` is the value of the
+    send more, until MqttEnd.limit stops the reading of its messages.) `mark` is the value of the
     user property HOP. `echoes` has the publications that a remote broker with MQTT 3.1.1 will send
     back.
     """
@@ -167,9 +167,10 @@ class Forwarding:
     def destination_up(self, present: bool) -> None:
         """Publish the messages that wait for the destination.
 
-        `present` is False if the destination had no session, and so no echoes for this bridge.
-        paho sends all unacknowledged publications of the lost connection again at once. If the
-        broker does not accept so many, the publications are withdrawn, and wait like new messages.
+        `present` is False if the destination had no session of this bridge; it then sends no echo
+        of an earlier publication. paho sends all unacknowledged publications of the lost connection
+        again at once. If there are more than the broker accepts, the bridge withdraws them, and
+        they wait like new messages.
         """
         if not present and self._destination.version == MQTT311:
             self._echoes.on_session_lost()

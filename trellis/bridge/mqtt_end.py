@@ -246,7 +246,8 @@ class MqttEnd:
         self._choice.on_unanswered()
 
     def _on_message(self, message: MQTTMessage) -> None:
-        # A message that the broker sends again (DUP) was not acknowledged before.
+        # Ignore retained messages that repeat messages of an earlier connection. A message with the
+        # flag DUP is not ignored, because this bridge did not acknowledge it before.
         if message.retain and self._ignores_retained and not message.dup:
             if message.qos:
                 self.acknowledge(message.mid)

@@ -18,10 +18,10 @@ UNSUPPORTED: Final = 132
 class ProtocolChoice:
     """Chooses the version of MQTT for the next attempt to connect to one broker.
 
-    With the setting AUTO, the version is MQTT 5 until the broker refuses it. Then it is MQTT 3.1.1
-    until the broker refuses that, or the process ends. Brokers that do not answer MQTT 5 at all are
-    asked in MQTT 3.1.1, and again in MQTT 5 after each lost connection: they may just have been
-    unreachable.
+    With the setting AUTO, the version is MQTT 5 until the broker refuses MQTT 5. The version is
+    then MQTT 3.1.1 until the broker refuses MQTT 3.1.1, or the process ends. If the broker does not
+    answer CONNECT of MQTT 5 at all, the version is MQTT 3.1.1, but MQTT 5 again after each lost
+    connection, because the broker may just have been unreachable.
     """
 
     def __init__(self, setting: str) -> None:
@@ -41,7 +41,11 @@ class ProtocolChoice:
         self._unanswered = 0
 
     def on_refused(self) -> str:
-        """Choose after the broker has refused the version; return what to do about it."""
+        """Choose the next version, because the broker has refused the present one.
+
+        Return the end of the error text: the version that the bridge tries next, or the setting
+        that the operator should change.
+        """
         refused, self._accepted = self.version, False
         self._refused = refused == MQTT5
         if self._automatic:
@@ -50,7 +54,7 @@ class ProtocolChoice:
         return f'set remote_protocol to "{AUTO}", or to the version that the broker speaks'
 
     def on_lost(self) -> None:
-        """Choose after the loss of an accepted connection."""
+        """Choose the next version after the loss of a connection that the broker had accepted."""
         if self._automatic and self.version == MQTT311 and not self._refused:
             self.version, self._accepted = MQTT5, False
             self._unanswered = UNANSWERED_MAX - 1
@@ -58,7 +62,7 @@ class ProtocolChoice:
     def on_unanswered(self) -> None:
         """Choose after a connection was closed before the broker answered CONNECT.
 
-        Some brokers close it, or do not answer, if they do not know the version.
+        Some brokers close the connection, or do not answer, if they do not know the version.
         """
         if not self._automatic or self._accepted:
             return
