@@ -34,7 +34,7 @@ from trellis.settings.errors import printable
 
 #: Number of an exchange's destinations whose bindings are counted in one step.
 DESTINATIONS_STEP: Final = 50
-#: To estimate the memory of one queue's messages counts as this number of steps of work.
+#: Number of steps of work that are counted for the estimate of the memory of one queue's messages.
 MEMORY_STEPS: Final = 10
 #: Prefixes of metric names: for most single objects, and for virtual hosts and exchanges.
 _DETAILED: Final = "rabbitmq_detailed"

@@ -24,7 +24,7 @@ async def collect_counts(vhosts: Iterable[VirtualHost]) -> None:
 def collected(vhosts: Iterable[VirtualHost]) -> list[dict[str, IngressCounters]]:
     """Return the counts of received messages by virtual host, then by front end.
 
-    Each cached route counts its own publications. The numbers of fates and copies in the result
-    have these publications only up to the last `collect_counts`.
+    Each cached route counts its own publications. The numbers of fates and copies in the result do
+    not include the publications since the last call of `collect_counts`.
     """
     return [vhost.contexts.collected() for vhost in vhosts]

@@ -70,7 +70,8 @@ def _policy(vhost: VirtualHost, queue: Queue) -> str:
 async def _dead_letters(vhost: VirtualHost) -> dict[str, Counter[str]]:
     """Return the dead letters that queues sent to each dead letter exchange, by reason.
 
-    Only the queues that exist now are counted, for their present dead letter exchange.
+    All dead letters of a queue count for its present dead letter exchange. The dead letters of
+    deleted queues are not counted.
     """
     by_exchange: dict[str, Counter[str]] = {}
     for number, queue in enumerate(list(vhost.queues.values()), 1):

@@ -96,7 +96,10 @@ class LiveStatus:
         self._sampling: asyncio.Task[Row] | None = None
 
     async def sample(self) -> Row:
-        """Return the last sample of the broker's state, or a new one after SAMPLE_SECONDS."""
+        """Return the last sample of the broker's state.
+
+        If the last sample is older than SAMPLE_SECONDS, make a new one first.
+        """
         if self._sampling is None:
             fresh = self._flow is not None and self._clock() - self._flow.at < SAMPLE_SECONDS
             if fresh and self._sample is not None:

@@ -87,7 +87,10 @@ class DetailedScrape:
         self.page.listed(f"{self.prefix}_{name}", "counter", text, value, labels)
 
     def deliveries(self, kind: str, counts: dict[str, int], labels: Labels) -> bool:
-        """Add the delivery counters of a queue or channel. Return False if all are 0."""
+        """Add the delivery counters of a queue or channel; return True.
+
+        If all counters are 0, add none of them, and return False.
+        """
         if not any(counts[key] for key, _, _ in DELIVERIES):
             return False
         for key, name, text in DELIVERIES:
