@@ -354,7 +354,7 @@ class ArchiveService(ArchiveBackend):
             if failure.kind == contract.BAD:
                 self._refuse(rows, failure.reason)
             elif segment.waits:
-                # The file was removed without the stream's knowledge: a later start notices.
+                # Another program removed the file; the stream learns it at the next start.
                 self._refuse(rows, f"the segment {segment.path} is missing")
         elif isinstance(request, contract.FetchFile):
             self._finish(request, rows)

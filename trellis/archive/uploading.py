@@ -99,7 +99,7 @@ class Uploader:
     def _compare(self, source: SegmentRows, known: ArchivedFile, stream: str) -> None:
         """Raise UnfitRows if the archived file `known` has other rows than the segment.
 
-        Only the offsets that are in both are compared.
+        Only the offsets that the segment and the file have in common are compared.
         """
         low, high = max(source.base, known.first), min(source.end, known.end)
         try:

@@ -35,7 +35,7 @@ class PublishFeed:
         self.target: i64 = 0
 
     def start(self, count: i64, now: i64) -> None:
-        """Permit to send the next `count` messages, and record `now` as their send time."""
+        """Permit the sending of the next `count` messages; record `now` (ns) as their send time."""
         self.target += count * self.packet
         self.published.send(count, now)
 

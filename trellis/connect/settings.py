@@ -312,9 +312,9 @@ def _quoted(text: str) -> str:
 
 
 def _explained(problem: str) -> tuple[str, ...]:
-    """Return the key of a setting, if known, and the text of an error of msgspec about it.
+    """Return the key of the setting that an error of msgspec names, if any, and the problem.
 
-    The text about an unknown key names the most similar key.
+    `problem` is the text of the error. The problem of an unknown key names the most similar key.
     """
     text, _, path = problem.partition(" - at `$")
     key = re.sub(r"^\.", "", path.rstrip("`"))

@@ -93,6 +93,6 @@ def _is_topic(line: Line, report: Report) -> bool:
     try:
         check_topic(line.value)
     except ValueError as error:
-        report.not_taken(line.place, line.text, f"Trellis cannot use it: it {error}")
+        report.not_taken(line.place, line.text, f"Trellis cannot use this topic: it {error}")
         return False
     return True

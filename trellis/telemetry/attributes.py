@@ -47,8 +47,8 @@ def operation(name: str, kind: str, destination: str) -> Attributes:
 def destination_of(origin: StepOrigin, queue: str = "") -> str:
     """Return the name of a destination: exchange, routing key and queue, joined by colons.
 
-    Parts that are empty are left out, and so is a queue with the name of the key, as the
-    conventions for RabbitMQ say. A message from MQTT has its topic in place of exchange and key.
+    As the conventions for RabbitMQ say, empty parts are left out, and the queue is left out if its
+    name equals the routing key. A message from MQTT has its topic in place of exchange and key.
     """
     if origin.protocol.startswith("mqtt"):
         topic = origin.key.translate(_SWAP)

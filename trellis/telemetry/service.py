@@ -56,7 +56,7 @@ class TelemetryCounters:
 
 
 class TelemetryService:
-    """The telemetry of a broker. `sampler` chooses its messages."""
+    """The telemetry of a broker. `sampler` chooses the messages whose steps become spans."""
 
     def __init__(self, sampler: MessageSampler, opening: contract.OpenExport) -> None:
         self.sampler = sampler
@@ -245,4 +245,4 @@ def _origin(origin: SampledOrigin) -> contract.StepOrigin:
 
 
 def _ignore() -> None:
-    """Do nothing: the `wake` of a broker that stops."""
+    """Do nothing: `SampledSteps.wake` after `close`, because no worker takes further steps."""

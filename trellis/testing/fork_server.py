@@ -32,7 +32,7 @@ class ForkServer:
         self._answers = os.dup(1)
         os.dup2(2, 1)
         self._line = b""
-        #: The broker whose end the test run waits for, and 0 for none.
+        #: The process id of the broker whose end the test run waits for; 0 if there is none.
         self._ending = 0
         #: Exit codes of brokers that have ended; the test run may ask for each once.
         self._codes: dict[int, int] = {}
@@ -62,7 +62,7 @@ class ForkServer:
             if not ready and unloaded:
                 importlib.import_module(unloaded.pop())
                 gc.freeze()
-            # One event at a time, because it may close the connection of the next one.
+            # Handle one event at a time: its handler may close the connection of the next event.
             for key, _ in ready[:1]:
                 handle: Callable[[], bool] = key.data
                 if not handle():

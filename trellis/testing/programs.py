@@ -72,7 +72,7 @@ class ForkedProgram:
 
 
 def use(spawner: socket.socket) -> None:
-    """Let the spawner fork the programs of this process that it knows."""
+    """Let the spawner fork the programs that this process starts and that the spawner knows."""
 
     def start(module: str, descriptors: list[int]) -> ForkedProgram | None:
         known = module == PROGRAM and len(descriptors) + 2 <= DESCRIPTORS_MAX
@@ -84,7 +84,7 @@ def use(spawner: socket.socket) -> None:
 def run(module: str, descriptors: list[int]) -> NoReturn:
     """Run a program in this process, a child of the spawner.
 
-    The first of `descriptors` is its error output, and the others are its arguments.
+    The first of `descriptors` is the program's error output; the others are its arguments.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     replace_streams(nothing, os.dup(nothing), descriptors.pop(0))
