@@ -43,10 +43,10 @@ JOINED_ABOVE: Final = 4_000_000
 def regex(pattern: str, grammar: Grammar) -> str:
     """Return a regular expression, for Java and Python, that is equivalent to the pattern.
 
-    The expression matches topics in the form that `spelled` gives them. It uses atomic groups,
-    which prevent backtracking: for the words between two ``#``, only the first place where they fit
-    is tried. The first place is enough, because ``#`` matches any words. So a search takes at most
-    (words of the topic) x (words of the pattern) steps, even with many ``#``.
+    The expression matches topics in the form that `spelled` gives them. Its atomic groups prevent
+    backtracking: for the pattern's words between two ``#``, a search tries only the first place in
+    the topic where these words fit. The first place is enough, because ``#`` matches any words. So
+    a search takes at most (words of the topic) x (words of the pattern) steps.
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"
@@ -130,8 +130,8 @@ def match_topics(
 ) -> DataFrame:
     """Return (topic, messages, pattern): how many messages of each topic each pattern matched.
 
-    `pattern` is the index in `patterns`. `tasks` is the number of parallel tasks; 0 leaves it to
-    Spark. Raises PipelineError.
+    `pattern` is the index in `patterns`. `tasks` is the number of parallel tasks; with 0, Spark
+    chooses the number. Raises PipelineError.
     """
     known = checked(patterns, grammar_of(grammar))
     if len(known) > JOINED_ABOVE:
@@ -265,8 +265,8 @@ def _read(shape: str) -> tuple[int, bool, bool, list[int]]:
 
     - the least number of words of a matching topic;
     - True if a matching topic has exactly this number of words;
-    - True if the pattern does not begin with a wildcard, so that in every grammar it may match
-      topics that begin with `$`;
+    - True if the pattern begins with a literal word, so that it may match topics that begin with
+      `$` in MQTT's grammar, too;
     - the positions of the key's words.
     """
     match = re.fullmatch(r"(\d+)([=+])([rw])(.*)", shape)

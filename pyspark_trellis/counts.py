@@ -139,7 +139,7 @@ def split_columns(
 ) -> dict[str, pa.Array]:
     """Return the columns PERIOD and PUBLISHER of rows. `time` is the column with their times.
 
-    The publisher is "" unless the splits divide by it.
+    PUBLISHER is "" for each publisher that is not in `splits.users`.
     """
     periods = pa.array(splits.periods.numbers(batch.column(time)), pa.int32())
     if not splits.users or "publisher" not in batch.schema.names:

@@ -192,8 +192,8 @@ class JournalStream:
         if no row before `offset` was replaced.
 
         Rows were replaced if a later epoch begins before the offset: a crash removed them, and
-        other rows got their offsets. A query that read them then has rows that are no longer in the
-        stream. The result is computed from the segments that the last call of `bounds` found.
+        other rows got their offsets. A query that read the removed rows has rows that the stream no
+        longer has. The result is computed from the segments that the last call of `bounds` found.
         """
         raise NotImplementedError
 

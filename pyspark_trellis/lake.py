@@ -1,7 +1,7 @@
 """`trellis pipeline lake` copies a journal to Parquet files, each message exactly once; `trellis
 pipeline traffic` maintains counts per topic and minute (the rollup).
 
-Both are streaming queries with Spark's file sink. The sink's log of committed files
+Both jobs are streaming queries with Spark's file sink. The sink's log of committed files
 (`_spark_metadata`) lists the valid files; a file of a killed task is not in the log. The checkpoint
 holds the position in the journal. Read the lake with Spark, which reads only the files in the log.
 """

@@ -1,4 +1,4 @@
-"""The positions of a query: where it begins and ends, what its checkpoint says, and checks of both.
+"""The positions of a query in its journals: its first and last offsets, and its checkpoint.
 
 The offset JSON of a streaming query, in its checkpoint and in its progress, is a position:
 
@@ -6,8 +6,8 @@ The offset JSON of a streaming query, in its checkpoint and in its progress, is 
     {"orders": {"next": 120, "epoch": 3}, "eu/orders": ...}  a query of several journals
 
 `next` is the offset after the last row that the query has read, and `epoch` the epoch of that row.
-`from` is the offset at which the batch that ends at the position begins. It is left out if the
-batch begins at `next` of the position before. It is present, for example, if the query skipped
+`from` is the offset at which the batch that ends at the position begins. `from` is left out if the
+batch begins at `next` of the position before. `from` is present, for example, if the query skipped
 rows (failOnDataLoss=false), or if the journal is new in the query.
 """
 
@@ -187,8 +187,8 @@ def ending(text: str, bounds: OffsetRange, name: str) -> int:
 def micros_of(text: str, option: str) -> int:
     """Parse a time, and return it in microseconds since 1970.
 
-    `text` is a time in ISO 8601, or a number of milliseconds since 1970. Raises PipelineError if it
-    is neither.
+    `text` is a time in ISO 8601, or a number of milliseconds since 1970. Raises PipelineError for
+    any other text.
     """
     if text.isdecimal():
         return int(text) * 1_000

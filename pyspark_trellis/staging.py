@@ -7,8 +7,8 @@
 Rows are numbered by their order in their file, and files by their order in the manifest.
 No file is written twice, because few file systems of Hadoop can replace a file in one step. If
 Spark repeats the batch, the files in the manifest are published again, and not the rows of the
-repeated tasks. So each row has the same identity as before, whatever the new division into tasks
-is, and the broker drops the rows that it has.
+repeated tasks. So each row has the same identity as before, although Spark may have divided the
+batch into other tasks, and the broker drops the rows that it has already.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BatchManifest:
 
     @classmethod
     def read(cls, storage: Storage, batch: str) -> BatchManifest | None:
-        """Return the manifest of a batch; None if it has none. Raises PipelineError."""
+        """Return the manifest of a batch; None if there is none yet. Raises PipelineError."""
         text = storage.read(f"{batch}/{MANIFEST}")
         if text is None:
             return None

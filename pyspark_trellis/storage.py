@@ -5,7 +5,7 @@
 
 The Java process starts at the first use and ends with this process. Its class path has the classes
 of Spark, the classes in SPARK_DIST_CLASSPATH (Spark's variable for the classes of Hadoop), and the
-jar files of `spark.jars` and `spark.files` on this machine. It has Hadoop's configuration: the
+jar files of `spark.jars` and `spark.files` on this machine. Its configuration of Hadoop has the
 files of HADOOP_CONF_DIR, and the settings of the option `hadoopSecrets`. Rows go through local
 files, never through this process's memory.
 """
@@ -358,11 +358,11 @@ def _failed(action: str, place: str, error: OSError | str, advice: str = _ADVICE
 
 
 def _java_error(error: BaseException | None) -> Any:
-    """Return the Java object of an error of Java; None if it is another error.
+    """Return the Java object of an error that Java raised; None for any other error.
 
-    In a process with a session of Spark, PySpark replaces the errors of py4j, and asks the JVM of
-    the session about them, which does not know the errors of this Java process. The original error
-    is then the context of the error that arrives here.
+    In a process with a session of Spark, PySpark replaces an error of py4j by an error of its own,
+    because it asks the session's JVM, which does not know the errors of this Java process. The
+    original error is then the `__context__` of PySpark's error.
     """
     while error is not None and not isinstance(error, PipelineError):
         java_error = getattr(error, "java_exception", None)

@@ -191,8 +191,8 @@ def _names(pattern: tuple[Word, ...], usual: str) -> dict[int, str]:
     """Return the names of the parameters of a pattern, by level.
 
     A parameter has the name of the word before it, without a plural s: `sensors.*` has {sensor}.
-    `usual` is the name of a parameter without such a word. If it is "", the parameter is named
-    after its level, such as {level2}.
+    `usual` is the name of a parameter at the beginning of the pattern or after another parameter.
+    If `usual` is "", such a parameter is named after its level, such as {level2}.
     """
     names: dict[int, str] = {}
     for at, word in enumerate(pattern):

@@ -50,8 +50,8 @@ INTERNAL: Final = "internal"
 class ObservedMessage:
     """The messages of an address with one content type and one type (AMQP's property `type`).
 
-    `body` is the schema of the sampled bodies. It is None if a body is not JSON, or if the content
-    type names another format. `headers` is the schema of the sampled headers.
+    `body` is the schema of the sampled bodies; None if a body is not JSON, or if the content type
+    names another format. `headers` is the schema of the sampled headers.
     """
 
     content_type: str

@@ -116,8 +116,8 @@ class AsyncioClient:
     async def connect(self, session_expiry: int, receive_maximum: int) -> None:
         """Open a connection and send CONNECT. Raises OSError or ValueError.
 
-        `session_expiry` is in seconds; `receive_maximum` is a number of messages. MQTT 3.1.1 has
-        neither.
+        `session_expiry` is in seconds; `receive_maximum` is a number of messages. CONNECT of MQTT
+        3.1.1 has no fields for these values, so they are then not sent.
         """
         more: dict[str, Any] = {}
         if self.version == MQTT5:

@@ -214,9 +214,9 @@ class MqttEnd:
         """Subscribe to the filters; `present` is True if the session has subscriptions.
 
         MQTT 3.1.1 has no RETAINED_ONCE: each SUBSCRIBE brings the retained messages again, which
-        may be older than the retained messages at the other broker. So the client subscribes once
-        in a session; the first client of this process does it in any case, because the filters may
-        be new.
+        may be older than the retained messages at the other broker. So a client subscribes only in
+        a new session; the first client of this process also subscribes in an existing session,
+        because the filters may have changed.
         """
         self._ignores_retained = self.version == MQTT311 and present
         if self.version == MQTT5:

@@ -1,9 +1,10 @@
 """The offsets that consumer groups have committed for the partition of the log.
 
-Each group has a consumer here. The admin client of the library has requests for the offsets of any
-group, but it ends the process in two cases: with SIGSEGV if the asked Kafka node answers that it is
-not the group's coordinator (librdkafka's issue 5040), and with SIGABRT if a connection to the
-coordinator is lost during a request (its pull request 5397). A consumer has neither fault.
+This module uses one consumer for each group. The library's admin client can request the offsets of
+any group too, but the client ends the process in two cases: with SIGSEGV if the Kafka node answers
+that it is not the group's coordinator (librdkafka's issue 5040), and with SIGABRT if a connection
+to the coordinator is lost during a request (librdkafka's pull request 5397). A consumer does not
+have these faults.
 """
 
 from __future__ import annotations

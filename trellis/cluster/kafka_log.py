@@ -86,7 +86,7 @@ class KafkaLog:
 
     @property
     def refusal(self) -> str:
-        """The reason why batches must not be appended to the topic now; "" if they may be."""
+        """The reason why batches must not be appended to the topic now; "" if there is none."""
         return "" if self._watch is None else self._watch.refusal
 
     @property

@@ -63,8 +63,8 @@ class Membership:
         """Create the membership. `name` is the name of the broker, the same on all its nodes.
 
         `open_log` connects to the replicated log, in a thread, and returns the log. `open_log`
-        raises LogUnreachable if it should be called again. The `formats` are the encodings of
-        batches that this node reads and writes.
+        raises LogUnreachable if the membership should call it again later. The `formats` are the
+        encodings of batches that this node reads and writes.
         """
         self.name = name
         self.state: State = "following"

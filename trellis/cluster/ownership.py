@@ -1,7 +1,8 @@
 """The owner of the replicated log: the active node appends batches, beats and marks to the log.
 
 To ship a batch is to append it to the log. A beat is a record without content. A mark is a record
-at which a reader may begin. The owner is fenced once another node owns the log: it must end.
+at which a reader may begin. The owner is fenced once another node owns the log: a fenced node must
+end its process.
 
     thread "store"     ship, then the write to the local disk, then the confirms (store_writer.py)
     thread "beat"      appends a beat whenever the owner has sent no record for a while

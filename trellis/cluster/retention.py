@@ -1,6 +1,6 @@
 """The retention of the replicated log: the owner removes the records that all listed nodes have.
 
-The owner appends marks to the log. A mark holds the state of the log, so a reader may begin at it.
+The owner appends marks to the log. A mark holds the state of the log, so a reader may begin there.
 The owner trims the log up to a mark: it removes all records before the mark.
 
 The list of nodes is the global parameter NODES, which the event loop's thread changes. The thread

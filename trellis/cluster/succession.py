@@ -57,7 +57,7 @@ def successor(
 def _refusal(
     name: str, report: NodeReport | None, owner: str, batch: int, wall: int, lacking_most: int
 ) -> str:
-    """Return why the log cannot be handed over to a node; "" if it can."""
+    """Return why the log cannot be handed over to a node; "" if the node can take over."""
     if name == owner:
         return f"node '{name}' is the active node already"
     if report is None:

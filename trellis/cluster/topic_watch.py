@@ -88,7 +88,7 @@ class TopicWatch:
 def log_unsafe(cluster: ClusterSettings, finding: TopicFinding, refusal: str = "") -> None:
     """Log an unsafe property of the topic, with the command of Kafka that mends it.
 
-    `refusal` is the reason why no batch may be appended to the topic; "" if batches may be.
+    `refusal` is the reason why no batch may be appended to the topic; "" if there is none.
     """
     topic, mend = cluster.log_topic, mending_command(cluster, finding)
     if refusal and finding.is_refused(cluster):

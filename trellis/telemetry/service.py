@@ -102,7 +102,7 @@ class TelemetryService:
             self._schedule()
 
     def _flush(self) -> bool:
-        """Send the waiting steps to the worker; return False if it cannot receive them."""
+        """Send the waiting steps to the worker; return False if the worker cannot receive them."""
         worker = self.worker
         if worker is None or not worker.ready or worker.unsent > UNSENT_MAX:
             return False
@@ -132,7 +132,10 @@ class TelemetryService:
             self._set_up(message.reason)
 
     def _set_up(self, reason: str) -> None:
-        """Record and log the state of the collector; `reason` is "" if it accepts spans."""
+        """Record and log the state of the collector.
+
+        `reason` is the last failure of a request; "" if the collector accepts spans.
+        """
         now = time.monotonic()
         if reason and (self.up or now - self._logged_at >= LOG_INTERVAL):
             self._logged_at = now
@@ -163,9 +166,9 @@ def telemetry_from_settings(
     environment: dict[str, str] | None = None,
     clock: Callable[[], int] = time.time_ns,
 ) -> TelemetryService | None:
-    """Return the telemetry that the settings and the environment request; None if it is off.
+    """Return the telemetry that the settings and the environment request; None if it is disabled.
 
-    If it is on, the broker samples messages from now on. Raises SettingsError.
+    If telemetry is enabled, the broker samples messages from now on. Raises SettingsError.
     """
     wanted = settings.telemetry
     environment = dict(os.environ) if environment is None else environment

@@ -36,7 +36,7 @@ _EVERY: Final = (0, 1_000, 100, 10)
 class MatchingCase:
     """One measurement: a request and its workload.
 
-    `only` names the contenders (algorithms and peers) that take part. If it is empty, all
+    `only` names the contenders (algorithms and peers) that take part. If `only` is empty, all
     contenders take part except contenders with a cache of answers.
     """
 
