@@ -106,10 +106,9 @@ class JournalRange:
                     yield batch
 
     def tables(self, selected: SelectedRows, low: int, high: int) -> Iterator[pa.Table]:
-        """Iterate over the selected rows in tables of _TOGETHER rows or more; the last table may be
-        smaller.
+        """Iterate over the selected rows from offset `low` to before `high`, in tables.
 
-        Raises PipelineError.
+        Each table has _TOGETHER rows or more; the last table may be smaller. Raises PipelineError.
         """
         group: list[pa.RecordBatch] = []
         rows = 0

@@ -346,7 +346,10 @@ def summed(batch: pa.RecordBatch) -> bytes:
 
 
 def write(path: Path, count: int, a_batch: int = A_BATCH) -> None:
-    """Write a journal of this many rows with bodies of 100 bytes, in one segment."""
+    """Write a journal of `count` rows in one segment, with `a_batch` rows in each batch.
+
+    The bodies have 100 bytes.
+    """
     path.mkdir(parents=True)
     topics = pool(random.Random(2), min(TOPICS, count))
     kinds: dict[str, pa.DataType] = {

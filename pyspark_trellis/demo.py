@@ -251,7 +251,10 @@ def demo(
     progress: PipelineProgress,
     seed: int = 1,
 ) -> int:
-    """Run the demo; return the exit code. Raises PipelineError."""
+    """Run the demo with `messages` messages, and write its files to `output`.
+
+    `session` starts Spark. Return the exit code. Raises PipelineError.
+    """
     if output.exists() and any(output.iterdir()):
         raise PipelineError(
             f"{output} exists and is not empty: name another directory with --output, or remove it"

@@ -168,7 +168,10 @@ class RowSelection:
     def _part(
         self, span: JournalSpan, scan: SegmentScan, low: int, high: int
     ) -> Iterator[pa.RecordBatch]:
-        """Iterate over the selected rows of a part of a segment. Raises PipelineError."""
+        """Iterate over the selected rows of a segment from offset `low` to before `high`.
+
+        Raises PipelineError.
+        """
         needed = [*dict.fromkeys(("offset", "published_at", "topic", *self._columns))]
         try:
             batches = list(self._stream.piece(span, scan.cut(low, high)).batches(needed))
@@ -204,9 +207,10 @@ def _filter_of(pattern: str, grammar: str) -> TopicFilter:
 
 
 def _parts(scan: SegmentScan, low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Divide offsets of a segment into parts of at most PART_BYTES, at the borders of batches.
+    """Divide the offsets of a segment from `low` to before `high` into parts of whole batches.
 
-    A part has at least one batch.
+    A part has at most PART_BYTES, but at least one batch. Yield the first offset of each part, and
+    the offset after its last.
     """
     at = stop = low
     used = 0

@@ -76,7 +76,9 @@ class JobBindings:
 
     @property
     def routing(self) -> DefinitionsFile | None:
-        """The bindings with the times of their existence if known, else the present bindings."""
+        """The bindings with the times of their existence if these are known, else the present
+        bindings; None if no bindings are known.
+        """
         return self.then or self.current
 
     @property
@@ -212,7 +214,10 @@ def _users_not_received(definitions: DefinitionsFile) -> frozenset[str]:
 
 
 def moment(text: str | None) -> datetime | None:
-    """Parse an ISO 8601 time; a time without a zone is in UTC. Raises PipelineError."""
+    """Parse an ISO 8601 time; return None for None.
+
+    A time without a zone is in UTC. Raises PipelineError.
+    """
     if text is None:
         return None
     try:

@@ -151,7 +151,8 @@ def rows_of(
 ) -> Iterator[tuple[datetime, str, str, dict[str, Any]]]:
     """Iterate over the stream's rows about declarations, bindings, subscriptions and snapshots.
 
-    A row is (time, vhost, event, facts). Raises PipelineError.
+    The rows have the offsets from `low` to before `high`. A row is (time, vhost, event, facts).
+    Raises PipelineError.
     """
     wanted = pa.array(_USED)
     for piece in stream.pieces(low, high):

@@ -108,7 +108,7 @@ class ObservedAddress:
         return self.messages.get(key)
 
     def add(self, protocol: str, publisher: str, qos: int, count: int) -> None:
-        """Count messages of a publisher."""
+        """Count `count` messages that a publisher sent over a protocol with the QoS `qos`."""
         self.count += count
         self.protocols[protocol] += count
         if protocol != INTERNAL:
@@ -218,7 +218,10 @@ def _addresses(
 
 
 def _sample(journal: JournalRange, low: int, high: int, addresses: list[ObservedAddress]) -> None:
-    """Sample the bodies and headers of each ObservedMessage, from about SAMPLES of its rows."""
+    """Sample the bodies and headers of each ObservedMessage, from about SAMPLES of its rows.
+
+    The rows have the offsets from `low` to before `high`.
+    """
     owners: dict[tuple[str, str, str], ObservedAddress] = {
         (each.vhost, each.exchange, topic): each for each in addresses for topic in each.topics
     }

@@ -169,9 +169,9 @@ class _Part:
     """The rows of one file, from offset `low` on: rows of one day, up to `most` bytes."""
 
     def __init__(self, source: SegmentRows, low: int, high: int, day: str, most: int) -> None:
-        """Begin a file. `day` is the day of the rows before `low`.
+        """Begin a file of the rows from offset `low` on; the last possible offset is `high` - 1.
 
-        No row has an earlier day than the rows before it.
+        `day` is the day of the file before this one: the new file gets this day or a later one.
         """
         self.end = low
         self.from_us = self.to_us = 0

@@ -234,7 +234,8 @@ def publish(
 ) -> bytes:
     """Encode a message: basic.publish, the content header, and the body in frames.
 
-    The content header has a content type, a delivery mode and `headers`.
+    The content header has a content type, a delivery mode (2 if `persistent`, else 1) and
+    `headers`. A body frame has at most `frame_max` bytes.
     """
     flags, table = (b"\xb0\x00", _table(headers)) if headers else (b"\x90\x00", b"")
     properties = (

@@ -104,7 +104,8 @@ class Checker:
     def accept(self, publisher: i64, number: i64, now: i64) -> None:
         """Check that an arrived message is expected at this point. Raises WrongAnswer.
 
-        `number` is the message's number, and `now` the time of its arrival in ns.
+        `publisher` and `number` are the numbers in the message's body; `now` is the time of the
+        message's arrival in ns.
         """
         raise NotImplementedError
 

@@ -216,7 +216,10 @@ class Generator:
         return min(due - now, _TICK) if due > now else _TICK
 
     def _due_at(self, began: i64, interval: float) -> i64:
-        """Return the time in ns at which the next message is due. `interval` is in ns."""
+        """Return the time in ns at which the next message is due.
+
+        The run began at the time `began`, in ns. A message is due every `interval` ns.
+        """
         return began + i64(float(self.started - self._base) * interval)
 
     def _start(self, line: BenchConnection, count: i64, at: i64) -> None:

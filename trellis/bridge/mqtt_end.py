@@ -57,9 +57,10 @@ class Handler:
         """Handle a message that has arrived; if its QoS is 1, call `acknowledge` later."""
 
     def on_settled(self, identifier: int, refusal: str) -> None:
-        """Handle the answer to a publication; `refusal` is "", or the reason of a refusal.
+        """Handle the answer to the publication with the packet identifier `identifier`.
 
-        A publication of QoS 0 counts as accepted when it is written to the socket.
+        `refusal` is the reason of a refusal; "" if the broker accepted the publication. A
+        publication of QoS 0 counts as accepted when it is written to the socket.
         """
 
 
@@ -167,7 +168,10 @@ class MqttEnd:
         self._client.paho.drop_out_messages()
 
     def acknowledge(self, identifier: int) -> None:
-        """Send PUBACK for a received message of QoS 1, if the connection is up."""
+        """Send PUBACK for the received message with a packet identifier, if the connection is up.
+
+        The message has QoS 1.
+        """
         if self.up:
             self._client.paho.ack(identifier, 1)
 

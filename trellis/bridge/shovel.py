@@ -310,7 +310,7 @@ class ShovelLink:
         self._settle(tag)
 
     def _settle(self, tag: int) -> None:
-        """Acknowledge a message at the source."""
+        """Acknowledge the message with the delivery tag `tag` at the source, and count it."""
         if self._source.channel.is_open:
             self._source.channel.basic_ack(tag)
         if self._to_move is not None:

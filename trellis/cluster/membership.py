@@ -91,8 +91,9 @@ class Membership:
         """Follow the log until this node owns it.
 
         Return the replicated log as its owner uses it, and the open store of the data directory.
-        Return None if `stop` is set before this node owns the log. `report_lost` is called with a
-        sentence about each message that cannot be read. Raises ReplicationError or
+        Return None if `stop` is set before this node owns the log. `directory` is the data
+        directory, and `segment_size` the size in bytes of a segment of its log. `report_lost` is
+        called with a sentence about each message that cannot be read. Raises ReplicationError or
         StoreError if the node cannot continue.
         """
         log = await self._connect(stop)

@@ -119,7 +119,7 @@ class KafkaTopic:
         return self._settings(ResourceType.BROKER, str(node), task)
 
     def create(self, replicas: int = REPLICAS) -> None:
-        """Create the topic with the settings of TOPIC_SETTINGS."""
+        """Create the topic with the settings of TOPIC_SETTINGS and this number of replicas."""
         new = NewTopic(
             self._name,
             num_partitions=1,
@@ -201,7 +201,8 @@ class KafkaTopic:
     def _offset(self, spec: OffsetSpec, seconds: float) -> int:
         """Ask the partition's leader for the offset at one end of the log, and return it.
 
-        `spec` chooses the end: the first record of the log, or the next record to come.
+        `spec` chooses the end: the first record of the log, or the next record to come. Each
+        request takes at most `seconds`.
         """
         try:
             return self._ask_offset(spec, seconds)

@@ -109,7 +109,7 @@ class RecordWriter:
         headers: list[tuple[str, bytes]],
         timestamp: int,
     ) -> None:
-        """Send the record of a message.
+        """Send the record of a message. `timestamp` is in ms since 1970; 0 if there is none.
 
         If the record is too large, `settled` gets the error. Raises KafkaFailed if the producer
         does not accept the record for another reason.

@@ -63,7 +63,7 @@ class ConnectorLink(ABC):
         self.status.state = LinkState.RUNNING
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for this time and return False; return True as soon as `stopping` is set."""
+        """Wait for `seconds` and return False; return True as soon as `stopping` is set."""
         try:
             await asyncio.wait_for(self.stopping.wait(), seconds)
         except TimeoutError:

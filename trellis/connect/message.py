@@ -94,7 +94,10 @@ class BrokerMessage:
         }
 
     def dead_letter(self, link: str, reason: str, attempts: int) -> Message:
-        """Return the message for the dead letter queue, with headers about the reason."""
+        """Return the message for the dead letter queue.
+
+        Its headers have the name of the link, the reason and the number of failed attempts.
+        """
         about: dict[str, Any] = {
             f"{PREFIX}link": link,
             f"{PREFIX}reason": reason,

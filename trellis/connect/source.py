@@ -87,7 +87,8 @@ class LinkSource:
     async def dead_letter(self, message: BrokerMessage, reason: str, attempts: int) -> None:
         """Publish a message to the dead letter queue, and wait for the confirm.
 
-        Raises MessageRefused if the queue does not accept the message.
+        `reason` and `attempts`, the number of failed attempts, become headers. Raises
+        MessageRefused if the queue does not accept the message.
         """
         letter = message.dead_letter(self.section.name, reason, attempts)
         async with self._dead_lettering:

@@ -97,7 +97,8 @@ def _after_invalid(topic: str, reason: str) -> str:
 def _after_no_match(answer: dict[str, Any], bound: bool) -> str:
     """Return the command after the finding that no subscription and no binding matches a topic.
 
-    The command lists the subscriptions and bindings that do not match, or makes the first one.
+    If `bound` is True, the command lists the subscriptions and bindings of the exchange, which do
+    not match. Otherwise, the command makes the first binding.
     """
     vhost = in_vhost(answer["vhost"])
     if bound:

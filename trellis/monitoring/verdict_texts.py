@@ -47,6 +47,9 @@ def verdict_text(verdict: str, refused: bool) -> str:
 
 
 def destination_text(row: dict[str, Any], refused: bool) -> str:
-    """Return a row of the section `queues` of `GET /api/route` as text."""
+    """Return a row of the section `queues` of `GET /api/route` as text.
+
+    `refused` is True if the broker refuses the message before any queue gets it.
+    """
     reason = f": {row['text']}" if row["text"] else ""
     return f"{row['type']} '{row['name']}' {verdict_text(row['verdict'], refused)}{reason}"

@@ -87,7 +87,7 @@ def entry_of(
     The boolean is True if the new entry decides about exactly the same topics. If no rule can
     express the filter, a `deny` denies more topics, and for an `allow`, the returned entry is None.
     The returned entry is also None if the filter has `%u` and the clients have no user name (`user`
-    is None).
+    is None). With `variables`, `%u` and `%c` have a meaning, as in `filter_of`.
     """
     if user is None and variables and "%u" in topic:
         return None, True

@@ -79,7 +79,10 @@ def _bridge_table(bridge: MosquittoListener, report: Report) -> dict[str, Any] |
 
 
 def _url(address: Line, tls: bool) -> str:
-    """Return the URL of the first address of a line, which is HOST or HOST:PORT."""
+    """Return the URL of the first address of a line, which is HOST or HOST:PORT.
+
+    The scheme is mqtts if `tls` is True, else mqtt.
+    """
     first = address.value.split()[0]
     host, _, port = first.rpartition(":")
     if not host or not port.isdecimal() or (":" in host and not host.endswith("]")):

@@ -134,7 +134,10 @@ class Configuration:
         return [plugin for owner in owners for plugin in owner.plugins]
 
     def _take(self, line: Line, in_bridge: bool) -> None:
-        """Add a line to the listener or plugin that it belongs to, else to the general lines."""
+        """Add a line to the listener or plugin that it belongs to, else to the general lines.
+
+        `in_bridge` is True below a line `connection`.
+        """
         option = option_named(line.name)
         if option is None:
             self._report.not_taken(
@@ -188,7 +191,10 @@ class Configuration:
 
 
 def _read(path: Path, report: Report, main: bool = True) -> list[Line]:
-    """Return the lines of a configuration file, and of the files in its include_dir."""
+    """Return the lines of a configuration file, and of the files in its include_dir.
+
+    `main` is False for a file of an include_dir, which may not have an include_dir itself.
+    """
     lines: list[Line] = []
     text = path.read_bytes().decode("utf-8", "replace")
     for number, each in enumerate(text.split("\n"), 1):

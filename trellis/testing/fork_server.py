@@ -134,7 +134,7 @@ class ForkServer:
     # -- requests of brokers, and ends of children
 
     def _on_broker(self, connection: socket.socket) -> bool:
-        """Fork a gateway for a broker."""
+        """Fork a gateway for a broker. Return True, because the spawner goes on."""
         data, descriptors, _, _ = socket.recv_fds(connection, CHUNK, programs.DESCRIPTORS_MAX)
         if not data:  # The broker has ended, which SIGCHLD reports, too.
             self._selector.unregister(connection)
@@ -153,7 +153,7 @@ class ForkServer:
         return True
 
     def _on_end(self) -> bool:
-        """Collect the exit codes of the children that have ended."""
+        """Collect the exit codes of ended children. Return True, because the spawner goes on."""
         os.read(self._ends, CHUNK)
         while self._brokers or self._gateways:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -33,7 +33,7 @@ class LockedMatcher:
         self._lock = threading.Lock()
 
     def subscribe(self, pattern: str, subscriber: int) -> bool:
-        """Subscribe under the lock; return the matcher's answer."""
+        """Subscribe under the lock; return what the matcher's `subscribe` returns."""
         with self._lock:
             return bool(self._matcher.subscribe(pattern, subscriber))
 
@@ -97,8 +97,9 @@ def threads(
 ) -> dict[str, float]:
     """Run threads that subscribe and look up; return {"ms": wall time until all are done}.
 
-    After the run, the new subscriptions are looked up for at most a second. Raises WrongMatch if
-    one of them is missing.
+    `readers`, `writers` and `mixed` are the numbers of threads of each kind. `patterns` are
+    subscribed before the run; the threads subscribe the patterns `further`. After the run, the new
+    subscriptions are looked up for at most a second. Raises WrongMatch if one of them is missing.
     """
     for subscriber, pattern in enumerate(patterns):
         matcher.subscribe(pattern, subscriber)

@@ -171,7 +171,10 @@ class _Bench:
         requests: dict[str, dict[str, Any]],
         number: int,
     ) -> None:
-        """Run a contender's cases in one process; after a failure, continue in a new process."""
+        """Run a contender's cases in one process; after a failure, continue in a new process.
+
+        `number` is the number of the round, from 0 on.
+        """
         process: RunningContender | None = None
         try:
             for case in cases:
