@@ -78,8 +78,9 @@ class Span(NamedTuple):
 class TopicSums:
     """Partial sums of journal rows by the columns `keys`, which may include `minute`.
 
-    The number of rows in memory is bounded by a multiple of the number of different keys, and, for
-    keys with PERIOD, by _DIVIDED_ABOVE. With PERIOD, text columns are dictionary-encoded.
+    Sums with equal keys are added up when there are more than _ADDED_ABOVE rows (_DIVIDED_ABOVE for
+    keys with PERIOD), so the memory grows with the number of different keys, not with the number of
+    messages. With PERIOD, text columns are dictionary-encoded.
     """
 
     def __init__(self, *keys: str) -> None:

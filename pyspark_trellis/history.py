@@ -190,7 +190,7 @@ def read_rollup(spark: SparkSession, path: str) -> DataFrame:
 
 
 def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataFrame:
-    """Read a directory of Parquet files that must have these columns.
+    """Read a directory of Parquet files that must have the columns of `schema` (Spark's DDL).
 
     `maker` is the command that writes such files; errors name this command. Raises PipelineError.
     """

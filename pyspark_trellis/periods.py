@@ -42,7 +42,10 @@ class Existence:
         return len(self.changes) % 2 == 1
 
     def set(self, exists: bool, at: int) -> None:
-        """Record that the binding or name exists, or does not exist, from the time `at` on."""
+        """Record that the binding or name exists, or does not exist, from the time `at` on.
+
+        `at` is in microseconds.
+        """
         if exists != self.exists:
             self.changes.append(at)
 

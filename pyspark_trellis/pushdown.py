@@ -95,7 +95,7 @@ class PushedConditions:
             self.until = min(self.until, micros + 1 + CLOCK_STEP)
 
     def within(self, stream: JournalStream, span: OffsetSpan) -> OffsetSpan:
-        """Return the part of the offsets that may satisfy the conditions. Raises PipelineError."""
+        """Return the part of `span` whose rows may satisfy the conditions. Raises PipelineError."""
         if self.journals is not None and stream.journal not in self.journals:
             return OffsetSpan(span.low, span.low)
         low, high = max(span.low, self.low), min(span.high, self.high)

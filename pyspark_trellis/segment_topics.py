@@ -41,9 +41,10 @@ class TopicCondition:
         self._questions: Final = tuple(questions)
 
     def may_hold(self, summary: TopicSummary | None) -> bool:
-        """Return False only if no row of the segment with this summary matches the condition.
+        """True if a row of the segment with this summary may match the condition.
 
-        A summary of None means that nothing is known about the segment.
+        False if certainly no row matches. A summary of None means that nothing is known about the
+        segment; the result is then True.
         """
         return summary is None or all(summary.may_match(each) for each in self._questions)
 

@@ -103,10 +103,10 @@ class MessageEditor:
     def adapts_to(self, error: LinkLost) -> bool:
         """Remove `user_id` from all further messages if the destination has refused this property.
 
-        A broker accepts another `user_id` than the user of the connection only if this user has the
-        tag `impersonator`. Without the removal, such a broker would refuse the message at each
-        attempt. A `user_id` that `dest-publish-properties` sets stays. Return True if the error is
-        such a refusal.
+        A broker refuses a `user_id` that is not the user of the connection, unless this user has
+        the tag `impersonator`. Without the removal, the broker would refuse the message at each
+        attempt. A `user_id` that `dest-publish-properties` sets is not removed. Return True if
+        `error` is such a refusal and the property is removed from now on.
         """
         refused = isinstance(error, ChannelClosed) and error.code == 406 and "user_id" in str(error)
         if not refused or "user_id" in self._changed:

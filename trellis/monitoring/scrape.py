@@ -124,7 +124,7 @@ def _vhost_of(connection: Connection) -> str | None:
 
 
 def labels_of(vhost: str, connection: Connection) -> Labels:
-    """Return the labels of a connection, which RabbitMQ's dashboards find by `channel`."""
+    """Return the labels of a connection. RabbitMQ's dashboards use the label `channel`."""
     name = _label_of(connection)
     return {"vhost": vhost, "connection": name, "channel": name}
 
