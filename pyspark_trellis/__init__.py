@@ -57,6 +57,7 @@ On Spark; only these modules import PySpark:
     pushdown      the conditions of a query that the source applies
     source        spark.read, spark.readStream
     storage       files beside a checkpoint, on the file systems of Hadoop
+    hadoop_java   the Java process that uses the file systems of Hadoop
     staging       the rows of a batch, before they are published
     publisher     messages with confirms, to a broker that may push back
     sink          write, writeStream

@@ -3,11 +3,8 @@
     file:/data/checkpoint, /data/checkpoint       Python's own files
     s3a:, abfss:, hdfs:, dbfs:, viewfs: ...       Hadoop's API, in a Java process of its own
 
-The Java process starts at the first use and ends with this process. Its class path has the classes
-of Spark, the classes in SPARK_DIST_CLASSPATH (Spark's variable for the classes of Hadoop), and the
-jar files of `spark.jars` and `spark.files` on this machine. Its configuration of Hadoop has the
-files of HADOOP_CONF_DIR, and the settings of the option `hadoopSecrets`. Rows go through local
-files, never through this process's memory.
+Rows go through local files, never through this process's memory. The module `hadoop_java` has the
+Java process.
 """
 
 from __future__ import annotations
@@ -15,20 +12,16 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import shutil
 from contextlib import suppress
-from functools import cache, cached_property
-from importlib import import_module
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from pyspark_trellis import java
 from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.hadoop_java import class_path, file_system, java_classes
 
-#: The options of the Java process: little memory, and a fast start.
-_JAVA_OPTIONS: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 #: The name of an option and of the capability of a file system that supports it. With the option,
 #: creating a file fails if a file of this name exists when the writer has written all data.
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
@@ -37,7 +30,6 @@ _NO_FILE: Final = "java.io.FileNotFoundException"
 _NO_CLASSES: Final = ("ClassNotFoundException", "NoClassDefFoundError", "No FileSystem for scheme")
 #: The error numbers (errno) of a file system without hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS)
-_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ADVICE: Final = (
     "all workers of Spark must be able to read and write the checkpoint and the files beside it"
 )
@@ -198,19 +190,19 @@ class HadoopStorage(Storage):
 
     @cached_property
     def _classes(self) -> tuple[str, ...]:
-        return _class_path()
+        return class_path()
 
     @property
     def _jvm(self) -> Any:
         """The classes of the Java process."""
-        return _gateway(self._classes).jvm
+        return java_classes(self._classes)
 
     @property
     def _files(self) -> Any:
         """The Java object of the Hadoop file system."""
         scheme, _, rest = self._url.partition(":")
         authority = f"//{rest[2:].partition('/')[0]}" if rest.startswith("//") else ""
-        return _file_system(self._classes, f"{scheme}:{authority}/", self._settings)
+        return file_system(self._classes, f"{scheme}:{authority}/", self._settings)
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._url}/{name}" if name else self._url)
@@ -370,76 +362,6 @@ def _java_error(error: BaseException | None) -> Any:
             return java_error
         error = error.__context__
     return None
-
-
-def _class_path() -> tuple[str, ...]:
-    """Return the class path of the Java process, the file of py4j first. Raises PipelineError."""
-    import pyspark
-
-    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
-    jars = Path(home, "jars")
-    py4j = sorted(jars.glob("py4j-*.jar"))
-    if not py4j:
-        raise PipelineError(
-            f"Spark's Java classes are not in {jars}: set SPARK_HOME on every machine, or use a "
-            "checkpointLocation in a directory that is mounted on all machines"
-        )
-    settings, more = (os.environ.get(name) for name in ("HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH"))
-    places = (str(py4j[0]), settings, str(jars / "*"), *_added_jars(), more)
-    return tuple(place for place in places if place)
-
-
-def _added_jars() -> list[str]:
-    """Return the jar files that Spark has copied to this machine (`spark.jars`, `spark.files`)."""
-    from pyspark import SparkFiles
-
-    try:
-        root = Path(SparkFiles.getRootDirectory())
-    except (AssertionError, AttributeError, TypeError):
-        return []  # This code does not run in a task.
-    # A session of Spark Connect has a directory of its own, which is named by the session's UUID
-    # and is in the directory with the files of the server.
-    roots = [root.parent, root] if _UUID.fullmatch(root.name) else [root]
-    jars = {jar.name: str(jar) for each in roots for jar in each.glob("*.jar")}
-    return sorted(jars.values())
-
-
-@cache
-def _gateway(classes: tuple[str, ...]) -> Any:
-    """Return the connection to the Java process with a class path; start it if necessary."""
-    java_gateway: Any = import_module("py4j.java_gateway")
-    options = list(_JAVA_OPTIONS)
-    # An executor of Spark may belong to another user than the query. Without Kerberos, Spark then
-    # uses HDFS as the user SPARK_USER, and HADOOP_USER_NAME has precedence over this property.
-    if user := os.environ.get("SPARK_USER"):
-        options.append(f"-DHADOOP_USER_NAME={user}")
-    port, token = java_gateway.launch_gateway(
-        jarpath=classes[0],
-        classpath=os.pathsep.join(classes[1:]),
-        javaopts=options,
-        die_on_exit=True,
-        java_path=str(java.find() / "bin" / "java"),
-        enable_auth=True,
-    )
-    return java_gateway.JavaGateway(
-        gateway_parameters=java_gateway.GatewayParameters(
-            port=port, auth_token=token, auto_convert=True
-        )
-    )
-
-
-@cache
-def _file_system(classes: tuple[str, ...], root: str, settings: tuple[tuple[str, str], ...]) -> Any:
-    """Return the Java object of the file system of the URL `root`.
-
-    Hadoop's own cache of these objects ignores settings, but a process of Spark may serve several
-    queries, with different credentials for one bucket.
-    """
-    jvm = _gateway(classes).jvm
-    configuration = jvm.org.apache.hadoop.conf.Configuration()
-    for name, value in settings:
-        configuration.set(name, value)
-    return jvm.org.apache.hadoop.fs.FileSystem.newInstance(jvm.java.net.URI(root), configuration)
 
 
 def storage_at(place: str, settings: str = "{}") -> Storage:

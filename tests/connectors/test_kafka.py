@@ -63,7 +63,7 @@ def records(servers: str, topic: str, count: int) -> list[Message]:
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     received: list[Message] = []
     while len(received) < count:
-        part = consumer.consume(count - len(received), 20)
+        part = consumer.consume(count - len(received), 60)
         assert part, f"{len(received)} records came, and not {count}"
         assert [each.error() for each in part] == [None] * len(part)
         received += part
