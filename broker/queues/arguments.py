@@ -154,8 +154,8 @@ class QueueArguments:
     argument is invalid.
 
     Two arguments need another argument, which the policy may set: `x-dead-letter-routing-key` and
-    `x-delayed-retry-type`. Without the other argument, a new queue is refused. `exists` is True for
-    an existing queue, whose policy may be removed: the argument then has no effect.
+    `x-delayed-retry-type`. If the other argument is missing, a new queue is refused. In an existing
+    queue (`exists` is True), which may have lost its policy, the argument then has no effect.
     """
 
     def __init__(
@@ -278,9 +278,9 @@ class QueueArguments:
 
 
 def _check(thing: str, arguments: Mapping[str, object]) -> None:
-    """Raise PreconditionFailed if the value of an argument is invalid by itself.
+    """Raise PreconditionFailed if the value of an argument is not permitted for any queue.
 
-    `thing` names the queue in the error.
+    Combinations of arguments are not checked here. `thing` names the queue in the error.
     """
     for argument, least in _NUMBERS.items():
         value = arguments.get(argument, least)

@@ -28,12 +28,12 @@ from broker.queues.destination import Destination
 from broker.queues.statistics import NO_EVENTS
 from broker.store.contract import Store
 
-#: A search that has looked at more consumers than this number reduces `_search_left` by the number
-#: of consumers that it looked at.
+#: A search that looks at up to MANY_CONSUMERS consumers does not count towards SEARCHED_PER_TURN,
+#: because it takes little time.
 MANY_CONSUMERS: Final[i64] = 64
-#: Number of consumers of one queue that are searched in one turn, in up to 5 ms, before the search
-#: continues in the next turn. A search that exceeds this number is completed, so that it need not
-#: be repeated.
+#: Number of consumers of one queue at which the searches of one turn end; they take up to 5 ms. The
+#: next turn continues. The search that reaches this number is completed first, so that no later
+#: turn repeats it.
 SEARCHED_PER_TURN: Final[i64] = 100_000
 
 
@@ -146,7 +146,7 @@ class Consumer:
 
     @abstractmethod
     def deliver(self, message: Message, sequence: i64) -> None:
-        """Write the message to the outlet.
+        """Write the message to the outlet. `sequence` is its sequence number in the queue.
 
         The method must not call the core, except to settle a message that needs no acknowledgement.
         """

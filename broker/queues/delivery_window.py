@@ -98,7 +98,8 @@ class DeliveryWindow(Waiter):
         self.mark: i64 = mark
         #: A delivery above this position appends a higher mark.
         self.renew_above: i64 = mark
-        #: The mark that is not durable yet, its `renew_above`, and the ticket that waits for it.
+        #: `_next` is the mark that is not durable yet, and `_next_renew` will be its `renew_above`.
+        #: `_ticket` is settled when this mark is durable; None if no mark waits.
         self._next: i64 = 0
         self._next_renew: i64 = 0
         self._ticket: Ticket | None = None

@@ -28,8 +28,8 @@ TTL: Final = "x-cache-ttl"
 TTL_MAX: Final = 1 << 50
 #: Estimated memory of an entry in bytes: its hash, its expiry, and its place in a dict.
 ENTRY_SIZE: Final[i64] = 200
-#: Largest number of expired entries that are removed with each new entry. With a number of 2, the
-#: filter can shrink.
+#: Largest number of expired entries that are removed with each new entry. It must be above 1: with
+#: 2, the filter shrinks while entries expire.
 _EXPIRED_REMOVED: Final = 2
 
 

@@ -96,7 +96,7 @@ class LimitedQueue(MeasuredQueue):
         return when if 0 < when <= EXPIRY_SECONDS_MAX else 0
 
     def update_arguments(self, arguments: QueueArguments) -> None:
-        """Replace the queue's arguments, because a policy changed (this queue's policy or another).
+        """Replace the queue's arguments, because a policy of the virtual host changed.
 
         If the queue limits its size in bytes, the bodies of the waiting messages in memory are
         counted again, in slices; messages in the tail (on disk) are not counted. Messages over a
@@ -270,7 +270,7 @@ class LimitedQueue(MeasuredQueue):
 
     def restore(self, positions: array[int], sequence: i64) -> None:
         super().restore(positions, sequence)
-        # The loop reads all messages of the queue; its limit in bytes bounds their total size.
+        # Read all messages of the queue to count their bytes. The limit in bytes bounds this work.
         if self.arguments.max_bytes != UNLIMITED:
             for message in read_stored(self.store, self.number, positions, False):
                 if message is not None:

@@ -26,8 +26,8 @@ class MeasuredQueue(Queue):
         super().__init__(vhost, name, agenda, store, durable)
         #: Total size of the waiting messages' bodies in bytes, counted only if the queue limits it.
         self.waiting_bytes: i64 = 0
-        #: The number of times that the bodies were counted anew, and the last count; None if all
-        #: bodies are counted since the queue was declared.
+        #: `_count_number` is the number of times that the bodies were counted anew. `_recount` is
+        #: the last of these counts; None if there is none since `_stop_counting`.
         self._count_number: i64 = 0
         self._recount: Recount | None = None
 

@@ -90,8 +90,8 @@ class Queue(MessageSource):
         self._deliver_up_to: i64 = 0 if durable and store.keeps_deliveries else NO_LIMIT
         #: The gate of a durable queue; None until the first delivery.
         self._gate: DeliveryGate | None = None
-        #: The time in ms since which messages with a ready consumer wait for a delivery mark; or 0
-        #: (see `_awaits_mark`).
+        #: Time in ms since which messages have waited only for a delivery mark, while a consumer is
+        #: ready; 0 if none wait for a mark (see `_awaits_mark`).
         self._mark_wait: i64 = 0
         #: `put` calls `_overflow` above this depth.
         self._overflow_depth: i64 = store.window if durable else UNLIMITED
@@ -216,7 +216,8 @@ class Queue(MessageSource):
         return self._mark_wait > 0 and self.agenda.now <= latest
 
     def _expiry_time(self) -> i64:
-        """Return the time in ms up to which messages expire: now, or before a wait for a mark."""
+        """Return the time in ms at which expiry is tested: now, or just before a wait for a mark.
+        """
         return self._mark_wait - 1 if self._awaits_mark else self.agenda.now
 
     def _open_gate(self) -> DeliveryGate:
