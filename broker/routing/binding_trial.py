@@ -115,7 +115,8 @@ class _TopicOutcome:
     """The numbers of messages of one topic that the changed bindings affect."""
 
     def __init__(self) -> None:
-        #: Gains and losses, by destination and True for a gain or False for a loss.
+        #: Numbers of messages by destination and direction: True for gained messages, False for
+        #: lost messages.
         self.effects: dict[tuple[Destination, bool], int] = {}
         #: Numbers of messages that a changed binding matches, by change.
         self.matched: dict[BindingChange, int] = {}
@@ -162,8 +163,9 @@ class BindingTrial:
         #: Number of topics whose numbers of messages are estimates, because the history has the
         #: headers of only some of their messages.
         self.estimated = 0
-        #: Number of messages that reach a destination only without the changes, and number of
-        #: messages that reach one only with the changes.
+        #: `newly_unroutable` is the number of messages that reach no destination any more because
+        #: of the changes. `newly_routed` is the number of messages that reach a destination only
+        #: with the changes.
         self.newly_unroutable = self.newly_routed = 0
         self._followed = 0
 

@@ -14,10 +14,10 @@ larger is confirmed and dropped. The store keeps the last number in one group wi
 crash keeps both or none.
 
 A producer belongs to the user that publishes its messages (`owner_of`), so that no user can use up
-the sequence numbers of another user. Equal names of two users are two producers. Earlier versions
-stored sequence numbers without a user. Such a number counts for the producers with this name of all
-users, until it is evicted: a producer's message is a repeat if its sequence number is not larger
-than the larger one of both numbers.
+the sequence numbers of another user. If two users choose the same producer name, these are two
+producers. Earlier versions stored sequence numbers without a user. Until such a number is evicted,
+it counts for the producers of this name of all users: a message whose sequence number is not larger
+than this number is a repeat, too.
 
 A full queue may refuse a message, and the producer then publishes the message again. If the broker
 accepted a larger number in between, it would drop the message as a repeat. So after a refusal, the
@@ -46,9 +46,9 @@ from broker.store.entries import Sequenced, producer_scope
 
 PRODUCER: Final = "x-trellis-producer"
 SEQUENCE: Final = "x-trellis-sequence"
-#: Largest number of producers that a virtual host remembers. Above this number, a number without a
-#: user is evicted. If there is none, of the user with the most producers, the producer that
-#: published longest ago is evicted.
+#: Largest number of sequence numbers that a virtual host remembers. Above it, a number that is
+#: stored without a user is evicted. If there is none, the user with the most producers loses the
+#: number of the producer that published longest ago.
 PRODUCERS_MAX: Final = 100_000
 #: Number of a deleted user's producers that are removed from the store in one slice.
 REMOVALS_PER_SLICE: Final = 200
@@ -131,10 +131,11 @@ class Producers:
         #: Last sequence numbers by owner and producer name.
         self.last: OwnerTable[int] = OwnerTable()
         #: Last sequence numbers by producer name that an earlier version stored without an owner,
-        #: in the order in which they were stored. With `last`, at most PRODUCERS_MAX.
+        #: in the order in which they were stored. `last` and `unowned` together have at most
+        #: PRODUCERS_MAX numbers.
         self.unowned: OrderedDict[str, int] = OrderedDict()
-        #: The refused numbers by owner and producer name; at most PRODUCERS_MAX. Not stored: after
-        #: a restart, a producer repeats all unconfirmed messages in order.
+        #: The refused numbers by owner and producer name; at most PRODUCERS_MAX. They are not
+        #: stored: after a restart, a producer repeats all unconfirmed messages in order.
         self.refused: OwnerTable[Refusal] = OwnerTable()
         self._vhost = vhost
         self._store = store

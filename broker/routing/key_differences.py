@@ -284,7 +284,7 @@ class HeaderComparison:
     def __init__(self, headers: Fields) -> None:
         # A dict: compiled code takes ten times as long for a Mapping.
         self._headers: dict[str, object] = dict(headers)
-        # Most kinds of `x-match` leave out such headers.
+        # Most kinds of `x-match` ignore headers whose names begin with `x-`.
         self._special = frozenset([name for name in headers if name.startswith("x-")])
 
     def similar(self, many: list[Fields]) -> list[int]:

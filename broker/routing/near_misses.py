@@ -113,8 +113,8 @@ class NearMissSearch:
         self._properties = properties
         #: The number of bindings and queue names that were examined.
         self.examined = 0
-        #: False if some bindings were not examined: there are more than CANDIDATES_MAX, or they
-        #: could add no near miss to the result.
+        #: False if some bindings were not examined: there are more than CANDIDATES_MAX bindings, or
+        #: the search has already found enough near misses of their kind.
         self.complete = True
         self._by_kind: dict[str, list[NearMiss]] = {}
         self._amqp = KeyComparison(AMQP, key, noun)

@@ -1,8 +1,9 @@
 """A table of values by owner and name, in which an owner with many values evicts its own values.
 
 The table serves owners that do not trust each other. `evict` removes the oldest value of the owner
-that has the most values. So if a table of up to N values evicts a value whenever it exceeds N, an
-owner with at most N / n values (rounded down) loses none of them, where n owners have values.
+that has the most values. A caller limits the table to N values: it calls `evict` whenever the table
+has more. If n owners have values, an owner with at most N / n values (rounded down) then loses none
+of them, because another owner has more.
 
     by_owner   owner -> name -> value, the newest value last
     _by_size   number of values -> the owners with so many values
@@ -23,7 +24,7 @@ V = TypeVar("V")
 
 
 class OwnerTable(Generic[V]):
-    """Values by owner and name, with the oldest value of the largest owner at hand."""
+    """Values by owner and name; finds the oldest value of the owner with the most values fast."""
 
     def __init__(self) -> None:
         #: Owner -> name -> value; the newest value of an owner is at the end. Read only: the

@@ -95,10 +95,11 @@ class Plan:
             for queue in self.reliable_queues
             if queue.durable and not isinstance(queue, StreamQueue)
         ]
-        #: The number of queues, streams and subscribers that get each message, also journals that
-        #: are bound.
+        #: The number of queues, streams and subscribers that get each message, including journals
+        #: that have a binding.
         self.reached: i64 = reached
-        #: This number without the journals. Streams record it with each message.
+        #: The number of copies of each message without the copies in journals. Streams record this
+        #: number with each message.
         self.routed: i64 = reached
         #: True if a stream records the messages.
         self.recorded = bool(self.streams)

@@ -84,8 +84,8 @@ class PlanIndex:
         #: The plans that depend on more than EXCHANGES_MAX exchanges.
         self._broad: dict[Plan, tuple[object, ...]] = {}
         #: The plans of messages whose destinations depend on their headers, by destinations. Each
-        #: such message has a search of its own, so no change makes these plans stale. A plan that
-        #: no search leads to is not used any more.
+        #: of these messages has a search of its own, so no change makes these plans stale: after a
+        #: change, the searches find other destinations.
         self._of_messages: dict[tuple[object, ...], Plan] = {}
         #: For each set of destinations, one of the plans that lead to it.
         self._twins: dict[tuple[object, ...], Plan] = {}

@@ -93,7 +93,8 @@ class SearchScope:
         #: The default exchange routes to queues and reply queues by name.
         self.queues = queues
         self.replies = replies
-        #: Grows when all plans become stale, for example because permissions changed.
+        #: A version number that increases when all plans become stale, for example because
+        #: permissions changed.
         self.version: i64 = 0
         #: The number of searches that had to pause.
         self.paused: i64 = 0

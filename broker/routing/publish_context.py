@@ -102,7 +102,7 @@ class PublishContext:
         self._resolver = resolver
         #: The largest number of cached routes.
         self.capacity = most
-        #: The last route that was not worth caching; its count is not added to the fates yet.
+        #: The last route that was resolved and not cached; its count is not added to the fates yet.
         self._uncached: Route | None = None
 
     def resolve(self, name: bytes, exchange: str, key: str, slot: SearchSlot) -> Route | None:
@@ -113,9 +113,8 @@ class PublishContext:
         Return None if the search for the route's plan pauses. The caller then calls again, with the
         same slot.
 
-        A route with a name that is too long is not cached. Neither is a route through the default
-        exchange whose key names no queue: clients that reply to deleted queues would fill the
-        cache.
+        The route is not cached if a name is too long, or if it goes through the default exchange
+        and its key names no queue: clients that reply to deleted queues would fill the cache.
         """
         plan = self._resolver.plan(self.identity, exchange, key, slot)
         if plan is None:

@@ -59,8 +59,9 @@ class Subscriber(Destination):
     def forwards(self) -> bool:
         """True if the inbox gives its messages to other subscribers, as the inbox of a group does.
 
-        Such an inbox gets a message after all others: at once, it may use the next sequence number
-        of an inbox for which the store has the message with this number already.
+        Such an inbox gets a message after all other inboxes. It may forward the message at once,
+        which takes the next sequence number of a session's inbox. If this session is a destination
+        of the message, too, the store has already recorded its copy with that number.
         """
         return False
 
