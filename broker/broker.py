@@ -111,7 +111,8 @@ class Broker:
                 self.store.define(Defined(name, "vhost", name, options.row), ticket)
                 known.options = options
             else:
-                # This change by an earlier request may not be durable yet, so this reply waits too.
+                # An earlier request has made this change, which may not be durable yet: wait for
+                # it.
                 self.store.reply_when_all_durable(ticket)
             return known
         checked_name("vhost", name)

@@ -108,7 +108,7 @@ class Roles:
         role.grants = dict(grants)
         known = self.by_name.get(name)
         if known is not None and known.row == role.row:
-            # This change by an earlier request may not be durable yet, so this reply waits too.
+            # An earlier request has made this change, which may not be durable yet: wait for it.
             self._store.reply_when_all_durable(ticket)
             return False
         self._put(role, ticket)

@@ -189,7 +189,7 @@ class Users:
             and known.limits == (limits or {})
             and present == role
         ):
-            # This change by an earlier request may not be durable yet, so this reply waits too.
+            # An earlier request has made this change, which may not be durable yet: wait for it.
             self._store.reply_when_all_durable(ticket)
             return known
         checked_name("user", name)

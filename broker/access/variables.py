@@ -14,8 +14,8 @@ from broker.names import nearest
 
 TOPIC_VARIABLES: Final = ("{username}", "{vhost}", "{client_id}")
 CLIENT_ID_VARIABLES: Final = ("{username}", "{vhost}")
-#: Matches a word in braces that is a variable or could be a misspelt one, with `$` in front of it
-#: as in the placeholders of other brokers. A text with digits, such as a GUID, is no such word.
+#: Matches a word in braces that is a variable, or may be a misspelt variable. A `$` may precede it,
+#: as in the placeholders of other brokers. Text with digits, such as a GUID, does not match.
 _WORD: Final = re.compile(r"\$?\{[A-Za-z][A-Za-z_.-]*\}")
 
 

@@ -19,7 +19,7 @@ TURN_BYTES: Final[i64] = 1 << 18
 LARGE_BODY: Final[i64] = 1 << 14
 
 
-#: The `_parts` of all outlets without such parts. It is never changed.
+#: The value of `Outlet._parts` in all outlets without parts: one shared list, never changed.
 _NO_PARTS: Final[list[bytes]] = []
 
 

@@ -196,8 +196,8 @@ class Timing:
 
 #: Seconds between two reads of a standby that has read all records.
 POLL_SECONDS: Final = 0.05
-#: Largest time between two answers of the log, in seconds, for which a standby assumes that the log
-#: could answer all the time between them.
+#: If two answers of the log are at most this many seconds apart, a standby assumes that the log
+#: could have answered all the time between them.
 ANSWER_GAP_MAX: Final = 0.6
 #: Seconds for which a trimmed log may seem to have no record: a new leader of the log may report an
 #: old end for a moment.

@@ -69,7 +69,7 @@ class ReplicatedLog(Protocol):
     def append(self, data: bytes) -> int:
         """Append a record, and return its offset once the log has committed it.
 
-        Raises OutcomeUnknown (AppendRefused).
+        Raises OutcomeUnknown, or its subclass AppendRefused if the log refuses the record.
         """
 
     def read(self, offset: int) -> LogSpan:

@@ -76,8 +76,8 @@ class Standby:
         #: The time of the last answer of the log, if this answer showed that this node had read the
         #: whole log; else None.
         self._answered: float | None = None
-        #: The time of the last answer of the log, and the time since which a trimmed log has had no
-        #: record; None if it has one.
+        #: `_heard` is the time of the last answer of the log. `_empty_since` is the time at which a
+        #: trimmed log was first found without a record; None once a record was read.
         self._heard = clock()
         self._empty_since: float | None = None
         #: The time at which the log acknowledged the call of this silence; None before the

@@ -44,8 +44,8 @@ class Actor:
         self.protocol = protocol
 
 
-#: The broker, which deletes auto-delete objects, unused queues, and the contents of a deleted
-#: virtual host.
+#: The actor of changes that the broker itself makes: it deletes auto-delete objects, unused queues,
+#: and the contents of a deleted virtual host.
 BROKER: Final = Actor("", "", "broker")
 
 

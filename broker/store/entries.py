@@ -145,8 +145,8 @@ class Sequenced(StoreEntry):
 
     A message of the producer with this number or a lower number is a duplicate. A negative number
     means that the producer was removed. `scope` has the virtual host and the owner of the producer
-    (`producer_scope`); without an owner, an earlier version wrote the entry, or its number was
-    removed.
+    (`producer_scope`). An entry about a number that an earlier version stored has a scope without
+    an owner: the name of the virtual host.
     """
 
     def __init__(self, scope: str, producer: str, sequence: i64) -> None:
@@ -158,8 +158,8 @@ class Sequenced(StoreEntry):
 def producer_scope(vhost: str, owner: str) -> str:
     """Return the scope of a user's producers in a virtual host, for a Sequenced.
 
-    Names of virtual hosts do not contain NUL, so different pairs have different scopes, and none of
-    them is the scope of a producer without an owner, which is the name of the virtual host.
+    Names of virtual hosts do not contain NUL. So different pairs have different scopes, and no
+    scope equals the name of a virtual host, which is the scope of producers without an owner.
     """
     return f"{vhost}\0{owner}"
 

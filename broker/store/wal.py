@@ -73,7 +73,7 @@ class WalCheck:
     """The result of checking a write-ahead log. The constructor may raise OSError."""
 
     def __init__(self, disk: Disk, path: str) -> None:
-        #: The damaged part, in words; empty if there is no damage.
+        #: Text that describes the damaged part; empty if there is no damage.
         self.damage = ""
         #: Offset and size of the torn end of the last transaction in bytes; size 0 if the
         #: transaction is complete.

@@ -116,8 +116,8 @@ class ArchivedRows:
         #: A task that applies retention and serves the readers. None once the stream is deleted.
         self.changed: Task | None = None
         self._until: i64 = 0
-        #: Time in us -> offset at which a reader that begins at this time searches; -1 if the
-        #: archive has no row of this time or later.
+        #: Time in us -> the offset from which to search for the first row published at this time or
+        #: later; -1 if the archive has no such row.
         self._starts: dict[int, int] = {}
         #: Offset -> the reason why the row at this offset cannot be fetched. A reader that needs
         #: the row fails.

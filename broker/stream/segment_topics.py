@@ -31,7 +31,7 @@ from matching.topic_summary import encode_summary
 #: more.
 SUMMARY_SHARE: Final = 128
 SUMMARY_MIN: Final = 512
-#: Largest size of a summary in bytes: that of a segment of 64 MiB.
+#: Largest size of a summary in bytes: 1/SUMMARY_SHARE of a segment of 64 MiB.
 SUMMARY_MAX: Final = 512 << 10
 #: The process that makes a summary holds all topics of the segment in memory, so the summary of a
 #: segment with more topics is empty.
@@ -81,7 +81,7 @@ def write_summary(disk: Disk, path: str) -> bool:
     try:
         disk.open(path, False).close()
     except FileNotFoundError:
-        # The broker removes a segment before its summary, so the summary may have come too late.
+        # The broker may have removed the segment and its other files before this file was written.
         disk.remove(target)
         raise
     return True

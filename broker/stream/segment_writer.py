@@ -85,8 +85,8 @@ class SegmentWriter(PoisonableWriter):
         #: its name.
         self.is_new = False
         self._root = root
-        #: The active segment with its durable batches, which LocalSegments adds, and the same
-        #: segment with all batches that were written.
+        #: `_segment` is the active segment with its durable batches, which LocalSegments adds.
+        #: `_written` is the same segment with all batches that were written.
         self._segment: Segment | None = None
         self._written: Segment | None = None
         self._active = ActiveFile()

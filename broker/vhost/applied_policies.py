@@ -59,7 +59,7 @@ class AppliedPolicies:
         """Add a policy, or replace the policy of the same name, and apply it in slices."""
         known = self._policies.by_name.get(policy.name)
         if known is not None and is_same(known.row, policy.row):
-            # This change by an earlier request may not be durable yet, so this reply waits too.
+            # An earlier request has made this change, which may not be durable yet: wait for it.
             self._store.reply_when_all_durable(ticket)
             return
         checked_name("policy", policy.name)

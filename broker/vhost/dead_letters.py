@@ -75,8 +75,9 @@ from broker.store.contract import Store, Ticket
 
 #: A dead letter loses its expiration: otherwise it would expire in the next queue too.
 _WITHOUT_EXPIRATION: Final[dict[str, object]] = {"expiration": None}
-#: Work of a job in one slice, and the work for one message besides its copies. The unit is one
-#: step, the work for one copy. A slice publishes up to 100 messages, which takes 1 to 2 ms.
+#: A step is the work for one copy of a message. A slice of a job has up to STEPS_PER_SLICE steps;
+#: each message counts as _MESSAGE_STEPS steps besides its copies. So a slice publishes up to 100
+#: messages, in 1 to 2 ms.
 STEPS_PER_SLICE: Final[i64] = 1_000
 _MESSAGE_STEPS: Final[i64] = 9
 #: Steps of the search for the destinations of a message that count as one step of a slice.
@@ -362,8 +363,8 @@ class DeadLetters(QueueMoves):
             changes[CC] = None
         qos = message.qos
         if qos == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
-            # The queues so far were transient, so the persistent message had QoS 0; the next queue
-            # may be durable.
+            # A persistent message has QoS 0 while only transient queues hold it. The queue to which
+            # the dead letter goes may be durable.
             qos = AT_LEAST_ONCE
         route = publisher.route_by(
             publisher.internal,

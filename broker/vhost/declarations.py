@@ -100,8 +100,8 @@ class Declarations:
         self.policies = Policies()
         self.parameters = Parameters(vhost, store)
         self.options = VirtualHostOptions()
-        #: The queues and exchanges that count for the limits, and that a trial import did not copy
-        #: from the real virtual host. 0 except in trial imports.
+        #: Numbers of queues and exchanges of the real virtual host that a trial import has not
+        #: copied, but that count for the limits. 0 except in trial imports.
         self.uncopied_queues = 0
         self.uncopied_exchanges = 0
         #: Counts of the queues and subscribers that were deleted.

@@ -96,7 +96,7 @@ class MessageMove(BulkTask):
         self.destination = destination
         self.rate = rate
         self.state = RUNNING
-        #: The reason for which the move stopped or waits; "" if it does neither.
+        #: The reason for which the move has stopped or waits; "" otherwise.
         self.reason = ""
         self.moved: i64 = 0
         #: Number of messages that the move may still move, and number that it may still examine.

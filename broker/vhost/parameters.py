@@ -52,7 +52,7 @@ class Parameters:
         fresh = key not in self.values
         row = _row(component, name, value)
         if not fresh and is_same(row, _row(component, name, self.values[key])):
-            # This change by an earlier request may not be durable yet, so this reply waits too.
+            # An earlier request has made this change, which may not be durable yet: wait for it.
             self._store.reply_when_all_durable(ticket)
             return False
         self.check(component, name)
