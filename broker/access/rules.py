@@ -294,7 +294,11 @@ class RestrictedIdentity(Identity):
         return rule is not None and rule.allow
 
     def _deciding_rule(self, topic: bytes, publish: bool) -> Rule | None:
-        """Return the first rule that matches a topic; None if no rule does."""
+        """Return the first rule that matches a topic; None if no rule matches.
+
+        If `publish` is True, only rules about publishing are compared, else only rules about
+        subscribing.
+        """
         try:
             words = topic.decode().split("/")
         except UnicodeDecodeError:

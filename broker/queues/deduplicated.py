@@ -1,7 +1,8 @@
 """The queue that deduplicates its messages (RabbitMQ's plugin `rabbitmq-message-deduplication`).
 
     put --> does a message in the queue have the same x-deduplication-header? --yes--> dropped
-                `--no--> waits; the queue remembers its header until it is settled or discarded
+                `--no--> waits; the queue remembers the header until the message is settled or
+                         discarded
 
 An unacknowledged message is still in the queue. A message without the header is not compared. After
 a restart, the queue reads its stored messages, so it knows their header values before the first new

@@ -33,7 +33,7 @@ class GatedQueue(Protocol):
     agenda: Agenda
 
     def set_delivery_limit(self, position: i64) -> None:
-        """Let the queue deliver messages up to a position in the store without asking the gate."""
+        """Set the position in the store up to which the queue delivers without asking the gate."""
 
     def on_mark_durable(self) -> None:
         """Drain the queue, because the delivery mark for which its messages waited is durable."""
@@ -92,7 +92,7 @@ class DeliveryGate:
 
     @property
     def covers_later(self) -> bool:
-        """True if messages that come later will be below the present delivery mark."""
+        """True if the present delivery mark also covers messages that will be added later."""
         return False
 
     def wait(self, task: Task) -> None:
@@ -121,7 +121,7 @@ class DeliveryGate:
         raise NotImplementedError
 
     def window_changed(self) -> None:
-        """Change how far the queue delivers, because a window has a new delivery mark."""
+        """Set how far the queue delivers without asking the gate, after a window got a new mark."""
 
     def mark_durable(self) -> None:
         """Drain the queue, because the delivery mark for which its messages waited is durable."""

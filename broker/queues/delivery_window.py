@@ -62,7 +62,7 @@ class WindowOwner(Protocol):
         """
 
     def window_changed(self) -> None:
-        """Change how far the queue delivers, because the window has a new delivery mark."""
+        """Set how far the queue delivers without asking the gate, after a window got a new mark."""
 
     def mark_durable(self) -> None:
         """Deliver the messages that were waiting for the mark to become durable."""
@@ -251,7 +251,8 @@ class RestoredDeliveries:
     def attempts(self, position: i64, rank: i64) -> i64:
         """Return how many times a message was requeued, and remove the stored count.
 
-        Without a stored count, a message up to the delivery mark counts as requeued once.
+        `position` is its position in the store, `rank` its priority (0 in other queues). Without a
+        stored count, a message up to the delivery mark counts as requeued once.
         """
         attempts = self.peek_attempts(position, rank)
         self._counts.pop(int(position), None)

@@ -138,7 +138,8 @@ class LimitedQueue(MeasuredQueue):
         if self.arguments.dead_letter_refused:
             copy = message.copy(message.qos, message.retained)
             copy.position = 0  # The store does not keep the refused message.
-            # The queue never had the message: a subclass must not handle it as one that leaves.
+            # Call this class's method: in a subclass, `discard` is for messages that leave the
+            # queue, and this message never was in the queue.
             LimitedQueue.discard(self, copy, OVER_LIMIT)
         else:
             self.count(OVER_LIMIT)
@@ -173,7 +174,10 @@ class LimitedQueue(MeasuredQueue):
         self._return(delivery, True)
 
     def _return(self, delivery: Delivery, failed: bool) -> None:
-        """Put a message back, now or after a delay, unless it was returned too often."""
+        """Put a message back, now or after a delay, unless it was returned too often.
+
+        `failed` is True if the return counts as a failed delivery (see `retry_delay`).
+        """
         limit: i64 = self.arguments.delivery_limit
         if 0 <= limit <= delivery.attempts and not self.dead:
             self.unacked -= 1

@@ -86,7 +86,10 @@ class MeasuredQueue(Queue):
         return returned
 
     def _is_counted(self, returned: ReturnedMessage, was_returned: bool) -> bool:
-        """True if `waiting_bytes` includes this message, which was the head of the queue."""
+        """True if `waiting_bytes` includes this message, which was the head of the queue.
+
+        `was_returned` is True if the message was among the returned messages.
+        """
         if was_returned:
             return returned.counted == self._count_number
         return self._recount is None or self._recount.contains(returned.sequence)

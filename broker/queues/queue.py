@@ -216,8 +216,7 @@ class Queue(MessageSource):
         return self._mark_wait > 0 and self.agenda.now <= latest
 
     def _expiry_time(self) -> i64:
-        """Return the time in ms at which expiry is tested: now, or just before a wait for a mark.
-        """
+        """Return the time (ms) to compare with expiry times: now, or before a wait for a mark."""
         return self._mark_wait - 1 if self._awaits_mark else self.agenda.now
 
     def _open_gate(self) -> DeliveryGate:
@@ -227,7 +226,7 @@ class Queue(MessageSource):
         return self._gate
 
     def set_delivery_limit(self, position: i64) -> None:
-        """Let the queue deliver messages up to a position in the store without asking the gate."""
+        """Set the position in the store up to which the queue delivers without asking the gate."""
         self._deliver_up_to = position
         self._set_overflow_depth()
 

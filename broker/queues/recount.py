@@ -41,17 +41,19 @@ class Recount:
     def __init__(
         self, number: i64, first: i64, waiting: i64, paged: i64, returned: list[ReturnedMessage]
     ) -> None:
-        """Begin the count of `waiting` messages from the sequence number `first` on.
+        """Begin the count of `waiting` messages in memory, from the sequence number `first` on.
 
-        `paged` messages follow them, which are only on disk and are never counted. `returned` are
-        the returned messages that wait before them. The caller must not use the list afterwards.
+        `paged` is the number of messages behind them, which are on disk only and never counted.
+        `returned` are the returned messages, which wait before them. The caller must not use the
+        list `returned` afterwards.
         """
         self._number: i64 = number
-        #: The bodies of the messages from the sequence number `_next` to before `_end` are not
-        #: counted yet.
+        #: The bodies of messages with sequence numbers from `_next` to `_end` - 1 are still to be
+        #: counted.
         self._next: i64 = first
         self._end: i64 = first + waiting
-        #: Nor are the bodies from `_end` to before `_paged_end`, which no slice counts.
+        #: The messages with numbers from `_end` to `_paged_end` - 1 are on disk only, and are never
+        #: counted.
         self._paged_end: i64 = first + waiting + paged
         self._returned = returned
 

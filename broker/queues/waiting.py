@@ -307,5 +307,8 @@ class WaitingMessages:
         )
 
     def pop_positions(self) -> array[int]:
-        """Remove the next messages of the tail; return their positions in the store, if any."""
+        """Remove the next messages of the tail; return their positions in the store.
+
+        The result is empty if the tail is empty.
+        """
         return array("q") if self._tail is None else self._tail.pop_positions()

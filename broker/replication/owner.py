@@ -105,7 +105,7 @@ class LogOwner:
         return self.lease.lasts()
 
     def renew(self, sent: float) -> None:
-        """Let the lease begin anew at the time at which an acknowledged record was sent.
+        """Begin the lease anew at the time at which an acknowledged record was sent.
 
         `sent` is in seconds of `clock`.
         """

@@ -123,7 +123,7 @@ class BindingTable:
         return binding
 
     def move(self, old: Destination, new: Destination) -> None:
-        """Let all bindings to the destination `old` lead to the destination `new`.
+        """Move all bindings of the destination `old` to the destination `new`.
 
         `new` must not have a binding yet.
         """

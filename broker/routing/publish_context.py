@@ -358,7 +358,7 @@ class PublishContexts:
         return removed
 
     def on_reduced(self) -> None:
-        """Set how many contexts there must be before unused contexts are removed again."""
+        """Set the number of contexts above which unused contexts are removed the next time."""
         self._most = max(self._limits.contexts, 2 * len(self._contexts))
 
     def absorb(self, other: PublishContexts) -> None:

@@ -243,7 +243,10 @@ class Traces:
         self._retire()
 
     def begin(self, chosen: TraceFilter, rate: int) -> Trace:
-        """Begin a trace. Raises LimitExceeded if TRACES_MAX traces run."""
+        """Begin a trace that follows at most `rate` messages per second.
+
+        Raises LimitExceeded if TRACES_MAX traces run.
+        """
         if len(self.running) >= TRACES_MAX:
             raise LimitExceeded(
                 f"cannot begin a trace: {TRACES_MAX} traces run in this vhost already; end one of "

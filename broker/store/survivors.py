@@ -143,7 +143,7 @@ class Survivors(Replay):
     def late(
         self, file: LogFile, last: i64, kind: i64, position: i64, data: bytes, start: i64, end: i64
     ) -> None:
-        """Process a record that comes after the last position of a checkpoint, and is durable.
+        """Process a durable record of `file` that comes after `last`, a checkpoint's last position.
 
         If the record settles or supersedes an entry, the checkpoint omits this entry.
         """

@@ -254,13 +254,13 @@ class ArchivedRows:
         )
 
     def keep_start(self, moment: int, offset: int) -> None:
-        """Keep the offset that `offset_since` returns for this time."""
+        """Keep `offset` as the result of `offset_since` for the time `moment` (us)."""
         if len(self._starts) >= _REMEMBERED_MAX:
             evict_oldest(self._starts)
         self._starts[moment] = offset
 
     def keep_failure(self, offset: int, reason: str) -> None:
-        """Let the next reader of the row at `offset` fail with this reason."""
+        """Store the reason for which the next reader of the row at `offset` fails."""
         if len(self._failures) >= _REMEMBERED_MAX:
             evict_oldest(self._failures)
         self._failures[offset] = reason

@@ -54,8 +54,8 @@ class BatchScan:
         none.
 
         Damage is skipped: after a damaged batch, the search goes on at the end of this batch
-        according to its header, then at the places in `marks`. It does not search all bytes,
-        because the body of a message may contain bytes that look like a batch.
+        according to its header, then at the places in `marks`. All other bytes are skipped, because
+        the body of a message may contain bytes that look like a batch.
         """
         while self.place < self._size:
             here = self.place

@@ -148,7 +148,7 @@ class BindingRemoval(BulkTask):
             self._left_at_failure = left
 
     def _end_pair(self) -> None:
-        """Go on to the next pair of exchange and destination: the present pair is done."""
+        """Proceed to the next pair of exchange and destination: the present pair is done."""
         self._left_at_failure = 0
         if len(self._exchanges) > 1:
             self._exchanges.pop()
