@@ -6,9 +6,9 @@ Publishing has two parts. The first part runs once for each user, exchange and r
 Planner finds the destinations, the permissions and the durable queues. The result is a Plan, which
 many Routes share. The second part, the hot path, runs for each message: a protocol front end looks
 up the Route by the bytes that it received, and delivers the message to the destinations of the
-Route's Plan. A message with a feature that the
-plan's `slow_path_mask` names takes the slow path instead. Nothing in the core reads a clock, draws
-a random number or waits; only `store` opens files.
+Route's Plan. A message with a feature that the plan's `slow_path_mask` names takes the slow path
+instead. Nothing in the core reads a clock, draws a random number or waits; only `store` opens
+files.
 
 Folders, from the ground up; each folder imports only folders above it in this list:
 

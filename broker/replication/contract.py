@@ -92,10 +92,10 @@ class LogReplaced(ReplicaDiverged):
 
     def __init__(self, offset: int) -> None:
         super().__init__(
-            f"at offset {offset} of the log is another record than the one that this node has read "
-            "there: the log lost records, and got other records since; keep the data directories "
-            "of all nodes; either begin a new topic with the one that has the messages to keep "
-            f"(`trellis cluster adopt`), or {REMEDY}"
+            f"at offset {offset} the log has another record than the record that this node has "
+            "read there: the log lost records, and got other records since; keep the data "
+            "directories of all nodes; either begin a new topic with the directory that has the "
+            f"messages to keep (`trellis cluster adopt`), or {REMEDY}"
         )
 
 

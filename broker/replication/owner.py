@@ -315,7 +315,7 @@ class LogOwner:
         if not (self.judge.is_last(decode(record)) if known is None else record == known):
             self._fence()
             raise Fenced(
-                f"at offset {offset} of the log is another record than the one that this node "
+                f"at offset {offset} the log has another record than the record that this node "
                 "appended there: the log lost records, so the node ends"
             )
 

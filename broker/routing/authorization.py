@@ -147,10 +147,11 @@ class DeclarationRights:
             self._check_target(policy.alternate, None, f"alternate exchange of {thing}")
 
     def _require(self, kind: str, name: str, target: str | None) -> None:
-        """Raise AccessRefused if the user may not declare an object whose messages may go to
+        """Raise AccessRefused if the user may not declare an object that passes messages to
         `target`.
 
-        `target` is the name of an exchange, or None if the declaration names no exchange.
+        `kind` and `name` name the object. `target` is the name of an exchange, or None if the
+        declaration names no exchange.
         """
         may = self._identity.may
         may("configure", kind, name, self._vhost)

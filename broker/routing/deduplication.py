@@ -229,8 +229,8 @@ class Producers:
     def _evict(self, producer: str) -> None:
         """Forget one sequence number, in memory and in the store.
 
-        A number without an owner is evicted first: the number of `producer`, which has just got a
-        number with an owner, or else the oldest one.
+        While there are numbers without an owner, one of these is evicted: the number of `producer`,
+        which has just got a number with an owner, or else the oldest number.
         """
         if self.unowned:
             name = producer if producer in self.unowned else next(iter(self.unowned))

@@ -198,7 +198,8 @@ class Store:
         #: True if `stream_ends` has the last ends that were written, False if the log was damaged.
         self.stream_ends_exact = True
         #: The last sequence numbers of producers at the start of the broker, for deduplication:
-        #: (scope, producer) -> number; see Sequenced. The number that was stored last is the last.
+        #: (scope, producer) -> number; see Sequenced. The dict has the order in which they were
+        #: stored.
         self.sequences: dict[tuple[str, str], int] = {}
         #: Files of streams to remove with the next batch.
         self.garbage: list[StreamGarbage] = []

@@ -272,7 +272,7 @@ class RealDisk(Disk):
 
     `spares` file descriptors are kept open. When a file is to be opened and no descriptor is free,
     a spare descriptor is closed for the file, so that clients cannot use up the descriptors of the
-    store. The method `pause` calls the function `pause`.
+    store. The method `pause` calls the function that the constructor got as `pause`.
     """
 
     def __init__(self, spares: int = 0, pause: Callable[[], None] | None = None) -> None:

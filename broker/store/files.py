@@ -266,7 +266,7 @@ class LogFile:
         return self._file is not None
 
     def close_scan(self) -> None:
-        """Drop this reference to the open file, which is closed with its last reference."""
+        """Drop the reference to the open file. The file is closed with the last reference to it."""
         file = self._file
         self._file = None
         _drop(file)

@@ -144,7 +144,10 @@ class MessagePublisher(Protocol):
         """Publish a message and return its fate. Raises the plan's `refusal`, if it has one."""
 
     def encoded(self, encoding: AmendedEncoding, content: bytes, qos: i64) -> Encoding:
-        """Return an encoding that holds the properties of a dead letter in little memory."""
+        """Return an encoding that holds the properties of a dead letter in little memory.
+
+        `content` and `qos` are attributes of the dead letter.
+        """
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         """Make the message the retained message of its topic."""
