@@ -129,7 +129,8 @@ class Roles:
     def remove_vhost(self, vhost: str, ticket: Ticket | None = None) -> None:
         """Remove a deleted virtual host from all roles.
 
-        The other rules of a role are not checked: they may be older than the present checks.
+        The rules of a role in other virtual hosts are not checked again: an earlier version may
+        have stored rules that are refused today.
         """
         for known in list(self.by_name.values()):
             if vhost in known.grants:

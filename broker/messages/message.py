@@ -204,7 +204,8 @@ class Address:
         name, words = exchange.encode(), key.encode("utf-8", "surrogateescape")
         self.short_strings = bytes([len(name)]) + name + bytes([min(len(words), 255)]) + words[:255]
         self.topic = words.translate(SWAP_SEPARATORS)
-        #: The publisher, and the number of queues that the route leads to: streams record both.
+        #: `origin` is the publisher. `routed` is the number of queues to which the route leads.
+        #: Streams record these two values.
         self.origin = UNKNOWN
         self.routed: i64 = 0
         #: True for a TracedAddress: the steps of the message are reported to its trace

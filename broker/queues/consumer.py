@@ -121,8 +121,8 @@ class CreditPool:
 class Consumer:
     """The receiver of a queue's messages; protocol front ends subclass it.
 
-    `credit` is the number of further unsettled messages that the consumer takes. `pool` limits the
-    unsettled messages of several consumers together; it may be None. Consumers of a higher
+    `credit` is the number of further unsettled messages that the consumer takes. `pool`, if it is
+    not None, limits the unsettled messages of several consumers together. Consumers of a higher
     `priority` get messages first.
 
     At most three classes may subclass Consumer. In compiled code a list of consumers checks the
@@ -235,7 +235,7 @@ class MessageSource(Destination):
         raise NotImplementedError
 
     def requeue_failed(self, delivery: Delivery) -> None:
-        """Requeue a message whose delivery failed: it was rejected, or its channel has ended.
+        """Requeue a message whose delivery failed, by a rejection or the end of its channel.
 
         The effect differs from the effect of `requeue` only in a queue with delayed retry
         (`retries.py`).

@@ -226,8 +226,9 @@ class PagedTail:
     def peek(self, skipped: i64, count: i64) -> list[Message | None]:
         """Return up to `count` messages behind the first `skipped` messages, and remove none.
 
-        The messages are of one chunk, so the result may be shorter. It has None for each unreadable
-        message. Raises OutOfDescriptors if no file descriptor is free to read the messages.
+        The messages are of one chunk, so the result may be shorter. The result has None for each
+        unreadable message. Raises OutOfDescriptors if no file descriptor is free to read the
+        messages.
         """
         ahead: i64 = len(self._read_ahead)
         if skipped < ahead:

@@ -1,6 +1,6 @@
 """Pauses a queue: until an operator resumes it, the queue accepts messages but delivers none.
 
-A pause is one hold of the queue (`Queue.hold`). A consumer keeps the messages that it has; it may
+A pause is one hold of the queue (`Queue.hold`). A consumer keeps the messages that it has, and may
 settle and return them. A client that polls (basic.get) gets no message. Messages expire, and limits
 drop messages, as in any queue. The pause is in memory only: it ends when the broker stops.
 """

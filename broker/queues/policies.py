@@ -1,7 +1,8 @@
 """Policies: arguments for all queues and exchanges whose name matches a pattern.
 
-Operators set policies, in RabbitMQ's format. Of all policies that match a name, only the policy
-with the highest priority applies; of policies with equal priorities, the one with the first name.
+Operators set policies, in RabbitMQ's format. If several policies match a name, only the policy with
+the highest priority applies. If several policies have this priority, the policy with the first name
+applies.
 """
 
 from __future__ import annotations

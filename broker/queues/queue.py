@@ -350,8 +350,8 @@ class Queue(MessageSource):
     def run(self) -> None:
         """Drain the queue: deliver while messages wait and a consumer is ready. Hot path.
 
-        The agenda calls this method. It is named `run`, as the agenda requires; a separate method
-        `drain` would cost one more call per drain.
+        The agenda calls this method, so its name must be `run`. A separate method `drain` would
+        cost one more call per drain.
         """
         if self._holds > 0:
             return
@@ -445,8 +445,8 @@ class Queue(MessageSource):
         """Remove and return the next message for a client that polls (basic.get).
 
         Return None if no message waits, if the queue is held or paused, or if the first message
-        cannot be delivered now: it has expired (`head_expired`), it is above the durable delivery
-        mark (`waits_for_mark`), or no file descriptor is free to read it.
+        cannot be delivered now: the message has expired (`head_expired`), is above the durable
+        delivery mark (`waits_for_mark`), or cannot be read, because no file descriptor is free.
         """
         self.expire(MESSAGES_PER_SLICE)
         if self.depth == self._waiting.paged or self.head_expired or self._holds > 0:

@@ -37,7 +37,7 @@ def retry_delay(arguments: QueueArguments, attempts: i64, failed: bool) -> i64:
     """Return the delay in ms of a message that is returned for the `attempts`-th time; 0 for none.
 
     `failed` is True if the return counts as a failed delivery: basic.reject, or the end of the
-    channel. It is False if the client returned the message with basic.nack or basic.recover.
+    channel. `failed` is False if the client returned the message with basic.nack or basic.recover.
     """
     kind = arguments.retry_type
     if kind == "disabled" or kind == "failed" and not failed or kind == "returned" and failed:

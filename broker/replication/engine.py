@@ -63,7 +63,7 @@ class ReplicatedLog(Protocol):
     def check(self, now: bool = False) -> None:
         """Read the properties of the log, if a check is due, and update `refusal` and `chunk_size`.
 
-        If `now` is True, do this at once. Raises LogUnreachable.
+        If `now` is True, read them even if no check is due. Raises LogUnreachable.
         """
 
     def append(self, data: bytes) -> int:

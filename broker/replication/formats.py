@@ -135,9 +135,10 @@ def common_format(
 ) -> int:
     """Return the number of the newest batch format that all nodes of the cluster read.
 
-    The result is at least `in_force`, the format in which the owner writes now. It is `in_force` if
-    a node's last report is older than REPORT_AGE_MAX, or if the owner is not listed in `nodes`.
-    `newest` is the newest format that the owner reads. `wall` is the owner's wall clock in ms.
+    The result is at least `in_force`, the format in which the owner writes now. The result is
+    `in_force` if a node's last report is older than REPORT_AGE_MAX, or if the owner is not listed
+    in `nodes`. `newest` is the newest format that the owner reads. `wall` is the owner's wall clock
+    in ms.
     """
     if owner not in nodes.listed:
         return in_force

@@ -62,7 +62,7 @@ def check_queue(
 ) -> None:
     """Raise PreconditionFailed if the existing queue differs from a new declaration.
 
-    Raises ResourceLocked if only one of them, the queue or the declaration, is exclusive.
+    Raises ResourceLocked if the queue is exclusive and the declaration is not, or the reverse.
     """
     thing = f"queue '{known.name}'"
     if exclusive != (known.exclusive_to is not None):

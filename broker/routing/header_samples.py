@@ -54,7 +54,7 @@ class MessageSamples:
         #: The number of the next message to keep, counted from 1; 0 while each message is kept.
         self._next: i64 = 0
         #: In Li's algorithm, each message has a random number, and the messages with the smallest
-        #: numbers are kept. This is the largest number of a kept message.
+        #: numbers are kept. The attribute is the largest number of a kept message.
         self._chance = 1.0
 
     def wants(self) -> bool:

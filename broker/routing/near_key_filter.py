@@ -52,7 +52,7 @@ class NearKeyFilter:
         self._wildcards = wildcards
         whole = _uniform(key)
         self._words = whole.split(".")
-        # One change does not alter both halves of a key, unless it removes a word that reaches into
+        # One change alters only one half of a key, except the removal of a word that reaches into
         # both halves.
         half = len(whole) // 2
         first, last = whole[:half], whole[half + (_GAP if whole.isascii() else _GAP_UNICODE) :]
@@ -71,8 +71,7 @@ class NearKeyFilter:
         # both.
         self._starts = [word[: len(word) // 2] for word in self._words]
         self._ends = [word[len(word) // 2 + 1 :] for word in self._words]
-        #: True if binding keys with one additional word do not pass, unless the additional word is
-        #: empty.
+        #: True if a binding key with one additional word passes only if this word is empty.
         self.only_fewer_words = False
 
     def passing(self, keys: list[str]) -> list[int]:

@@ -69,8 +69,8 @@ class OwnerTable(Generic[V]):
     def evict(self) -> tuple[str, str]:
         """Remove the oldest value of the owner with the most values; return its owner and name.
 
-        Of several such owners, an owner without a recent `put` is chosen. The table must not be
-        empty.
+        If several owners have the most values, an owner without a recent `put` is chosen. The table
+        must not be empty.
         """
         owner = next(iter(self._by_size[max(self._by_size)]))
         values = self.by_owner[owner]

@@ -134,8 +134,9 @@ class Plan:
         self.copies: i64 = copies + unrepresentable
         #: The number of copies of each message whose destination cannot represent the topic.
         self.unrepresentable: i64 = unrepresentable
-        #: The cost of a message, in units of the work budget of a turn. Thousands of queues do not
-        #: fit into the processor's cache, so each queue costs more.
+        #: The cost of a message, in units of the work budget of a turn. The cost for each queue
+        #: grows with the number of queues, because thousands of queues do not fit into the
+        #: processor's cache.
         self.weight: i64 = 1 + len(targets) * (1 + len(targets) // LARGE_FANOUT)
         #: The features that send a message to the slow path, as bits of messages/message.py. A
         #: message whose only such feature is PERSISTENCE goes to `VirtualHost.publish_persistent`

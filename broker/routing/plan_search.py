@@ -102,8 +102,8 @@ class SearchScope:
     def default_target(self, key: str) -> Queue | None:
         """Return the queue to which the default exchange routes `key`; None if there is none.
 
-        This is the queue with the name `key`, but never the topology stream, to which no client may
-        publish.
+        The queue has the name `key`. The topology stream is never returned, because no client may
+        publish to it.
         """
         queue = self.queues.get(key) or self.replies.get(key)
         return None if key == TOPOLOGY and isinstance(queue, StreamQueue) else queue

@@ -160,7 +160,7 @@ class Trace(Task):
         return not self.ended
 
     def follow(self) -> FollowedMessage | None:
-        """Begin to follow a message, and return its trace.
+        """Begin to follow one more message; return the object to which its steps are reported.
 
         Return None if the trace has begun to follow `rate` messages in this second already.
         """

@@ -120,8 +120,9 @@ class Checkpointing:
         self._file_at = 0
         self._range_at = 0
         self._scan: FileScan | None = None
-        #: Set in the stage LOOK: for each later file, by name, the number of its entries about the
-        #: replaced files; the sum of `live`, and the sum of `balance`, of the replaced files.
+        #: Set in the stage LOOK. `_late_needs` has for each later file, by name, the number of its
+        #: entries about the replaced files. The others are the sums of `live` and of `balance` of
+        #: the replaced files.
         self._late_needs: dict[str, int] = {}
         self._late_live: i64 = 0
         self._late_balance: i64 = 0
@@ -314,8 +315,8 @@ class Checkpointing:
     ) -> None:
         """Write an entry to the checkpoint if it is live. Hot path.
 
-        If `verbatim` is True, copy the record unchanged, unless some of the message's queues no
-        longer hold the message.
+        If `verbatim` is True, copy the record unchanged if all queues of its message still hold the
+        message.
         """
         data, live = reader.data, self._survivors
         kind, position, start = member.kind, member.position, member.start

@@ -201,7 +201,7 @@ class ScannedMessages(LiveMessages):
 
     @property
     def shared(self) -> int:
-        """Number of messages that several queues held, and at least one of them still holds."""
+        """Number of messages that were in several queues, and that a queue still holds."""
         return len(self._shared)
 
     @property
@@ -224,8 +224,8 @@ class ScannedMessages(LiveMessages):
     def released(self, holder_numbers: set[int]) -> list[tuple[int, int]]:
         """Return the messages in queues that do not exist any more, as (queue number, position).
 
-        `holder_numbers` are the numbers of all existing queues. A message in several such queues
-        appears once for each.
+        `holder_numbers` are the numbers of all existing queues. A message in several missing queues
+        appears once for each of them.
         """
         messages: list[tuple[int, int]] = []
         for at, position in enumerate(self._positions):

@@ -116,10 +116,11 @@ class WalCheck:
     def _check_behind(self, bad_offset: i64, page: i64, salts: bytes) -> None:
         """Decide if the first bad frame, at `bad_offset`, is damage or a torn last transaction.
 
-        The frames from `bad_offset` on are examined, except older frames, which have neither salt
-        of the head. If one of these frames ends a transaction and another frame follows, the bad
-        frame is damage, because SQLite syncs each transaction before it writes the next
-        transaction. Otherwise the frames are the torn end of the last transaction.
+        The frames from `bad_offset` on are examined. Frames in which both salts differ from the
+        salts of the head are older, and are skipped. If one of the other frames ends a transaction
+        and another frame follows, the bad frame is damage, because SQLite syncs each transaction
+        before it writes the next transaction. Otherwise the frames are the torn end of the last
+        transaction.
         """
         at: i64 = bad_offset
         ended = False

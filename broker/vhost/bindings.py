@@ -29,10 +29,10 @@ from matching.bucket import members
 
 #: The cost of the deletion of an auto-delete exchange, as a number of removed bindings.
 DELETION_COST: Final = 5
-#: When a destination is deleted or changed, plans are retired. If more bindings than this number
-#: lead from an exchange to the destination, all plans of the exchange are retired. If the
-#: destination is bound to more exchanges than this number, all plans of the virtual host are
-#: retired.
+#: Plans are retired when a destination is deleted or changed. If more bindings than
+#: SINGLE_RETIREMENTS lead from an exchange to the destination, all plans of the exchange are
+#: retired. If the destination is bound to more exchanges than that, all plans of the virtual host
+#: are retired.
 SINGLE_RETIREMENTS: Final = 256
 
 

@@ -183,9 +183,9 @@ def _moved(
 ) -> Message:
     """Return the new message, which is published in place of `message`.
 
-    The new message expires when `message` would have expired. If the source has a time to live,
-    this time is unknown. The new message then expires after the time in its own `expiration`,
-    counted from now, or never without `expiration`.
+    The new message expires when `message` would have expired. If the source has a time to live, the
+    expiry time that `message` had before is unknown. The new message then expires after the time in
+    its own `expiration`, counted from now, or never without `expiration`.
     """
     qos = message.qos
     if qos == AT_MOST_ONCE and properties.get("delivery_mode") == 2:

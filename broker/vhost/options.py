@@ -135,7 +135,7 @@ def _tags(vhost: str, given: object) -> list[str]:
 
 
 def limits_of(thing: str, known: Sequence[str], given: object) -> dict[str, int]:
-    """Return the limits in `given`, without limits below 0, which mean no limit.
+    """Return the limits in `given`. A limit below 0 means no limit, and is left out.
 
     Raises PreconditionFailed for an unknown limit, or a limit that is not a number. `thing` names
     the object in the error.
