@@ -367,8 +367,8 @@ class ObjectImport:
             if argument == "x-queue-type":
                 self._note(QUEUE_TYPES[str(value)], f"type {value}")
             elif argument != "x-delivery-limit" or taken.get("x-queue-type") != "quorum":
-                # The verdict on the delivery limit is for other queue types, which have no delivery
-                # limit in RabbitMQ. For quorum queues the limit works as in RabbitMQ.
+                # In RabbitMQ, only quorum queues have a delivery limit, with the same effect as in
+                # Trellis. The verdict in the tables is about the other queue types.
                 self._note(verdict, f"argument '{argument}'")
         return {argument: taken[argument] for argument in given if argument in taken}
 

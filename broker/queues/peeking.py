@@ -90,7 +90,7 @@ def set_head_aside(queue: Queue) -> ReturnedMessage:
 
 
 def put_aside_back(queue: Queue, returned: ReturnedMessage) -> None:
-    """Put a message that `set_head_aside` has removed back at its old place in the queue.
+    """Put back a message, which `set_head_aside` has removed, at its old place in the queue.
 
     If the queue exceeds a limit now, it drops its oldest messages later, as bulk work. If the queue
     was deleted meanwhile, release the message in the store.

@@ -38,7 +38,7 @@ class NodeList:
     def of_log(self, identity: str) -> NodeList:
         """Return this list if it belongs to the log with this identity; otherwise an empty list.
 
-        A list that an earlier version of Trellis stored has no identity. It counts as a list of
+        A list that an earlier version of Trellis stored has no identity, and counts as a list of
         this log.
         """
         if self.log in ("", identity):

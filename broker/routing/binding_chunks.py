@@ -75,9 +75,9 @@ class BindingChunk:
 def chunks_of(exchange: Exchange, reached: set[Destination]) -> Iterator[BindingChunk]:
     """Yield the bindings of an exchange, except bindings to the destinations in `reached`.
 
-    A chunk ends after CHUNK_MAX destinations, even if it has few or no bindings because most of
-    these destinations were skipped: so the caller can let other work run between two chunks. The
-    caller must use a chunk before other work runs.
+    A chunk ends after CHUNK_MAX destinations. It may have few or no bindings, because the skipped
+    destinations count, too. So the caller can let other work run between two chunks. The caller
+    must use a chunk before other work runs.
     """
     chunk = BindingChunk()
     passed = 0

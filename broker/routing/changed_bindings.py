@@ -153,9 +153,9 @@ class ChangedBindings:
     ) -> Iterator[None]:
         """Append to `bindings` the bindings of an exchange that match a message.
 
-        If `changed` is True, `bindings` has the added bindings, too. `bindings` may have bindings
-        that the trial removes, which the caller skips; only the changed copies of hash exchanges
-        lack them. Each `next` does one bounded step of the work.
+        If `changed` is True, `bindings` gets the added bindings, too. `bindings` may also get
+        bindings that the trial removes: the caller skips them. (The changed copies of hash
+        exchanges do not have these bindings.) Each `next` does one bounded step of the work.
         """
         rules = _rules_of(source)
         copy = self._copies.get(source.name) if changed else None

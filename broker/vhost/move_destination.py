@@ -108,7 +108,8 @@ class ToOrigin(MoveDestination):
 
     def target_of(self, message: Message) -> MoveTarget | None:
         if not message.encoding.is_dead_letter():
-            # The header x-death may be from the publisher, so it names no origin.
+            # The broker has added no header x-death. If there is one, the publisher has set it, so
+            # it names no origin.
             return None
         deaths = deaths_of(headers_of(message.properties))
         queue = deaths[0].get("queue") if deaths else None
@@ -189,8 +190,8 @@ def _moved(
     """
     qos = message.qos
     if qos == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
-        # The queues so far were transient, so the persistent message had QoS 0; the next queue may
-        # be durable.
+        # A persistent message has QoS 0 while only transient queues hold it. The queue to which the
+        # message moves may be durable.
         qos = AT_LEAST_ONCE
     address = vhost.addresses.named(target.exchange, target.key, route)
     encoding = without_delivery_count(message.encoding)

@@ -266,7 +266,7 @@ class VirtualHost(DeadLetterHost):
         self.store.reply_when_all_durable(ticket)
 
     def alarm(self, on: bool) -> None:
-        """Apply the start or the end of the alarms for memory and disk.
+        """Record that an alarm for memory or disk is on, or that no alarm is on any more.
 
         While an alarm is on, all messages take the slow path, and their publishers are blocked.
         """
