@@ -326,7 +326,7 @@ class Queue(MessageSource):
 
     @property
     def held(self) -> bool:
-        """True while `hold` stops the deliveries, unless an operator has paused the queue."""
+        """True while `hold` stops the deliveries of a queue that no operator has paused."""
         return self._holds > 0 and not self.paused
 
     def hold(self) -> None:

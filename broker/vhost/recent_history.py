@@ -66,8 +66,8 @@ class HistoryReplay(BulkTask):
     def _is_bound(self) -> bool:
         """True if the binding still exists.
 
-        If the binding leads to a queue that a policy has replaced by another Queue object, look for
-        the binding to this other object.
+        If a policy has replaced the queue of the binding by another Queue object, the binding to
+        this other object counts.
         """
         target = self._target
         while isinstance(target, Queue) and target.replacement is not None:
