@@ -6,10 +6,12 @@ batch reads the batch again from its first chunk.
 The log may lose its last records (an unclean election of Kafka, a topic that was restored from a
 backup), and get other records at their offsets. So a follower compares the last valid record with
 the log before it reads on: at its start, after each time in which the log did not answer, and
-before it believes a claim of its own. If the comparison fails, the follower stops (LogReplaced). If
-this record was trimmed, the log begins at a mark. This mark must be of the same owner, and name the
-same batch. Then the follower lacks no record before the mark: the owner itself has appended all
-records after its claim, and its offsets show if the log loses one of them.
+before it believes a claim of its own. If the comparison fails, the follower stops (LogReplaced).
+
+If the last valid record was trimmed, the log begins at a mark. The follower then requires that the
+mark is of the same owner and names the same batch. Such a mark proves that the follower lacks no
+record before the mark: the owner itself has appended all records after its claim, and its offsets
+show if the log loses one of them.
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ class LogOwner:
         #: Number of seconds, from the sending of the last acknowledged record, within which no
         #: other node can own the log. If the next record is acknowledged later, the owner compares
         #: its last record with the log. The number is two beat intervals, so that an owner without
-        #: batches, whose records are one beat interval apart, compares nothing.
+        #: batches, whose records are one beat interval apart, compares nothing. See `_verify` for
+        #: the upper limit.
         self._trust_seconds = min(2 * timing.beat, timing.silence - ANSWER_GAP_MAX)
         self._clock = clock
         self._wall = wall
@@ -295,12 +296,14 @@ class LogOwner:
     def _verify(self) -> Steps[None]:
         """Compare the previous record of this node with the log, after a late append.
 
-        The expected offset of the new record proves nothing if the append was late: the log may
-        have lost records meanwhile, and a successor may have filled up the log with its own
-        records. The successor can claim the log even before the silence has passed since the loss:
-        it counts the time between two answers of the log as silence, up to ANSWER_GAP_MAX, and the
-        log can lose records between these two answers. So an append is late after the silence less
-        ANSWER_GAP_MAX (`_trust_seconds`). Raises Fenced.
+        An append is late if it was acknowledged more than `_trust_seconds` after the previous
+        record was sent. Then even the expected offset proves nothing: the log may have lost records
+        meanwhile, and a successor may have appended as many records of its own. A successor can
+        claim the log up to ANSWER_GAP_MAX before the silence has passed since the loss: it counts
+        the time between two answers of the log as silence, and the log can lose records between
+        these two answers. So `_trust_seconds` is at most the silence less ANSWER_GAP_MAX.
+
+        Also called if a new record has a higher offset than expected. Raises Fenced.
         """
         offset = self.judge.state.last
         while True:
