@@ -246,7 +246,6 @@ WITHOUT_JSON: Final = {
     "trellis stream head": "prints one JSON object per row in any case",
     "trellis cluster demo": "shows a failover to a person",
     "trellis asyncapi": "prints an AsyncAPI document, as YAML or JSON",
-    "trellis connect": "runs links until SIGTERM; their status is JSON under /health",
     "trellis pipeline lake": "writes Parquet files",
     "trellis pipeline traffic": "writes Parquet files",
     "trellis pipeline report": "writes an HTML page",

@@ -13,6 +13,7 @@ segments before the damage is removed. Empty files in the quarantine are notes f
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 from itertools import pairwise
 from typing import Final
 
@@ -21,13 +22,7 @@ from mypy_extensions import i64
 from broker.store.disk import Disk, File, StoreError
 from broker.store.files import os_error_text
 from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding, Quarantine
-from broker.stream.arrow import (
-    END_OF_STREAM,
-    SCHEMA_SIZE,
-    BatchView,
-    encode_schema,
-    read_schema,
-)
+from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE, BatchView, encode_schema, read_schema
 from broker.stream.batch_scan import BatchScan
 from broker.stream.segment_writer import write_index
 from broker.stream.segments import (
@@ -112,11 +107,9 @@ class StreamRecovery:
             if parsed is not None:
                 self._segment_names[parsed[1], parsed[0]] = name
             elif name.endswith(".tmp") or derived_from(name) and derived_from(name) not in names:
-                try:
+                # A process that the killed broker started may rename or remove the file meanwhile.
+                with suppress(FileNotFoundError):
                     self._disk.remove(f"{self._directory}/{name}")
-                except FileNotFoundError:
-                    # A process that the killed broker started has renamed or removed the file.
-                    pass
         self._epoch = max((epoch for _, epoch in self._segment_names), default=0)
         for base, epoch in sorted(self._segment_names):
             name = self._segment_names.get((base, epoch), "")

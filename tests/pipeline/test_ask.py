@@ -374,8 +374,8 @@ def test_a_broker_that_does_not_answer_is_a_failure_and_no_wrong_argument(
     words = ["ask", "traffic", "--journal", "http://127.0.0.1:1", "--stream", "s"]
     assert main(words) == 1
     assert capsys.readouterr().err == (
-        "trellis: http://127.0.0.1:1 does not answer: [Errno 111] Connection refused; is the "
-        "listener `http` on?\n"
+        "trellis: http://127.0.0.1:1 does not answer: [Errno 111] Connection refused; "
+        "check that a broker runs there, with the listener `http`\n"
     )
 
 

@@ -333,7 +333,7 @@ async def test_a_body_that_does_not_come_ends_the_request_and_frees_the_broker(
     await client.send(head.encode())
     status, _, body = await response(client)
     assert (status, json.loads(body)["error"]) == (503, "timeout")
-    assert "0.5 s, limits.handshake" in json.loads(body)["reason"]
+    assert "0.5 s (limits.handshake)" in json.loads(body)["reason"]
     client.close()
     server = gateway_of(broker).server
     assert server is not None

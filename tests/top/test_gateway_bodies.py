@@ -112,7 +112,7 @@ def send_all_and_read(port: int, data: bytes) -> bytes:
     [
         ("POST /api/definitions", contract.DOCUMENT_MAX, 503, "2 definitions documents"),
         ("POST /api/definitions", contract.DOCUMENT_MAX + 1, 503, "2 definitions documents"),
-        ("PUT /api/vhosts/new", 8 << 20, 413, "more than 65536 bytes"),
+        ("PUT /api/vhosts/new", 8 << 20, 413, "exceeds the limit of 65536 bytes"),
     ],
 )
 async def test_a_refusal_arrives_although_the_whole_body_was_sent(
