@@ -132,8 +132,8 @@ class Connection(TimedOutlet):
         super().__init__(front.broker.agenda)
         self.front = front
         self.peer = peer
-        # The eight flags stand together, because compiled code keeps them in 8 bytes then. A flag
-        # between other attributes takes 8 bytes of its own.
+        # Compiled code stores the eight flags in 8 bytes, because they are assigned one after the
+        # other. A flag between other attributes would take 8 bytes of its own.
         self.behind = False
         self.stalled = False
         self.finished = False
@@ -151,7 +151,7 @@ class Connection(TimedOutlet):
         self.reason = ""
         #: Time at which the connection was opened, in seconds since 1970-01-01 UTC.
         self.opened_at = self.agenda.wall
-        #: The record of the password that opened the connection; None without one, and at the end.
+        #: The authenticator's record of the password; None if it keeps none, and after the end.
         self._login_record: LoginRecord | None = None
         #: The client's identity and routes for publishing; None before the login and after the end.
         self.context: PublishContext | None = None
@@ -207,7 +207,10 @@ class Connection(TimedOutlet):
         )
 
     def memory_bytes(self) -> int:
-        """Return the bytes of unsent output and unhandled input. Subclasses add deliveries."""
+        """Return the size in bytes of unsent output and unhandled input.
+
+        Subclasses add the memory of their outstanding deliveries.
+        """
         return self.unsent + int(self._input_size)
 
     def admit(self, record: LoginRecord | None) -> None:

@@ -114,7 +114,7 @@ def _reauthorize(connection: Connection) -> None:
         try:
             connection.reauthorize()
         except Exception:
-            # Without an end of the connection, the client would keep permissions that its user has
+            # If the connection stayed open, the client could keep permissions that its user has
             # lost.
             connection.close(INTERNAL_ERROR, INTERNAL_ERROR_TEXT)
             raise

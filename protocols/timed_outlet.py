@@ -11,9 +11,9 @@ from broker.messages.outlet import Outlet
 class TimedOutlet(Outlet):
     """An outlet whose client has time limits. All times are in ms of Agenda.now; 0 means never.
 
-    The link calls `advance` at the time `deadline`, and `reauthorize` at the time `expires`. A
-    field may be assigned a later time directly: the link reads the field at the earlier time. To
-    set an earlier time, call `set_deadline` or `set_expiry`, which inform the link.
+    The link calls `advance` at the time `deadline`, and `reauthorize` at the time `expires`. To set
+    an earlier time, call `set_deadline` or `set_expiry`, which inform the link. A later time may be
+    assigned to the field directly, because the link reads the field again at the old time.
     """
 
     def __init__(self, agenda: Agenda) -> None:

@@ -28,6 +28,6 @@ Theory of operation
   wait without a stall (channel/confirms.py).
 - Errors are exceptions (AmqpError, or BrokerError from the core) that end the channel or the
   connection. All ways to close are in one table: connection/closing.py.
-- A part of a connection has no reference to the connection, or drops this reference when it is
-  closed. So a closed connection is freed without the garbage collector.
+- A part of a connection has no reference to the connection, or drops this reference when the
+  connection closes. So a closed connection is freed without the garbage collector.
 """

@@ -37,8 +37,8 @@ TICKS: Final[i64] = 10
 TICK_MIN: Final[i64] = 100
 #: Largest number of queues, marks and outstanding deliveries that one slice examines.
 CHECKED_PER_SLICE: Final[i64] = 1_000
-#: A range of delivery tags may contain few outstanding deliveries. To a slice, searching this
-#: number of tags counts as much as examining one outstanding delivery.
+#: A range of delivery tags may contain few outstanding deliveries. In the limit of a slice, a
+#: search of this number of tags counts as much as the check of one outstanding delivery.
 NUMBERS_PER_CHECK: Final[i64] = 16
 
 

@@ -46,8 +46,8 @@ class ConsumerReauthorization(BulkTask):
         #: The channels that are not checked yet, the next one last.
         self._receivers = receivers
         self._receivers.reverse()
-        #: The consumers of the next channel that are not checked yet, the next one last; None if
-        #: the channel was not begun.
+        #: The consumers of the next channel that are not checked yet, the next one last; None until
+        #: the check of this channel begins.
         self._consumers: list[AmqpConsumer] | None = None
 
     def start(self) -> None:

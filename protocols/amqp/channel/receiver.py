@@ -288,7 +288,7 @@ class ChannelReceiver(ConsumerOwner):
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def get(self, queue: Queue, no_ack: bool) -> None:
-        """Answer basic.get with a message or get-empty. Raises AmqpError if messages do not fit."""
+        """Answer basic.get with a message or get-empty. Raises the AmqpError of `Fetch.start`."""
         if not no_ack:
             self._watch(queue)
         consumer = self._consumer(queue, "", no_ack, 0)

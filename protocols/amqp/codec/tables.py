@@ -4,9 +4,9 @@
     array   length(4)  value   value   ...
     value   type(1)    as many bytes as the type requires
 
-pamqp is not used for tables: it copies the rest of a table for every entry (0.9 s for a frame full
-of entries), and does not preserve types when it writes a table that it has read. A double becomes a
-float, a long integer becomes a single byte, and a name is cut at 128 bytes.
+pamqp is not used for tables. When it reads a table, it copies the rest of the table for every entry
+(0.9 s for a frame full of entries). When it writes this table again, it changes types: a double
+becomes a float, a long integer becomes a single byte, and a name is cut at 128 bytes.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ from protocols.amqp.connection.method_checks import (
     stripped,
 )
 
-#: Costs, in units of BUDGET, of the history that a new binding to a recent-history exchange gets at
-#: once: FIRST_MESSAGES for any history, and one more unit for each LISTED_PER_UNIT messages in it.
+#: An exchange of type x-recent-history delivers its history to a new binding at once. Such a bind
+#: costs FIRST_MESSAGES units of BUDGET, and one more unit for each LISTED_PER_UNIT messages of the
+#: history.
 FIRST_MESSAGES: Final = 100
 LISTED_PER_UNIT: Final = 10
 

@@ -20,7 +20,7 @@ def open_directly(connection: AmqpConnection, identity: Identity, vhost: Virtual
 
     `identity` is the user; the caller has checked the user's credentials. Raises AccessRefused if
     the user may not enter the virtual host, and AmqpError if the user may open no further channel.
-    The caller then ends the connection.
+    After such an error, the caller ends the connection.
     """
     within = identity.for_vhost(vhost.name)
     if within is None or vhost.closing:

@@ -26,7 +26,7 @@ from protocols.amqp.errors import AmqpError
 _PUBLISH: Final[i64] = 60 << 16 | 40
 _CHANNEL_CLOSE: Final[i64] = 20 << 16 | 40
 _CHANNEL_CLOSE_OK: Final[i64] = 20 << 16 | 41
-#: Methods that a running connection may send and that need no reply.
+#: Methods that a client may send on a running connection, and that the broker ignores.
 _IGNORED: Final = ("Connection.Blocked", "Connection.Unblocked")
 #: Size of the payload of a basic.publish with an empty exchange name and routing key, in bytes.
 SHORTEST_PUBLISH: Final[i64] = 9

@@ -36,9 +36,8 @@ GREETINGS: Final = (GREETING, GREETING_8, GREETING_9)
 MECHANISMS: Final = "PLAIN AMQPLAIN"
 #: Product name with which the broker announces RABBITMQ_VERSION instead of its own version.
 RABBITMQ: Final = "RabbitMQ"
-#: The last minor version of RabbitMQ in which `basic.qos` with `global` applies to all queues, as
-#: it does in Trellis. kombu 5.7 uses `global` only if the broker announces a version from 3.3 to
-#: 3.x.
+#: kombu 5.7 uses `basic.qos` with `global` only if the broker announces a version from 3.3 to 3.x.
+#: Trellis supports `global` for all queues, so it announces the last minor version of RabbitMQ 3.
 RABBITMQ_VERSION: Final = "3.13.0"
 
 CAPABILITIES: Final = dict.fromkeys(
@@ -372,7 +371,10 @@ FRAME_LEAST: Final = int(FRAME_MIN)
 
 
 def _header_refusal(data: bytes) -> str:
-    """Return why a connection that begins with `data`, which is no known header, is closed."""
+    """Return the reason to close a connection whose first bytes are not a known protocol header.
+
+    `data` begins with these bytes.
+    """
     if data.startswith((b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00")):
         return "the client speaks AMQP 1.0; this port speaks AMQP 0-9-1: use a client for 0-9-1"
     return other_protocol(data, "AMQP 0-9-1")

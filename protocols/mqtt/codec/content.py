@@ -169,8 +169,8 @@ def described_by(properties: Properties, expires: bool) -> Properties5:
     """Convert the properties of a message, as `Encoding.properties` returns them, to properties of
     MQTT.
 
-    If the message `expires`, the result has a message expiry of 0, which the writer replaces by the
-    remaining time.
+    `expires` is True if the message has an expiry. The result then has a message expiry of 0, which
+    the writer replaces by the remaining time.
     """
     given = Properties5()
     headers = properties.get("headers")

@@ -107,7 +107,7 @@ class PacketReader:
         return number
 
     def block(self) -> bytes:
-        """Read a size (a variable byte integer) and as many bytes; return both fields as bytes."""
+        """Read a size (a variable byte integer) and a field of this size; return both as bytes."""
         start = self._at
         self.take(self.variable())
         return self._packet[start : self._at]

@@ -58,7 +58,7 @@ class PublishPropertiesReader:
         self._known: dict[bytes, PublishProperties] | None = None
 
     def read(self, reader: PacketReader) -> PublishProperties:
-        """Read and return the properties of a PUBLISH. Raises MalformedPacket."""
+        """Read and return the properties of a PUBLISH. Raises MalformedPacket if one is invalid."""
         encoded = reader.block()
         if encoded == b"\0":
             return NO_PROPERTIES
@@ -68,7 +68,8 @@ class PublishPropertiesReader:
         properties = known.get(encoded)
         if properties is None:
             properties = _parsed(encoded)
-            if properties.publication is None:  # A sequence number does not occur again.
+            # A sequence number does not occur again, so properties that contain one are not cached.
+            if properties.publication is None:
                 if len(known) >= KNOWN_MAX:
                     known.clear()
                 known[encoded] = properties

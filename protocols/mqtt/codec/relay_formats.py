@@ -12,8 +12,9 @@ from mypy_extensions import i64
 from broker.messages.message import FRONT_END, Encoding
 from broker.routing.subscriber import RelayFormat
 
-#: Bits of `Plan.slow_path_mask`. The packets of some publishers cannot be relayed unchanged to all
-#: subscribers of the plan. APART_4: publishers of level 3 and 4. APART_5: publishers of level 5.
+#: Bits of `Plan.slow_path_mask`. APART_4 is set if at least one subscriber of the plan cannot get
+#: packets of levels 3 and 4 unchanged, APART_5 if at least one cannot get packets of level 5
+#: unchanged.
 APART_4: Final[i64] = FRONT_END
 APART_5: Final[i64] = FRONT_END << 1
 

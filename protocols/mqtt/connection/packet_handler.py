@@ -383,8 +383,8 @@ class PacketHandler(InputHandler):
         ticket = Ticket(replies)
         connection.persists = True
         store = connection.vhost.store
-        # The message and its packet identifier become durable together. After a crash, the broker
-        # knows both or neither; if neither, the client sends the message again as a new message.
+        # The message and its packet identifier become durable together. If a crash loses them, the
+        # client sends the message again, and the broker handles it as a new message.
         store.begin()
         try:
             code = self._publish(context, route, plan, properties, message, bool(first & 1), ticket)
@@ -433,5 +433,5 @@ class PacketHandler(InputHandler):
         return int(reason_of(fate, self._has_properties))
 
     def _exceeds_receive_maximum(self, session: Session) -> bool:
-        """True if the number of unacknowledged publications has reached Receive Maximum."""
+        """True if the client has as many unacknowledged publications as Receive Maximum permits."""
         return len(session.in_flight.received) + self.replies.unanswered >= self._publications_max

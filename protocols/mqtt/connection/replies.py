@@ -49,8 +49,8 @@ class PublishReplies(Waiter):
     def __init__(self, outlet: Outlet) -> None:
         self._outlet: Outlet | None = outlet
         self._waiting = _NO_REPLIES
-        #: Number of the client's publications whose last reply waits (`ends_publication`). The
-        #: window of the session has the QoS 2 publications that wait for their PUBREL.
+        #: Number of the client's publications whose last reply waits (`ends_publication`). QoS 2
+        #: publications that wait for their PUBREL are counted by the window of the session instead.
         self.unanswered: i64 = 0
         #: The ticket for the messages of the store's latest batch, and the number of that batch.
         self._ticket: Ticket | None = None

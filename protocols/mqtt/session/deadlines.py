@@ -72,7 +72,7 @@ class Deadlines(Task):
 
     def run(self) -> None:
         if self._armed <= self._agenda.now:
-            # Otherwise `_armed` is the time of another timer, which has not run yet.
+            # The timer of the time `_armed` has run. (A later `_armed` belongs to another timer.)
             self._armed = 0
         self._left = TASKS_PER_SLICE
         try:

@@ -427,7 +427,7 @@ class Session(Subscriber):
         if not self.subscriptions.has_shared:
             self.inbox.settle(delivery.message)
         else:
-            # The message may come from a shared subscription. Its room is free for the inbox, too.
+            # The message may be from a shared subscription, but the inbox can use its credit, too.
             self.inbox.schedule_drain()
             delivery.consumer.queue.settle(delivery.message)
             self.subscriptions.drain_refused()

@@ -35,8 +35,8 @@ from protocols.mqtt.session.sys_topics import ROOT, SysTree
 from protocols.mqtt.session.wills import DelayedWill, StoredWill, restored_will
 from protocols.tally import FrontCounters
 
-#: The end of a session without messages and subscriptions takes about as long as this number of
-#: units of `_end_cost`.
+#: Cost of ending a session that has no messages and no subscriptions, in units of `_end_cost`: the
+#: removal of one binding or message is one unit.
 UNITS_PER_DEADLINE: Final[i64] = 5
 #: Name of the user that anonymous clients have.
 ANONYMOUS: Final = "anonymous"
@@ -181,7 +181,8 @@ class Sessions(SessionRegistry):
             return
         session.detach()
         self._start_expiry(session, 0)
-        # No reply waits for this record. If a crash loses it, the session expires a moment later.
+        # No reply waits for this record. If a crash loses it, the restarted broker counts the
+        # session as disconnected from the restart on, so that the session expires later.
         self.store(session, int(self._agenda.wall * 1000), None)
 
     def store(self, session: Session, away_since: int, ticket: Ticket | None) -> None:

@@ -52,8 +52,8 @@ class SharedDeliveries(BulkTask):
         #: The subscriptions to visit in the next pass; None if no further pass was requested.
         self._next_pass: list[SharedSubscription] | None = None
         #: The subscriptions for whose messages the session had no room. `_woken` has the earliest
-        #: of these subscriptions, the next one last; it is drained before `_refused`, which has the
-        #: later subscriptions, the next one first.
+        #: of these subscriptions, the next one last; `_refused` has the later ones, the next one
+        #: first. `_woken` is drained before `_refused`.
         self._refused: list[SharedSubscription] = []
         self._woken: list[SharedSubscription] = []
         #: True if the session had no room for the message of a shared subscription.

@@ -89,7 +89,10 @@ def will_of(message: WillMessage) -> StoredWill:
 
 
 def restored_will(definition: Definition) -> StoredWill:
-    """Return the will in a session's stored definition. Raises PreconditionFailed if invalid."""
+    """Return the will in a session's stored definition.
+
+    Raises PreconditionFailed if the definition of the will is invalid.
+    """
     key, content = definition.get("key"), definition.get("content")
     qos, delay, lifetime = (
         definition.get("assurance"),
