@@ -4,8 +4,8 @@
 
 Most patterns have one subscriber. A set or dict for each pattern (an empty set takes 216 bytes)
 would take more memory than the rest of the index. A short list is the fastest to read; a dict
-allows removal from many subscribers in constant time. Lists and dicts are unhashable, so neither
-can be a subscriber. A subscriber that could be mistaken for a container (None, or a hashable
+allows removal from many subscribers in constant time. A subscriber is hashable, so it is never a
+list or dict itself. A subscriber that could be mistaken for a container (None, or a hashable
 subclass of list or dict) is wrapped in a list. `with_added` and `without` return a bucket, which
 the caller stores in place of the old bucket.
 """

@@ -179,8 +179,8 @@ class Coverage:
     0.5 ms (interpreted) for each pattern with 128 words and many ``#``, 20 times as long as the
     comparison. Therefore, limit the size of a set that untrusted users can extend.
 
-    Each pattern of the set is compared alone. If two patterns cover the given pattern only
-    together, neither is found.
+    Each pattern of the set is compared alone. So a query does not find two patterns that cover the
+    given pattern only together.
     """
 
     def __init__(self, grammar: Grammar, algorithm: str = "trie") -> None:
@@ -251,11 +251,10 @@ def _sample(runs: _Runs, grammar: Grammar) -> str:
 
 
 def redundant(patterns: Iterable[str], grammar: Grammar) -> dict[str, str]:
-    """Return the redundant patterns, each with a pattern that makes it redundant.
+    """Return the redundant patterns, each with a remaining pattern that matches all its topics.
 
-    A pattern is redundant if another pattern, which is not redundant, matches all its topics. Of
-    several patterns that match the same topics, only the first is not redundant. Raises
-    InvalidPattern.
+    Of several patterns that match the same topics, the first one remains, and the others are
+    redundant. Raises InvalidPattern.
     """
     distinct = list(dict.fromkeys(patterns))
     coverage = Coverage(grammar)

@@ -80,7 +80,10 @@ class Shape(Generic[S]):
         self.parts: list[dict[Key, Bucket[S]]] | None = None
 
     def place(self, key: Key) -> dict[Key, Bucket[S]]:
-        """Return the dict that has this key, or would get it: a large table is several dicts."""
+        """Return the dict in which this key is stored, or to which a new key must be added.
+
+        A large table consists of several dicts.
+        """
         parts = self.parts
         return self.table if parts is None else parts[hash(key) >> _SHIFT & _PARTS - 1]
 

@@ -58,7 +58,7 @@ class TopicQuestion:
         raise NotImplementedError
 
     def alternatives(self) -> Iterable[Sequence[bytes]]:
-        """Iterate over lists of parts: a topic that matches has all parts of one of the lists."""
+        """Iterate over lists of parts: a matching topic has all parts of at least one list."""
         raise NotImplementedError
 
 

@@ -317,8 +317,9 @@ class Trie(Matcher[S]):
         return node
 
     def _pooled(self, word: str) -> str:
-        """Return an equal word from the pool. If there is none, add `word` unless it is long, and
-        return it.
+        """Return the pool's copy of a word, so that equal words share memory.
+
+        If the pool has no copy, return `word`, and add it to the pool unless it is long.
         """
         known = self._pool.get(word)
         if known is not None:

@@ -3,8 +3,8 @@ criteria.
 
 Each criterion sets one bit, chosen by a hash of its name and value. A message has the bits of all
 criteria that its headers meet. A binding whose signature has two bits that the message lacks fails
-at least two of its criteria. The reverse does not hold: two criteria may share a bit, so a binding
-that passes must be compared.
+at least two of its criteria. Two criteria may share a bit, so any other binding may or may not
+fail: its criteria must be compared.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ def headers_signature(headers: Fields) -> int:
 
 
 def may_fail_once(criteria: int, headers: int) -> bool:
-    """True unless the two signatures show that the message fails at least two criteria of the
-    binding.
+    """Return False if the signatures show that the message fails two criteria or more.
+
+    `criteria` is the signature of a binding, `headers` the signature of a message's headers. The
+    result True decides nothing: the criteria of the binding must be compared.
     """
     failing = criteria & ~headers
     return failing & (failing - 1) == 0
