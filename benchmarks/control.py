@@ -3,8 +3,8 @@
 A second process does the same small amount of work again and again, and measures its own CPU time.
 If that time is many times its usual value, the whole machine was slow. This happens for example in
 a virtual machine that returns free memory to its host: for some tens of milliseconds, the same
-instructions take a hundred times as long, because the host must map memory pages again. Neither
-page faults nor stolen time show this.
+instructions take a hundred times as long, because the host must map memory pages again. The
+counts of page faults and of stolen time do not show this.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 # Add the root, where Python finds trellis.bench, the load tool with its protocol code.
 sys.path.insert(1, str(ROOT))
 
-from peers.brokers.trellis import TrellisPeer, parsed  # noqa: E402  (found only now)
+from peers.brokers.trellis import TrellisPeer, parsed  # noqa: E402  (needs the new path)
 from peers.machine import machine  # noqa: E402
 from peers.peer import Running, Tools  # noqa: E402
 from peers.report import between  # noqa: E402

@@ -325,7 +325,7 @@ class ClusterBench(DurableBench):
         claim = Claim(CLAIM, 1, 1, 0, -1, claimed, bytes(32))
         judge = Judge(state)
         assert judge.judge(log.append(claim.encode()), claim)
-        # The lease does not end, because no thread appends beats beside the measured one.
+        # No thread appends beats, which would renew the lease. So the lease is longer than a run.
         timing = Timing(silence=7_200.0, lease=3_600.0)
         owner = LogOwner(judge, 1, boot_seconds(), timing, boot_seconds, lambda: 0)
         ownership = Ownership(owner, log, _fail)

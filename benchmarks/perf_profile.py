@@ -30,7 +30,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 # Add the root, where Python finds the table of workloads in trellis.bench.
 sys.path.insert(1, str(ROOT))
 
-from peers.brokers.trellis import TrellisPeer, parsed  # noqa: E402  (found only now)
+from peers.brokers.trellis import TrellisPeer, parsed  # noqa: E402  (needs the new path)
 from peers.peer import Running, Tools  # noqa: E402
 from peers.report import between  # noqa: E402
 from peers.table import figure, rows  # noqa: E402

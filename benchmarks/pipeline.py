@@ -24,7 +24,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(1, str(ROOT))
 
-from peers.machine import machine  # noqa: E402  (found only now)
+from peers.machine import machine  # noqa: E402  (needs the new path)
 
 from pyspark_trellis import java  # noqa: E402
 

@@ -14,9 +14,9 @@ Each phase runs twice. The first time, the broker runs as it is, and the program
 of the broker, in percent of one processor, and the CPU time of the gateway, which is a separate
 process. The second time, a clock in the broker measures each turn of the event loop (TURNS of
 loop_clock.py), and the program prints the most CPU time of one turn, how many turns took more than
-2 ms of CPU time, and the longest garbage collection. The clock itself uses a whole processor; this
-is why the two are measured one after the other. CPU time depends little on the load of the machine.
-At the end, the program prints the difference of the medians. With node and the packages of
+2 ms of CPU time, and the longest garbage collection. The clock itself uses a whole processor, so
+the CPU time of the broker must be measured without it. CPU time depends little on the load of the
+machine. At the end, the program prints the difference of the medians. With node and the packages of
 tests/browser, it also prints the first paint of the page in a new browser, in wall-clock time.
 
 Linux only.

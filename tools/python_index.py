@@ -82,8 +82,8 @@ class PythonIndex:
     def is_exception(self, module: Module, node: ast.ClassDef, depth: int = 0) -> bool:
         """True if the class is an exception.
 
-        A base class that is neither of the project nor built in counts as an exception if its name
-        ends with Error or Exception.
+        A base class from another package counts as an exception if its name ends with Error or
+        Exception.
         """
         for base in map(_dotted, node.bases):
             resolved = self._resolve(module, base)

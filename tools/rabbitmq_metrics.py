@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-#: RabbitMQ's metrics, each with "" if Trellis has the metric, otherwise with the substitute or the
-#: reason. In a name, `*` matches any text. A test compares both brokers
-#: (tests/interop/test_differential_metrics.py).
+#: RabbitMQ's metrics, each with "" if Trellis has the metric, otherwise with the metric to use
+#: instead, or with the reason why Trellis has none. In a name, `*` matches any text. A test
+#: compares both brokers (tests/interop/test_differential_metrics.py).
 METRICS = [
     ("rabbitmq_connections", ""),
     ("rabbitmq_connections_opened_total", ""),

@@ -23,7 +23,7 @@ sys.path[:0] = [
 
 from figures.charts import charts  # noqa: E402
 from figures.page import page  # noqa: E402
-from peers.report import between  # noqa: E402  (found only now)
+from peers.report import between  # noqa: E402  (needs the new path)
 
 from trellis.bench.matching.results import merged, read  # noqa: E402
 

@@ -11,7 +11,7 @@ sys.path[:0] = [
     str(_BENCHMARKS.parent),
 ]  # Add the directories in which Python finds this package, and the workloads in trellis.bench.
 
-from peers.command import main  # noqa: E402  (found only now)
+from peers.command import main  # noqa: E402  (needs the new path)
 
 if __name__ == "__main__":
     sys.exit(main())
