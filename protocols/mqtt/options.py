@@ -33,9 +33,9 @@ class MqttOptions:
         #: Largest number of subscriptions of one session, shared subscriptions included; 0 is no
         #: limit.
         self.subscriptions = 100_000
-        #: Largest number of shared subscriptions of one session; 0 is no limit. All of them are in
-        #: the session's record, which is written when one changes and when the client connects or
-        #: disconnects. Making a record with 4,096 shared subscriptions takes 0.8 ms.
+        #: Largest number of shared subscriptions of one session; 0 is no limit. The session's
+        #: record has all of them. It is written when one of them changes, and when the client
+        #: connects or disconnects. Making a record with 4,096 shared subscriptions takes 0.8 ms.
         self.shared_subscriptions = 4_096
         #: Largest number of topic aliases that a client of MQTT 5 may use; 0 offers none.
         self.topic_alias_maximum = 16

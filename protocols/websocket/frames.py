@@ -93,7 +93,8 @@ def unmask(out: BytesWriter, data: bytes, start: i64, end: i64, key: bytes, phas
 def unmasked(data: bytes, key: bytes, phase: int) -> bytes:
     """Return the data without its mask, by one XOR of two large integers.
 
-    This function is for interpreted Python, where a loop as in `unmask` would be slow.
+    The first byte is masked with byte `phase` of `key`. This function is for interpreted Python,
+    where a loop as in `unmask` would be slow.
     """
     size = len(data)
     keys = (key[phase:] + key * (size // 4 + 1))[:size]

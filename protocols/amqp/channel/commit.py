@@ -40,8 +40,8 @@ from protocols.amqp.codec.frames import encode
 from protocols.amqp.errors import AmqpError
 from protocols.end_reasons import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 
-#: Limit of one slice: the number of publications plus copies that the slice prepares, or of
-#: publications that it frees, or of deliveries that it requeues. Such a slice takes up to 2 ms.
+#: Limit of one slice: the number of publications and copies to prepare, of publications to free, or
+#: of deliveries to requeue. Such a slice takes up to 2 ms.
 PARTS_PER_SLICE: Final = 2_000
 #: Class and method of tx.commit, for channel.close.
 _COMMIT: Final = spec.Tx.Commit.index
@@ -81,8 +81,8 @@ class Commit(BulkTask):
         self._identity = publisher.context.identity
         #: Number of publications that are already prepared.
         self._prepared: i64 = 0
-        #: True if all publications of a large transaction are prepared and `apply` is next, in a
-        #: turn of the event loop of its own.
+        #: True if all publications of a large transaction are prepared, so that the next slice does
+        #: only the step `apply`.
         self._alone = False
         self._restarts = 0
         self._applied = False

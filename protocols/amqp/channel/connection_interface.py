@@ -81,7 +81,7 @@ class ConnectionInterface(Connection):
 
     @abstractmethod
     def close_channel(self, number: i64, error: AmqpError, method: i64) -> None:
-        """Close one channel with channel.close, which names the error and the failed method.
+        """Close the channel `number` with channel.close, which names the error and the method.
 
         `method` is the method that failed (class id << 16 | method id), or 0 if none did.
         """

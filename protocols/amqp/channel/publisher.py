@@ -322,7 +322,7 @@ class ChannelPublisher:
         """Check the properties user_id and expiration, and set the time at which the message
         expires.
 
-        Raises AmqpError if a property is invalid.
+        `present` are the message's property flags. Raises AmqpError if a property is invalid.
         """
         name = self.context.identity.name
         if present & USER_ID:
@@ -359,7 +359,8 @@ class ChannelPublisher:
     def _numbered(self, message: Message, present: i64) -> NumberedPublication | None:
         """Return the publisher and the sequence number in the message's headers, for deduplication.
 
-        Return None if the headers have no sequence number. Raises AmqpError if a header is invalid.
+        `present` are the message's property flags. Return None if the headers have no sequence
+        number. Raises AmqpError if a header is invalid.
         """
         if not present & HEADERS or NUMBERED not in message.content:
             return None

@@ -82,8 +82,8 @@ class ChannelReceiver(ConsumerOwner):
         self.replies: Queue | None = None
         #: The transaction of a channel in transaction mode, otherwise None.
         self.transaction: Transaction | None = None
-        #: Ticket of the last queue.delete on this channel. A basic.cancel waits for this ticket, so
-        #: that it follows the queue.delete-ok.
+        #: Ticket of the last queue.delete on this channel. A basic.cancel to the client waits for
+        #: this ticket, so that the client gets the queue.delete-ok first.
         self.deletion: Ticket | None = None
         #: True once all consumers are unsubscribed, because the channel ends.
         self._unsubscribed = False

@@ -30,7 +30,8 @@ class Assembly:
     def add(self, kind: i64, frame: bytes) -> bool:
         """Add a frame to the content; return True if the content is complete.
 
-        Raises AmqpError for an invalid or unexpected frame.
+        `kind` is the type of the frame: HEADER or BODY. Raises AmqpError for an invalid frame, or a
+        frame of another type than the next frame of the content must have.
         """
         if kind != (HEADER if self.left < 0 else BODY):
             raise AmqpError(505, "content header and body frames are in the wrong order")

@@ -193,8 +193,9 @@ def frames_of(channel: i64, frame_max: i64) -> Frames:
 def content_end(data: bytes, start: i64, number: i64, frame_max: i64) -> i64:
     """Return the end of the content whose header frame begins at `start`. Hot path.
 
-    Return 0 if the content must be handled frame by frame, because it is incomplete or invalid or
-    has an empty body frame. (Empty body frames are not relayed.)
+    `number` is the channel number that all its frames must have, `frame_max` the largest size of a
+    frame. Return 0 if the content must be handled frame by frame, because it is incomplete or
+    invalid or has an empty body frame. (Empty body frames are not relayed.)
     """
     size: i64 = len(data)
     if (
@@ -266,7 +267,10 @@ def slow_path_reasons(reasons: i64, data: bytes, start: i64) -> i64:
 
 
 def names_keys(data: bytes, start: i64) -> bool:
-    """True if the headers may contain CC or BCC, which name further routing keys."""
+    """True if the headers may contain CC or BCC, which name further routing keys.
+
+    The header frame of the content begins at `start`.
+    """
     end = _header_end(data, start)
     return data.find(b"\x02CC", start, end) >= 0 or data.find(b"\x03BCC", start, end) >= 0
 
@@ -276,7 +280,10 @@ def _header_end(data: bytes, start: i64) -> i64:
 
 
 def asks_directly(data: bytes, start: i64) -> bool:
-    """True if reply_to is `amq.rabbitmq.reply-to` (DIRECT), which asks for a direct reply."""
+    """True if reply_to is `amq.rabbitmq.reply-to` (DIRECT), which asks for a direct reply.
+
+    The header frame of the content begins at `start`.
+    """
     at = _property_at(data, start, REPLY_TO)
     return at > 0 and data[at] == len(DIRECT) and data[at + 1 : at + 1 + len(DIRECT)] == DIRECT
 

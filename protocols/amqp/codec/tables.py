@@ -40,7 +40,8 @@ _SPLIT: Final = b"SxAF"
 def read_table(data: bytes, at: int, end: int, depth: int = 0) -> tuple[Table, int]:
     """Return the table at position `at`, and the position after it.
 
-    Raises ValueError if the table is invalid, or ends after `end`.
+    `depth` is the number of tables and arrays around the table. Raises ValueError if the table is
+    invalid, nested too deep, or ends after `end`.
     """
     at, stop = _body(data, at, end, depth)
     table: Table = {}

@@ -82,7 +82,7 @@ class ChannelTable:
         connection.send(number, spec.Channel.OpenOk())
 
     def end(self, number: i64) -> None:
-        """Remove a channel and release its resources, if it is open."""
+        """Remove the channel `number` and release its resources, if the channel is open."""
         channel = self.open.pop(number, None)
         if channel is not None:
             self._drop_assembly(channel.publisher)
@@ -118,7 +118,7 @@ class ChannelTable:
     # -- contents that come in several chunks
 
     def add_frame(self, publisher: ChannelPublisher, kind: i64, frame: bytes) -> Assembly | None:
-        """Add a frame to the incomplete content of a channel.
+        """Add a frame to the incomplete content of a channel; `kind` is the type of the frame.
 
         Return the content if it is complete now, otherwise None. Raises AmqpError for an unexpected
         frame, or if incomplete contents take too much memory.

@@ -183,7 +183,8 @@ class Closing:
     def await_close_ok(self, connection: ConnectionInterface, data: bytes, start: i64) -> i64:
         """Skip the input of a closing connection up to connection.close-ok or connection.close.
 
-        Return the position of the first byte that is not skipped.
+        The input begins at `start` in `data`. Return the position of the first byte that is not
+        skipped.
         """
         size: i64 = len(data)
         position: i64 = start

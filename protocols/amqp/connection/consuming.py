@@ -13,7 +13,7 @@ from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.channel.streaming import AmqpStreamConsumer, StreamStart, check_stream_consumer
 from protocols.amqp.connection.method_checks import REPLY_QUEUE, permitted_queue, reply
 
-#: Highest priority of a consumer; the lowest is its negative.
+#: Highest priority of a consumer; the lowest priority is the negative of this number.
 PRIORITY_MAX: Final = 1 << 31
 
 

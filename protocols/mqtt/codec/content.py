@@ -203,8 +203,10 @@ def described_by(properties: Properties, expires: bool) -> Properties5:
 
 
 def _write_user(user: list[tuple[str, str]], headers: dict[str, object]) -> None:
-    """Add User Properties to `headers`, each as a header. If headers cannot represent all of them,
-    also add the header x-mqtt-user-properties with a list of all.
+    """Add each User Property to `headers` as a header.
+
+    If a User Property cannot be a header, also add the header x-mqtt-user-properties, which lists
+    all User Properties.
     """
     needs_list = False
     for name, value in user:
@@ -240,9 +242,9 @@ def _as_text(value: object) -> str:
     """Return a header's value as text: a string unchanged, bytes decoded, a time in ISO 8601, a
     decimal number without an exponent, other types as JSON.
 
-    The function is also the `default` of `json.dumps`, which calls it for each value in a list or
-    table that JSON cannot represent. So it must convert every such type itself: `json.dumps` would
-    otherwise call it without end.
+    For a list or table, `json.dumps` calls this function (its `default`) for each value of a type
+    that JSON lacks. This function converts each of these types without `json.dumps`: otherwise the
+    two functions would call each other without end.
     """
     if isinstance(value, str):
         return value
@@ -266,7 +268,7 @@ def _text(value: object) -> str | None:
 
 
 def _short_text(data: bytes) -> str | None:
-    """Return binary data as a short string; None if it is too long or not UTF-8."""
+    """Return binary data as a short string; None if the data are too long or not UTF-8."""
     if len(data) > _SHORT:
         return None
     try:

@@ -21,7 +21,7 @@ _PROTOCOLS: Final = {3: b"mqtt310", 4: b"mqtt311", 5: b"mqtt50"}
 #: of more than _LONGEST bytes, its two bytes of size included, is not cached.
 _SLOTS: Final[i64] = 1_024
 _LONGEST: Final[i64] = 256
-#: Odd factor of the hash: multiplication by it spreads each bit of a name over many bits.
+#: Factor in the hash, an odd number, which spreads each bit of a name over many bits.
 _SPREAD: Final[i64] = 0x1E3779B97F4A7C15
 
 

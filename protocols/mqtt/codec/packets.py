@@ -174,7 +174,8 @@ def write_publish_head(
 ) -> None:
     """Write a PUBLISH packet up to its payload of `size` bytes. Hot path.
 
-    At level 5, `size` includes the properties, which the caller writes.
+    At level 5, `size` includes the properties, which the caller writes. `flags` has the bits DUP
+    and RETAIN. `packet_id` is not written with QoS 0.
     """
     length: i64 = len(topic) + size + 2
     if qos > 0:
@@ -201,7 +202,10 @@ def write_answer(out: BytesWriter, first: i64, packet_id: i64) -> None:
 
 
 def connack(present: bool, code: int) -> bytes:
-    """Return a CONNACK of level 3 or 4; `present` is True if the session existed before."""
+    """Return a CONNACK of level 3 or 4 with the return code `code`.
+
+    `present` is True if the session existed before.
+    """
     return bytes([CONNACK << 4, 2, 1 if present else 0, code])
 
 

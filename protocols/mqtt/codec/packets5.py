@@ -1,7 +1,7 @@
 """Reads and writes the packets of MQTT 5. PUBLISH and CONNECT have modules of their own.
 
-The `read_` functions check the packet alone; their callers check it against the state of the
-session.
+A `read_` function checks only the packet itself; its caller checks if the packet is allowed in the
+present state of the session.
 """
 
 from __future__ import annotations
@@ -121,7 +121,10 @@ class SubscriptionHead:
 
 
 def read_acknowledgement(reader: PacketReader, kind: int) -> Acknowledgement:
-    """Read a PUBACK, PUBREC, PUBREL or PUBCOMP; reason code and properties may be absent."""
+    """Read a PUBACK, PUBREC, PUBREL or PUBCOMP; `kind` says which.
+
+    Reason code and properties may be absent: the result then has code 0 and no properties.
+    """
     packet_id = reader.packet_id()
     code = _code(reader, kind) if reader.more else SUCCESS
     properties = read_properties(reader, kind) if reader.more else _NO_PROPERTIES
@@ -152,7 +155,7 @@ def read_auth(reader: PacketReader) -> ReasonPacket:
 
 
 def read_subscription_head(reader: PacketReader, kind: int) -> SubscriptionHead:
-    """Read a SUBSCRIBE or UNSUBSCRIBE up to its first topic filter."""
+    """Read a SUBSCRIBE or UNSUBSCRIBE (`kind` says which) up to its first topic filter."""
     packet_id = reader.packet_id()
     properties = read_properties(reader, kind)
     if not reader.more:
@@ -193,7 +196,10 @@ def _code(reader: PacketReader, kind: int) -> int:
 
 
 def connack5(present: bool, code: int, properties: Properties5) -> bytes:
-    """Return a CONNACK of level 5; `present` is True if the session existed before."""
+    """Return a CONNACK of level 5 with the reason code `code`.
+
+    `present` is True if the session existed before.
+    """
     body = bytes([1 if present else 0, code]) + properties.encoded()
     return bytes([CONNACK << 4]) + remaining_length(len(body)) + body
 

@@ -12,7 +12,7 @@ from broker.messages.message import Encoding
 from broker.store.codecs import Codec, Codecs
 from protocols.mqtt.codec.content import MqttEncoding, number_of, numbered
 
-#: The tag of these contents in the log. Files on disk contain it, so it must not change.
+#: The tag of MQTT contents in the log. Files on disk contain this tag, so it must not change.
 TAG: Final = 16
 
 

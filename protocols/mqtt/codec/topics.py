@@ -68,7 +68,7 @@ class MqttTopics:
         return name.split("/", 1)[0] not in RESERVED and name.count("/") < self.max_levels
 
     def allows(self, topic_filter: str) -> bool:
-        """True unless the settings (`no_subscribe`) exclude a topic filter, shared or not."""
+        """True if clients may use a topic filter, shared or not (setting `no_subscribe`)."""
         if topic_filter.startswith(SHARE):
             topic_filter = topic_filter[len(SHARE) :].partition("/")[2]
         return topic_filter not in self.no_subscribe

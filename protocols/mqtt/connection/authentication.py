@@ -36,7 +36,7 @@ class EnhancedAuthentication:
         self._connection = connection
         self._authenticator = authenticator
         self._credentials = credentials
-        #: The unfinished conversation with the client, and the function that is called with its
+        #: The unfinished conversation with the client, and the function that is called with the
         #: verdict.
         self._conversation: AuthConversation | None = None
         self._decide: Callable[[Verdict, bytes], None] | None = None

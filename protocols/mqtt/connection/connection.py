@@ -116,7 +116,7 @@ class MqttConnection(SessionConnection):
         #: Keep-alive interval in seconds; 0 for no limit.
         self.keep_alive: i64 = 0
         #: Size in bytes of the largest packet that the client may send, and of the largest packet
-        #: that it accepts (0: any size).
+        #: that the client accepts (0: any size).
         self.packet_max: i64 = LOGIN_INPUT_MAX
         self.send_max: i64 = 0
         self.deadline = self.agenda.now + front.options.handshake_ms
@@ -186,7 +186,7 @@ class MqttConnection(SessionConnection):
         return fate
 
     def _log_denial(self, error: BrokerError) -> None:
-        """Log the first publication of this connection that its user may not publish."""
+        """Log the refusal of a publication, but only the first refusal on this connection."""
         if not self.logged_denial:
             self.logged_denial = True
             self.service.log_refusal(

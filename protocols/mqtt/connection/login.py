@@ -90,7 +90,7 @@ class Login(InputHandler):
     def __init__(self, connection: MqttConnection) -> None:
         self._connection = connection
         self._service = connection.service
-        #: The client's CONNECT; None before it is read, and after it is answered.
+        #: The client's CONNECT; None before the CONNECT is read, and after it is answered.
         self._connect: Connect | None = None
         self._credentials: Credentials | None = None
         self._authentication: EnhancedAuthentication | None = None

@@ -76,7 +76,7 @@ def subscribe(
     """Handle a SUBSCRIBE, and return the number of topic filters that were read in this turn of the
     event loop.
 
-    Raises MalformedPacket.
+    `level` is the protocol level. Raises MalformedPacket.
     """
     head = _read_head(reader, SUBSCRIBE, level)
     task = SubscribeTask(connection, session, service, identity, head, reader, level)
@@ -93,14 +93,17 @@ def unsubscribe(
     """Handle an UNSUBSCRIBE, and return the number of topic filters that were read in this turn of
     the event loop.
 
-    Raises MalformedPacket.
+    `level` is the protocol level. Raises MalformedPacket.
     """
     head = _read_head(reader, UNSUBSCRIBE, level)
     return UnsubscribeTask(connection, session, service, head, reader, level).begin()
 
 
 def _read_head(reader: PacketReader, kind: int, level: int) -> SubscriptionHead:
-    """Read a SUBSCRIBE or UNSUBSCRIBE up to its first topic filter."""
+    """Read a SUBSCRIBE or UNSUBSCRIBE (`kind` says which) up to its first topic filter.
+
+    `level` is the protocol level.
+    """
     if level == LEVEL_5:
         return read_subscription_head(reader, kind)
     head = SubscriptionHead(reader.packet_id(), Properties5())
@@ -366,7 +369,7 @@ class SubscribeTask(SubscriptionChange):
                 send_retained(self.session, topic_filter)
 
     def _refuse(self, at: int, topic_filter: str, code: int) -> None:
-        """Refuse the topic filter number `at`."""
+        """Refuse the topic filter number `at` with the reason code `code`."""
         self._codes[at] = code
         self._refused += 1
         if not self._first_refused:

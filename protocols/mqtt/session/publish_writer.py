@@ -58,7 +58,8 @@ class PublishWriter:
     def write(self, message: Message, qos: i64, packet_id: i64, flags: i64) -> bool:
         """Write the PUBLISH packet of a message to the client. Hot path.
 
-        Return False, and write nothing, if the client accepts no packet of this size.
+        `flags` has the bits DUP and RETAIN; `packet_id` is not used with QoS 0. Return False, and
+        write nothing, if the client accepts no packet of this size.
         """
         raise NotImplementedError
 
@@ -237,7 +238,7 @@ class Level5Writer(PublishWriter):
 def _plain_body(message: Message) -> bytes:
     """Return the payload of a message.
 
-    If the payload is only a part of the content, it is extracted and cached in the message.
+    If the content also has properties, the message caches the extracted payload.
     """
     encoding = message.encoding
     if encoding is PLAIN or isinstance(encoding, MqttEncoding) and not encoding.described:

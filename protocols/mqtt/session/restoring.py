@@ -106,7 +106,10 @@ def restore_inbox(
 
 
 def _put_in_flight(session: Session, delivery: Delivery, acknowledged: bool) -> None:
-    """Put a message that the client has received into the session's in-flight window."""
+    """Put a message that the client has received into the session's in-flight window.
+
+    `acknowledged` is True if the client has sent a PUBREC for the message.
+    """
     window = session.own_window()
     window.skip_to(delivery.sequence)
     window.add(delivery)

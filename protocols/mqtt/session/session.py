@@ -49,8 +49,8 @@ from protocols.mqtt.session.shared_deliveries import SharedDeliveries
 from protocols.mqtt.session.subscriptions import MembershipRemoval, SessionSubscriptions
 from protocols.tally import FrontCounters
 
-#: While the inbox has this many messages or more, no retained messages are put into it. Otherwise
-#: the inbox might drop other messages because of them.
+#: While the inbox has this many messages or more, retained messages are not put into the inbox:
+#: they could fill it, and it would then drop other messages.
 BACKLOGGED: Final[i64] = 500
 #: An empty container that all sessions share, and that never changes.
 NONE_WAITING: Final[dict[str, Task]] = {}
