@@ -121,7 +121,7 @@ def _agree(run: list[str], other: list[str], one: str) -> bool:
     """True if the words of `run` equal the words of `other` at the same places.
 
     If the lists have different lengths, only the words of the shorter list are compared. `one` is
-    the wildcard for one word. In `run`, it equals every word of `other`, even a wildcard.
+    the wildcard for one word; in `run`, this wildcard equals every word of `other`.
     """
     return all(word in (one, there) for word, there in zip(run, other, strict=False))
 

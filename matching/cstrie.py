@@ -203,8 +203,8 @@ class ConcurrentTrie(Matcher[S]):
     def _words(self, pattern: str) -> list[str]:
         """Return the words of a pattern.
 
-        The empty pattern has no words. It is stored under the separator, which cannot be a word of
-        another pattern.
+        For the empty pattern, which has no words, return a list with the separator, which cannot be
+        a word of another pattern.
         """
         words = self.grammar.split(pattern)
         return words if words else [self.grammar.separator]
@@ -235,10 +235,10 @@ class ConcurrentTrie(Matcher[S]):
         return with_branch(main, self.grammar, word, branch, self._cell(main))
 
     def _contracted(self, main: CNode[S], word: str, branch: Branch[S], depth: int) -> CNode[S]:
-        """Return a copy of a node's content `main` with this branch, or without an empty branch.
+        """Return a copy of `main`, the content of a node, with `branch` as the branch for `word`.
 
-        A branch is empty if it has neither subscribers nor a node below. If the copy has no
-        branches, and the node is below the root, return a tomb: a content that is never replaced.
+        If `branch` has no subscribers and no node below, the copy has no branch for `word`. If this
+        copy has no branches at all, and the node is below the root, return a tomb in its place.
         """
         if branch.subscribers is not None or branch.inode is not None:
             return self._with_branch(main, word, branch)

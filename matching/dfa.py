@@ -66,7 +66,7 @@ class _Stamped(TrieNode):
 
     def __init__(self, depth: int, number: int, stays: bool, clock: int) -> None:
         super().__init__(depth)
-        #: The order in which nodes were created; the nodes of a state are sorted by it.
+        #: The number of this node in the order of creation; a state's nodes are sorted by number.
         self.number = number
         #: True for a `#` node, which stays active for all following words.
         self.stays = stays
@@ -126,7 +126,7 @@ class Dfa(Trie[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
-        """Return the subscribers of a topic. Hot path: it follows stored transitions only.
+        """Return the subscribers of a topic. Hot path if all transitions are stored.
 
         If a transition is missing or outdated, `_match_slowly` looks up the whole topic.
         """

@@ -192,8 +192,8 @@ def swap(text: str) -> str:
 def _violation(text: str, max_bytes: int, errors: str) -> str:
     """Return the rule on length or encoding that the text violates, or an empty string if none.
 
-    An AMQP key need not be UTF-8: bytes that are not UTF-8 arrive as lone surrogates
-    (``surrogateescape``).
+    `max_bytes` is the permitted size in UTF-8, `errors` the error handler of `str.encode`: an AMQP
+    key need not be UTF-8, and has other bytes as lone surrogates (``surrogateescape``).
     """
     try:
         size = len(text) if text.isascii() else len(text.encode("utf-8", errors))

@@ -111,7 +111,10 @@ def _put(table: Table[K, V], bits: int, depth: int, key: K, value: V) -> Table[K
 
 
 def _without(table: Table[K, V], bits: int, key: K) -> Table[K, V]:
-    """Return the table without the key; a fork with few remaining pairs becomes a leaf."""
+    """Return a copy of the table without the key; a fork with few remaining pairs becomes a leaf.
+
+    `bits` are the bits of the key's hash that the tables above this one have not used.
+    """
     if isinstance(table, list):
         fork = table.copy()
         at = bits & (_FORK - 1)

@@ -364,7 +364,7 @@ class Shapes(Matcher[S]):
             self._pool = {}
 
     def _shape_of(self, words: list[str]) -> Shape[S] | None:
-        """Return the shape of a pattern, if its table exists."""
+        """Return the shape of a pattern; None if no pattern of this shape is in the tables."""
         form = form_of(words, self.grammar)
         return None if form is None else self._forms.get(form)
 

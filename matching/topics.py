@@ -79,8 +79,8 @@ class _Positions:
         return stays | moved | ((stays | moved) & self._many) << 1
 
     def to_visit(self, positions: int, children: dict[str, _TopicNode[V]]) -> list[str]:
-        """Return the words of the children to visit: all words, only the word that the pattern
-        names, or no word.
+        """Return the words of the children of a node that a search must visit from these positions:
+        all words, only the word that the pattern names, or no word.
         """
         if positions & (self._one | self._many):
             return list(children)
@@ -231,7 +231,8 @@ class TopicIndex(Generic[V]):
         """Iterate depth first over the values of the topics that the pattern matches, and yield an
         Absent after every PAUSE nodes without a result.
 
-        Each entry of the stack is a node, the pattern positions that its topic has reached, and the
+        If `skip_hidden` is True, topics that are hidden from a leading wildcard are left out. Each
+        entry of the stack is a node, the pattern positions that its topic has reached, and the
         words of the children that are still to be visited.
 
         `remove` never prunes a node above a stored topic, so the stack stays valid for every topic
