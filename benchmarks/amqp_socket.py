@@ -112,7 +112,10 @@ def publication(
     size: int = 100,
     delivery_mode: int = 1,
 ) -> bytes:
-    """Return the bytes that publish a message on channel 1; it is transient by default."""
+    """Return the bytes that publish a message on channel 1; by default a transient message.
+
+    `size` is the size of the body in bytes.
+    """
     properties = spec.Basic.Properties(headers=headers, delivery_mode=delivery_mode)
     return (
         marshal(1, spec.Basic.Publish(exchange=exchange, routing_key=key))

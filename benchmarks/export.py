@@ -80,7 +80,7 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 async def publish(port: int, queue: str, count: int, slowly: bool) -> None:
-    """Declare a stream, and publish messages: one by one if `slowly`, else in transactions."""
+    """Declare a stream; publish `count` messages, one by one if `slowly`, else in transactions."""
     client = await AmqpSocket.connect(port, 1)
     arguments: Any = {"x-queue-type": "stream"}
     client.write(marshal(1, spec.Queue.Declare(queue=queue, durable=True, arguments=arguments)))

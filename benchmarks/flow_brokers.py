@@ -210,9 +210,10 @@ class InlineLoop:
         self._calls.append((callback, arguments))
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> InlineTimer:
-        """Return a timer that `run_timers` runs at its next call.
+        """Return a timer that the next call of `run_timers` runs, whatever its `delay` in seconds.
 
-        One timer never runs: the store writer's search for dead files of the log, once a second.
+        A timer of LOOK_SECONDS or more never runs: it is the store writer's search for dead files
+        of the log.
         """
         timer = InlineTimer(callback)
         if delay < LOOK_SECONDS:

@@ -82,9 +82,9 @@ TRACED = 0.03
 
 
 def instructions(flow: str, messages: int, *more: str) -> int:
-    """Return the instructions of a whole run of flows.py with one flow, counted by callgrind.
+    """Return the instructions of a run of flows.py with `messages` messages of one flow.
 
-    `more` are further arguments of flows.py.
+    The instructions are counted by callgrind. `more` are further arguments of flows.py.
     """
     command = [
         "valgrind",

@@ -35,7 +35,7 @@ CLIENTS: Final = ("confluent-kafka", "aiokafka")
 
 
 def cpu_seconds(scope: int) -> float:
-    """Return the user and system time of this process or thread."""
+    """Return the user and system time of `scope` in seconds: RUSAGE_SELF or RUSAGE_THREAD."""
     used = resource.getrusage(scope)
     return used.ru_utime + used.ru_stime
 
@@ -136,7 +136,7 @@ def main() -> None:
 
 
 def compare(servers: str, nodes: int, rounds: int) -> None:
-    """Print the figures of both clients for each size."""
+    """Measure both clients with each size in `rounds` rounds, and print their figures."""
     print(
         f"{'bytes':>9} {'client':16} {'p50 ms':>7} {'p99 ms':>7} {'CPU us':>7} {'thread':>7} "
         f"{'ms/MB':>6} MB/s"

@@ -27,7 +27,7 @@ def spent(pid: int) -> tuple[int, int]:
 
 
 def load(trellis: Path, broker: Running, workload: str, seconds: float, rate: float) -> Figures:
-    """Run the load tool once and return its figures.
+    """Run the load tool once for `seconds`, and return its figures.
 
     `us` is the broker's CPU time per message, `loop` the event loop's part of it, and `rate` the
     messages per second. Latencies are present if the load tool measured them. If `rate` is 0, the

@@ -48,7 +48,10 @@ WORKLOADS: Final = {
 
 
 def shares(trellis: Path, name: str, rounds: int, seconds: float) -> tuple[float, float]:
-    """Return the medians of two CPU times per message in us: of all threads, and of the loop."""
+    """Return two CPU times per message in us, as medians: of all threads, and of the event loop.
+
+    `name` is a key of WORKLOADS. Each of the `rounds` takes `seconds`.
+    """
     peer = TrellisPeer(Tools(trellis=trellis))
     workload = name.partition(" ")[0]
     with tempfile.TemporaryDirectory(prefix="trellis-share-") as directory:

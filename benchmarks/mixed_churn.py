@@ -156,7 +156,10 @@ def main() -> int:
 
 
 def measure(churn: Churn, minutes: float, backlog: int) -> int:
-    """Measure and print memory; return 0, or 1 if a limit is exceeded."""
+    """Measure and print memory; return 0, or 1 if a limit is exceeded.
+
+    `backlog` is the size of the backlog after the churn, in bytes.
+    """
 
     def measured(text: str) -> int:
         resident = churn.resident()

@@ -95,7 +95,10 @@ def fill(running: Running, count: int, body: int) -> None:
 
 
 def restart(peer: TrellisPeer, directory: Path, count: int) -> str:
-    """Start the broker on a directory with messages, and return a line with the times."""
+    """Start the broker on a directory with `count` messages, and return a line with the times.
+
+    Exit with an error if the queues do not have all messages.
+    """
     began = time.perf_counter()
     running = peer.start(directory)
     try:
@@ -120,7 +123,10 @@ def restart(peer: TrellisPeer, directory: Path, count: int) -> str:
 
 
 def measure(peer: TrellisPeer, directory: Path, gigabytes: float, body: int) -> None:
-    """Fill the queues, kill and restart the broker, and print the times."""
+    """Fill the queues, kill and restart the broker, and print the times.
+
+    The messages have `body` bytes each, and `gigabytes` GB in total.
+    """
     count = int(gigabytes * 1e9 / body)
     running = peer.start(directory)
     try:

@@ -197,7 +197,10 @@ def fill(node: Node, count: int, body: int) -> None:
 def take_over(
     command: str, servers: str, arguments: argparse.Namespace, how: str, count: int, name: str
 ) -> dict[str, Any]:
-    """Fill a cluster of two nodes, let the standby take over, and return the figures."""
+    """Fill a cluster of two nodes, let the standby take over, and return the figures.
+
+    `how` is "switch" or "kill", `count` the number of messages, `name` the name of the cluster.
+    """
     silence, lease, beat = map(float, arguments.times.split(","))
     cluster = created(cluster_on(servers, name, silence, lease, beat), arguments.replicas)
     with ExitStack() as stack:

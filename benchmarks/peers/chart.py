@@ -187,10 +187,10 @@ def overview(results: Results) -> str:
 
 
 def _draw_linear(panel: Panel, left: float, top: int, width: float, ours: float) -> list[str]:
-    """Draw a panel whose longest bar has the whole width.
+    """Draw a panel whose longest bar has the whole width, with its corner at (`left`, `top`).
 
-    `ours` is the figure of Trellis, with which the text after each other bar compares; 0 if it is
-    missing.
+    `ours` is the figure of Trellis; 0 if it is missing. The text after the bar of another peer
+    compares the peer's figure with it.
     """
     start, room = left + _NAMES, width - _NAMES - _OVERVIEW_FIGURES
     longest = max(bar.value for bar in panel.bars)

@@ -43,7 +43,7 @@ def allow_files() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return unused ports on loopback."""
+    """Return `count` unused ports on loopback."""
     listening = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
     ports = [int(each.getsockname()[1]) for each in listening]
     for each in listening:

@@ -13,7 +13,7 @@ from matching.fields import NAMES, Fields, HeadersMatcher, create
 
 
 def market(size: int) -> tuple[list[Fields], list[Fields]]:
-    """Return header bindings, called requests, and messages to match with them.
+    """Return `size` header bindings, called requests, and messages to match with them.
 
     A request names one to four of twelve fields, a message has three to eight. Some values are far
     more common than others. A tenth of the requests need only one of their fields (`x-match` is
@@ -40,7 +40,7 @@ def market(size: int) -> tuple[list[Fields], list[Fields]]:
 
 
 def traders(size: int) -> tuple[list[Fields], list[Fields]]:
-    """Return header bindings, called requests, and messages to match with them.
+    """Return `size` header bindings, called requests, and messages to match with them.
 
     All requests name the same market, and each request names another account.
     """

@@ -56,8 +56,8 @@ def machine() -> None:
 def three_words(size: int) -> tuple[list[str], list[str]]:
     """Return the patterns and topics of the throughput test (`tp` in docs/matching.md).
 
-    Topics have three words; about a sixth of the patterns have one `*`; each topic matches at
-    least one pattern.
+    `size` is the number of patterns. Topics have three words; about a sixth of the patterns have
+    one `*`; each topic matches at least one pattern.
     """
     dice = random.Random(42)
     letters = max(10, round(10 * (size / 1000) ** (1 / 3)))
@@ -79,7 +79,10 @@ def three_words(size: int) -> tuple[list[str], list[str]]:
 
 
 def devices(size: int) -> tuple[list[str], list[str]]:
-    """Return patterns and topics that name devices at sites; every pattern has a wildcard."""
+    """Return `size` patterns, and topics: they name devices at sites.
+
+    Every pattern has a wildcard.
+    """
     dice = random.Random(42)
     sites = max(4, size // 250)
     values = ["temp", "hum", "volt", "rpm", "state", "alarm", "gps", "batt"]
