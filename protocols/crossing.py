@@ -26,7 +26,7 @@ TYPE: Final = "x-mqtt-content-type"
 REPLY_TO: Final = "x-reply-to-topic"
 CORRELATION: Final = "x-correlation-id"
 ALL: Final = (RETAIN, QOS, FORMAT, USER, TYPE, REPLY_TO, CORRELATION)
-#: The prefix of RETAIN and QOS. A content that does not contain these bytes has neither header.
+#: The prefix of RETAIN and QOS. A content without these bytes has no header RETAIN or QOS.
 MARK: Final = b"x-mqtt-"
 
 

@@ -16,7 +16,8 @@ class Layer:
     """One layer of one connection.
 
     * `open`: the handshake of the layer is complete;
-    * `speaks`: the layer has output of its own, so `send` must be called, even with no parts;
+    * `speaks`: the layer has output of its own: call `send`, with an empty list if there are no
+      parts to send;
     * `over`: "" while the layer accepts input. Once the layer has ended the stream, `over` is the
       reason, as the metrics name it; the link then calls `Connection.on_closed` with the reason;
     * `refusal`: why the layer has refused the client or the client's input, as a sentence for the

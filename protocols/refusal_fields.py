@@ -42,7 +42,7 @@ def refusal_fields(
 def cause_of(error: BrokerError) -> str:
     """Return the value of the log field `cause` for an error of the broker core, such as ACCESS.
 
-    Return "" for an error to which no cause belongs.
+    Return "" if the log has no word for the cause of this error.
     """
     if isinstance(error, AccessRefused):
         return ACCESS

@@ -104,7 +104,7 @@ class AmqpConsumer(Consumer):
         #: The part of basic.deliver that all deliveries to this consumer share: the class id
         #: (without its first byte, which is 0), the method id and the consumer tag.
         self._method = _DELIVER[1:] + bytes([len(tag.encode())]) + tag.encode()
-        #: The first 8 bytes of a delivery as a number, with 0 as the size of the frame.
+        #: The first 8 bytes of a basic.deliver frame as a number; its field for the size is 0.
         self._frame_header: i64 = (METHOD << 56) | (frames.channel << 40)
 
     def deliver(self, message: Message, sequence: i64) -> None:

@@ -23,7 +23,7 @@ from protocols.mqtt.connection.connection import MqttConnection
 
 
 class EnhancedAuthentication:
-    """The enhanced authentication of one connection, by the method that its CONNECT names."""
+    """The enhanced authentication of one client, by the method that the client's CONNECT names."""
 
     def __init__(
         self,
