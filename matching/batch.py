@@ -35,7 +35,7 @@ try:
     # Imported by name: numpy is not installed where this module is compiled, so its types are
     # unknown.
     numpy: Any = import_module("numpy")
-except ImportError:  # pragma: no cover - the tests' environment has it
+except ImportError:  # pragma: no cover - the tests' environment has numpy
     numpy = None
 
 #: The number of topics processed together, so that their words fit in the processor's cache.

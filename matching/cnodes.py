@@ -114,7 +114,7 @@ class RootSwap(Generic[S]):
 
 
 def branch_of(main: CNode[S], grammar: Grammar, word: str) -> Branch[S] | None:
-    """Return a trie node's branch for a word, or None; `main` is the content of the node."""
+    """Return the branch for a word of the trie node with the content `main`; None if missing."""
     if word == grammar.one:
         return main.one
     if word == grammar.many:

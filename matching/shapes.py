@@ -46,8 +46,8 @@ Probe: TypeAlias = tuple[Callable[[list[str]], Key], Callable[[Key], Bucket[S]]]
 #: 8,192 patterns is divided into 256 dicts, which takes 2 ms.
 _LARGE: Final = 8_192
 _PARTS: Final = 256
-#: A dict uses the low bits of a hash first. Keys that share them would collide in every part, so
-#: the part is chosen by higher bits.
+#: The part is chosen by the bits of a hash from this bit on. A dict uses the low bits first: if the
+#: low bits chose the part, all keys of a part would have equal low bits, and collide.
 _SHIFT: Final = 32
 #: The number of topic lengths for which the list of tables to probe is cached.
 _PLANS: Final = 256

@@ -106,7 +106,7 @@ class TopicSummary:
         self._bloom: Final = bloom
 
     def may_match(self, question: TopicQuestion) -> bool:
-        """Return False only if no topic of the set matches the question's condition."""
+        """Return False if certainly no topic of the set matches the question's condition."""
         topics = self.topics
         if topics is not None:
             return any(question.matches(topic) for topic in topics)
@@ -166,7 +166,8 @@ def decode_summary(data: bytes) -> TopicSummary | None:
 
 
 def _encoded(text: str) -> bytes:
-    # A pattern may have bytes that are not UTF-8, as lone surrogates. No topic has them.
+    # A pattern may have lone surrogates, which stand for bytes that are not UTF-8. They are encoded
+    # as well; no topic of a summary has them.
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -192,7 +193,7 @@ def _last_word(word: bytes) -> bytes:
 def _parts(topic: bytes) -> Iterable[bytes]:
     """Return all parts of a topic.
 
-    The first word has no part with its place, because it is already a list of first words.
+    The first word has no part with its place, because the list of the first word alone is a part.
     """
     words = topic.split(b".")
     most = min(len(words), WORDS_MAX)

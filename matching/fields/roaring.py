@@ -116,8 +116,8 @@ class Roaring(HeadersMatcher[S]):
     def _enough(self, hits: list[BitMap]) -> BitMap:
         """Return the ``all`` rows whose criteria the message meets completely.
 
-        `hits` has one bitmap for each met criterion: the rows that name it. A row is returned if
-        the number of bitmaps that contain it equals the number of its criteria.
+        `hits` has one bitmap for each met criterion: the rows that have this criterion. A row is
+        returned if the number of bitmaps that contain it equals the number of its criteria.
         """
         enough = BitMap.union(*hits)
         for needed, counted in zip(self._needs, _added(hits), strict=False):
