@@ -62,7 +62,7 @@ async def _measure(name: str, broker: BrokerProcess, text: str, messages: int) -
     [link] = links_of(connector_settings)
     began, used = time.perf_counter(), time.process_time()
     task = asyncio.create_task(link.run())
-    while link.status.delivered < messages:  # noqa: ASYNC110  (links have no event for it)
+    while link.status.delivered < messages:  # noqa: ASYNC110  (a link sets no event)
         await asyncio.sleep(0.005)
     seconds, cpu = time.perf_counter() - began, time.process_time() - used
     await _stop(link, task)

@@ -34,8 +34,8 @@ def _copy() -> list[bytes]:
 def _work(pipe: Connection) -> None:
     """Do rounds of a fixed amount of work until the pipe has input.
 
-    First send True over the pipe: the measurement begins after it, so the rounds cover all of it.
-    At the end, send the list of rounds: begin, end and CPU time of each, in seconds.
+    First send True over the pipe. The measurement begins afterwards, so the rounds cover the whole
+    measurement. At the end, send the list of rounds: begin, end and CPU time of each, in seconds.
     """
     rounds: list[tuple[float, float, float]] = []
     pipe.send(True)

@@ -82,8 +82,8 @@ class Bench:
             self.broker.sample_messages(sampler)
 
     def mqtt(self, name: str, persistent: bool = False) -> Connection:
-        """Connect an MQTT 3.1.1 client with the identifier `name`; its session is clean unless
-        `persistent`.
+        """Connect an MQTT 3.1.1 client with the identifier `name`, and with a persistent session if
+        `persistent`, otherwise with a clean session.
         """
         connection = self.mqtt_front.connect(Peer())
         flags = b"\x00" if persistent else b"\x02"

@@ -113,7 +113,7 @@ class MemorySubject(NamedTuple):
     text: str
     many: int
     make: Make
-    #: The most bytes per object that the design permits; 0 if it states no limit.
+    #: The most bytes per object that the design permits; 0 if the design states no limit.
     target: int = 0
 
 

@@ -102,7 +102,7 @@ KEDA's own code:
   scaled program if messages wait, even if the rate is 0.
 """
 
-#: RabbitMQ's settings and those of Trellis, with a remark.
+#: RabbitMQ's settings, each with the setting of Trellis and a remark.
 SETTINGS = [
     ("`listeners.tcp.default`", "amqp.port", ""),
     ("`listeners.ssl.default`", "amqps.port", ""),

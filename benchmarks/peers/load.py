@@ -18,10 +18,10 @@ from peers.workloads import Case
 PATIENCE: Final = 600.0
 #: The version of the load tool's JSON that this module reads.
 FORMAT: Final = 1
-#: The beginning of the load tool's errors about wrong answers. Other errors, except those about
-#: missing messages, mean that there was no answer.
+#: The beginning of the load tool's errors about wrong answers. An error that begins with neither
+#: _WRONG nor _MISSING means that the broker gave no answer.
 _WRONG: Final = "wrong answer at "
-#: The beginning of the load tool's errors about missing messages, even if QoS 0 permits the loss.
+#: The beginning of the load tool's errors about missing messages, also with QoS 0.
 _MISSING: Final = "no progress for "
 
 

@@ -36,7 +36,7 @@ def allow_files() -> None:
     system permits.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # A higher number would cost memory: Erlang allocates memory for the permitted number of files.
+    # A limit above FILES would cost memory: Erlang allocates memory for the permitted files.
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -181,7 +181,7 @@ def title_of(results: Results, workload: str) -> str:
 def _better(value: float | None, ours: float | None, sign: int = 1) -> str:
     """Return a peer's figure as text, bold if it is better than the figure of Trellis.
 
-    Less is better with `sign` 1, more with -1.
+    With `sign` 1 the lower figure is better, with -1 the higher figure.
     """
     if value is None:
         return "-"

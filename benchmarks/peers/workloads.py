@@ -88,8 +88,8 @@ def _cases() -> dict[str, Case]:
     halves = [
         Case(WORKLOADS[name], reference) for reference, names in _HALVES.items() for name in names
     ]
-    # The halves come before the last workload, which leaves the broker with 10,000 connections to
-    # close.
+    # The cases at half rate come before the last workload, because that workload leaves the broker
+    # with 10,000 connections to close.
     cases[-1:-1] = halves
     return {case.name: case for case in cases}
 

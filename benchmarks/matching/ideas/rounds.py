@@ -2,8 +2,8 @@
 
     python benchmarks/matching/ideas/fields.py
 
-Every script in this folder runs like this. The package `matching` that Python finds is measured;
-set PYTHONPATH to choose another.
+This line runs the script fields.py; the other scripts of the folder run in the same way. A script
+measures the package `matching` that Python finds. To choose another one, set PYTHONPATH.
 """
 
 from __future__ import annotations
