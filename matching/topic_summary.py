@@ -86,7 +86,7 @@ class PatternQuestion(TopicQuestion):
 
 
 class EqualityQuestion(TopicQuestion):
-    """The question whether a topic is one of some given topics, which are in AMQP's notation."""
+    """The question whether a topic is one of the given topics, which are in AMQP's notation."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         self._topics: Final = frozenset(topics)
@@ -99,7 +99,7 @@ class EqualityQuestion(TopicQuestion):
 
 
 class TopicSummary:
-    """A summary of a set of topics: the list `topics`, or if that is None, a Bloom filter."""
+    """A summary of a set of topics: the list `topics`, or a Bloom filter if `topics` is None."""
 
     def __init__(self, topics: Sequence[str] | None, bloom: bytes = b"") -> None:
         self.topics: Final = topics

@@ -63,7 +63,7 @@ class VisitBound:
                 self.nodes -= nodes
 
     def with_pattern(self, pattern: str) -> int:
-        """Return the value that the bound `nodes` would have with this pattern; add nothing."""
+        """Return the value that `nodes` would have with this pattern; do not add the pattern."""
         counts = self._counts
         return self.nodes + sum(
             nodes for prefix, nodes in self._prefixes(pattern) if prefix not in counts

@@ -113,8 +113,8 @@ class Login(InputHandler):
                 break
             end = start + length
             awaiting_connect = connection.level == 0
-            # The Maximum Packet Size of level 5 counts the whole packet, the limit of the older
-            # levels only the bytes after the remaining length.
+            # At level 5, the limit (Maximum Packet Size) is for the whole packet. At the older
+            # levels, it is for the bytes after the remaining length.
             if length > connection.packet_max or (
                 not awaiting_connect and end - position > connection.packet_max
             ):

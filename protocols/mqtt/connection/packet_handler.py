@@ -155,8 +155,8 @@ class PacketHandler(InputHandler):
                     self._send(run, run_count, data, run_start, position)
                     raise MalformedPacket("the remaining length is invalid")
             end: i64 = start + length
-            # The Maximum Packet Size of level 5 counts the whole packet, the limit of the older
-            # levels only the bytes after the remaining length.
+            # At level 5, the limit (Maximum Packet Size) is for the whole packet. At the older
+            # levels, it is for the bytes after the remaining length.
             if length > surely_allowed and (
                 end - (position if has_properties else start) > packet_max
             ):
