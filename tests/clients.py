@@ -109,7 +109,7 @@ class World:
         self.store.sync()
 
     def settle(self, *connections: Connection) -> None:
-        """Run turns until neither the broker nor these connections have work left."""
+        """Run turns until the broker and these connections have no work left."""
         busy = True
         while busy or not self.broker.agenda.idle:
             self.turn()
@@ -184,7 +184,7 @@ class World:
 
         The result has no fate with 0 copies.
         """
-        self.vhost.contexts.ingress_counters()  # Adds the counts of the routes.
+        self.vhost.contexts.ingress_counters()  # This adds the routes' counts.
         census = self.vhost.totals().whole()
         return {fate: census.fates[at] for at, fate in enumerate(COPY_FATES) if census.fates[at]}
 

@@ -229,7 +229,7 @@ def _answer(connection: socket.socket, connections: selectors.BaseSelector) -> N
 
 
 def _start_gateway(module: str, descriptors: list[int]) -> ForkedProcess | None:
-    """Start the gateway of a broker, as child_process.start_program does; None for a worker."""
+    """Start the gateway of a broker like child_process.start_program; return None for a worker."""
     if module != PROGRAM:
         return None
     with open(os.devnull, "wb") as out:

@@ -23,8 +23,8 @@ _PROGRAM: Final = (
 def reachable_bytes(root: object) -> int:
     """Return the size in bytes of `root` and of all data that it refers to.
 
-    The result includes the headers of the garbage collector. It includes neither memory that the
-    allocator cannot use, nor memory that objects of C libraries allocate for themselves.
+    The result includes the headers of the garbage collector. It excludes memory that the allocator
+    cannot use, and memory that objects of C libraries allocate for themselves.
     """
     known = {id(root): root}
     waiting = [root]

@@ -65,8 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
 class EventFilter:
     """A plugin of a worker that does not send events which the controller would not show.
 
-    These are four of the six events of most tests: the start and the end of a test, and the reports
-    of a setup or a teardown that passed without output.
+    The plugin drops four of the six events of most tests: the start and the end of a test, and the
+    reports of a setup or a teardown that passed without output.
     """
 
     @pytest.hookimpl(trylast=True)

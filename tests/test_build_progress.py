@@ -25,7 +25,8 @@ print("trellis: WARNING: slow", file=sys.stderr)
 print("  stage: the C compiler: 1 of 2 files", flush=True)
 sys.exit(int(sys.argv[1]))
 """
-#: The Python of the Makefile's virtual environment: it runs programs, and has another pip.
+#: A script in place of the Python in the Makefile's virtual environment. It runs programs with the
+#: Python of the tests, but `-m` (for pip) only prints lines of a build.
 PYTHON: Final = f"""#!/bin/sh
 if [ "$1" != -m ]; then exec {sys.executable} "$@"; fi
 echo '  stage: the C compiler: 0 of 2 files'
@@ -117,7 +118,8 @@ def test_the_makefile_prints_the_stages_and_then_the_warnings(tmp_path: Path, co
     python.write_text(PYTHON)
     python.chmod(0o700)
     (tmp_path / ".run" / "pyvenv.cfg").touch()
-    # The tests themselves may run under make, which prints more lines in a make of a make.
+    # The tests themselves may run under make. Its variables would make a nested make print more
+    # lines.
     outside = {name: it for name, it in os.environ.items() if not name.startswith("MAKE")}
     build = subprocess.run(
         ["make", "dist/built"],

@@ -87,7 +87,7 @@ END: Final = "----"
 
 
 def completing(shell: str, words: list[str]) -> str:
-    """Return a program of a shell that has loaded the script, and prints what a line completes."""
+    """Return code for a shell with the completion script: it prints the completions of a line."""
     line = " ".join(f"'{word}'" for word in words)
     match shell:
         case "bash":

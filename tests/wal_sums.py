@@ -1,14 +1,13 @@
-"""Computes the checksums of SQLite's write-ahead log with numpy, for tests of the uncompiled
-broker.
+"""Computes checksums of SQLite's write-ahead log with numpy, for tests of the uncompiled broker.
 
 This is 30 times as fast as the uncompiled code of the product, which checks the whole log at each
 start (broker/store/wal.py). Compiled, a page takes 0.6 µs; uncompiled, it takes 150 µs, which was
 half of the CPU time of tests that start many brokers on copies of a directory.
-tests/store/test_wal_sums.py compares the sums of both.
+tests/store/test_wal_sums.py compares the checksums of this module with those of the product.
 
-Both sums are terms of one sequence, where each term is the sum of the two terms before it and a
-word: t[n] = t[n-1] + t[n-2] + w[n]. So the word w[k] is in t[n] as often as the Fibonacci number
-F(n-k+1), where F(1) = F(2) = 1. All numbers are modulo 2**32.
+A checksum of SQLite has two parts. They are terms of one sequence, where each term is the sum of
+the two terms before it and a word: t[n] = t[n-1] + t[n-2] + w[n]. So the word w[k] is in t[n] as
+often as the Fibonacci number F(n-k+1), where F(1) = F(2) = 1. All numbers are modulo 2**32.
 """
 
 from __future__ import annotations

@@ -70,7 +70,9 @@ def test_streams_are_uploaded_and_read_after_retention(tmp_path: Path, directory
         broker.stop()
         broker = ArchivingBroker(tmp_path / "data", f"file://{directory}")
         check_readers(broker, ROWS)
-        assert broker.wait_uploaded()["uploaded_files"] == 1, "the segment that was active"
+        assert broker.wait_uploaded()["uploaded_files"] == 1, (
+            "the segment that was active is uploaded as well"
+        )
 
         archived = pyarrow.dataset.dataset(directory, partitioning="hive").to_table()
         assert archived["offset"].to_pylist() == list(range(archived.num_rows))
@@ -121,7 +123,7 @@ def test_an_object_store_that_is_away_comes_back(tmp_path: Path, s3: S3Server) -
         state = broker.wait(lambda state: not state["up"] and state["waiting_segments"] > 5)
         assert "connect" in state["last_error"]
         local = broker.get("streams")[0]["local"]
-        assert local <= ROWS, "retention must keep what was not uploaded"
+        assert local <= ROWS, "retention must keep segments that were not uploaded"
 
         status, reason = broker.refusal("streams/rows", queue="s", offset=0)
         assert status == 503 and "did not deliver rows of stream 's'" in reason, reason

@@ -134,7 +134,7 @@ def test_the_segment_of_another_stream_is_not_uploaded(writing: Writing, tmp_pat
 
 
 def test_files_are_partitioned_by_day(tmp_path: Path) -> None:
-    times = [0, 0.4, 0.9, 1.2, 1.9, 1.8, 0.7, 2.5]  # In days: the clock goes back from 1.9 to 0.7.
+    times = [0, 0.4, 0.9, 1.2, 1.9, 1.8, 0.7, 2.5]  # Days; the clock is set back twice.
     writing = Writing(tmp_path / "data", days=times)
     archive = Archive(tmp_path)
     for segment in writing.segments:

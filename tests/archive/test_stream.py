@@ -18,7 +18,7 @@ from tests.store.homes import Home
 from tests.streams.tables import stream
 from tests.streams.test_stream_queues import consume, offsets, reason
 
-#: The stream keeps one full segment beside the one that is written.
+#: The stream keeps one full segment and the active segment.
 SEGMENT = 5_000
 
 

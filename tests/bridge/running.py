@@ -240,7 +240,10 @@ class RemoteBroker(Protocol):
 
 
 class KillablePair(ABC):
-    """A Trellis with a bridge to a broker of another kind; both keep their data over kills."""
+    """A Trellis with a bridge to a broker of another kind.
+
+    Both brokers keep their data when they are killed.
+    """
 
     def __init__(self, folder: Path, remote: RemoteBroker, link: str, text: str) -> None:
         """Start Trellis. `link` is the name of the bridge, and `text` its settings."""

@@ -98,7 +98,7 @@ def test_a_broker_that_does_not_answer_mqtt_5_is_asked_in_mqtt_311() -> None:
             assert choice.version == MQTT5
             choice.on_unanswered()
         assert choice.version == MQTT311
-        # A broker that is just not there does not answer MQTT 3.1.1 either.
+        # A broker that does not run answers no version, so the bridge tries MQTT 5 again.
         choice.on_unanswered()
     for _ in range(UNANSWERED_MAX):
         choice.on_unanswered()

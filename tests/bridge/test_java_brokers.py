@@ -53,7 +53,10 @@ START: Final = 240.0
 
 
 class Pair(KillablePair):
-    """A Trellis with a bridge to a broker on the JVM; both keep their data over kills."""
+    """A Trellis with a bridge to a broker on the JVM.
+
+    Both brokers keep their data when they are killed.
+    """
 
     def __init__(self, folder: Path, name: str, protocol: str) -> None:
         self.remote = JavaBroker(name, folder / "remote", WINDOW, PACKET_MAX)

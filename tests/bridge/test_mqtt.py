@@ -134,7 +134,8 @@ def test_the_list_and_the_metrics_count_the_copied_messages(pair: Pair) -> None:
 def test_two_brokers_that_bridge_to_each_other_do_not_loop(tmp_path: Path) -> None:
     """Bridge two brokers to each other twice: each has a bridge for all topics in both directions.
 
-    Each of the two bridges copies each message, so the message arrives at the other broker twice.
+    A message at one broker passes each of the two bridges once, so the message arrives at the
+    other broker twice.
     """
     one = BridgingBroker(tmp_path / "one")
     two = BridgingBroker(

@@ -67,7 +67,8 @@ def test_messages_are_copied_in_both_directions(pair: Pair, sent: int, copied: i
     assert sorted(one.topic for one in got) == ["c/x", "s/a"]
     [copy] = [one for one in got if one.topic == "c/x"]
     assert (copy.payload, copy.qos) == (b"in", copied)
-    # A bridge with MQTT 5 of the local broker sees that a bridge has copied the message.
+    # The mark `trellis-bridge` says that a bridge has copied the message. Bridges with MQTT 5 read
+    # it.
     properties: Any = copy.properties
     assert [name for name, _ in properties.UserProperty] == ["trellis-bridge"]
     pair.far.take(1)
@@ -112,7 +113,7 @@ def test_a_broker_that_sends_too_many_messages_must_wait(pair: Pair) -> None:
 
 
 def test_a_broker_that_refuses_mqtt_5(tmp_path: Path) -> None:
-    """Bridge to a broker that answers MQTT 5 as the brokers do that are older than MQTT 5."""
+    """Bridge to a broker that refuses MQTT 5 in the way of brokers that are older than MQTT 5."""
     remote = BridgingBroker(tmp_path / "remote")
     old = OldBroker(remote.mqtt.port)
     text = bridge("a", old.port, ["both/# both 1"], remote_protocol="auto", reconnect_max=1)

@@ -32,7 +32,7 @@ START: Final = 240.0
 
 
 class RabbitPair(KillablePair):
-    """A Trellis with a bridge to a RabbitMQ; both keep their data over kills."""
+    """A Trellis with a bridge to a RabbitMQ. Both brokers keep their data when they are killed."""
 
     def __init__(self, folder: Path) -> None:
         self.remote = RabbitMq(folder, ("rabbitmq_mqtt",))

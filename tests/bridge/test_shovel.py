@@ -155,7 +155,7 @@ def test_a_rate_limits_the_messages_of_a_second(pair: TrellisPair) -> None:
         pair.near.basic_publish("", "r", b"r")
     pair.shovel("rate", src_queue="r", dest_queue="rate.to", rate=20, **pair.outward)
     row = pair.local.wait("rate", lambda row: row["sent"] > 0)
-    assert row["in_flight"] > 0, "most messages wait for their turn"
+    assert row["in_flight"] > 0, "most messages wait in the source queue"
     pair.local.request("DELETE", "parameters/shovel/%2F/rate")
     pair.wait_gone("rate")
 

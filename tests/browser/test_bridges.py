@@ -21,7 +21,8 @@ def test_the_page_lists_the_bridges_and_renews_the_list(
     remote = BridgingBroker(tmp_path / "remote")
     table = bridge("office", remote.mqtt.port, ["s/# out 1", "c/# in 1"])
     local = BridgingBroker(tmp_path / "local", table)
-    # A definition is not checked like a parameter, so an invalid shovel is listed with the reason.
+    # The import of definitions does not check a shovel as a request to set the parameter does. So
+    # an invalid shovel exists, and the page lists it with the reason.
     row = {"component": "shovel", "vhost": "/", "name": "<b>odd</b>", "value": {"src-uri": 7}}
     local.request("POST", "definitions", {"parameters": [row]})
     local.wait_up("office")

@@ -117,7 +117,7 @@ class SocketLog:
         self._lock = threading.Lock()
 
     identity = "memory"
-    #: Why no batch may be appended (`ReplicatedLog.refusal`).
+    #: The reason for which the log refuses batches (`ReplicatedLog.refusal`); "" for none.
     refusal = ""
     #: The largest payload of a chunk, in bytes (`ReplicatedLog.chunk_size`).
     chunk_size = CHUNK_SIZE

@@ -1,4 +1,4 @@
-"""A broker without a cluster neither imports nor needs Kafka's client."""
+"""A broker without a cluster does not import Kafka's client, and works without it."""
 
 from __future__ import annotations
 

@@ -229,9 +229,8 @@ def test_an_unknown_outcome_ends_the_owner_before_the_disk(owner: Owner) -> None
 
 def test_a_late_void_claim_in_between_does_not_end_the_owner(owner: Owner) -> None:
     owner.write(QUEUE)
-    late = Claim(
-        CLAIM, 2, 9, 0, 0, ClusterState("broker", salt=SALT, format=1), bytes(32)
-    )  # This claim is void, because the node that wrote it has not read the last batch.
+    # This claim is void, because the node that wrote it has not read the last batch.
+    late = Claim(CLAIM, 2, 9, 0, 0, ClusterState("broker", salt=SALT, format=1), bytes(32))
     owner.log.append(late.encode())
     owner.write(stored())
     assert owner.settled == [1, 2] and owner.ends == []

@@ -87,9 +87,8 @@ def test_standby_names_the_active_node_to_clients_of_each_protocol(
         code, properties = connack(second, listener, MQTTProtocolVersion.MQTTv5)
         assert code == USE_ANOTHER_SERVER
         assert properties.ServerReference == f"127.0.0.1:{port(first, listener)}"
-    assert (
-        connack(second, "mqtt", MQTTProtocolVersion.MQTTv311)[0] == SERVER_UNAVAILABLE
-    )  # return code 3
+    # return code 3
+    assert connack(second, "mqtt", MQTTProtocolVersion.MQTTv311)[0] == SERVER_UNAVAILABLE
     status, location, text = answer(second, "/api/queues/%2F?page=1")
     assert status == 503
     assert location == f"http://127.0.0.1:{port(first, 'http')}/api/queues/%2F?page=1"

@@ -64,7 +64,7 @@ class Switched:
         self.server.lists.clear()
         for _ in range(2):
             self.order()
-        status, answer = self.answers.get(timeout=PATIENCE)  # Of the second order.
+        status, answer = self.answers.get(timeout=PATIENCE)  # The answer to the second order.
         assert (status, answer["reason"]) == (409, "a switch is under way already")
 
     def order_whose_claim_waits(self) -> None:

@@ -64,7 +64,7 @@ def records(servers: str, topic: str, count: int) -> list[Message]:
     received: list[Message] = []
     while len(received) < count:
         part = consumer.consume(count - len(received), 60)
-        assert part, f"{len(received)} records came, and not {count}"
+        assert part, f"{len(received)} records came instead of {count}"
         assert [each.error() for each in part] == [None] * len(part)
         received += part
     consumer.close()
@@ -300,7 +300,7 @@ async def test_a_link_survives_a_pause_and_a_kill_of_kafka(
             await publish(channel, unique, *bodies)
             if number % 2 == 0:
                 await asyncio.to_thread(nodes.kill, 1)
-                nodes.start(1)  # Not in a thread, with which the node would end.
+                nodes.start(1)  # The node would end with a thread.
         got: set[bytes] = set()
         async with asyncio.timeout(240):
             queue = await channel.get_queue(f"{unique}.back", ensure=False)

@@ -50,7 +50,7 @@ def test_a_task_that_adds_itself_again_runs_at_most_turn_tasks_times_per_turn() 
     agenda.add(Note(notes, "again", agenda))
     agenda.turn()
     assert len(notes) == TURN_TASKS
-    assert len(wakes) == 2, "once for the task, once for what is left"
+    assert len(wakes) == 2, "once for the task, once for the rest of its work"
     agenda.turn()
     assert len(notes) == 2 * TURN_TASKS
 

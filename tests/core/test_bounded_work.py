@@ -3,8 +3,8 @@
 The broker does long work in slices, over several turns of the event loop. The tests send random
 commands to random topologies with dead letter cycles, times to live, policies and limits. They
 lower the number of steps that a slice may take (its budget), so that a small topology has far more
-work than one turn may do. A step is one call of a function of the broker. Python's profiler counts
-the steps, so no work is missed.
+work than one turn may do. A step is one call of a function of the broker. A trace function of
+Python counts the steps, so no work is missed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Steps:
     def measure(self, work: Callable[[], object]) -> None:
         """Run `work`, and count its calls of functions of the broker."""
         self.count = 0
-        # Without a result of `_called`, Python calls it for the calls of Python functions alone.
+        # Python calls `_called` at each call of a Python function. `_called` returns None, so
+        # Python does not call it for the lines of the function.
         before = sys.gettrace()
         sys.settrace(self._called)
         try:

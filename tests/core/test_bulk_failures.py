@@ -476,7 +476,7 @@ def test_a_virtual_host_is_removed_once_its_queues_can_be_deleted(
         except RuntimeError:
             reported += 1
     assert failing.failures == reported == len(failing_calls)
-    # All other queues are deleted now; those whose deletion failed are deleted after a pause.
+    # All other queues are deleted now. The queues whose deletion failed are deleted after a pause.
     assert len(vhost.queues) == len(failing_calls) and "v" in world.broker.vhosts
     world.sleep(RETRY_PAUSE_MS)
     world.sleep(SLICE_PAUSE_MS)

@@ -33,7 +33,8 @@ def test_an_age_is_at_most_the_real_age_and_nearly_as_high(
             due = int(arrivals.mark(sequence, now, head + 1))
         estimate, real = int(arrivals.time_of(head + 1)), came[head]
         # Marks are at least MARK_MS apart, and the distance doubles only when all 64 marks are in
-        # use, so the error is at most a part of the time that the messages have waited.
+        # use. So the error of the estimate has two bounds: MARK_MS, and a fraction of the longest
+        # waiting time; the larger one applies.
         span = now - came[0]
         assert real - max(int(MARK_MS), 4 * span // int(MARKS_MAX) + 5_000) <= estimate <= real
         assert len(arrivals._times) == len(arrivals._sequences) <= MARKS_MAX

@@ -382,7 +382,7 @@ def test_the_patterns_of_one_session_are_limited_by_the_nodes_that_a_topic_can_v
             break
     assert refused == 4
     assert world.vhost.bindings.refused == 4
-    # The limit concerns neither filters without a wildcard, which visit no nodes, nor other
+    # The limit does not apply to filters without a wildcard, which visit no nodes, or to other
     # clients.
     assert client.subscribe("plain/topic", 0)[-1] == 0
     other = world.mqtt("other")

@@ -158,7 +158,7 @@ def test_counts_of_messages_that_are_summed_in_slices_count_each_message_once() 
     counters = world.vhost.contexts.collected()["mqtt311"]
     assert counters.received == 40 + added and 40 <= sum(counters.fates) <= 40 + added
     for _ in world.vhost.contexts.collect_steps(10_000):
-        raise AssertionError("a step was left")
+        raise AssertionError("the pass over the routes was not complete")
     counters = world.vhost.contexts.collected()["mqtt311"]
     assert counters.received == counters.copies == sum(counters.fates) == 40 + added
     assert counters.fates == world.vhost.contexts.ingress_counters()["mqtt311"].fates

@@ -227,7 +227,8 @@ def test_a_new_rule_with_a_misspelt_variable_is_refused_and_a_stored_one_is_kept
         with pytest.raises(PreconditionFailed, match=re.escape(reason)) as refusal:
             users.define_role("devices", {"/": RoleGrant(("", "", ""), [rule])})
         assert str(refusal.value).startswith("role 'devices': rule in vhost '/': ")
-    # A version without this check has stored the rule: the user keeps its rules.
+    # An earlier version may have stored such a rule. The broker accepts a stored rule, and the user
+    # keeps it.
     row = {"configure": "", "write": "", "read": "", "rules": [rule]}
     users.add_permission("/", "ann", row)
     assert users.by_name["ann"].rules == {"/": [rule]}

@@ -1,6 +1,6 @@
 """Tests that one turn of the event loop has few steps, even for the largest request of a client.
 
-A step is one call of a function of the broker or of a protocol, as the profiler counts it.
+A step is one call of a function of the broker or of a protocol, as a trace function counts it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def steps(work: Callable[[], object], part: str = "") -> int:
         if part in name and ("/broker/" in name or "/protocols/" in name):
             count += 1
 
-    # Without a result of `called`, Python calls it for the calls of Python functions alone; a
-    # function for setprofile would also be called for each return and each function in C.
+    # Python calls `called` at each call of a Python function. `called` returns None, so Python does
+    # not call it for the lines of the function. With setprofile, Python would call it also for each
+    # return and each function in C.
     before = sys.gettrace()
     sys.settrace(called)
     try:

@@ -35,7 +35,9 @@ class Client:
             await self.live(ports)
         except GONE as error:
             if not ports.killed:
-                raise AssertionError(f"{self.name}: the broker hung up: {error!r}") from error
+                raise AssertionError(
+                    f"{self.name}: the broker ended the connection: {error!r}"
+                ) from error
         except AssertionError as error:
             raise AssertionError(f"{self.name}: {error}") from error
 

@@ -373,7 +373,7 @@ class Storm:
         self._judge_amqp(messages)
         self._judge_mqtt(messages)
         self._judge_streams(rows, by_feed(messages["numbered"]))
-        assert look(self.directory) == [], "the store is whole"
+        assert look(self.directory) == [], "the store has no damage"
 
     async def _finish(self, ports: Ports) -> None:
         """Let all clients finish.
@@ -465,7 +465,7 @@ class Storm:
             feeder.feed.judge_kept({queue: kept[queue].pop(feeder.name, []) for queue in kept})
             mine = [number for name, number in self.worker.seen if name == feeder.name]
             feeder.feed.judge_seen("work", mine, False)
-        assert not any(kept.values()), "another publisher wrote there"
+        assert not any(kept.values()), "a message of another publisher"
         self.deals.judge(
             [read_body(body) for body in messages["deals"]],
             {queue: messages[queue] for queue in self.deals.targets},

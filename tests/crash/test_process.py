@@ -198,10 +198,8 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
         "--limits-disk-free",
         "0",
     )
-    count, size = (
-        600,
-        6_000,
-    )  # The messages do not fit onto the disk beside the ballast, but they fit without the ballast.
+    # The messages do not fit onto the disk beside the ballast, but they fit without the ballast.
+    count, size = (600, 6_000)
 
     async def work() -> None:
         client = await confirming(broker.amqp.port)

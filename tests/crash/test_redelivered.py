@@ -34,7 +34,7 @@ class Held:
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.delivered: set[int] = set()
-        #: Number of all deliveries, and of those of a message that was delivered before.
+        #: Number of all deliveries, and number of repeated deliveries.
         self.received = 0
         self.repeated = 0
 

@@ -62,7 +62,7 @@ class Socket:
 
     async def send(self, data: bytes) -> None:
         if self.writer.transport.is_closing():
-            raise ConnectionResetError("it is closed")
+            raise ConnectionResetError("the broker has closed the connection")
         self.writer.write(data)
         await self.writer.drain()
 
@@ -146,7 +146,7 @@ class Amqp(Socket):
         )
 
     async def depth(self, queue: str) -> int:
-        """Return the number of waiting messages."""
+        """Return the number of waiting messages in the queue."""
         data = await self.call(spec.Queue.Declare(queue=queue, passive=True), (50, 11))
         at = 1 + data[0]
         return int.from_bytes(data[at : at + 4], "big")

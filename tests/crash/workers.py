@@ -173,17 +173,17 @@ class Transacting(Client):
             queue: {body: at for at, body in enumerate(bodies)} for queue, bodies in moved.items()
         }
         for queue, bodies in moved.items():
-            assert len(bodies) == len(there[queue]), f"{queue}: something is there twice"
+            assert len(bodies) == len(there[queue]), f"{queue}: a message is in the queue twice"
         taken: dict[Message, int] = {}
         for deal in self.deals:
             outputs = [(queue, body) for queue, bodies in deal.outputs.items() for body in bodies]
             came = [body in there[queue] for queue, body in outputs]
             assert all(came) or not any(came), f"transaction {deal.number} is torn: {came}"
             assert all(came) or not deal.committed, (
-                f"transaction {deal.number} was committed and is not there"
+                f"transaction {deal.number} was committed, and its messages are missing"
             )
             assert not (any(came) and deal.rolled_back), (
-                f"transaction {deal.number} was rolled back, and is there"
+                f"transaction {deal.number} was rolled back, and its messages are in the queue"
             )
             if all(came):
                 for message in deal.inputs:
@@ -194,10 +194,12 @@ class Transacting(Client):
                 for queue, bodies in deal.outputs.items():
                     at = [there[queue][body] for body in bodies]
                     assert at == list(range(at[0], at[0] + len(at))), (
-                        f"transaction {deal.number} lies apart in {queue}: {at}"
+                        f"transaction {deal.number} is not contiguous in {queue}: {at}"
                     )
         both = set(left) & set(taken)
-        assert not both, f"taken, and still there: {sorted(both)[:10]}"
+        assert not both, (
+            f"moved by a transaction, and still in the source queue: {sorted(both)[:10]}"
+        )
         feed.judge_kept(
             {self.source: sorted([number for _, number in left] + [number for _, number in taken])}
         )

@@ -23,8 +23,8 @@ from tests.foreign import require
 class Admin:
     """rabbitmqadmin, version 1, for one broker.
 
-    The program is a Python script. It runs in this process, because it takes 55 commands to run all
-    that it can do, and each process of its own would need 0.1 s of CPU time to start.
+    The program is a Python script. The tests run it in their own process: they run 55 commands,
+    each of which would need 0.1 s of CPU time to start a process.
     """
 
     def __init__(self, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:

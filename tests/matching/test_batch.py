@@ -1,6 +1,6 @@
 """Tests of a batch, which looks many topics up in many patterns at once.
 
-It must find the same (pattern, topic) pairs as single lookups, with numpy and without.
+A batch must find the same (pattern, topic) pairs as single lookups, with numpy and without.
 """
 
 from __future__ import annotations

@@ -69,7 +69,9 @@ def test_learned_state_stays_correct_while_patterns_change(
 def test_bitmap_fixed_learns_a_topic_at_its_first_lookup() -> None:
     matcher: Matcher[str] = BitmapFixed(AMQP)
     matcher.match("a.b")
-    assert matcher.stats()["topics"] == 0, "topics learned without a subscription"
+    assert matcher.stats()["topics"] == 0, (
+        "the matcher cached topics although it has no subscription"
+    )
     matcher.subscribe("a.*", "x")
     for _ in range(2):
         assert matcher.match("a.b") == ["x"]

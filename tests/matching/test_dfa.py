@@ -211,9 +211,8 @@ def test_a_step_to_a_state_that_is_gone_is_made_again(word: str) -> None:
         matcher.subscribe(pattern, number)
     assert (matcher.match("a.b"), matcher.match("a.c")) == ([0], [1])
     known = matcher.stats()["states"]
-    matcher.subscribe(
-        f"a.{word}.#", 7
-    )  # The trie node of `a` keeps its children, and one of them leads to another state now.
+    # The trie node of `a` keeps its children, and one of them leads to another state now.
+    matcher.subscribe(f"a.{word}.#", 7)
     assert sorted(matcher.match(f"a.{word}")) == [0 if word == "b" else 1, 7]
     assert sorted(matcher.match(f"a.{word}")) == [0 if word == "b" else 1, 7]
     assert matcher.stats()["states"] == known

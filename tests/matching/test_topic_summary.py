@@ -32,7 +32,7 @@ def summary(texts: list[str], most: int) -> TopicSummary:
 
 
 def does_match(pattern: str, grammar: Grammar, topic: str) -> bool:
-    """Match a topic, which is in AMQP's notation, by the definition."""
+    """True if the pattern matches a topic by the definition; the topic has AMQP's notation."""
     return grammar.matches(pattern, swap(topic) if grammar is MQTT else topic)
 
 

@@ -41,7 +41,7 @@ def main(directory: Path, url: str, rows: str, master: str) -> None:
             .writeStream.format("trellis")
             .option("url", url)
         )
-        # The queries start one after the other: tasks of two queries that start together share a
+        # The queries start one after the other. If they started together, their tasks would share a
         # table of the JVM that changes while it is serialised.
         for name, writer in (("lake", lake), ("sink", sink)):
             writer.option("checkpointLocation", str(directory / f"{name}.checkpoint")).trigger(

@@ -50,7 +50,7 @@ def test_times_and_limits_of_bytes_count_in_the_archive(archiving: ArchivingBrok
         assert stream.offset_at(times[at]) == times.index(times[at])
         assert stream.offset_at(times[at] + 1) == sum(time <= times[at] for time in times)
     assert stream.offset_at(0) == 0
-    # The time of a row in the archive is that of the first row of its file.
+    # In the archive, each row has the time of the first row of its file.
     assert times[0] <= stream.time_of(local - 1) <= times[local - 1]
     first = stream.spans()[0]
     assert stream.end_within(0, ROWS, 1) == first.high < local

@@ -33,8 +33,8 @@ class ClusterAnswer:
     """The answer of the program on a cluster of two workers, and the files of its code."""
 
     def __init__(self, ran: subprocess.CompletedProcess[str]) -> None:
-        told = [line for line in ran.stderr.splitlines() if " INFO " not in line]
-        assert ran.returncode == 0, "\n".join(told)[-4000:]
+        errors = [line for line in ran.stderr.splitlines() if " INFO " not in line]
+        assert ran.returncode == 0, "\n".join(errors)[-4000:]
         self.answer: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
         self.files: list[str] = self.answer["files"]
 
@@ -69,7 +69,7 @@ def submitted(
     """Run the program with spark-submit on a cluster, as a user who has Spark and the connector."""
     settings = [word for each in LOOPBACK.items() for word in ("--conf", "=".join(each))]
     inherited = {key: os.environ[key] for key in os.environ if not key.startswith("SPARK_")}
-    program = tmp_path / "program.py"  # A copy: Spark adds its directory to the driver's path.
+    program = tmp_path / "program.py"  # Spark adds this file's directory to the path.
     shutil.copyfile(PROGRAM, program)
     with cluster(tmp_path / "scratch", **variables) as master:
         ran = subprocess.run(

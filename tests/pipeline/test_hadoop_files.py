@@ -232,7 +232,8 @@ def test_files_in_hdfs_belong_to_the_user_of_the_query(system: HadoopSystem) -> 
 # -- a streaming query that is killed
 
 ROWS, A_BATCH = 60, 20
-#: The queue takes so many messages of a batch, and then refuses more, until it is emptied.
+#: Number of messages of a batch that the queue accepts. It then refuses messages until it is
+#: emptied.
 FULL = 7
 #: Seconds in which a query must reach the middle of a batch.
 PATIENCE = 600
@@ -374,8 +375,8 @@ def test_jar_files_that_spark_copies_later_are_used(
 ) -> None:
     """A Python worker of Spark may outlive a session; the next session has other jar files.
 
-    Under Spark Connect, some files are in the directory of the session, and some in that of the
-    server.
+    Under Spark Connect, some files are in the session's directory, others in the server's
+    directory.
     """
     session = tmp_path / str(uuid4())
     session.mkdir()

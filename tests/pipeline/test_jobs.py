@@ -428,7 +428,7 @@ def test_without_the_needless_ones_the_same_topics_come(keys: list[str]) -> None
     assert set().union(*(taken[key] for key in kept)) == set().union(*taken.values())
     for one in kept:
         assert not any(taken[one] <= taken[other] for other in kept if other is not one), (
-            "one more is needless"
+            "one more binding is not needed"
         )
 
 

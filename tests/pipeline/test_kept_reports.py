@@ -249,7 +249,8 @@ def test_a_binding_of_another_virtual_host_is_not_dead(
 ) -> None:
     """A journal has the messages of its virtual host only, and the definitions have all bindings.
 
-    The journal is in the directory of its broker, whose name says the virtual host, or elsewhere.
+    The path of the tested journal either names the virtual host, as in a broker's directory, or
+    does not.
     """
     Writer(tmp_path / place).write([row(0, "a.x", published_at=START)])
     bindings = [

@@ -117,9 +117,8 @@ def test_wherever_a_segment_is_torn_it_ends_with_its_last_whole_batch(tmp_path: 
         writer.path.write_bytes(data[:end])
         assert Directory(str(tmp_path)).bounds() == (0, 5, 1)
         assert [offset for _, offset in read(tmp_path, 0, 5)] == list(range(5))
-    writer.path.write_bytes(
-        data[:whole] + bytes(4096)
-    )  # After the file had grown, the machine failed before the data was written.
+    # After the file had grown, the machine failed before the data was written.
+    writer.path.write_bytes(data[:whole] + bytes(4096))
     assert Directory(str(tmp_path)).bounds() == (0, 5, 1)
     for end in range(0, SCHEMA_SIZE, 97):
         writer.path.write_bytes(data[:end])

@@ -39,7 +39,7 @@ from trellis.topic_summaries.summarizing import summarize
 
 COLUMNS: Final = ["offset", "topic"]
 SCHEMA: Final = StructType().add("offset", LongType()).add("topic", StringType())
-#: A filter for one of SEGMENTS segments, in both notations; the topics are those of `lines`.
+#: FILTERS match the rows of one segment only, of SEGMENTS segments; they are in both notations.
 SEGMENTS: Final = 100
 ROWS: Final = 20
 FILTERS: Final = [

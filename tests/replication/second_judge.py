@@ -29,8 +29,8 @@ Where the rules are ambiguous, this judge reads them as follows:
     and this judge reads "if and only if". So a batch counts even if batches before it are missing.
     The standby finds such a hole itself: it compares the batch's number, positions and chunk index
     with its directory.
-3.  A chunk is a record: each chunk of a batch counts alone, so half a batch moves the last offset
-    that counts, and a claim must have seen it.
+3.  A chunk is a record, and each chunk of a batch counts alone. So half a batch raises the last
+    offset that counts, and the `seen` of a claim must not be below this offset.
 4.  Before the first claim no claim is in force. A batch, beat or mark of epoch 0 is void, even
     with nonce 0, which is the nonce of an empty state.
 5.  A call is void whatever its epoch is. A call of a higher epoch would prove a gap too, but
@@ -124,8 +124,9 @@ def verdict(state: ClusterState, earlier: list[Entry], given: list[str], entry: 
 def may_be_last(state: ClusterState, record: LogRecord) -> bool:
     """True if a directory can have stored `state` when it had read `record` at offset `last`.
 
-    Each of the records that this allows names the last whole batch in its own way. A claim and a
-    mark have the state of their writer; the last chunk of a batch has its number and position.
+    The record must agree with the last whole batch in `state`. A claim and a mark contain the
+    state of their writer, which names this batch; the last chunk of the batch itself has its
+    number and position.
     """
     if record.wall > state.wall:
         return False

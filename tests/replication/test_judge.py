@@ -206,7 +206,7 @@ def owned() -> Judge:
 def test_claims_in_force_give_the_state() -> None:
     judge = owned()
     assert judge.state == ClusterState(NAME, 2, 22, last=3, salt=7, format=2, wall=2_000)
-    # The salt is that of the first claim, even if a later claim has another.
+    # The salt is the one in the first claim, even if a later claim has another salt.
     assert judge.judge(4, claim(3, 33, 3, salt=8))
     assert (judge.state.salt, judge.state.format) == (7, 3)
 

@@ -73,7 +73,7 @@ def compare(count: int, first_seed: int) -> None:
             assert agreed(state, log.records[index][1]), f"seed {seed}, record {index}"
             outcomes[log.events[index]] += 1
             for other in (*log.records, *fork.records):
-                # A copy of a claim may be in the log twice. It is as good as the claim.
+                # The log may have two copies of a claim, which are equal.
                 if other[1] == log.records[index][1]:
                     continue
                 if not agreed(state, other[1]):

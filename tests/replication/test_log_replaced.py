@@ -179,7 +179,7 @@ def test_a_claim_on_its_way_while_the_log_loses_records_gives_no_ownership(
 
     def lose_before_the_claim() -> None:
         appends[0] += 1
-        if appends[0] == 2:  # The first append is the call.
+        if appends[0] == 2:  # The first append is a call, to test the log.
             cluster.before_append = lambda: None
             del cluster.log._records[3:]
             cluster.fill(ahead.last + 2)

@@ -20,7 +20,7 @@ class ThreadedLog:
     """A `ReplicatedLog` that all nodes of a test share. After `stand_still`, all calls wait."""
 
     identity = "memory"
-    #: Why no batch may be appended (`ReplicatedLog.refusal`).
+    #: The reason for which the log refuses batches (`ReplicatedLog.refusal`); "" for none.
     refusal = ""
     #: The largest payload of a chunk, in bytes (`ReplicatedLog.chunk_size`).
     chunk_size = CHUNK_SIZE
@@ -64,7 +64,7 @@ class ThreadedLog:
     def read(self, offset: int) -> LogSpan:
         if not self._moves.is_set():
             self.unanswered += 1
-            raise LogUnreachable("the log stands still")
+            raise LogUnreachable("the log is stopped")
         with self._lock:
             return self.records.read(offset)
 

@@ -219,5 +219,5 @@ def random_entry(random: Random, log: Log, nested: bool = False) -> StoreEntry:
 
 
 def read_all(disk: Disk, segment_size: int = 2_000) -> Log:
-    """Open the log with the present content of the disk."""
+    """Recover a log from the present content of the disk, and return it."""
     return Log(disk, segment_size)

@@ -52,9 +52,8 @@ class Inode:
             elif kept == 1 or random.random() < 0.5:
                 put(there, offset, data)
             elif random.random() < 0.5:
-                put(
-                    there, offset, data[: random.randrange(len(data) + 1)]
-                )  # A torn write: only its beginning is kept.
+                # A torn write: only its beginning is kept.
+                put(there, offset, data[: random.randrange(len(data) + 1)])
             else:
                 # A torn write: only some of its sectors are kept, or only a part of the first
                 # sector.

@@ -58,9 +58,8 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
                 )
             while len(positions) > 50:
                 store.append(MessageSettled(queue, positions.pop(0)), None)
-            settled[0] = serial - len(
-                positions
-            )  # This entry is not durable yet, so a backup may miss it.
+            # This entry is not durable yet, so a backup may miss it.
+            settled[0] = serial - len(positions)
             store.sync()
             durable[0] = serial
             files = files_worth_checkpoint(store.log)

@@ -248,9 +248,8 @@ def test_a_checkpoint_pays_when_half_of_the_full_files_is_dead() -> None:
     for position in range(80, 110):
         log.put(MessageSettled(3, position))
     for _ in range(20):
-        log.put(
-            MessageStored("/", message(b"x" * 1_000), [3])
-        )  # These messages fill the file that has the settlements, so it is sealed.
+        # These messages fill the file that has the settlements, so it is sealed.
+        log.put(MessageStored("/", message(b"x" * 1_000), [3]))
     files = files_worth_checkpoint(log.log)
     assert files == log.log.sealed()
     before = log.log.size

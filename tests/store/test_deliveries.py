@@ -267,7 +267,7 @@ def test_a_get_waits_until_its_mark_is_durable(tmp_path: Path) -> None:
     fill(client, 0, 3)
     home.slow_disk = True
     assert client.send(B.Get(queue="q")) == []
-    assert home.broker.agenda.idle, "a client that waits for the disk costs no work"
+    assert home.broker.agenda.idle, "while a client waits for the disk, turns do no work"
     home.durable()
     assert deliveries(client.read()) == {0: (False, -1)}
     assert deliveries(client.send(B.Get(queue="q"))) == {1: (False, -1)}

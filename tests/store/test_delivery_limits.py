@@ -1,8 +1,8 @@
-"""Tests that a wait for a delivery mark makes a queue neither drop nor refuse a message.
+"""Tests that a queue drops and refuses no message while it waits for a delivery mark.
 
 A durable queue delivers no message above its delivery mark. In these tests, messages of another
-queue have moved the store's position far beyond the mark, and the disk is slow. So the next mark is
-not durable for a while.
+queue have moved the store's position far beyond the mark, and the disk is slow. So the next mark
+is not durable for a while.
 """
 
 from __future__ import annotations

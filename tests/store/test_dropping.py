@@ -137,7 +137,7 @@ class Speed:
     @property
     def live(self) -> int:
         """Size of the live messages and retained messages in bytes."""
-        # Without a generator, because `put` asks after each entry.
+        # `put` reads this property after each entry, and `map` is faster than a generator.
         state = self.log.state
         contents = map(attrgetter("message.content"), state.messages.values())
         retained = map(attrgetter("content"), state.retained.values())
@@ -376,7 +376,9 @@ def test_a_drop_that_fails_loses_nothing(operation: str, nth: int) -> None:
     if not log.log.poisoned:
         drop_dead_files(log.log)
         assert not dead_files(log.log) and not log.log.leftover
-        assert set(disk.names) == {file.path for file in log.log.files}, "nothing is left over"
+        assert set(disk.names) == {file.path for file in log.log.files}, (
+            "no file of dead messages is left"
+        )
         assert Log(disk, 1_000).recovered == digest(log.state)
 
 
@@ -490,7 +492,7 @@ def test_the_last_position_stays_while_the_newest_segment_has_no_record(
     log.log.append(records)
     log.log.sync()
     drop_dead_files(log.log)
-    assert len(log.log.files) == 1, "with a durable record in the newest segment, all can go"
+    assert len(log.log.files) == 1, "all dead files can go: the newest segment has a durable record"
     for chance in (0.0, 1.0):
         again = Log(disk.crashed(Random(sealed), chance), 1_000)
         assert again.recovered == digest(log.state) and not again.recovery.findings

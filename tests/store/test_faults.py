@@ -256,7 +256,7 @@ def test_a_read_only_disk_is_refused_with_a_clear_line() -> None:
 def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
     """The segment is the device /dev/full, which refuses each write as a full disk does."""
     if not os.path.exists("/dev/full"):
-        pytest.skip("there is no /dev/full here")
+        pytest.skip("this machine has no /dev/full")
     disk = RealDisk()
     full = disk.open("/dev/full", True)
     with pytest.raises(OSError, match="No space left on device"):

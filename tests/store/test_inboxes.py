@@ -141,7 +141,7 @@ def test_inbox_survives_a_restart(seed: int, tmp_path: Path) -> None:
         waiting[number] for number in sorted(waiting)
     ]
     if not lost:
-        assert redelivered == waiting, "packet identifiers are what they were"
+        assert redelivered == waiting, "packet identifiers are the same as before the restart"
     assert world.copies().get("unreadable", 0) == len(lost) <= len(world.reported)
     assert world.inbox("r").depth == world.inbox("r").unacked == 0
     world.fates()

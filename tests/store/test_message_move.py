@@ -595,7 +595,7 @@ def test_after_a_power_loss_each_message_is_in_one_queue(
 def check_crash(tmp_path: Path, name: str, disk: SimulatedDisk, sent: list[bytes]) -> list[bytes]:
     """Check that each message is in one queue after a crash; return the moved messages."""
     shutil.copytree(tmp_path / "catalog", tmp_path / name)
-    # The log's path in the simulated disk is that of the first broker.
+    # In the simulated disk, the log has the path of the first broker.
     moved = SimulatedDisk(
         {
             path.replace(str(tmp_path / "data"), str(tmp_path / name), 1): data

@@ -46,7 +46,7 @@ def test_messages_on_disk_that_do_not_count_leave_the_size_of_later_messages_alo
         client.send(B.Get(queue="q"))
     client.send(B.Nack(0, multiple=True, requeue=True))
     home.settle()
-    # A returned message counts from now on, so that it is dropped: it is the oldest message.
+    # A returned message counts from now on. It is the oldest message, so the queue drops it.
     assert (queue.depth, queue.waiting_bytes) == (45 - returned, 300)
     while queue.depth > 20:
         client.send(B.Get(queue="q", no_ack=True))

@@ -65,8 +65,8 @@ class History:
     def owed(self, events: int) -> tuple[int, int]:
         """Return two positions after a number of disk events.
 
-        They are the position of the last confirmed entry, and that of the last entry whose write
-        had begun.
+        The first is the position of the last confirmed entry; the second is the position of the
+        last entry whose write had begun.
         """
         return (
             max(position for at, position in self.confirmed if at <= events),

@@ -225,7 +225,7 @@ class Model(RuleBasedStateMachine):
         in_memory = queue.depth - queue.paged
         returned = len(queue._waiting.returned.in_order())
         assert in_memory <= max(int(self.store.window), 256) + returned, (
-            "more is in memory than there should be"
+            "more messages are in memory than the window allows"
         )
 
     def teardown(self) -> None:

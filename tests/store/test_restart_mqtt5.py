@@ -128,7 +128,7 @@ def test_a_packet_identifier_that_a_client_may_hold_is_not_used_again(tmp_path: 
         reader = Client5(world, "r", clean=False, **LASTS)
         assert reader.greeting[1:] == []
         world.turn()
-    assert world.copies() == {}, "the message expired in an earlier life"
+    assert world.copies() == {}, "the message expired before the restart"
     Client5(world, "w", clean=False, **LASTS).send(publish("a", b"y", 2, 8))
     [second] = reader.read()
     assert (second.payload, second.duplicate) == (b"y", False)

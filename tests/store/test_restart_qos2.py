@@ -37,7 +37,7 @@ from tests.wire.mqtt.client import (
 PUBLISHER, SUBSCRIBER = "publisher", "subscriber"
 #: The number of packets that the clients send for one message.
 PACKETS: Final = 4
-#: The first packet identifier of the publisher, which differs from those of the broker.
+#: The publisher's first packet identifier. It differs from all packet identifiers of the broker.
 FIRST: Final = 500
 
 

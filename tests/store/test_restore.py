@@ -354,8 +354,8 @@ def test_bindings_of_a_deleted_queue_leave_in_slices_and_its_successor_keeps_its
     client.send(queue("q"), exchange("e"), exchange("f", "fanout"))
     keys = [f"k{number}" for number in range(most)]
     client.connection.receive_data(
-        # Bind the queue to one exchange by queue.bind, and the exchanges by exchange.bind, both
-        # with nowait.
+        # Bind the queue by queue.bind, and the exchanges by exchange.bind. All requests have
+        # nowait.
         b"".join(
             method(
                 1,

@@ -115,9 +115,8 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(size: int) ->
         if random.random() < 0.3:
             log.put(EntryGroup([kept(position), kept(position + 1), MessageSettled(3, 1)]))
             wanted[position + 2] = (int(SETTLED), b"")
-            log.position += random.randrange(
-                3
-            )  # A definition takes a position, but has no record in the log.
+            # A definition takes a position, but has no record in the log.
+            log.position += random.randrange(3)
         else:
             log.put(kept(position))
 
@@ -237,7 +236,8 @@ def test_a_record_is_found_behind_damage_that_would_lead_astray() -> None:
     ]
     for position in (6, 4, 5, 1):
         assert read_record(again.log, position) is not None
-    # Damage the header of the record at position 5 after the start: it leads past position 6.
+    # After the start, damage the length in the header of the record at position 5: the next record
+    # then seems to begin after position 6.
     harmed.names[path].now[starts[4] : starts[4] + 4] = (40).to_bytes(4, "big")
     with pytest.raises(
         DamagedStore, match=f"the record at position 6 cannot be read .* at offset {starts[4]}"

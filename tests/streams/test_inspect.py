@@ -259,7 +259,7 @@ def test_rows_stay_when_the_log_lost_how_far_they_are(home: Home, mended: bool) 
     client.amqp().send(spec.Queue.Delete(queue="s"))
     client.crash()
     Home(home.directory).crash()
-    assert not (home.directory / STREAMS / "%2F").exists(), "notes go with their stream"
+    assert not (home.directory / STREAMS / "%2F").exists(), "notes are deleted with their stream"
 
 
 def test_a_stream_whose_directory_is_gone_is_missing_and_goes_on(home: Home) -> None:

@@ -302,7 +302,7 @@ def test_the_topology_is_written_from_the_beginning() -> None:
         "session",
         "guest",
     )
-    assert columns_of(world.broker, "topic") == [], "what is written there is not published"
+    assert columns_of(world.broker, "topic") == [], "rows of this stream are not published"
     world.fates()
 
 
@@ -347,7 +347,7 @@ def test_only_the_broker_writes_to_the_topology() -> None:
         key in ("", "q", "$topology")
         for (key,) in columns_of(world.broker, "topic", name="$topology")
     )
-    assert offsets(consume(world.amqp(), name="$topology"))[0] == 0, "everybody may read it"
+    assert offsets(consume(world.amqp(), name="$topology"))[0] == 0, "all users may read the topic"
     world.fates()
 
 

@@ -150,10 +150,12 @@ def lives(directory: Path, kills: int, seed: int) -> None:
         finding.kind == "cut" for finding in home.broker.streams.findings
     )
     sequences = [header_sequence(row["headers"]) for row in rows]
-    assert sequences == list(range(len(rows))) and len(rows) >= published, "none lost, none twice"
+    assert sequences == list(range(len(rows))) and len(rows) >= published, (
+        "each confirmed message is in the stream exactly once"
+    )
     assert [row["offset"] for row in rows] == list(range(len(rows)))
     assert {offset: sequences[offset] for offset in received} == received, (
-        "what a reader received is there"
+        "the stream has each row that a reader received"
     )
     assert len(received) > 50 and published > 50
     home.crash()

@@ -217,7 +217,7 @@ def test_invalid_sequence_number_of_an_mqtt_5_publisher_is_refused(qos: int, seq
     assert world.queue("q").depth == 0 and world.fates()["refused"] == 1
     assert [int(one.reason_code) for one in writer.send(publish5("a", b"x", 2, **numbers(1)))] == [
         0
-    ], "the identifier is free"
+    ], "the packet identifier is free"
 
 
 def test_repeated_message_does_not_replace_the_retained_one() -> None:

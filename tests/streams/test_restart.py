@@ -146,7 +146,7 @@ def test_damaged_segment_is_quarantined_and_reported_and_later_ones_are_read(
         and f"next available offset is {goes_on}" in text
     )
     code, text = reason(consume(home.amqp(), 0))
-    assert code == 406 and "is lost" in text, "a reader that comes to the gap is told"
+    assert code == 406 and "is lost" in text, "a reader that reaches the gap gets an error"
     fill(home.amqp(), 9, 1)
     assert queue.local.end == 10
     assert first.exists()

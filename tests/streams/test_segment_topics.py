@@ -43,7 +43,7 @@ class Notices(FullSegments):
 
 
 def start(directory: Path, **arguments: Any) -> tuple[Home, Notices]:
-    """Start a broker with a stream `s` that has three full segments, and one that is written."""
+    """Start a broker with a stream `s` that has three full segments, and an active segment."""
     home, notices = Home(directory), Notices()
     home.broker.streams.full_segments = notices
     client = home.amqp()
@@ -58,7 +58,10 @@ def place(directory: Path) -> Path:
 
 
 def summaries(directory: Path) -> dict[int, list[str] | None]:
-    """Return the topics of each summary by the first offset of the segment; None if it has none."""
+    """Return (offset of a segment's first row -> topics in the summary of the segment).
+
+    The value is None if the summary has no list of topics.
+    """
     topics: dict[int, list[str] | None] = {}
     for file in sorted(place(directory).glob("*.topics")):
         summary = decode_summary(file.read_bytes()[HEAD_SIZE:-8])
@@ -97,7 +100,7 @@ def test_a_start_finds_segments_without_a_summary(tmp_path: Path) -> None:
         return StreamRecovery(RealDisk(), directory, queue.number, 7).lacks_summary
 
     assert lacks_summary()
-    # The start has ended the segment that was written.
+    # The start has ended the active segment, so there are four full segments.
     assert summarize([directory]) == 4
     assert not lacks_summary()
     next(place(tmp_path / "d").glob("*.topics")).unlink()

@@ -114,7 +114,7 @@ class BootedSystem:
         )
         assert process.stdout is not None
         try:
-            process.stdout.readline()  # The last line until now: the follower has begun.
+            process.stdout.readline()  # journalctl has begun to follow the log.
             yield LogLines(process.stdout)
         finally:
             # journalctl ends at its next line, or after PATIENCE; it is a child of nsenter.

@@ -37,9 +37,9 @@ class Sampling:
         self._assembler = SpanAssembler()
 
     def spans(self) -> list[FinishedSpan]:
-        """Return the spans that end with the steps since the last call."""
+        """Add the steps recorded since the last call; return the spans that these steps end."""
         return list(self._assembler.add(steps_of(self.steps)))
 
     def names(self) -> list[str]:
-        """Return the names of the spans that end with the steps since the last call."""
+        """Return the names of the spans that `spans` returns."""
         return [span.name for span in self.spans()]

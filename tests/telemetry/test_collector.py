@@ -43,7 +43,11 @@ def expect_one_trace(spans: list[ReceivedSpan], trace_id: str) -> None:
 
 
 def expect_the_example_at(url: str, receiver: Receiver) -> None:
-    """Run the example on a broker, both with the collector at `url`, which sends to a receiver."""
+    """Run the example on a broker, and check the trace that `receiver` gets.
+
+    The example and the broker export their spans to the collector at `url`, which sends them to
+    `receiver`.
+    """
     broker = TracingBroker(url)
     try:
         trace_id = run_example(broker, url)

@@ -46,7 +46,7 @@ async def api(
     user: str = "admin",
     password: str = "known",
 ) -> tuple[int, Any]:
-    """Return the status and the decoded JSON of an answer; None without a body."""
+    """Call the HTTP API; return status and decoded JSON of the answer (None if it has no body)."""
     data = b"" if body is None else json.dumps(body).encode()
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
     head = (

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tests.top.running import Running, settings
 from trellis.server.turn import DEADLINE_INTERVAL
 
-#: Turns of the event loop after which a check of deadlines, and the work of a few clients, end.
+#: Number of event loop turns that suffice for a check of deadlines and the work of a few clients.
 TURNS: Final = 40
 
 

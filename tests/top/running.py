@@ -231,7 +231,7 @@ class Socket:
             await self._loop.sock_sendall(self._sock, data)
 
     async def read(self, most: int = 1 << 16) -> bytes:
-        """Return the next data, or b"" if the peer has closed or reset the connection."""
+        """Return up to `most` bytes, or b"" if the peer has closed or reset the connection."""
         async with asyncio.timeout(PATIENCE):
             try:
                 return await self._loop.sock_recv(self._sock, most)
@@ -424,8 +424,8 @@ class Leaks:
         # gc.get_objects() omits the objects that the broker's collector has frozen.
         gc.unfreeze()
         living = living_objects("trellis", "protocols")
-        # The last refusals and the verified passwords stay, in a bounded number
-        # (tests/top/test_why.py, tests/top/test_remembered_passwords.py).
+        # The broker keeps a bounded number of refusals and of verified passwords after clients have
+        # left (tests/top/test_why.py, tests/top/test_remembered_passwords.py).
         del living["LoggedRefusal"], living["RememberedPassword"]
         return living
 

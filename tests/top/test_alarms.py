@@ -62,11 +62,11 @@ def test_freed_memory_is_given_back_after_enough_was_freed_and_not_too_often() -
     blocks = [bytes(20_000) for _ in range(16_000)]
     assert not trimmer.trim_if_worthwhile()
     blocks.clear()
-    assert not trimmer.trim_if_worthwhile(), "it is too soon"
+    assert not trimmer.trim_if_worthwhile(), "the heap is not examined again so soon"
     clock.now += heap.TRIM_INTERVAL
     assert trimmer.trim_if_worthwhile()
     clock.now += heap.TRIM_INTERVAL
-    assert not trimmer.trim_if_worthwhile(), "nothing was freed"
+    assert not trimmer.trim_if_worthwhile(), "no memory was freed"
     assert trimmer.trims == 3 and len(stays)
 
 
@@ -85,7 +85,7 @@ def test_the_heap_is_looked_at_rarely_and_more_rarely_if_that_takes_long() -> No
     for _ in range(30):
         assert not trimmer.trim_if_worthwhile()
         clock.now += 1.0
-    assert trimmer.looks == 3, "the heap is locked during a look"
+    assert trimmer.looks == 3, "the heap is locked while it is examined"
     slow = SlowClock()
     trimmer = HeapTrimmer(slow)
     for _ in range(100):
@@ -228,7 +228,7 @@ async def test_a_full_disk_takes_the_reserve_for_settlements_and_makes_it_again(
     assert "disk" not in on
     await publisher.socket.send(publication("", "q", body, delivery_mode=2))
     last = (await publisher.expect(spec.Basic.Ack)).delivery_tag
-    assert last == count + 1, "it is confirmed, for it is in the room of the reserve"
+    assert last == count + 1, "the settlement is confirmed: it uses the space of the reserve"
     assert "reserve" not in os.listdir(tmp_path) and reserve.missing
     await running.until(lambda: "disk" in on)
     await publisher.socket.send(publication("", "q", b"waits", delivery_mode=2) * 2)
@@ -265,7 +265,7 @@ async def test_the_disk_is_looked_at_when_much_was_written(
     assert "disk" not in on
     published = 0
     while "disk" not in on:
-        assert published < 600, "the disk was not looked at"
+        assert published < 600, "the disk's space was not examined"
         published += 5
         await client.socket.send(publication("", "q", body, delivery_mode=2) * 5)
         while (await client.expect(spec.Basic.Ack)).delivery_tag < published:
@@ -311,7 +311,9 @@ def test_the_file_system_of_a_directory_is_the_one_of_its_closest_mount_point(
     assert not process.copies_on_write(Path("/srv/a b/c"))
     assert not process.copies_on_write(Path("/srv/\u00e0/c"))
     mounts.unlink()
-    assert process.copies_on_write(Path("/var")), "it is unknown"
+    assert process.copies_on_write(Path("/var")), (
+        "an unknown file system counts as copying on write"
+    )
 
 
 async def test_no_checkpoint_is_begun_that_does_not_fit(

@@ -149,8 +149,8 @@ async def test_the_creator_of_a_vhost_has_its_permissions_before_the_disk_answer
     created = asyncio.create_task(api(broker, "PUT", "vhosts/made", user="maker"))
     try:
         await broker.until(lambda: "made" in broker.node.broker.vhosts)
-        # The permissions must be there already, because the call only waits for the disk now and
-        # may fail.
+        # The creator must have the permissions already: the HTTP call now waits for the disk only,
+        # and may still fail.
         assert broker.node.broker.users.by_name["maker"].permissions == {"made": (".*", ".*", ".*")}
     finally:
         disk.open_for_syncs.set()

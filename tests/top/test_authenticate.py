@@ -374,9 +374,8 @@ async def test_full_queues_are_told_in_the_words_of_the_protocol(start: Start) -
     asking = asyncio.create_task(first.connect("first", user="known/known"))
     await running.until(lambda: running.node.accounts.waiting == 1)
     assert (await running.scrape()).value("trellis_logins_waiting") == 1
-    assert (
-        await Mqtt0(await running.socket("mqtt")).connect("second", user="known/wrong") == 3
-    )  # return code 3: server unavailable
+    # return code 3: server unavailable
+    assert await Mqtt0(await running.socket("mqtt")).connect("second", user="known/wrong") == 3
     status, _ = await running.get(
         "http", "/api/trellis/queues", "Authorization: Basic a25vd246d3Jvbmc=\r\n"
     )

@@ -1,4 +1,4 @@
-"""Tests of the wall clock of a new owner, which does not go behind that of the former owner."""
+"""Tests that the wall clock of a new owner never shows a time before the former owner's clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Clock:
 
 
 def walls(running: Running) -> tuple[float, int]:
-    """Set the clocks, and return the wall clock of the broker and that of its store in ms."""
+    """Set the clocks; return the broker's wall clock and its store's wall clock, both in ms."""
     turn = running.node.turn
     turn.set_clocks()
     store = running.node.broker.store

@@ -123,8 +123,9 @@ def test_a_broker_with_many_objects_collects_new_ones_as_soon_as_an_empty_one(
 ) -> None:
     """Check that 400,000 old objects do not delay the next full collection of garbage.
 
-    Python waits until the new objects are a fourth of those that the last full collection examined.
-    Frozen objects do not count: no collection examines them. Here the old objects are frozen.
+    Python begins it when the number of new objects is a fourth of the number that the last full
+    collection examined. Here the old objects are frozen. No collection examines them, so they do
+    not count.
     """
     kept = [[number] for number in range(400_000)]
     collector.settle()
@@ -140,8 +141,8 @@ def test_many_new_objects_make_no_long_pause(collector: GcPolicy) -> None:
     The collector examines each new object once, so that no pause is long.
     """
     collector.settle()
-    # Few objects survived that collection. The next full collection comes when the new survivors
-    # are a fourth as many.
+    # Few objects survived that collection. The next full collection comes when the number of new
+    # survivors is a fourth of theirs.
     gc.collect()
     before = gc.get_freeze_count()
     kept = [[number] for number in range(100_000)]

@@ -16,8 +16,8 @@ from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
 
-#: Commands that change the objects named X, in an order that works, and the line of each. The
-#: commands `move`, `redrive` and `cluster switch` have tests of their own.
+#: Commands that change the objects named X, in an order that works, each with the line that it
+#: prints. The commands `move`, `redrive` and `cluster switch` have tests of their own.
 CHANGES: Final = [
     ("vhosts add X", "vhost 'X' is added"),
     ("users add X --tags monitoring --new-password-file PASSWORD", "user X is added. It cannot"),

@@ -50,7 +50,7 @@ async def test_a_policy_names_the_queues_that_change_and_how(
     ):
         await put(broker, f"policies/%2F/{name}", body)
     await put(broker, "queues/%2F/orders")
-    # The queue's own limit is lower than that of each policy.
+    # The queue's own limit is lower than the limit of each policy.
     await put(broker, "queues/%2F/own", {"arguments": {"x-max-length": 2}})
     await put(broker, "queues/%2F/plain")
     await put(broker, "exchanges/%2F/shop", {"type": "topic"})

@@ -457,7 +457,8 @@ async def test_a_slow_change_ends_although_a_slow_reading_request_does_not(
         await begun.wait()
         status, answer = await api(broker, "GET", "whoami")
         assert (status, answer["error"]) == (503, "timeout")
-        # The change began before the GET, so a time limit for changes would have ended it by now.
+        # The change began before the GET: if the time limit applied to changes, the change would
+        # have ended by now.
         assert not change.done()
         finish.set()
         assert (await change)[0] == 201

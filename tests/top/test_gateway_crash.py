@@ -15,7 +15,7 @@ from tests.top.api_client import ADMIN, api
 from tests.top.conftest import Start
 from tests.top.running import Running
 
-#: All permissions in a virtual host, which its creator gets.
+#: The permissions of a virtual host's creator: all names, for each of the three permissions.
 ALL = (".*", ".*", ".*")
 
 

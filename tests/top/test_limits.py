@@ -204,7 +204,7 @@ async def test_messages_in_the_same_chunk_as_login_and_logout_are_charged(start:
     other = await running.mqtt("other")
     await other.socket.send(mqtt_publish("t", b"x"))
     page = await running.scrape()
-    # The client that has left is charged, but it was not throttled.
+    # The client that has left counts in the rates of its user, but it was not throttled.
     assert page.value("trellis_rate_waits_total", limit="user_messages") == 1
     assert page.value("trellis_rate_refused_total", limit="user_messages") == 0
 
@@ -213,7 +213,8 @@ def test_after_a_disconnection_other_clients_wait_for_half_of_the_patience() -> 
     rates = PublishRates(RateSettings(user_messages=10, patience=5))
     assert rates.charge({}, "u", "/", "a", 10_000, 10, 0) == (999.0, "user_messages")
     assert rates.disconnected == {"user_messages": 1}
-    # Another client of the user waits for half of the patience, and for its own messages.
+    # Another client of the user waits for half of the patience (2.5 s), plus 0.1 s for its own
+    # message.
     assert rates.charge({}, "u", "/", "a", 1, 10, 0) == (2.6, "user_messages")
     assert rates.throttled == {"user_messages": 1}
     assert rates.charge({}, "u", "/", "a", 0, 10, 2_600) == (0.0, "")

@@ -146,9 +146,8 @@ async def test_a_client_that_says_more_than_64_kib_before_its_verdict_is_cut_off
     start: Start, size: int
 ) -> None:
     running, client, link = await greeted(start)
-    link.data_received(
-        start_ok("slow", "slow").ljust(size, b"\0")
-    )  # The data is passed as one chunk, because the kernel might divide data from a socket.
+    # The data is passed as one chunk, because the kernel might divide data from a socket.
+    link.data_received(start_ok("slow", "slow").ljust(size, b"\0"))
     assert await client.read_to_end() == b""
     assert running.node.amqp.closed == {"too_much_before_login": 1}
 
@@ -295,9 +294,8 @@ def test_a_peer_is_local_when_its_address_is_a_loopback_one(
 async def test_leftover_input_of_a_turn_is_handled_in_order_in_later_turns(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "trellis.server.turn.INPUT_SECONDS", -1.0
-    )  # Every chunk and every close waits for the next turn.
+    # Every chunk and every close waits for the next turn.
+    monkeypatch.setattr("trellis.server.turn.INPUT_SECONDS", -1.0)
     clients = [await running.amqp() for _ in range(3)]
     for number, client in enumerate(clients):
         await client.queue(f"q{number}")

@@ -114,7 +114,7 @@ class Served:
 
     @property
     def closed(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the numbers of closed connections by reason: those of MQTT, and of AMQP."""
+        """Return two dictionaries (MQTT, AMQP): reason -> number of connections closed for it."""
         return self.world.mqtt_front.closed, self.world.amqp_front.closed
 
     async def walk(self, loop: StillLoop) -> None:

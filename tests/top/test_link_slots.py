@@ -167,7 +167,7 @@ def test_a_link_that_has_left_is_not_referred_to() -> None:
     assert left() is None
     for link in links:
         deadlines.leave(link)
-        deadlines.leave(link)  # A link that does not wait may leave again.
+        deadlines.leave(link)  # A second leave() of the same link has no effect.
     assert deadlines._slots == {}
 
 

@@ -107,7 +107,8 @@ async def test_the_error_of_a_command_that_sets_a_property_of_a_user_says_how_to
     ):
         error = await commands.fails(*shlex.split(line))
         assert error == f"trellis: {add}trellis users add 'o bea'\n", line
-    # Deleting and asking are no reasons to add a user.
+    # These commands do not set a property of the user, so the error does not propose to add the
+    # user.
     for line in (
         "users delete 'o bea'",
         "permissions clear 'o bea'",

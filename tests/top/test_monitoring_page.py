@@ -57,7 +57,7 @@ def test_the_metrics_of_the_page_exist() -> None:
 
 
 def test_the_command_of_the_page_makes_urls_of_the_paths_of_the_cures(tmp_path: Path) -> None:
-    # The paths stay paths because the project names no address of its documentation.
+    # The rules contain paths, not URLs, because the project names no address of its documentation.
     assert "urls" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (command,) = re.findall(r"^    (sed -i .+)$", PAGE, re.MULTILINE)
     *words, file = shlex.split(command)

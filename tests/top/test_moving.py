@@ -142,7 +142,7 @@ def test_an_imported_vhost_keeps_the_options_that_the_document_does_not_name() -
     before = exported(world)["vhosts"]
     [row] = [row for row in before if row["name"] == "v"]
     assert row["protected_from_deletion"] and row["limits"] == {"max-queues": 7}
-    # An import of the export changes nothing; neither does a document that names only some options.
+    # Importing the export, or a document that names only some of the options, changes nothing.
     for again in (before, [{"name": "v"}], [{"name": "v", "description": "d"}]):
         assert imported(world, {"vhosts": again}).refused == []
         assert exported(world)["vhosts"] == before

@@ -223,7 +223,9 @@ async def test_parameters_are_kept_and_returned(broker: Running) -> None:
     assert (await api(broker, "GET", path))[0] == 404
     for user, status in (("known", 403), ("watcher", 403), ("polly", 200)):
         assert (await api(broker, "GET", "parameters", user=user))[0] == status
-    assert (await api(broker, "PUT", path, {"value": 1}, "polly"))[0] == 403, "not its vhost"
+    assert (await api(broker, "PUT", path, {"value": 1}, "polly"))[0] == 403, (
+        "the user may not change this vhost"
+    )
     assert (await api(broker, "PUT", "vhost-limits/%2F/max-queues", {"value": 1}, "polly"))[
         0
     ] == 403

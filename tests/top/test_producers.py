@@ -1,4 +1,4 @@
-"""Sequence numbers of producers that publish over HTTP, and of users that are removed."""
+"""Tests of producers' sequence numbers over HTTP, which end with the user that published them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def test_a_rate_is_the_growth_since_an_earlier_answer() -> None:
     counted = Rates(HttpCounters())
     key = ("queue", "/", "q")
     assert counted.of(key, [100], 10.0, 1) == [0.0]
-    assert counted.of(key, [110], 12.0, 1) == [0.0], "the first sample is too young"
+    assert counted.of(key, [110], 12.0, 1) == [0.0], "the first sample is too recent for a rate"
     assert counted.of(key, [160], 16.0, 1) == [10.0]
     assert counted.of(key, [190], 19.0, 1) == [10.0], "the base is still the first sample"
     assert counted.of(key, [360], 26.0, 1) == [20.0]
@@ -47,7 +47,9 @@ def test_samples_are_kept_of_a_bounded_number_of_objects() -> None:
     for number in range(most + 10):
         counted.of(("queue", "/", str(number)), [0], 0.0, 1)
     assert counters.rated_objects == most
-    assert counted.of(("queue", "/", "9"), [10], 10.0, 1) == [0.0], "the oldest were forgotten"
+    assert counted.of(("queue", "/", "9"), [10], 10.0, 1) == [0.0], (
+        "the oldest samples were dropped"
+    )
     assert counted.of(("queue", "/", str(most)), [10], 10.0, 1) == [1.0]
 
 

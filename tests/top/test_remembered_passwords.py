@@ -14,7 +14,8 @@ from trellis.auth.remembered_passwords import RememberedPasswords
 
 #: Number of devices, each with a user of its own; every fifth of them speaks AMQP.
 DEVICES: Final = 50
-#: Seconds for which a password is remembered, and a little less and more than that.
+#: REMEMBER is the number of seconds for which a password is remembered; LESS and MORE are a little
+#: less and a little more.
 REMEMBER: Final = 300
 LESS: Final = REMEMBER - 20
 MORE: Final = REMEMBER + 1

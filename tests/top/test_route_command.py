@@ -57,7 +57,7 @@ def port(directory: Path) -> Iterator[int]:
 
 def test_the_page_begins_with_a_command() -> None:
     assert PAGE.split("\n\n")[1].startswith("    .run/bin/trellis route ")
-    assert len(EXAMPLES) == PAGE.count("\n    .run/bin/trellis ") - 2  # Two are traces.
+    assert len(EXAMPLES) == PAGE.count("\n    .run/bin/trellis ") - 2  # Two others are `trace`.
 
 
 @pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[one[0] for one in EXAMPLES])
@@ -196,7 +196,8 @@ def test_the_error_of_a_wrong_login_names_the_flag_whose_user_is_checked(
     assert " refused user ann (" in refused.stderr
     assert "; give --user and --password, or set TRELLIS_USER and TRELLIS_" in refused.stderr
     assert refused.stderr.endswith(hint)
-    # The user of the settings is hardly meant as the publisher.
+    # An operator whose settings define the user hardly meant this user as the publisher, so the
+    # error does not propose --publisher.
     refused = run_command(*question, directory=directory, HTTP_PORT=port, USER="ann", PASSWORD="no")
     assert " refused user ann (" in refused.stderr and "--publisher" not in refused.stderr
 

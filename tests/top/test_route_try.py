@@ -47,7 +47,7 @@ async def publish(broker: Running, key: str, count: int = 1, exchange: str = "am
 
 def published_to(broker: Running, exchange: Exchange) -> int:
     """Return the number of messages that were published to an exchange."""
-    broker.node.broker.vhosts["/"].contexts.ingress_counters()  # Adds the counts of the routes.
+    broker.node.broker.vhosts["/"].contexts.ingress_counters()  # This adds the routes' counts.
     return int(exchange.published)
 
 

@@ -113,7 +113,7 @@ def test_address_of_another_machine_is_reported_with_a_remedy() -> None:
 def test_privileged_port_is_reported_with_a_remedy() -> None:
     unprivileged = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
     if not unprivileged.exists() or int(unprivileged.read_text()) <= 7:
-        pytest.skip("every user may take every port here")
+        pytest.skip("on this machine, every user may listen on every port")
     error = complaint("--metrics-host", "127.0.0.1", "--metrics-port", "7")
     assert error == (
         "trellis: metrics: 127.0.0.1 port 7 may not be used by this user; set metrics.port "

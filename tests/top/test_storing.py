@@ -141,9 +141,8 @@ async def test_publishers_above_the_backlog_of_the_disk_wait_and_continue(
     for _ in range(20):
         await heard(bystander)  # The broker still reads from other clients.
     held = of(running).durable.unwritten_bytes
-    assert held < 100_000 + 2 * (
-        256 << 10
-    )  # The broker stops reading from the sensor after the chunk that exceeds the limit.
+    # The broker stops reading from the sensor after the chunk that exceeds the limit.
+    assert held < 100_000 + 2 * (256 << 10)
     for _ in range(20):
         await heard(bystander)
     assert of(running).durable.unwritten_bytes == held
@@ -304,7 +303,7 @@ async def test_a_log_is_not_read_again_and_again_while_the_disk_is_short(
     before = reads
     for _ in range(10):
         await look()
-    assert reads == before, "nothing was settled since"
+    assert reads == before, "no message was settled"
     await client.call(spec.Queue.Purge(queue="large"), spec.Queue.PurgeOk)
     await running.until(lambda: not writer.durable.unbatched and not writer._busy)
     for _ in range(3):
@@ -335,7 +334,7 @@ async def test_files_that_could_not_be_removed_are_removed_by_an_idle_broker(
     before = removals
     await running.until(lambda: removals > before + 20)
     lines = [record.getMessage() for record in caplog.records]
-    assert sum("cannot remove" in line for line in lines) < 10, "no line for each attempt"
+    assert sum("cannot remove" in line for line in lines) < 10, "not a line for each attempt"
     disk.refuse = lambda operation, path: 0
     await running.until(lambda: not log.leftover)
     assert {file.name for file in log.files} == set(os.listdir(tmp_path / "log"))
@@ -372,7 +371,7 @@ async def test_publishers_wait_for_a_checkpoint_of_a_log_that_is_too_large_and_g
     await confirmed(client, number + 100)
     await running.until(lambda: not of(running).log_throttled)
     assert not of(running).backlogged
-    # Dead files may have been dropped instead, because that frees more.
+    # Instead of a checkpoint, the store may have dropped dead files, if that frees more space.
     await running.until(lambda: of(running).checkpoints + of(running).dropped_bytes > 0)
 
 

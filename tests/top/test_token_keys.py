@@ -274,7 +274,7 @@ class CountingProvider:
         assert self.gate.wait(20)
         self.fetches += 1
         if self.away:
-            raise FetchError("the provider is away")
+            raise FetchError("the provider is unreachable")
         return list(self.keys)
 
 
@@ -344,7 +344,7 @@ def test_keys_are_fetched_again_and_old_ones_used_while_the_provider_is_away() -
         await clock.settle(700)
         late = await clock.judge(signed(TWO))
         assert late.identity is None and late.busy
-        assert "the provider is away" in late.details
+        assert "the provider is unreachable" in late.details
         clock.provider.away = False
         await clock.settle(301)
         assert (await clock.judge(signed(TWO))).identity is not None
@@ -361,7 +361,7 @@ def test_a_failed_fetch_is_repeated_after_growing_times() -> None:
         for _ in range(40):
             await clock.settle(10.5)
             counts.append(clock.provider.fetches)
-        # After 10, 20, 40, 80, 160 and then each 300 s.
+        # The fetch is repeated after 10, 20, 40, 80 and 160 s, then every 300 s.
         assert counts[0] == 2 and 6 <= counts[-1] <= 8
 
     jumping(steps)

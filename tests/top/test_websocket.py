@@ -64,9 +64,8 @@ async def test_messages_of_any_size_go_both_ways_in_frames_of_any_size(
         sent = mqtt_publish("t", bytes(range(256)) * (size // 256) + bytes(size % 256))
         await plain.socket.send(sent)
         assert await exactly(client, len(sent)) == sent
-        await client.send(
-            [sent[at : at + 30_000] for at in range(0, len(sent), 30_000)]
-        )  # The fragments of one WebSocket message.
+        # The fragments of one WebSocket message.
+        await client.send([sent[at : at + 30_000] for at in range(0, len(sent), 30_000)])
         assert await exactly(client, len(sent)) == sent
     await client.send(b"\xc0")
     await client.send(b"\x00")  # An MQTT packet divided into two WebSocket messages.

@@ -257,7 +257,7 @@ async def test_the_cause_of_a_refused_mqtt_client_leads_to_the_next_command(star
         """Return the only finding about a refusal of a client."""
         answer, _ = await why(running, f"clients/{name}")
         (refusal,) = [one for one in answer["findings"] if "_refused" in one["problem"]]
-        assert "cause" not in refusal["text"]  # The note says it in words.
+        assert "cause" not in refusal["text"]  # The finding's note explains the cause in words.
         return dict(refusal)
 
     async def refused_filter(client: Mqtt0, topic_filter: str) -> None:
@@ -609,7 +609,7 @@ def test_every_finding_has_a_command_that_the_parser_accepts() -> None:
 
     def check(expression: ast.expr, owner: ast.FunctionDef) -> None:
         """Check that an expression is a call of `command`, or of a function that returns one."""
-        if isinstance(expression, ast.Name):  # A parameter, which the callers give.
+        if isinstance(expression, ast.Name):  # A parameter; the callers are checked.
             assert expression.id in {one.arg for one in owner.args.args}, ast.unparse(owner)
             return
         assert isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name)
@@ -633,7 +633,7 @@ def test_every_finding_has_a_command_that_the_parser_accepts() -> None:
                 problems += 1
                 assert len(node.args) == 3, ast.unparse(node)
                 check(node.args[2], function)
-            elif node.func.id == "_growth":  # Its last argument is the command of its findings.
+            elif node.func.id == "_growth":  # The command is the last argument.
                 consumers = node.args[-1]
                 assert ast.unparse(consumers) == "next_consumers(vhost, queue)"
                 check(consumers, function)

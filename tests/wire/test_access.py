@@ -305,14 +305,14 @@ def test_permissions_apply_to_a_session_whose_patterns_are_above_the_limit(here:
     world = world_of()
     world.broker.limits.pattern_nodes = 50
     client, writer = client_of(world, session_expiry_interval=100), world.mqtt("w")
-    # The first 32 patterns are not checked: they visit more nodes than `pattern_nodes` allows.
+    # The review does not check the first 32 patterns: they visit more nodes than `pattern_nodes`.
     long = ["/".join([*words, "#"]) for words in islice(product("+a", repeat=6), 31)]
     assert set(codes(subscribed(client, "secret/#", *long))) == {2}
     if not here:
         client.connection.on_closed()
     world.guests.identities["u"] = rights("deny subscribe secret/x", "allow all #")
     world.review()
-    # A pattern that visits more nodes is still refused.
+    # A new pattern that visits more nodes than the limit is refused after the review, too.
     again = client if here else client_of(world, clean=False, session_expiry_interval=100)
     assert codes(subscribed(again, "+/b/+/b/+/b/+")) == [QUOTA_EXCEEDED]
     for topic in ("secret/x", "secret/y"):

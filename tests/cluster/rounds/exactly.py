@@ -81,7 +81,7 @@ class ExactlyOnce:
         self._publishing = False
 
     def stop(self) -> None:
-        """End both clients."""
+        """End the publisher and the subscriber."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(10)

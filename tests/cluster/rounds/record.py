@@ -31,11 +31,11 @@ class Figures:
 
     rounds: int = 0
     takeovers: int = 0
-    #: Confirmed persistent messages, and those that no consumer got.
+    #: Numbers of confirmed persistent messages: all of them, and the ones that no consumer got.
     confirmed: int = 0
     lost: int = 0
     order_broken: int = 0
-    #: Messages with QoS 2 whose exchange is complete, and those that were received twice.
+    #: Numbers of messages with a complete QoS 2 exchange: all of them, and the ones received twice.
     exactly: int = 0
     twice: int = 0
     settled_back: int = 0

@@ -33,8 +33,8 @@ class NoTombs(ConcurrentTrie[int]):
 class NoGenerations(ConcurrentTrie[int]):
     """Wrong on purpose: a trie whose changes may also change an earlier snapshot.
 
-    The trie replaces nodes by a plain compare-and-set, and does not compare the generation of the
-    node with that of the root.
+    The trie replaces nodes by a plain compare-and-set. It does not compare the generation of the
+    node with the generation of the root.
     """
 
     def _gcas(self, inode: Any, main: Any, changed: Any) -> bool:

@@ -1,7 +1,8 @@
 """A cluster whose log begins with an adoption: one node has data, the other nodes are empty.
 
 `trellis cluster adopt` begins a log with a claim whose epoch is far above 1. The claim means that
-all earlier data is in one directory only. An empty node that reads it must stop, and be seeded.
+all earlier data is in one directory only. An empty node that reads this claim must stop, and be
+seeded.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SALT = 77
 
 
 class AdoptedCluster(Cluster):
-    """A simulated cluster that begins with the data of its first node; see the text above."""
+    """A simulated cluster that begins with the data of its first node (see this module's text)."""
 
     def __init__(self, seed: int, node_type: type[Node] = Node) -> None:
         super().__init__(seed, node_type)

@@ -81,7 +81,7 @@ class WitnessedLog(MemoryLog):
     def read(self, offset: int, most: int = 500, tip: int | None = None) -> LogSpan:
         """Return records. Raises LogUnreachable if the log ends before `offset`, as Kafka does."""
         if offset > self.tip:
-            raise LogUnreachable("the log is too short")
+            raise LogUnreachable("the log ends before the requested offset")
         return super().read(offset, most, tip)
 
     def lose(self, tip: int) -> None:

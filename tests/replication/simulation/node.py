@@ -146,7 +146,7 @@ class Node(Computer):
         self._watch(owner)
 
     def _unreachable(self, result: Any) -> None:
-        raise AssertionError("the writer never returns")
+        raise AssertionError("the writer of an owner must not return")
 
     def _watch(self, owner: LogOwner) -> None:
         """At intervals, abort all client connections if the lease is over.
@@ -305,7 +305,7 @@ class Node(Computer):
     def publish(self, identity: int) -> None:
         """Take a message of a client; every 20th call declares a queue first."""
         if not self.is_open or self.successor or not self.may_act() or identity < self._newest:
-            return  # A connection keeps the order: what comes after a newer message is lost.
+            return  # An older message comes too late: it is lost.
         self._newest = identity
         if identity % 20 == 0 or not self.directory.queues and not self._declared():
             self.position += 1

@@ -167,7 +167,8 @@ class RealDirectory(Directory):
     def warm_differences(self) -> list[str]:
         assert self.replica is not None
         disk = self.disk
-        # The simulation makes this comparison, not the node: it must see no kill and no full disk.
+        # The simulation makes this comparison, not the node. So a kill or a full disk must not
+        # interrupt the comparison.
         faults = disk.refuse, disk.done
         disk.refuse, disk.done = (lambda operation, path: 0), (lambda operation, path: None)
         try:

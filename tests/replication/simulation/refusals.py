@@ -56,7 +56,10 @@ class RefusingCluster(Cluster):
 
 
 class RefusedNode(Node):
-    """A node whose records the log may refuse. It does what trellis/cluster/ownership.py does."""
+    """A node whose records the log may refuse.
+
+    It reacts to a refusal as the real owner does (trellis/cluster/ownership.py).
+    """
 
     cluster: RefusingCluster
 

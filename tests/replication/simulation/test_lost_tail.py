@@ -49,4 +49,4 @@ def test_a_node_that_compares_too_little_is_caught(node_type: type[Node]) -> Non
     for seed in range(60):
         if VOID in LossyCluster(seed, node_type).run():
             return
-    raise AssertionError("no owner confirmed in vain")
+    raise AssertionError("no owner confirmed a batch that is not valid")

@@ -69,7 +69,8 @@ class VersionedNode(Node):
         #: When this node started last, and when it decided to raise the format.
         self.started = 0.0
         self.decided = float("inf")
-        #: True if the node ended because it started with the older version just then.
+        #: True if the node has ended because the older version was started too late: the newer
+        #: version must be started next.
         self.must_upgrade = False
 
     def start(self) -> None:
@@ -94,8 +95,9 @@ class VersionedNode(Node):
     def end(self, error: Exception) -> None:
         decided = min(node.decided for node in self._nodes())
         if isinstance(error, FormatUnread) and self.started >= decided:
-            # The operator went back to the older version between the decision and the claim: the
-            # node says which version it needs.
+            # The operator went back to the older version after the decision to raise the format,
+            # and before the claim. The node's error names the version that it needs, so its next
+            # start uses the newer version.
             self.must_upgrade = True
             self.crash()
             self.cluster.ended(self, Fenced(str(error)))

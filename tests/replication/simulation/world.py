@@ -228,10 +228,11 @@ class Computer:
         resume(None)
 
     def _append(self, data: bytes, answer: Callable[..., None]) -> None:
-        """Send a record to the log. The record may arrive although its writer has given it up.
+        """Send a record to the log.
 
-        While this computer is cut from the log, neither the record nor the log's answer arrives.
-        The writer waits, or gives the record up at once.
+        The record may arrive although its writer has given it up. While this computer is cut from
+        the log, the record and the log's answer do not arrive. The writer waits, or gives the
+        record up at once.
         """
         world, sent = self.world, self.world.now
         answered = [False]

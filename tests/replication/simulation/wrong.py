@@ -249,7 +249,7 @@ class LowWatermark(Node):
         super().start()
 
     class LowFollower(TrustingFollower):
-        """Reads on at the low watermark, without the record before it."""
+        """A wrong follower: it reads on at the low watermark, without a comparison of records."""
 
         def __init__(self, state: ClusterState, formats: Formats = FORMATS) -> None:
             super().__init__(state, formats)
@@ -383,7 +383,8 @@ class WritingStart(Node):
 class TrimBeforeMark(Node):
     """A wrong node: the log is trimmed to the last offset that all nodes have read.
 
-    The right offset is that of a mark: a record with the whole state, where a reader may begin.
+    The right offset is the offset of a mark: a record with the whole state, where a reader may
+    begin.
     """
 
     def trim(self, owner: LogOwner) -> None:
@@ -397,7 +398,8 @@ class TrimBeforeMark(Node):
 class TrimBehindListed(Node):
     """A wrong node: the log is trimmed although a listed node has not read that far.
 
-    It is trimmed to the newest mark: a record with the whole state, where a reader may begin.
+    The node trims the log to the newest mark: a record with the whole state, where a reader may
+    begin.
     """
 
     def trim(self, owner: LogOwner) -> None:
@@ -437,7 +439,7 @@ class ActsBeforeItsFirstRecord(Node):
 
 
 class ActsAfterHandover(Node):
-    """A wrong node: it continues to act as the owner after it has handed the log over."""
+    """A wrong node: an owner continues to act after it has handed the log over."""
 
     def hand_over(self, owner: LogOwner) -> Steps[None]:
         yield from owner.hand_over(self.successor, "successor")

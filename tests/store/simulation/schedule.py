@@ -301,7 +301,7 @@ class Simulation:
                     "q1",
                 ):  # The other publishers number their messages long before they publish them.
                     self.complain(
-                        OLD, f"{message} in {name}, which was declared after message {born}"
+                        OLD, f"{message} in {name}, which was declared only after message {born}"
                     )
 
     def _define(self) -> None:
@@ -423,7 +423,7 @@ class Simulation:
             late = [client.name for client, ready in zip(self._all, done, strict=True) if not ready]
             self.complain(
                 LOST,
-                f"never quiet: {late}, "
+                f"messages are left at the end: {late}, "
                 f"{[queue.name for queue in self._queues() if queue.depth + queue.unacked]}",
             )
         self._check_fates()

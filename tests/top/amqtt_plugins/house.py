@@ -1,4 +1,4 @@
-"""A broker without sockets, whose plugins decide logins before its accounts do; and its clients."""
+"""A broker without sockets whose amqtt plugins decide logins before its accounts, and clients."""
 
 from __future__ import annotations
 

@@ -157,10 +157,8 @@ async def test_a_plugin_that_holds_its_thread_holds_neither_the_loop_nor_more_lo
     house = build({here(Hangs): {}}, queue=2, patience=0.5)
     first, second, third = [await house.code("bob", "secret", f"c{number}") for number in range(3)]
     assert (first, second, third) == (UNAVAILABLE, UNAVAILABLE, UNAVAILABLE)
-    assert (house.authenticator.late, house.authenticator.waiting) == (
-        2,
-        2,
-    )  # The third login was refused at once.
+    # The third login was refused at once.
+    assert (house.authenticator.late, house.authenticator.waiting) == (2, 2)
     Hangs.released.set()
     await house.quiet()
     assert await house.code("bob", "secret") == ACCEPTED

@@ -113,7 +113,7 @@ class Slapd:
 @pytest.fixture
 def slapd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slapd]:
     if not (FETCHED / "complete").exists():
-        pytest.skip("slapd is not there: run `make ldap`")
+        pytest.skip("slapd is not installed: run `make ldap`")
     monkeypatch.syspath_prepend(str(FETCHED / "python"))
     server = Slapd(tmp_path)
     yield server
@@ -172,5 +172,5 @@ async def test_logins_work_again_after_the_server_was_away(start: Start, slapd: 
 
 def test_the_script_fetched_a_complete_server() -> None:
     if not (FETCHED / "complete").exists():
-        pytest.skip("slapd is not there: run `make ldap`")
+        pytest.skip("slapd is not installed: run `make ldap`")
     assert shutil.which(str(FETCHED / "slapd"))

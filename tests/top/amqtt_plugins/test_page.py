@@ -19,7 +19,7 @@ from tests.broker import BrokerProcess
 from tests.password_hashes import CHEAP
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "amqtt-plugins.md").read_text()
-#: The page's first settings; test_ldap.py has those for LDAP.
+#: The page's first settings; test_ldap.py tests the page's settings for LDAP.
 PLUGINS: Final = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[0]
 #: The path of the password file in the page's settings.
 PASSWORDS: Final = "/etc/trellis/passwords"
@@ -28,7 +28,7 @@ PATIENCE: Final = 10
 
 
 class MqttClient:
-    """A client that connects as a user with a password, and has the results of its packets."""
+    """A client that connects as a user with a password, and can wait for the broker's answers."""
 
     def __init__(self, broker: BrokerProcess, user: str, password: str) -> None:
         self.received: list[tuple[str, bytes]] = []
@@ -79,7 +79,7 @@ class MqttClient:
 
 @contextmanager
 def mqtt(broker: BrokerProcess, user: str) -> Iterator[MqttClient]:
-    """Yield a client of the user, whose password is the name."""
+    """Yield a client that logs in as the user; the password is equal to the user name."""
     client = MqttClient(broker, user, user)
     yield client
     client.close()
@@ -112,7 +112,7 @@ def test_a_broker_with_the_settings_of_the_page(broker: BrokerProcess) -> None:
     refused.close()
     assert refused.refused
     assert amqp_login(broker, "sensor", "sensor")
-    # The plugin denies each name that its file lacks, so that the accounts do not decide.
+    # The plugin denies each name that its file lacks, so the accounts are not asked.
     assert not amqp_login(broker, "guest", "guest")
 
 

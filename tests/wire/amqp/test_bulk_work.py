@@ -74,7 +74,7 @@ def turns(world: World, done: Callable[[], bool]) -> int:
         if done():
             return count
         world.broker.agenda.turn()
-    raise AssertionError("no end after 1,000 turns")
+    raise AssertionError("the work has not ended after 1,000 turns")
 
 
 # -- expiry and dead letters

@@ -273,9 +273,8 @@ def test_room_made_by_a_consumer_is_room() -> None:
     client.send(B.Get(queue="q"))
     assert say(client, q, q) == [("ack", 3, False), ("nack", 4, False)]
     client.send(B.Nack(1, requeue=True))
-    assert (
-        client.world.queue("q").depth == 2
-    )  # The requeued message is kept, new messages are refused.
+    # The requeued message is kept, new messages are refused.
+    assert client.world.queue("q").depth == 2
     assert say(client, q) == [("nack", 5, False)]
 
 

@@ -250,9 +250,8 @@ def test_names_of_255_bytes_work_everywhere(name: str, piece: int) -> None:
         (50, 20, short(name) * 3 + b"\0" + nothing),
         (60, 20, short(name) * 2 + b"\0" + nothing),
     ):
-        say(
-            target, method(1, class_id, method_id, b"\0\0" + arguments)
-        )  # These bytes are written by hand, because pamqp refuses to write such names.
+        # These bytes are written by hand, because pamqp refuses to write such names.
+        say(target, method(1, class_id, method_id, b"\0\0" + arguments))
     assert names(target.read()) == [
         "Queue.DeclareOk",
         "Exchange.DeclareOk",

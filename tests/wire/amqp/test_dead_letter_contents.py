@@ -114,7 +114,7 @@ def test_a_letter_keeps_every_property_and_header_as_it_was_written() -> None:
     client = dead_lettering(x_max_length=0)
     client.connection.receive_data(publish("", "q") + content(b"x", EVERY))
     [_, head, _] = got(client, "dead_letters")
-    assert head.payload[12:14] == b"\xfe\xfc"  # All property flags but that of expiration.
+    assert head.payload[12:14] == b"\xfe\xfc"  # All property flags except the flag of expiration.
     rest = head.payload[14:]
     before = short("text/plain") + short("utf-8")
     headers = rest[len(before) + 4 :][: int.from_bytes(rest[len(before) :][:4], "big")]

@@ -293,9 +293,8 @@ def test_delete_tells_how_many_messages_were_ready() -> None:
         client.publish("", "q", b"x")
     client.send(spec.Basic.Get(queue="q"))
     assert client.send(Q.Delete(queue="q"))[0].message_count == 2
-    assert (
-        client.send(spec.Basic.Ack(1)) == []
-    )  # The delivery's queue is deleted; its tag is still valid.
+    # The delivery's queue is deleted; its tag is still valid.
+    assert client.send(spec.Basic.Ack(1)) == []
     client.publish("amq.fanout", "", b"x")
     client.publish("", "q", b"x")
     assert client.world.fates() == {"routed": 3, "unroutable": 2} and client.world.copies() == {

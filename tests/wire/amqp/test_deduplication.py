@@ -112,7 +112,7 @@ def test_a_message_that_a_full_queue_refused_may_be_published_again() -> None:
     assert names(publish(client, b"1", "a")) == ["Basic.Nack"]
     client.send(Q.Delete(queue="full"))
     assert names(publish(client, b"2", "a")) == ["Basic.Ack"]
-    # The first publication reached the other queue; the second one was no repeat.
+    # The first publication reached `q` as well. The second one was no duplicate, so `q` has it too.
     assert read(client, "q")[-1:] == [b"2"]
 
 

@@ -172,11 +172,12 @@ def test_no_chunking_changes_the_answer_to_a_broken_stream(raw: bytes, cuts: lis
 
 def test_the_whole_talk_is_understood() -> None:
     answer, fates, _, _, reason = heard(b"".join(LOGIN + TALK), [])
+    # The publication with immediate=true closes the connection.
     assert (
         reason == "protocol_error"
         and answer[-1:] == b"\xce"
         and fates == {"routed": 5, "refused": 1}
-    )  # (The publication with immediate=true closes the connection.)
+    )
     answers = [one.payload[:4] for one in split(answer)]
     assert (
         len(answers) == 44

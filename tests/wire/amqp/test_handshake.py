@@ -237,7 +237,7 @@ def test_an_open_connection_without_heartbeats_has_no_deadline() -> None:
     assert World().amqp().connection.deadline == 0
 
 
-# -- what comes at the wrong time
+# -- methods at the wrong time
 
 
 STATES = ["start", "tune", "open", "running"]

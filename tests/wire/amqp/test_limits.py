@@ -84,9 +84,8 @@ def test_expired_message_behind_a_long_lived_head_is_not_delivered() -> None:
     for expiration in ("100", "10", "10", "200"):
         client.publish("", "q", expiration.encode(), expiration=expiration)
     client.world.sleep(50)
-    assert (
-        client.world.queue("q").depth == 4
-    )  # As in RabbitMQ, only messages at the head of the queue expire.
+    # As in RabbitMQ, only messages at the head of the queue expire.
+    assert client.world.queue("q").depth == 4
     assert read(client, "q") == [b"100", b"200"] and client.world.copies() == {
         "expired": 2,
         "auto_acknowledged": 2,

@@ -144,7 +144,7 @@ def test_a_history_of_large_messages_holds_fewer_of_them_and_then_small_ones_aga
     client.queue("large", "x", "")
     assert [one[-1] for one in read(client, "large")] == list(range(5, 12))
     client.send(Q.Delete(queue="large"))
-    # The large message takes no room in the history any more when it has expired.
+    # After its expiry, the large message takes no room in the history.
     client.publish("x", "k", body, expiration="1000")
     client.world.sleep(1_001)
     publish(client, range(100))

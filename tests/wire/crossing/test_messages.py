@@ -508,7 +508,7 @@ def test_sessions_that_cannot_get_a_message_do_not_count_for_mandatory() -> None
     assert world.copies() == {"not_representable": 1}
 
 
-# -- both at once
+# -- messages to clients of both protocols at once
 
 
 def test_exactly_once_on_one_side_is_at_least_once_on_the_other() -> None:

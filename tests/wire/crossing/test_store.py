@@ -82,9 +82,8 @@ def test_suback_and_unsuback_of_a_persistent_session_wait() -> None:
     slow(world)
     waits(client, subscribe(1, ("a", 1), ("b", 0)), suback(1, 1, 0))
     waits(client, subscribe(2, ("a", 2)), suback(2, 2))
-    assert (
-        client.send(subscribe(3, ("a", 2), ("b", 0)), PINGREQ) == suback(3, 2, 0) + PINGRESP
-    )  # A SUBSCRIBE that changes no subscription is answered without a wait for the store.
+    # A SUBSCRIBE that changes no subscription is answered without a wait for the store.
+    assert client.send(subscribe(3, ("a", 2), ("b", 0)), PINGREQ) == suback(3, 2, 0) + PINGRESP
     waits(client, unsubscribe(4, "a", "b"), unsuback(4))
     assert client.send(unsubscribe(5, "a", "b"), PINGREQ) == unsuback(5) + PINGRESP
     waits(client, subscribe(6, ("$share/g/a", 1)), suback(6, 1))
@@ -217,9 +216,8 @@ def test_other_clients_are_served_while_one_waits() -> None:
     client.send(subscribe(1, ("a", 1)))
     assert writer.send(mqtt_publish("a", b"x")) == b""
     assert reader.read() == mqtt_publish("a", b"x")
-    assert client.send(PINGREQ) == mqtt_publish(
-        "a", b"x"
-    )  # Messages of the new subscription may come before its SUBACK (section 3.8.4), which waits.
+    # Messages of the new subscription may come before its SUBACK (section 3.8.4), which waits.
+    assert client.send(PINGREQ) == mqtt_publish("a", b"x")
 
 
 # -- the content of the durable state

@@ -124,7 +124,7 @@ def packets(data: bytes) -> list[bytes]:
             at += 1
             if data[at - 1] < 128:
                 break
-        assert at + length <= len(data), "half a packet"
+        assert at + length <= len(data), "the data ends within a packet"
         parts.append(data[start : at + length])
         start = at + length
     return parts

@@ -329,9 +329,8 @@ def test_publication_goes_to_many_sessions_with_the_qos_of_each() -> None:
         assert reader.read() == mqtt_publish("a/b", b"x", qos, 1 if qos else 0)
     publish(world, b"y", qos=2)
     for (_, qos), reader in readers.items():
-        assert reader.read() == mqtt_publish(
-            "a", b"y", min(qos + 1, 2), 1 if qos == 0 else 2
-        )  # Both subscriptions match, so the message has the higher QoS of the two.
+        # Both subscriptions match, so the message has the higher QoS of the two.
+        assert reader.read() == mqtt_publish("a", b"y", min(qos + 1, 2), 1 if qos == 0 else 2)
     assert world.fates() == {"routed": 2}
 
 

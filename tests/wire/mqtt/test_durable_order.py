@@ -97,9 +97,8 @@ def test_pubrel_waits_for_the_receipt() -> None:
     assert keeper.read() == mqtt_publish("a", b"1", 2, 1)
     world.slow_disk = True
     assert keeper.send(pubrec(1)) == b"" and len(world.store.state.pubrec_received) == 1
-    assert (
-        keeper.send(pubrec(1)) == b""
-    )  # The publisher sends the PUBREC again: both are answered when the first one is durable.
+    # The keeper sends the PUBREC again. The broker answers both when the first one is durable.
+    assert keeper.send(pubrec(1)) == b""
     world.durable()
     assert keeper.read() == pubrel(1) * 2
     assert keeper.send(pubcomp(1)) == b"" and world.inbox("keeper").unacked == 0
@@ -115,9 +114,8 @@ def test_a_receipt_that_is_not_durable_is_not_answered_over_a_new_connection_eit
     keeper.send(pubrec(1))
     keeper.vanish()
     keeper = Client(world, connect("keeper", clean=False))
-    assert (
-        keeper.greeting == RESUMED
-    )  # The session has not changed, so its CONNACK waits for no record.
+    # The session has not changed, so its CONNACK waits for no record.
+    assert keeper.greeting == RESUMED
     assert keeper.read() == b""
     world.durable()
     assert keeper.read() == pubrel(1)

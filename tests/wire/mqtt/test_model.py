@@ -1,4 +1,4 @@
-"""Tests that the broker's output to three clients after each step is that of a small model."""
+"""Tests that the broker's output to three clients after each step equals the output of a model."""
 
 from __future__ import annotations
 

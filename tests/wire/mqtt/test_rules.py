@@ -138,9 +138,8 @@ def test_the_reply_to_a_publish_depends_on_its_qos(
     client = Client(world, connect())
     client.send(subscribe(1, ("a", 0)))
     heard = packets(client.send(mqtt_publish("a", b"\x00\x07x", qos, 7)))
-    assert (
-        mqtt_publish("a", b"\x00\x07x") in heard
-    )  # QoS 0 has no packet identifier: the payload follows the topic name.
+    # QoS 0 has no packet identifier: the payload follows the topic name.
+    assert mqtt_publish("a", b"\x00\x07x") in heard
     heard.remove(mqtt_publish("a", b"\x00\x07x"))
     assert heard == [[], [puback(7)], [pubrec(7)]][qos]
     if qos == 2:
@@ -178,9 +177,8 @@ def test_a_protocol_violation_ends_the_connection(
 def test_the_broker_takes_filters_with_wildcards() -> None:  # [MQTT-3.8.3-2]
     world = World()
     client = Client(world, connect())
-    assert client.send(subscribe(5, ("+/#", 1), ("#", 0), ("a/+/b", 2))) == suback(
-        5, 1, 0, 2
-    )  # [MQTT-2.3.1-7], [MQTT-3.8.4-1]
+    # [MQTT-2.3.1-7], [MQTT-3.8.4-1]
+    assert client.send(subscribe(5, ("+/#", 1), ("#", 0), ("a/+/b", 2))) == suback(5, 1, 0, 2)
 
 
 @pytest.mark.parametrize("count", [1, 3, 300])

@@ -458,7 +458,7 @@ def test_versions_hear_each_other() -> None:
 def test_a_connack_that_is_too_large_for_the_client_is_not_sent(room: int) -> None:
     """[MQTT-3.1.2-24]: a CONNACK above the client's Maximum Packet Size is not sent.
 
-    The broker closes the connection instead, and keeps neither a session nor a will of the client.
+    The broker closes the connection instead, and keeps no session and no will of the client.
     """
     world = World()
     size = len(Client5(world, "first").connack.write()) + room

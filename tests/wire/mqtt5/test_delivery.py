@@ -92,9 +92,8 @@ def test_filters_are_compared_character_by_character() -> None:  # [MQTT-3.10.4-
         [answer] = client.send(mqtt5.UnsubscribePacket(1, [name]))
         assert [int(code) for code in answer.reason_codes] == [0]
         writer.send(publish(name))
-        assert [one.topic for one in client.publications()] == (
-            [name] if name == "a/b" else []
-        )  # The subscription to a/+ matches a/b too.
+        # The subscription to a/+ matches a/b too.
+        assert [one.topic for one in client.publications()] == ([name] if name == "a/b" else [])
 
 
 @pytest.mark.parametrize("qos", [1, 2])

@@ -32,7 +32,7 @@ TOPICS = ["relayed", "kept", "both/x", "durable", "queued", "nowhere", "$SYS/x"]
 
 
 class Publication(NamedTuple):
-    """A publication, before it is encoded for a level."""
+    """A publication, which `encoded` turns into a packet of level 4 or 5."""
 
     topic: str
     body: bytes

@@ -151,9 +151,8 @@ def test_the_broker_uses_no_more_topic_aliases_than_the_client_allows() -> (
     data = reader.read_bytes()
     assert data.count(b"first") == data.count(b"second") == 1
     assert data.count(b"third") == 2
-    assert (
-        data.count(b"\x00\x00\x00\x05\x03\x23\x00\x01x") == 1
-    )  # The second message to the topic `first` (packet identifier 5) has the alias 1 and no topic.
+    # The second message to the topic `first` (packet identifier 5) has the alias 1 and no topic.
+    assert data.count(b"\x00\x00\x00\x05\x03\x23\x00\x01x") == 1
     assert b"\x23\x00\x03" not in data
     again = Client5(world, "r")
     again.subscribe(subscription("#", 1))
@@ -239,7 +238,8 @@ def test_resent_pubrels_count_for_the_receive_maximum() -> None:  # [MQTT-3.3.4-
     reader.vanish()
     reader = Client5(world, "r", clean=False, receive_max=2, session_expiry_interval=100)
     assert [type(one) for one in reader.greeting[1:]] == [mqtt5.PubRelPacket] * 2
-    # A message takes no room before it is resent, so the refusal of the last one gives none back.
+    # The last message has not been resent, so it takes no room in the in-flight window. Its refusal
+    # therefore frees no room.
     refusal = mqtt5.PubRecPacket(5, reason_code=mqtt5.PubRecReasonCode.QUOTA_EXCEEDED)
     assert reader.send(refusal) == []
     [third] = reader.send(mqtt5.PubCompPacket(first.packet_id))
@@ -253,7 +253,7 @@ def test_resent_pubrels_count_for_the_receive_maximum() -> None:  # [MQTT-3.3.4-
 def test_publications_up_to_the_receive_maximum_wait_for_the_disk(
     qos: int,
 ) -> None:  # [MQTT-3.3.4-7]
-    """Check that a publication counts once, while its reply waits for the disk."""
+    """Check that a publication whose reply waits for the disk counts only once for the limit."""
     world = World(mqtt=options(receive_maximum=6))
     reader, writer = Client5(world, "r", session_expiry_interval=100), Client5(world, "w")
     reader.subscribe(subscription("a", 2))
@@ -261,7 +261,7 @@ def test_publications_up_to_the_receive_maximum_wait_for_the_disk(
     Client5(world, "other").send(publish("b", b"x", 2))
     [to_writer] = writer.publications()
     world.slow_disk = True
-    # The PUBREL that the broker sends waits for the publications before it; it does not count.
+    # The PUBREL that the broker must send waits too, but it does not count for Receive Maximum.
     assert writer.send(publish("a", b"0", qos, 1), mqtt5.PubRecPacket(to_writer.packet_id)) == []
     assert writer.send(*[publish("a", b"x", qos, number) for number in range(2, 7)]) == []
     assert writer.closed == ""

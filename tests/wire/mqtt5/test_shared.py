@@ -332,7 +332,7 @@ TestSharing.settings = settings(max_examples=40, stateful_step_count=25, deadlin
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_the_inbox_uses_the_room_of_an_acknowledged_shared_message(qos: int) -> None:
-    """Check that an acknowledged message of the group lets the session's own messages go on."""
+    """Check that acknowledging a shared message lets the session send messages of its inbox."""
     world = World()
     member, writer = Client5(world, "m", receive_max=1), Client5(world, "w")
     member.subscribe(subscription("own", 2), subscription("$share/g/a", 1))
@@ -352,8 +352,8 @@ def test_the_inbox_uses_the_room_of_an_acknowledged_shared_message(qos: int) -> 
 def test_a_shared_message_does_not_wait_behind_messages_that_are_never_sent() -> None:
     """Check that a shared subscription gets its message after the session's inbox is empty.
 
-    The messages in the inbox are too large for the client, so no acknowledgement follows them. They
-    leave the inbox in several turns; in the first turn, they have precedence.
+    The messages in the inbox are too large for the client, so no acknowledgement follows them.
+    They leave the inbox in several turns; in the first turn, they precede the shared message.
     """
     world = World()
     member = Client5(world, "m", session_expiry_interval=100)
