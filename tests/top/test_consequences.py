@@ -333,7 +333,7 @@ async def test_a_virtual_host_names_what_is_deleted_and_what_becomes_unroutable(
         "vhost 'v' is deleted with 2 queues and 1 message; 0 connections are closed",
         "queues with most messages: 1 in 'orders'",
         "deleted, too: 1 stream, 1 exchange, 1 policy",
-        "2 users with permissions there can use it no more",
+        "users that lose their permissions in the vhost: 2",
         "… become unroutable: 3 …",
     ]
     out = await commands.json("vhosts", "delete", "v", "--yes")

@@ -118,7 +118,7 @@ def test_privileged_port_is_reported_with_a_remedy() -> None:
     assert error == (
         "trellis: metrics: 127.0.0.1 port 7 may not be used by this user; set metrics.port "
         "(TRELLIS_METRICS_PORT, "
-        "--metrics-port) to one above 1023"
+        "--metrics-port) to a port above 1023"
     )
 
 

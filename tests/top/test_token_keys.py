@@ -98,7 +98,7 @@ async def test_a_provider_that_is_away_at_the_start_is_asked_again(start: Start)
     await running.amqp()
     assert await code_of(running, signed(ONE)) == 0x89
     (refusal,) = [one for one in running.node.refusals.recent if one.event == "login_refused"]
-    assert "there are no keys to verify it" in refusal.fields["note"]
+    assert "there are no keys to verify the token" in refusal.fields["note"]
     assert provider.issuer in refusal.fields["note"]
     await provider.start(provider.port)
     async with asyncio.timeout(20):

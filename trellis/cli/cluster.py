@@ -28,7 +28,7 @@ _FORGET = "remove a node that does not run any more, so that the log is not kept
 
 #: The keys of the settings that name the replicated log.
 _LOG: Final = ("cluster.name", "cluster.servers", "cluster.topic")
-#: The keys of the settings that say which topic and which silence the nodes accept.
+#: The keys of the settings by which the commands judge whether the Kafka topic is safe.
 _SAFETY: Final = ("cluster.silence", "cluster.unsafe")
 
 
@@ -194,7 +194,7 @@ def show_status(arguments: argparse.Namespace) -> int:
         print(f"unsafe: {risk}{finding.text}")
         command = mending_command(cluster, finding)
         if command:
-            print(f"  mend it: {command}")
+            print(f"  to correct the topic: {command}")
     if cluster_status.refusal:
         print(f"nodes confirm no message until the topic is mended: {cluster_status.refusal}")
     columns = (

@@ -2,8 +2,8 @@
 
 For a queue, an exchange, a binding or a session, the broker tries the deletion on the topics of the
 last hour (`POST /api/route/try`), as for `trellis route --remove`. For a policy, permissions, a
-role or a virtual host, it answers `GET /api/consequences/...`, and for a policy that is set the
-request `POST /api/consequences/policies/...`. The broker changes nothing.
+role or a virtual host, the broker answers `GET /api/consequences/...`, and for a policy that is set
+the request `POST /api/consequences/policies/...`. The broker changes nothing.
 """
 
 from __future__ import annotations
@@ -185,7 +185,8 @@ def permission_lines(client: ApiClient, vhost: str, user: str) -> Iterator[str]:
 def role_lines(client: ApiClient, name: str, vhost: str | None = None) -> Iterator[str]:
     """Yield the lines about the rights that a role grants, and about the users that lose them.
 
-    With `vhost`, the role is cleared in this virtual host; without, the role is deleted.
+    If `vhost` is None, the role is deleted; otherwise the role loses only its grants in this
+    virtual host.
     """
     path, query = ("consequences", "roles", name), {} if vhost is None else {"vhost": vhost}
     answer: Row = client.decode(client.request("GET", *path, query=query), Row, "answer", *path)
@@ -243,7 +244,7 @@ def vhost_lines(row: Row) -> Iterator[str]:
     if deleted:
         yield f"deleted, too: {', '.join(deleted)}"
     if row["users"]:
-        yield f"{count_text(row['users'], 'user')} with permissions there can use it no more"
+        yield f"users that lose their permissions in the vhost: {row['users']:,}"
     seconds = max(1.0, time.time() - row["since"])
     if row["published"]:
         yield _flow("", "become unroutable", row["published"], seconds)

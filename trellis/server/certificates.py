@@ -138,9 +138,9 @@ class Certificates:
         self._apply(files)
 
     def use(self, files: CertificateFiles) -> None:
-        """Use the certificates in `files` for new connections; open connections keep theirs.
+        """Use the certificates in `files` for new connections; open connections keep the old ones.
 
-        A reload calls this method after it has read the files again.
+        A reload calls this method after the files were read again.
         """
         for name, context in files.contexts.items():
             if name in self.contexts:
@@ -326,7 +326,7 @@ def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> No
         if meaning:
             what = f"{holder} {meaning}"
         else:
-            hint = "give a PEM file" if key else f"set {where}.key to the PEM file that does"
+            hint = "give a PEM file" if key else f"set {where}.key to the PEM file with the key"
             what = f"{holder} holds no private key that can be read ({_short(error)}); {hint}"
         raise SettingsError(name, what) from None
 

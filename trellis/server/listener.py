@@ -242,7 +242,7 @@ def _explain(name: str, listener: Listener, error: OSError) -> str:
     if error.errno == errno.EACCES:
         return (
             f"{name}: {where} may not be used by this user; "
-            f"set {_key(name, 'port')} to one above 1023"
+            f"set {_key(name, 'port')} to a port above 1023"
         )
     if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
         return (

@@ -109,7 +109,7 @@ def _tls(settings: Settings) -> Iterator[Problem]:
         keys = ("tls.certificate", "http.tls")
         yield keys, "http.tls needs a certificate; set tls.certificate to a PEM file"
     if http.client_certificate != "none" and not (http.tls and settings.tls.ca):
-        problem = f'is "{http.client_certificate}"; that needs http.tls, and tls.ca as a PEM file'
+        problem = f'is "{http.client_certificate}"; this needs http.tls, and tls.ca as a PEM file'
         yield ("http.client_certificate",), problem
     for name, files in settings.tls.names.items():
         if not files.get("certificate"):
@@ -131,7 +131,7 @@ def _sockets(settings: Settings) -> Iterator[Problem]:
 
 
 def _credentials(settings: Settings) -> Iterator[Problem]:
-    """Yield a problem if `password` and `password_file` are both set, or if `user` is missing."""
+    """Yield a problem if `password` and `password_file` are both set, or are set without `user`."""
     if settings.password and settings.password_file:
         yield ("password", "password_file"), "a password and a password file are given; remove one"
     for key, value in (("password", settings.password), ("password_file", settings.password_file)):

@@ -4,7 +4,7 @@ A client gives its token as the password (its user name is then ignored), as the
 password, as authentication data of the MQTT 5 method `JWT`, or as an HTTP Bearer token. The token
 names the user and an expiration, and its claims grant permissions (claims.py).
 
-A connection is closed when its token expires, unless the client sends a new one in time, with
+A connection is closed when its token expires, unless the client sends a new token in time, with
 connection.update-secret of AMQP or AUTH of MQTT 5.
 """
 
@@ -61,11 +61,12 @@ class Tokens:
         self._verifier.header(token)
         if not keys:
             problem = self.source.problem if isinstance(self.source, ProviderKeys) else ""
-            raise KeysUnavailable(f"there are no keys to verify it: {problem or 'not fetched yet'}")
+            problem = problem or "not fetched yet"
+            raise KeysUnavailable(f"there are no keys to verify the token: {problem}")
         return self._verifier.identity(token, keys)
 
     def user_of(self, token: bytes) -> str:
-        """Return the user that a refused token claims to be, for the log; "" if it names none."""
+        """Return the user that a refused token names, for the log; "" if the token names none."""
         user = unverified_claims(token).get(self.settings.user)
         return user[:USER_MAX] if isinstance(user, str) else ""
 
@@ -73,7 +74,7 @@ class Tokens:
 class TokenAuthenticator(Authenticator):
     """An authenticator for clients that give a token.
 
-    The authenticator `others` logs all other clients in. Raises SettingsError.
+    Clients without a token are passed to the authenticator `others`. Raises SettingsError.
     """
 
     def __init__(self, settings: Jwt, others: Authenticator) -> None:
