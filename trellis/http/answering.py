@@ -42,8 +42,8 @@ from trellis.server.listener_context import peer_of
 
 #: Size of the rows in bytes at which a Rows message is full and is sent.
 ROWS_BYTES: Final = 32 << 10
-#: Size in bytes of sent frames that the gateway has not read above which the broker sends no
-#: further rows.
+#: The broker sends no further rows while the gateway has not read more than this number of bytes
+#: that the broker has sent.
 UNREAD_MAX: Final = 256 << 10
 
 
@@ -124,9 +124,9 @@ class CallServer(asyncio.Protocol):
             self._transport.write(contract.frame(message))
 
     def _send_in_lease(self, message: object) -> None:
-        """Send a message with a part of an answer, if this node may serve clients now.
+        """Send a message with a part of an answer to the gateway.
 
-        The lease may have ended since the call began. Raises ApiRefusal.
+        Raises ApiRefusal if this node's lease has ended since the call began.
         """
         self._backend.check_lease()
         self.send(message)
@@ -230,7 +230,7 @@ class CallServer(asyncio.Protocol):
     def _refuse(
         self, number: int, refusal: ApiRefusal, call: contract.ApiCall | None = None
     ) -> None:
-        """Tell the gateway that the call with a number is refused, and log the refusal.
+        """Tell the gateway that the call `number` is refused, and log the refusal.
 
         Three kinds of refusals are not logged: of an unknown call (`call` is None); of a GET for an
         object that does not exist, by which tools test if the object exists; and of a login, which
@@ -352,7 +352,10 @@ class CallServer(asyncio.Protocol):
             self._send_in_lease(contract.Answer(number, status, contract.VALUE, value))
 
     async def _send_rows(self, number: int, rows: AsyncIterator[tuple[str, object]]) -> None:
-        """Send rows in slices. Wait whenever the gateway does not read. Raises ApiRefusal."""
+        """Send the rows of the answer to call `number`, in slices. Raises ApiRefusal.
+
+        Wait while the gateway does not read.
+        """
         packed: list[Raw] = []
         section, size = "", 0
         async with Slice(self._backend.slices) as work:
@@ -379,7 +382,7 @@ class CallServer(asyncio.Protocol):
     def _send_file(self, number: int, part: SegmentRange) -> None:
         """Pass the descriptor of a stream segment to the gateway, with the range to send.
 
-        Raises ApiRefusal.
+        `number` is the number of the call. Raises ApiRefusal.
         """
         try:
             self._backend.check_lease()

@@ -127,7 +127,7 @@ class Cancel(Struct, array_like=True, tag=5):
 class Tally(Struct, array_like=True, tag=6):
     """HTTP responses by status and closed connections by reason, counted since the last Tally.
 
-    `segment_bytes` is the size of the stream segments that were sent meanwhile.
+    `segment_bytes` is the number of bytes of stream segments sent since the last Tally.
     """
 
     responses: dict[int, int]
@@ -241,8 +241,8 @@ class Refused(Struct, array_like=True, tag=25):
 class FileRange(Struct, array_like=True, tag=26):
     """The last message of a call that reads a stream segment: the range of the file to send.
 
-    The broker has passed the file's descriptor before, through another socket. The offsets `start`
-    and `end` are in bytes. `durable` is the offset after the last durable row of the stream.
+    Before this message, the broker passes the file's descriptor through another socket. `start` and
+    `end` are offsets in bytes. `durable` is the offset after the last durable row of the stream.
     """
 
     number: int

@@ -7,7 +7,7 @@ import binascii
 
 
 def parse_bearer(header: bytes) -> bytes:
-    """Return the token of an Authorization header (RFC 6750); b"" if it has none."""
+    """Return the token of an Authorization header (RFC 6750); b"" if the header has none."""
     scheme, _, token = header.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
 
@@ -15,7 +15,7 @@ def parse_bearer(header: bytes) -> bytes:
 def parse_basic(header: bytes) -> tuple[str | None, bytes]:
     """Return user and password of an Authorization header (RFC 7617).
 
-    Return (None, b"") if the header has none, or is malformed.
+    Return (None, b"") if the header is of another kind, or is malformed.
     """
     scheme, _, token = header.partition(b" ")
     if scheme.lower() != b"basic":

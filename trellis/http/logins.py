@@ -20,8 +20,9 @@ async def authenticate(
 ) -> Verdict:
     """Return the verdict on a login (user, password, token) from an address, and count the login.
 
-    `direct` is False if a proxy or a web page of another site may be behind the request. If it is
-    False, the client does not count as a client on this machine.
+    `address` is the address of the client's transport. `direct` is False if a proxy or a web page
+    of another site may be behind the request; then the client does not count as a client on this
+    machine.
     """
     user, password, token = login
     if user is None and not token:

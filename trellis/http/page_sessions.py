@@ -50,7 +50,10 @@ class PageSessions:
         self._sessions: dict[bytes, PageSession] = {}
 
     def open(self, identity: Identity, local: bool) -> str:
-        """Open a session for a user that has just logged in; return its token."""
+        """Open a session for a user that has just logged in; return the session's token.
+
+        `local` is True if the login came from this machine.
+        """
         token = secrets.token_urlsafe(32)
         if len(self._sessions) >= SESSIONS_MAX:
             evict_oldest(self._sessions)

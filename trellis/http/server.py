@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server on h11, for metrics and health: it answers even if the gateway does not.
+"""A small HTTP/1.1 server on h11, for metrics and health, which does not depend on the gateway.
 
 A connection serves one request, and every step has a time limit. Bodies are never read. An
 HttpRouter (trellis/http/routes.py) finds the handler for a method and a path.
@@ -30,8 +30,8 @@ MAX_CONNECTIONS: Final = 64
 class Request:
     """A request: the address of the client's transport, its headers, query and credentials.
 
-    `user` and `password` come from basic authentication (`user` is None without it), `token` from a
-    Bearer header.
+    `user` and `password` come from basic authentication, `token` from a Bearer header. `user` is
+    None without basic authentication.
     """
 
     def __init__(self, address: object, headers: dict[bytes, bytes], query: str = "") -> None:

@@ -20,7 +20,7 @@ SLICE_SECONDS: Final = 0.0005
 #: After this number of slices, the work of all API calls rests for REST_SECONDS.
 SLICES: Final = 4
 REST_SECONDS: Final = 0.001
-#: The most slices without a rest, after a time without calls: 50 ms of work.
+#: Largest number of slices without a rest, after a long time without calls: 50 ms of work.
 BURST: Final = 100
 
 
@@ -31,7 +31,7 @@ class RestBudget:
         self.slices = BURST
 
     def add_idle(self, seconds: float) -> None:
-        """Add SLICES slices for each REST_SECONDS of a time without API calls."""
+        """Add SLICES slices for each REST_SECONDS in `seconds`, a time without API calls."""
         self.slices = min(BURST, self.slices + int(seconds / REST_SECONDS) * SLICES)
 
     def spend(self) -> bool:

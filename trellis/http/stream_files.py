@@ -172,7 +172,8 @@ def archived_offset(local: LocalSegments, name: str, query: Mapping[str, str]) -
     """Return the first offset of the segment `name` if the archive must supply it, else -1.
 
     Retention may have removed a segment from the disk after a client got its name. The archive
-    arranges the bytes differently, so no range of them can be read.
+    stores the rows in another file format, so the result for a removed segment is -1 if the query
+    has `start` or `end`, offsets in bytes.
     """
     number = name.removeprefix(ARCHIVED).removesuffix(".arrow")
     if name.startswith(ARCHIVED) and number.isdecimal():
@@ -186,8 +187,8 @@ def archived_offset(local: LocalSegments, name: str, query: Mapping[str, str]) -
 def open_range(
     local: LocalSegments, segment: Segment | None, query: Mapping[str, str]
 ) -> SegmentRange:
-    """Open a range of `segment`, or, if it is None, of the segment on the disk that the query
-    names.
+    """Open a range of a segment: of `segment`, or if `segment` is None, of the segment on the disk
+    that the query names.
 
     The query may have `start` and `end`, the offsets of the range in bytes; by default the range is
     the durable part of the segment. Runs in the event loop. Raises StreamRefusal.
@@ -236,9 +237,9 @@ def open_range(
 def open_summary(broker: Broker, identity: Identity, query: Mapping[str, str]) -> SegmentRange:
     """Open the summary of the topics of a segment on the disk.
 
-    `query` names the stream and the segment, as for `wanted_segment`; it has no range. Runs in the
-    event loop. Raises StreamRefusal, with the status 404 if the segment has no summary (yet): a
-    client then reads the segment.
+    `query` names the stream and the segment, as for `wanted_segment`; the query has no range. Runs
+    in the event loop. Raises StreamRefusal, with the status 404 if the segment has no summary
+    (yet): a client then reads the segment.
     """
     _check_parameters(query, "segment")
     local, name = wanted_segment(broker, identity, query)

@@ -34,7 +34,8 @@ from trellis.settings import Settings
 
 #: Nice value of the gateway process, which gives the broker's process a higher priority.
 NICE: Final = 5
-#: The gateway uses at most 1 / N of the permitted file descriptors for connections; this is N.
+#: The gateway uses at most the permitted number of file descriptors, divided by this number, for
+#: connections.
 DESCRIPTOR_SHARE: Final = 4
 
 

@@ -204,7 +204,10 @@ class Gateway:
     # -- bodies
 
     async def _send_body(self, incoming: Incoming, exchange: CallExchange, kind: int) -> None:
-        """Read the body of a request, and send it to the broker."""
+        """Read the body of a request, and send the body to the broker.
+
+        `kind` is the kind of the body, such as SMALL_BODY. Raises HttpRefusal, TimeoutError.
+        """
         if kind == contract.SMALL_BODY:
             data = await incoming.body.read(contract.BODY_MAX, self._greeting.seconds)
             self._link.send(contract.Body(exchange.number, data))
@@ -228,7 +231,9 @@ class Gateway:
     # -- results
 
     async def _result(self, incoming: Incoming, exchange: CallExchange, path: str) -> Response:
-        """Collect the broker's rows for a request, and return the response. `path` is the route's.
+        """Collect the broker's rows for a request, and return the response.
+
+        `path` is the path template of the route.
 
         A call that may change something has no time limit while the broker runs, because the call
         must not stop halfway. The broker limits each step of the call, and its answer names the
@@ -280,8 +285,8 @@ class Gateway:
 
         Raises HttpRefusal if the broker refuses the call. Raises TimeoutError if no message comes
         within the time limit; a call that may change something has no such limit, and raises
-        TimeoutError only if the broker is silent. Then the broker still completes the change, and
-        later messages of the call are ignored.
+        TimeoutError only if the broker is silent. The broker may then still complete the change,
+        but later messages of the call are ignored.
         """
         if incoming.reads:
             return await exchange.next(self._greeting.seconds)

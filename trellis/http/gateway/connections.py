@@ -127,7 +127,7 @@ class OpenConnections:
         """Record that a request's user is known; return True if the request may proceed.
 
         RESERVED connections are kept free for administrators. So the request of another user is
-        refused if requests of such users occupy all connections that are not reserved.
+        refused if the requests of other users already occupy all remaining connections.
         """
         if slot is None:
             return False

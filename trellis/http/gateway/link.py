@@ -41,7 +41,7 @@ class HttpRefusal(Exception):
 
 
 def bad_request(reason: str) -> HttpRefusal:
-    """Return the refusal for a malformed request."""
+    """Return the refusal for a malformed request: status 400, with a reason."""
     return HttpRefusal(400, "bad_request", reason)
 
 
@@ -140,8 +140,8 @@ class BrokerLink(asyncio.Protocol):
         self._reader = contract.FrameReader(contract.FromBroker, ANSWER_MAX)
         self._transport: asyncio.Transport | None = None
         self._last = 0
-        #: Set while the broker reads. While it does not read, at most UNREAD_MAX bytes wait in the
-        #: buffer, plus the messages of the calls that are already open.
+        #: Set while the broker reads. While the broker does not read, at most UNREAD_MAX bytes wait
+        #: in the buffer, plus the messages of the calls that are already open.
         self._writable = asyncio.Event()
         self._writable.set()
         #: Counts to send to the broker: responses by status, closed connections by reason, bytes of
@@ -238,7 +238,7 @@ class BrokerLink(asyncio.Protocol):
             self.send(contract.Ping())
 
     def count_response(self, status: int, segment_bytes: int = 0) -> None:
-        """Count a response for the broker's metrics."""
+        """Count a response, and the bytes of stream segments in it, for the broker's metrics."""
         if status:
             self._responses[status] = self._responses.get(status, 0) + 1
         self._segment_bytes += segment_bytes

@@ -76,7 +76,10 @@ def encode_messages(rows: list[Row]) -> bytes:
 
 
 def _text_of(payload: bytes, wanted: str) -> tuple[str, str]:
-    """Return a payload as text, and the encoding of the text: string or base64."""
+    """Return a payload as text, and the encoding of the text: string or base64.
+
+    If `wanted` is "auto", only a payload that is not UTF-8 becomes base64; else every payload does.
+    """
     if wanted == "auto":
         try:
             return payload.decode(), "string"
@@ -88,7 +91,7 @@ def _text_of(payload: bytes, wanted: str) -> tuple[str, str]:
 def encode_page(rows: list[Row], wanted: PageQuery) -> bytes:
     """Filter and sort a list, and encode the list or one page of it as JSON.
 
-    Slow: call this in a thread.
+    Slow: call this in a thread. Raises HttpRefusal if the list has no such page.
     """
     total = len(rows)
     takes = wanted.takes
@@ -122,7 +125,7 @@ def encode_page(rows: list[Row], wanted: PageQuery) -> bytes:
 
 
 def _sorted(rows: list[Row], column: str, reverse: bool) -> list[Row]:
-    """Return rows in the order of a column. Sorts in slices: other threads run between them."""
+    """Return rows in the order of a column. Sorts in slices, between which other threads run."""
     key = _key_of(column)
     pieces = [
         sorted(rows[at : at + SORT_SLICE], key=key, reverse=reverse)

@@ -52,7 +52,11 @@ def session_of(headers: dict[bytes, bytes]) -> str:
 
 
 def logged_in(user: dict[str, Any], name: str, token: str, secure: bool) -> Response:
-    """Return the answer to a login or a logout, which sets or removes the session's cookie."""
+    """Return the answer to a login or a logout, with `user` as JSON in the body.
+
+    The answer sets the cookie `name` to the session's token, or removes the cookie if `token` is
+    "". If `secure` is True, browsers send the cookie over HTTPS only.
+    """
     response = Response(encode(user), 200, media_type="application/json")
     response.set_cookie(
         name,

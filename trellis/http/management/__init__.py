@@ -34,5 +34,6 @@
     serializers.py  queues, exchanges, bindings and policies as JSON
 
 All handlers run on the broker's event loop. A request that changes something is answered when the
-change is durable. Long lists are made in slices.
+change is durable. Long lists are made in slices. A handler refuses a request by an ApiRefusal or an
+error of the broker, such as NotFound, which `refusal_of` (answers.py) turns into a status.
 """

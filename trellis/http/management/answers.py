@@ -52,7 +52,7 @@ def not_found(what: str) -> ApiRefusal:
 
 
 def bad_request(reason: str) -> ApiRefusal:
-    """Return the refusal for a malformed request."""
+    """Return the refusal for a malformed request: status 400, with a reason."""
     return ApiRefusal(400, "bad_request", reason)
 
 
@@ -103,7 +103,7 @@ class Failure:
 
 
 class HandedOver:
-    """The answer of a node that has handed the log of its cluster over. It needs no lease."""
+    """The answer of a node that has handed the log of its cluster over; sent without a lease."""
 
     def __init__(self, value: Row) -> None:
         self.value = value
@@ -136,7 +136,7 @@ class ApiBackend:
     def check_lease(self) -> None:
         """Raise ApiRefusal if this node belongs to a cluster and has no lease now.
 
-        Without a lease, a standby may serve clients, so this node must not.
+        Without a lease, a standby may serve clients, so this node must refuse all requests.
         """
         if not self.node.turn.leased:
             raise ApiRefusal(
@@ -227,8 +227,8 @@ class Call:
     def vhost(self, name: str) -> VirtualHost:
         """Return a virtual host.
 
-        Raises ApiRefusal if there is none, if the user may not see it, or if the request would add
-        something to a virtual host that is being deleted.
+        Raises ApiRefusal if the virtual host does not exist, if the user may not see it, or if the
+        request would add something to a virtual host that is being deleted.
         """
         vhost = self.broker.vhosts.get(name)
         if vhost is None:
@@ -247,8 +247,8 @@ class Call:
     def require_entry(self, vhost: VirtualHost) -> VirtualHost:
         """Return the virtual host if the user is an administrator, or has permissions in it.
 
-        The tag `monitoring` shows all virtual hosts, but it permits no change of them, and shows no
-        parameters, which may hold passwords. Raises AccessRefused.
+        The tag `monitoring` shows all virtual hosts, but permits no change of a virtual host, and
+        shows no parameters, which may hold passwords. Raises AccessRefused.
         """
         if not self.identity.administrator:
             self._within(vhost)
@@ -275,7 +275,10 @@ class Call:
         return rights_of(vhost, self._within(vhost), self.identity.administrator)
 
     def may(self, operation: str, kind: str, name: str, vhost: VirtualHost) -> None:
-        """Raise AccessRefused unless the user has the permission `operation` for the object."""
+        """Raise AccessRefused unless the user has a permission for an object in a virtual host.
+
+        `operation` is the permission, such as "read"; `kind` and `name` name the object.
+        """
         self._within(vhost).may(operation, kind, name, vhost.name)
 
     def _within(self, vhost: VirtualHost) -> Identity:
@@ -333,7 +336,10 @@ class Call:
     def audit(
         self, action: str, kind: str, vhost: str, name: str, facts: Row | None = None
     ) -> None:
-        """Record an action of the user in the audit trail, if there is one."""
+        """Record that the user did `action` to an object, if there is an audit trail.
+
+        `kind`, `vhost` and `name` name the object; `facts` are details of the action.
+        """
         if self.broker.store.audit is not None:
             with self.acting():
                 self.broker.store.audit.acted(action, kind, vhost, name, facts)
@@ -367,9 +373,9 @@ async def iterate(rows: Iterable[Row | None]) -> AsyncIterator[Row | None]:
 
 
 def text(row: Mapping[str, Any], field: str, default: str | None = None) -> str:
-    """Return a string in a field of a row, or `default` if it is missing.
+    """Return a string in a field of a row, or `default` if the field is missing.
 
-    Raises ApiRefusal if the value is not a string.
+    Raises ApiRefusal if the value is not a string, or if a field without a default is missing.
     """
     value = row.get(field, default)
     if not isinstance(value, str):
@@ -378,9 +384,9 @@ def text(row: Mapping[str, Any], field: str, default: str | None = None) -> str:
 
 
 def flag(row: Mapping[str, Any], field: str) -> bool:
-    """Return a boolean field of a row, False if it is missing.
+    """Return a boolean field of a row, False if the field is missing.
 
-    Raises ApiRefusal for other types.
+    Raises ApiRefusal if the value is not a boolean.
     """
     value = row.get(field, False)
     if value in ("true", "false"):  # Some tools write a boolean as text.
@@ -391,7 +397,10 @@ def flag(row: Mapping[str, Any], field: str) -> bool:
 
 
 def table(row: Mapping[str, Any], field: str) -> Row:
-    """Return an object field of a row, {} if it is missing. Raises ApiRefusal for other types."""
+    """Return an object field of a row, {} if the field is missing.
+
+    Raises ApiRefusal if the value is not a JSON object.
+    """
     value = row.get(field)
     if value is None or value == []:  # PHP writes an empty object as [].
         return {}

@@ -57,7 +57,7 @@ async def bindings(call: Call) -> Listing:
 
 
 def _has_key(row: Row, wanted: str) -> bool:
-    """True if the binding key, or the same key as a topic filter, contains a lowercase text."""
+    """True if a lowercase text is in the binding key, or in the same key as a topic filter."""
     key = row["routing_key"].lower()
     return wanted in key or wanted in swap(key)
 

@@ -66,7 +66,7 @@ def _seen(call: Call) -> Iterator[Connection | None]:
 
 
 def connection_row(connection: Connection, node: str) -> Row:
-    """Return a connection as a row of the API."""
+    """Return a connection as a row of the API; `node` is the name of this node."""
     description = connection.describe()
     vhost = vhost_of(connection)
     row: Row = {
@@ -254,7 +254,7 @@ def _channel_name(connection: AmqpConnection, channel: Channel) -> str:
 
 
 def channel_row(connection: AmqpConnection, channel: Channel, node: str) -> Row:
-    """Return a channel as a row of the API."""
+    """Return a channel as a row of the API; `node` is the name of this node."""
     transaction = channel.publisher.transaction
     return {
         "name": _channel_name(connection, channel),

@@ -40,7 +40,7 @@ async def policy(call: Call) -> Row:
 async def new_policy(call: Call) -> Row:
     """Return which queues and exchanges change if the policy in the body is set.
 
-    Body and answer are as in `PUT /api/policies/VHOST/NAME`, and as for the deletion.
+    The body is that of `PUT /api/policies/VHOST/NAME`. The answer has the fields of `policy`.
     """
     vhost, policy = given_policy(call)
     return await _policy_row(call, PolicyChange(vhost, policy.name, policy))
@@ -60,10 +60,10 @@ async def _policy_row(call: Call, change: PolicyChange) -> Row:
 async def permission(call: Call) -> Row:
     """Return what a user loses if its permissions in a virtual host are revoked.
 
-    `configure`, `write`, `read` and `rules` are what the user has there now. `role` names the role
-    that decides afterwards, "" if the user may not use the virtual host then. `connections`,
-    `sessions` and `messages` count the user's open connections, MQTT sessions, and the messages of
-    these sessions.
+    `configure`, `write`, `read` and `rules` are the user's present patterns and topic rules there.
+    `role` names the role that decides after the revocation; "" if the user may then not use the
+    virtual host. `connections`, `sessions` and `messages` count the user's open connections, MQTT
+    sessions, and the messages of these sessions.
     """
     vhost, user = user_with_permissions(call)
     role = user.role
@@ -84,9 +84,9 @@ async def permission(call: Call) -> Row:
 async def role(call: Call) -> Row:
     """Return which users lose rights if the role that the path names is deleted.
 
-    With `vhost` in the query, the question is instead which users lose rights if the role is
-    cleared in this virtual host only. For each virtual host, `losing` counts the users who have no
-    permissions of their own in it: these users may then not use the virtual host.
+    With `vhost` in the query, return which users lose rights if the role keeps its permissions in
+    all other virtual hosts, and loses them in this one. For each virtual host, `losing` counts the
+    users without own permissions there: these users may then not use the virtual host.
     """
     candidate = known_role(call)
     wanted = call.query.get("vhost")
@@ -132,8 +132,9 @@ async def _clients(call: Call, vhost: VirtualHost, users: set[str]) -> Row:
 async def vhost(call: Call) -> Row:
     """Return what is deleted with the virtual host that the path names.
 
-    `published` counts the messages that were published there since the time `since` (about an
-    hour): their publishers are disconnected. `deepest` are the queues with the most messages.
+    `published` counts the messages that were published to the virtual host since the time `since`,
+    about an hour ago; the publishers would be disconnected. `deepest` are the queues with the most
+    messages.
     """
     candidate = call.vhost(call.path_parameters[0])
     ready, unacknowledged = await count_messages(candidate)
@@ -174,7 +175,10 @@ def _deepest(rows: list[Row]) -> list[Row]:
 def _counting(
     call: Call, vhost: VirtualHost, counts: dict[str, int], deepest: list[Row], history: HistorySum
 ) -> Iterator[None]:
-    """Count the objects of a virtual host; each `next` on the iterator does one step."""
+    """Add the objects of a virtual host to `counts`, and the longest queues to `deepest`.
+
+    Each `next` on the iterator does one step.
+    """
     for queue in list(vhost.queues.values()):
         if isinstance(queue, StreamQueue):
             counts["streams"] += 1

@@ -87,9 +87,9 @@ async def user_limits(call: Call) -> Listing:
 
 
 def _user(call: Call, name: str) -> User:
-    """Return the stored user with a name. Raises ApiRefusal.
+    """Return the stored user with a name. Raises ApiRefusal if the broker stores no such user.
 
-    A user of the settings has no limits of its own, so this user is refused.
+    The error for a user of the settings names the settings that limit this user.
     """
     user = call.broker.users.by_name.get(name)
     if user is not None:

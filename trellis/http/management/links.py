@@ -113,10 +113,10 @@ async def federation_links(call: Call) -> Listing:
 def check_parameter(call: Call, component: str, vhost: str, name: str, value: object) -> None:
     """Refuse a parameter that defines a shovel or an upstream, and that the user may not set.
 
-    A URI of this broker without a user acts as the user `shovels.user`, who may do more than the
-    caller. So only administrators may set a shovel with such a URI, or an upstream, whose links
-    publish here as this user. An entry of an upstream set can replace the URI and the exchange of
-    an upstream, so only administrators may set such entries, too.
+    A URI of this broker without a user name logs in as the user `shovels.user`, who may do more
+    than the caller. So only administrators may set a shovel with such a URI. The links of an
+    upstream publish to this broker as `shovels.user`, so only administrators may set upstreams, and
+    entries of an upstream set that replace the URI or the exchange of an upstream.
 
     Links connect to this broker from this machine, whichever host a URI names: a host name may
     resolve to a loopback address later. So a URI with a user that may log in from this machine only

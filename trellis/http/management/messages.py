@@ -48,7 +48,7 @@ FETCHED_BYTES_MAX: Final = 8 << 20
 #: The values of the field `ackmode` with which the queue keeps the fetched messages.
 KEEPING: Final = ("ack_requeue_true", "reject_requeue_true")
 #: The values of `ackmode` that remove the fetched messages from the queue, with the AMQP method
-#: that does it. A rejected message may become a dead letter.
+#: that settles them. A rejected message may become a dead letter.
 SETTLING: Final[dict[str, Any]] = {
     "ack_requeue_false": spec.Basic.Ack(0, True),
     "reject_requeue_false": spec.Basic.Nack(0, True, requeue=False),
@@ -77,8 +77,8 @@ _CHANNEL: Final = 1
 class DirectClient:
     """An AMQP client of the HTTP API: one connection with one channel, for one request.
 
-    `work` is the slice of the event loop's time that the request has. The client ends the slice and
-    waits for the next one whenever its time is used, or while it waits for the broker.
+    `work` is the request's present slice of the event loop's time. When the time of the slice is
+    used, or when the client must wait for the broker, the client ends the slice and begins another.
     """
 
     def __init__(self, call: Call, vhost: VirtualHost, work: Slice) -> None:
@@ -276,7 +276,11 @@ def whole_number(row: Mapping[str, Any], field: str, default: int, most: int) ->
 
 
 def _message_row(answer: Any, encoded: bytes, size: int, encoding: str) -> Row:
-    """Return a message without its payload; the gateway encodes the payload as `encoding`."""
+    """Return a message without its payload; the gateway encodes the payload as `encoding`.
+
+    `answer` is the method basic.get-ok, `encoded` the encoded flags and properties, and `size` the
+    size of the payload in bytes.
+    """
     return {
         "payload_bytes": size,
         "redelivered": answer.redelivered,
@@ -337,7 +341,8 @@ async def publish(call: Call) -> Row:
 def _name(name: str) -> bytes:
     """Return a name encoded as an AMQP short string.
 
-    Raises ApiRefusal if the name is too long, and ValueError if it cannot be encoded in UTF-8.
+    Raises ApiRefusal if the name is too long, and ValueError if the name cannot be encoded in
+    UTF-8.
     """
     data = name.encode()
     if len(data) > NAME_BYTES_MAX:

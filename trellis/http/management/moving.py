@@ -35,9 +35,9 @@ COUNT_MAX: Final = 1 << 53
 async def move(call: Call) -> Row:
     """Move messages of the queue in the path to another queue or to an exchange, or make a dry run.
 
-    The body has `queue`, or `exchange` and optionally `key`. It may also have `count` (largest
-    number of messages), `rate` (messages per second) and `dry_run` (only report what a move would
-    do).
+    The body has `queue`, or `exchange` and optionally `key`. The body may also have `count`
+    (largest number of messages), `rate` (messages per second) and `dry_run` (only report what a
+    move would do).
     """
     vhost, source = _source(call)
     row = call.body()
@@ -138,7 +138,7 @@ async def _survey(
 ) -> Row:
     """Return the result of a dry run: the messages that a move would move now, by destination.
 
-    Raises ApiRefusal.
+    `count` is the largest number of messages to move. Raises ApiRefusal.
     """
     identity = _PresentIdentity(call, vhost)()
     if identity is None:

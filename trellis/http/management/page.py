@@ -6,7 +6,9 @@ from trellis.http.management.answers import Call, Empty, Row
 
 
 async def open_session(call: Call) -> Row:
-    """Open a session of the web page for the user that makes the request; return its token."""
+    """Open a session of the web page for the user that makes the request; return the session's
+    token.
+    """
     return {"token": call.page_sessions.open(call.identity, call.request.local), **_user(call)}
 
 

@@ -97,7 +97,7 @@ class _FirstObjects(Generic[Object]):
         self._page = page
         self._sorted: list[tuple[Key, Object]] = []
         self._unsorted: list[tuple[Key, Object]] = []
-        #: Only an object whose key comes before this key is still added; None: every object is.
+        #: Objects whose keys do not come before this key are ignored; None to add all objects.
         self._bound: Key | None = None
 
     def add(self, key: Key, one: Object) -> None:
@@ -137,8 +137,8 @@ async def selected_page(
     """Return the page of a list that the call asks for; None to let the gateway page the list.
 
     `objects` yields the objects of the list in order, and None for each object that is skipped.
-    `columns` has the columns by which the broker can sort, among them `name`, by which it filters.
-    `row` returns the row of an object.
+    `columns` has the columns by which the broker can sort, among them `name`, by which the broker
+    filters. `row` returns the row of an object.
     """
     page = Page(call.query, columns)
     if not page.selected:

@@ -115,7 +115,10 @@ def _read(queue: Queue, cursor: PeekCursor, most: int) -> list[PeekedMessage]:
 
 
 def _row(one: PeekedMessage, queue: Queue, truncate: int, encoding: str) -> Row | None:
-    """Return a message as JSON, its body as bytes; None if the store cannot read the message."""
+    """Return a message as a row of the API; None if the store cannot read the message.
+
+    The row has the first `truncate` bytes of the body, which the gateway encodes as `encoding`.
+    """
     message = one.message
     if message is None:
         return None

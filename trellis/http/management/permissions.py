@@ -111,11 +111,11 @@ def user_of_path(call: Call) -> tuple[VirtualHost, str]:
 
 
 def define_holder(call: Call, new: UserPermissions, ticket: Ticket) -> None:
-    """Store a user of the settings that is not stored yet, before it gets the permissions `new`.
+    """Store a user of the settings, before this user gets its first stored permissions, `new`.
 
-    The stored user only holds permissions: it has no password and no tags. The caller constructs
-    `new` before the call. That raises PreconditionFailed for an invalid pattern or rule, so no user
-    is stored for an invalid request.
+    The stored user only holds permissions: it has no password and no tags. The constructor of `new`
+    has already raised PreconditionFailed for an invalid pattern or rule, so no user is stored for
+    an invalid request.
     """
     if new.user not in call.broker.users.by_name:
         call.broker.users.define(new.user, "", [], ticket)
@@ -222,7 +222,7 @@ async def user_topic_permissions(call: Call) -> Listing:
 async def topic_permission(call: Call) -> Listing:
     """List the topic permissions of the user in the virtual host that the path names.
 
-    Raises ApiRefusal if there are none.
+    Raises ApiRefusal if the user has no topic permissions there.
     """
     vhost, name = user_of_path(call)
     user = call.broker.users.by_name.get(name)

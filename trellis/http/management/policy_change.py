@@ -1,8 +1,8 @@
 """The consequences of setting or deleting a policy: changed arguments, and lost messages of queues.
 
 The module counts the messages that the broker discards as soon as the policy is set or deleted. The
-broker discards messages if the limit of a queue becomes lower, or if the queue then does not refuse
-publications any more:
+broker discards messages if the limit of a queue becomes lower, or if a queue that refused
+publications above its limit (`overflow`) accepts them then:
 
     dropped         messages over `max-length` and `max-length-bytes` of queues, and rows of streams
                     without an archive over `max-age` and `max-length-bytes`
@@ -164,7 +164,7 @@ class PolicyChange:
 def _row(kind: str, name: str, policy: Policy | None, changes: Row) -> Row:
     """Return the row of a changed queue or exchange that loses no messages.
 
-    `policy` is the policy that applies then.
+    `policy` is the policy that applies after the change; None if no policy applies.
     """
     by = "" if policy is None else policy.name
     counts = dict.fromkeys(COUNTS, 0)
@@ -172,8 +172,9 @@ def _row(kind: str, name: str, policy: Policy | None, changes: Row) -> Row:
 
 
 def _most_lost(rows: list[Row]) -> list[Row]:
-    """Return at most SHOWN rows: of the queues that lose the most messages, then that have the
-    most.
+    """Return the SHOWN rows with the largest losses, the largest loss first.
+
+    Among rows with equal losses, the queue with more messages comes first.
     """
     return sorted(
         rows,
@@ -182,16 +183,17 @@ def _most_lost(rows: list[Row]) -> list[Row]:
 
 
 def _effect(arguments: QueueArguments, key: str) -> object:
-    """Return the value of a policy's key that is in force for a queue; None if it is not set."""
+    """Return the value of a policy's key in force for a queue; None if the key is not set."""
     attribute, unset = EFFECTS[key]
     value = getattr(arguments, attribute)
     return None if value == unset else value
 
 
 def _over_bytes(sizes: array[int], limit: int) -> Generator[None, None, int]:
-    """Return how many messages must leave the head, until the others have at most `limit` bytes.
+    """Return how many messages must leave a queue so that the others have at most `limit` bytes.
 
-    Each `next` does one step of the work.
+    `sizes` are the sizes of the messages in bytes, the head first. Each `next` does one step of
+    the work.
     """
     total, over = sum(sizes), 0
     while total > limit:
@@ -203,7 +205,7 @@ def _over_bytes(sizes: array[int], limit: int) -> Generator[None, None, int]:
 
 
 def _rows_over(stream: StreamQueue, after: QueueArguments) -> int:
-    """Return the number of rows that the retention of a stream removes with other arguments.
+    """Return the number of rows that a stream's retention removes under the arguments `after`.
 
     With an archive the number is 0, because the rows stay in the archive.
     """

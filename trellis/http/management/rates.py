@@ -43,9 +43,9 @@ class Rates:
     def of(self, key: Key, counts: Sequence[int], now: float, counters: int) -> list[float]:
         """Return the growth per second of each count of an object, and remember the counts.
 
-        The first `counters` items of `counts` never fall while the object exists. If one of them
-        has fallen, the object was deleted and created again, and all rates are 0. The other items
-        may fall.
+        `now` is in seconds of a monotonic clock. The first `counters` items of `counts` never fall
+        while the object exists: if one of these items has fallen, the object was deleted and
+        created again, and all rates are 0. The other items may fall.
         """
         size = 1 + len(counts)
         samples = self._samples.pop(key, _NO_SAMPLE)
@@ -79,7 +79,7 @@ class Rates:
         """Return counters by name, and the rate of each in the field `NAME_details`.
 
         `counts` are the counters. `gauges` are numbers that may fall; the result has only their
-        rates.
+        rates. `now` is in seconds of a monotonic clock.
         """
         values = [*counts.values(), *gauges.values()]
         rates = self.of(key, values, now, len(counts))

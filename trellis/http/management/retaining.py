@@ -95,7 +95,10 @@ class ReadableTopics:
         self._some = scope == READ_SOME
 
     def message(self, key: str) -> Message | None:
-        """Return the retained message of a routing key; None if it is gone or may not be read."""
+        """Return the retained message of a routing key.
+
+        Return None if the message was removed, or if the user may not read it.
+        """
         message = self._retained.get(key)
         if message is None or self._some and not self._identity.may_read(message.address.topic):
             return None
@@ -105,8 +108,8 @@ class ReadableTopics:
 async def count(call: Call) -> Row:
     """Count the topics with a retained message that match the MQTT filter `filter`.
 
-    Without `filter`, all topics match. The count ends at COUNTED_MAX topics; `more` is true if
-    there are more.
+    Without `filter`, all topics match. The count ends at COUNTED_MAX topics; `more` is true if more
+    topics match.
     """
     selection = RetainedSelection(call)
     readable = ReadableTopics(call, selection)
@@ -153,7 +156,10 @@ async def retained(call: Call) -> Listing:
 
 
 def _row(message: Message, truncate: int, encoding: str, now: int) -> Row:
-    """Return a retained message as a row of the API, its body as bytes."""
+    """Return a retained message as a row of the API; `now` is the time of the agenda in ms.
+
+    The row has the first `truncate` bytes of the body, which the gateway encodes as `encoding`.
+    """
     return {
         "topic": printable(swap(message.address.key)),
         "routing_key": printable(message.address.key),

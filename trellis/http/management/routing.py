@@ -47,8 +47,8 @@ async def route(call: Call) -> SectionedRows:
 def route_answer(call: Call, vhost: str, question: RouteQuestion, limit: int) -> RouteAnswer:
     """Return the answer to the question where a message in a virtual host would go.
 
-    The answer has at most `limit` matching bindings of each exchange, and queues with each verdict;
-    0 is all. Raises ApiRefusal.
+    The answer has at most `limit` matching bindings of each exchange, and at most `limit` queues
+    with each verdict; 0 means no limit. Raises ApiRefusal.
     """
     # The permissions of another user are for administrators, as in /api/permissions.
     if question.user is not None and question.user != call.identity.name:

@@ -38,7 +38,7 @@ def counts(ready: int, unacked: int) -> Row:
 
 
 def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
-    """Return a queue as JSON.
+    """Return a queue as a row of the API; `node` is the name of this node.
 
     The inbox of an MQTT session has type `MQTT`, so that tools show where messages wait.
     """
@@ -122,7 +122,7 @@ def exchange_row(vhost: VirtualHost, exchange: Exchange) -> Row:
 
 
 def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
-    """Return a binding as JSON.
+    """Return a binding as a row of the API; `source` is the name of the exchange.
 
     A subscription of an MQTT session is a binding of its inbox, with its filter as a binding key.
     """
@@ -180,12 +180,16 @@ def default_binding(vhost: VirtualHost, queue: Queue) -> Row:
 
 
 def policy_row(vhost: VirtualHost, policy: Policy) -> Row:
-    """Return a policy as JSON."""
+    """Return a policy as a row of the API."""
     return {"vhost": vhost.name, "name": policy.name, **policy.row}
 
 
 def vhost_row(vhost: VirtualHost, node: str, ready: int, unacked: int) -> Row:
-    """Return a virtual host as JSON."""
+    """Return a virtual host as a row of the API, with its numbers of messages.
+
+    `node` is the name of this node. `ready` and `unacked` count the ready and the unacknowledged
+    messages.
+    """
     options = vhost.options
     return {
         "name": vhost.name,

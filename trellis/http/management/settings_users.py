@@ -24,7 +24,7 @@ _CHANGES: Final = {
     _GUEST: "to refuse guest, write `auth.guest = false`",
     _USER: "write `user` and `password`",
 }
-#: The advice instead of a change of a user that may do everything.
+#: The first part of the advice about a user with all permissions, whose permissions are fixed.
 _OTHER_USER: Final = "for a user with other permissions, run `trellis users add NAME`"
 
 

@@ -128,8 +128,7 @@ async def read_topics(call: Call) -> SegmentRange:
 
 
 async def fetch_rows(call: Call, local: LocalSegments, offset: int, count: int) -> None:
-    """Fetch the rows that are not on the disk from the archive: of the `count` rows from `offset`
-    on.
+    """Fetch from the archive those of the `count` rows from `offset` on that are not on the disk.
 
     Raises ApiRefusal.
     """

@@ -133,7 +133,7 @@ async def _set_protection(call: Call, protected: bool) -> Empty:
 
 
 async def delete_vhost(call: Call) -> Empty:
-    """Delete the virtual host that the path names, and wait until it is empty."""
+    """Delete the virtual host that the path names, and wait until the deletion has ended."""
     vhost = call.vhost(call.path_parameters[0])
     await call.make_durable(lambda ticket: call.broker.close_vhost(vhost.name, ticket))
     call.node.review()
@@ -370,7 +370,7 @@ def _pausable(call: Call) -> Queue:
 
 
 def _no_stream(call: Call, right: str, problem: str) -> tuple[VirtualHost, Queue]:
-    """Return the virtual host and the queue that the path names; schedule a turn for the change.
+    """Return the virtual host and the queue that the path names, and schedule a turn.
 
     Raises ApiRefusal if the queue is a stream; `problem` is the reason in the error. Raises
     AccessRefused if the user lacks the permission `right` for the queue, ResourceLocked if the

@@ -3,7 +3,7 @@ import { commandLine, containing, el, line, link, number, table } from './dom.js
 
 const SHOWN = 20;
 
-// Returns the rows of a short list whose name contains the text, as a page of a longer list has them.
+// Returns the rows of a short list whose name contains the text, in the form of a page of a longer list.
 async function among(path, needle, nameOf = (row) => row.name) {
   const matching = (await get(path)).filter((row) => nameOf(row).includes(needle));
   return { items: matching.slice(0, SHOWN), filtered_count: matching.length };

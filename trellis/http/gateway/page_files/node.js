@@ -70,7 +70,7 @@ async function log(view) {
   if (!rows) return;
   const used = commandLine('');
   const draw = () => {
-    // An event has the level, or a higher one: it has none of the lower ones.
+    // The list shows events of the chosen level and of higher levels, so the command excludes the lower levels.
     const lower = LEVELS.slice(0, LEVELS.indexOf(level.value)).flatMap((name) => ['--filter', `level!=${name}`]);
     used.textContent = line('list', 'log', ...lower, ...(CONDITION.test(word.value) ? containing('fields', word.value) : word.value ? ['--filter', word.value] : []), '--limit', String(LOG_SHOWN));
     const wanted = rows.filter((row) => LEVELS.indexOf(row.level) >= LEVELS.indexOf(level.value) && `${row.event} ${row.fields}`.includes(word.value));
