@@ -83,7 +83,7 @@ class PluginThread:
 
 
 async def _start(path: str, plugin: BasePlugin) -> None:
-    """Call the plugin's start handler, if it has one. (Some plugins open a database there.)
+    """Call the plugin's start handler, if the plugin has one. (Some plugins open a database there.)
 
     Raises SettingsError.
     """
@@ -153,11 +153,11 @@ def _is_plugin(thing: object) -> bool:
 
 
 def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
-    """Return an object of the plugin's `Config` dataclass.
+    """Return an object of the dataclass `Config` of a plugin class, with the given options.
 
-    The character `-` in an option's name becomes `_`.
-
-    Raises SettingsError, whose text never contains a value, since some values are secret.
+    `path` is the class path of the plugin class `kind`, for errors. The character `-` in an
+    option's name becomes `_`. Raises SettingsError, whose text never contains a value, since some
+    values are secret.
     """
     table: Any = kind.Config
     if not dataclasses.is_dataclass(kind.Config):
@@ -244,6 +244,6 @@ def error_location(error: BaseException) -> str:
 
 
 def post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:
-    """Call a function in an event loop's thread, unless that loop is closed."""
+    """Call a function in the thread of an event loop, unless the loop is closed."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *arguments)

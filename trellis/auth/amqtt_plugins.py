@@ -97,7 +97,8 @@ def session_of(credentials: Credentials) -> PluginSession:
 class PluginTopicRules:
     """The topic plugins, which allow or deny a client to publish or subscribe to a topic.
 
-    The plugins run in the broker's thread, which cannot wait: if a plugin awaits, access is denied.
+    The plugins run in the broker's thread, which cannot wait: if a plugin waits for a result,
+    access is denied.
     """
 
     def __init__(self, plugins: list[BaseTopicPlugin]) -> None:
@@ -390,7 +391,7 @@ class PluginAuthenticator(Authenticator):
         )
 
     def identity_of(self, user: str) -> Identity | None:
-        """Return the identity of a user name; None with topic plugins, which judge each client."""
+        """Return the identity of a user name; None if topic plugins decide for each client."""
         return None if self._rules else self._accounts.identity_of(user)
 
     def reserved_for(self, vhost: str, client_id: str) -> list[str]:

@@ -5,7 +5,7 @@ a login is handled:
 
     the password is remembered (remembered_passwords.py) -----------> verdict at once
     the same credentials are being checked already -----------------> the same verdict, later
-    too many logins of its address are checked (login_throttle.py) -> waits for its turn
+    many logins of the same address are checked (login_throttle.py) > waits for its turn
     too many logins failed before (login_throttle.py) --------------> throttled: checked later
     fewer than `auth.queue` credentials are being checked ----------> a thread hashes: verdict later
     otherwise ------------------------------------------------------> busy
@@ -112,9 +112,10 @@ class Accounts(Authenticator):
     def replace(
         self, accounts: list[Account], anonymous: Identity | None, anonymous_remote: bool
     ) -> None:
-        """Replace the users that the settings define.
+        """Replace the users that the settings define, and the rules for anonymous clients.
 
-        The caller then renews the identities of connected clients.
+        `anonymous` and `anonymous_remote` are explained in the class. The caller then renews the
+        identities of connected clients.
         """
         self._accounts = {account.identity.name: account for account in accounts}
         self._connect_accounts()
@@ -144,7 +145,7 @@ class Accounts(Authenticator):
         account = self.find_account(name, credentials.proven)
         details = "" if account is not None else f"no user is named '{name}'"
         if account is not None and account.loopback_only and not credentials.local:
-            # The login is refused like one with an unknown user name, and takes the same time.
+            # The refusal and its duration are the same as for an unknown user name.
             details = "this user may log in from loopback only"
             account = None
         if credentials.proven:
@@ -191,7 +192,7 @@ class Accounts(Authenticator):
         return ScramConversation.begin(self, credentials) if method == METHOD else None
 
     def _line(self, credentials: Credentials) -> LoginLine:
-        """Return the login line of a client's address (on loopback: of its user name)."""
+        """Return the login line of a client's address, or on loopback, of the user name."""
         user = (credentials.user or "")[:MAX_NAME] if credentials.local else ""
         key = network_of(credentials.address), user
         line = self._lines.get(key)

@@ -8,10 +8,10 @@ A guesser gains nothing by many connections: the logins of one client address st
 lowers this number by one, down to one. The wait of a login begins when its turn comes.
 
 Failures are counted by client address and by user name. The longest wait for a user name is
-shorter, since clients at other addresses can cause it. Recently verified credentials never wait.
-Loopback addresses are not counted, since all programs of this machine share them; there, the logins
-of one user name stand in a line. Both tables of failures are bounded; the entry with the oldest
-failure is evicted.
+shorter, since clients at other addresses can cause these failures. Recently verified credentials
+never wait. Failures of loopback addresses are not counted, since all programs of this machine share
+these addresses; logins from loopback stand in a line for each user name. Both tables of failures
+are bounded; the entry with the oldest failure is evicted.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ FIRST_WAIT: Final = 0.1
 ADDRESS_WAIT_MAX: Final = 5.0
 #: Longest wait in seconds, for failures of one user name.
 USER_WAIT_MAX: Final = 2.0
-#: Seconds after which a login that still waits for its turn is answered as busy: its client has
-#: given up by then, and logins behind it need not wait for its check.
+#: Seconds after which a login that still waits for its turn is answered as busy: the client has
+#: given up by then, and the logins behind this login need not wait for its check.
 LINE_SECONDS: Final = 10.0
 #: Largest number of addresses, and of user names, whose failures are counted.
 MAX_KEYS: Final = 10_000
@@ -48,7 +48,8 @@ MAX_NAME: Final = 255
 class LoginFailures:
     """A table of login failures by client address, or by user name.
 
-    Each entry has the number of failures, and the time of the last failure.
+    Each entry has the number of failures, and the time of the last failure. In the methods, `key`
+    is an address or a user name, and `now` the present time in seconds of a monotonic clock.
     """
 
     def __init__(self, most: float) -> None:
@@ -131,7 +132,7 @@ class LoginLine:
     """The logins of one client address that wait or are checked, in order of arrival.
 
     The addresses of an IPv6 network have one line (`network_of`).
-    Clients on loopback share their addresses, so each of their lines has the logins of one user
+    Clients on loopback share their addresses, so a line for loopback has the logins of one user
     name.
     """
 

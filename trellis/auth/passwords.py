@@ -1,4 +1,4 @@
-"""Password hashes: argon2id for new ones, and formats of RabbitMQ and Mosquitto for imported users.
+"""Password hashes: argon2id for new passwords, other formats for users imported from other brokers.
 
 $argon2id$v=19$...                       argon2id, also of Mosquitto 2.1
 $7$ITERATIONS$SALT$HASH                  Mosquitto: PBKDF2 with SHA-512, in base64

@@ -71,7 +71,7 @@ class PublishRates:
         return bool(self.limits)
 
     def connection_buckets(self, now: int) -> dict[str, TokenBucket]:
-        """Return new token buckets for one connection, by the name of their rate limit."""
+        """Return new token buckets for one connection, by rate limit; `now` is in ms."""
         return {
             name: TokenBucket(rate, now)
             for name, rate in self.limits.items()
@@ -93,13 +93,12 @@ class PublishRates:
 
         Return the seconds for which the client must be throttled, and the rate limit that causes
         the wait; 0 and "" if no limit is exceeded. `own` are the buckets of the client's
-        connection. `ended` is True if the client has closed the connection already: the client is
-        charged, so that its next connection has to wait, but neither throttled nor disconnected.
+        connection. `now` is in ms. `ended` is True if the client has already closed the connection:
+        the charge then makes only the client's next connections wait, and the wait is not counted.
 
         If a wait is longer than `patience`, the caller disconnects the client, and the debt of the
-        bucket is reduced so far that the next wait is about half of `patience`. Other clients may
-        share the bucket: their next messages are then throttled, and these clients are not
-        disconnected too.
+        bucket is reduced so far that the next wait is about half of `patience`. So other clients
+        that share the bucket are only throttled, and not disconnected, too.
         """
         longest, reason = 0.0, ""
         for name, rate in self.limits.items():

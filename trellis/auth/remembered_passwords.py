@@ -74,7 +74,10 @@ class RememberedPasswords:
         self.by_digest[digest] = known
 
     def find(self, digest: bytes) -> RememberedPassword | None:
-        """Return the remembered password with this digest; None if there is none, or it expired."""
+        """Return the remembered password with this digest.
+
+        Return None if the password is not remembered, or has expired.
+        """
         known = self.by_digest.get(digest)
         if known is not None and known.expired:
             del self.by_digest[digest]

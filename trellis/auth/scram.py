@@ -7,14 +7,14 @@ Client and broker prove to each other that they know the password, and the passw
 
 The broker stores no password but two keys derived from it, as a hash in the form of PostgreSQL
 (`trellis hash-password --scram`). A user with another kind of hash cannot log in by this method.
-For such a user, and for an unknown one, the exchange continues with an invented salt and
+For such a user, and for an unknown user, the exchange continues with an invented salt and
 SCRAM_ITERATIONS iterations, so that the exchange does not show which users exist. The salt is
 derived from the user name and a secret in the data directory (private_files.py), so it stays the
 same after a restart. Two differences can still show which users exist: a hash with another number
 of iterations or another size of the salt, and a salt that differs between the nodes of a cluster.
 
-The package scramp, an extra (`scram`), reads and writes the messages. Wrong proofs count as wrong
-passwords, and are throttled like them (login_throttle.py).
+The package scramp, an extra (`scram`), reads and writes the messages. A wrong proof counts as a
+wrong password, so it may delay the next logins (login_throttle.py).
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ MAX_MESSAGE: Final = 2_048
 class ScramAccounts(Protocol):
     """The part of the class Accounts that a conversation uses.
 
-    From `scram_secret`, the salts of unknown users are derived, so that an unknown name gets the
-    same salt in each attempt, as an existing user does.
+    The salts of unknown users are derived from `scram_secret`, so an unknown user gets the same
+    salt in each attempt, as an existing user does.
     """
 
     scram_secret: bytes
 
     def find_account(self, name: str, proven: bool) -> Account | None:
-        """Return the account of a user name; None if there is none."""
+        """Return the account of a user name; None if there is none.
+
+        If `proven` is False, a user without a password counts as unknown.
+        """
 
     def submit(self, login: PendingLogin) -> None:
         """Queue a login, and check it when its turn has come."""
@@ -94,7 +97,10 @@ class ScramConversation(AuthConversation):
         answer(AuthStep(None, reply))
 
     def _check(self, message: str, answer: Callable[[AuthStep], None]) -> None:
-        """Check the client's proof when the turn of the login has come."""
+        """Check the client's last message, a proof, when the login's turn has come.
+
+        Then call `answer` with the next step of the exchange.
+        """
         given = self._credentials
         credentials = Credentials(
             self._user, b"", given.vhost, given.address, given.local, given.client_id

@@ -35,9 +35,9 @@ class GeneratedUser(msgspec.Struct):
 
 
 class SettingsIdentity(AccountIdentity):
-    """A user that the settings define, with permissions in the virtual hosts that they name.
+    """A user that the settings define, with permissions in virtual hosts that the settings name.
 
-    In other virtual hosts, the user has the permissions that the broker stores for its name.
+    In other virtual hosts, the user has the permissions that the broker stores for the user's name.
     """
 
     def __init__(self, user: UserSettings) -> None:

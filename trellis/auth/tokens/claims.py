@@ -48,7 +48,7 @@ Claims = Mapping[str, Any]
 
 
 def claim(claims: Claims, path: str) -> Any:
-    """Return the value of a claim; None if the token does not have it.
+    """Return the value of a claim; None if the token lacks the claim.
 
     A claim whose name is the whole path has precedence over nested objects.
     """
@@ -63,7 +63,7 @@ def claim(claims: Claims, path: str) -> Any:
 
 
 def words(value: Any) -> list[str]:
-    """Return the words of a claim: a list of texts, or one text of words separated by spaces."""
+    """Return the words in a claim's value: a list of texts, or a text with words between spaces."""
     if isinstance(value, str):
         return value.split()
     if isinstance(value, list):
@@ -72,7 +72,7 @@ def words(value: Any) -> list[str]:
 
 
 def names(value: Any) -> list[str]:
-    """Return the names in a claim, which is one name that may have spaces, or a list of names."""
+    """Return the names in a claim's value: one name, which may have spaces, or a list of names."""
     return [value] if isinstance(value, str) and value else words(value) if value else []
 
 
@@ -252,10 +252,11 @@ def _expanded(
 
 
 def _rules_of(value: Any, path: str) -> list[str]:
-    """Return the topic rules of a claim: texts, or rules in the form of EMQX. Raises TokenRefused.
+    """Return the topic rules in a claim's value: texts, or rules in the form of EMQX.
 
     EMQX has two forms: a list of objects with `permission`, `action` and `topic`, and an object
-    with lists of topics, `pub`, `sub` and `all`.
+    with lists of topics, `pub`, `sub` and `all`. `path` names the claim in the error. Raises
+    TokenRefused.
     """
     try:
         if isinstance(value, str):

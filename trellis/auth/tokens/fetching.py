@@ -1,7 +1,7 @@
 """Documents of an OpenID provider over HTTP: its discovery document and its JWKS.
 
 A fetch is limited in time and in size, follows no redirects, and verifies the provider's
-certificate. It runs in its own thread, with its own event loop, so that the broker's event loop
+certificate. A fetch runs in a thread and an event loop of its own, so that the broker's event loop
 neither waits for a provider nor parses its documents.
 """
 
@@ -77,7 +77,7 @@ class KeyFetcher:
         except (ValueError, RecursionError):
             raise FetchError(f"{url}: the answer is not JSON") from None
         fields = document if isinstance(document, dict) else {}
-        if fields.get("issuer") != self._issuer:  # Section 4.3 demands that both are equal.
+        if fields.get("issuer") != self._issuer:  # Section 4.3 requires equal issuers.
             raise FetchError(
                 f"{url}: the provider names the issuer {fields.get('issuer')!r:.200}, and "
                 f"jwt.issuer is {self._issuer!r}; both must be equal"

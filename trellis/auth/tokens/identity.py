@@ -31,8 +31,8 @@ TOPICS_ONLY: Final = ("", "^amq\\.topic$", "^amq\\.topic$")
 class TokenGrants:
     """The permissions that a token gives to its user.
 
-    `vhosts` are the virtual hosts of the topic rules and of the role. The first name in `roles`
-    that is the name of a role of the broker applies.
+    `vhosts` are the virtual hosts of the topic rules and of the role. `roles` are names of roles;
+    the first of these roles that the broker has applies.
     """
 
     def __init__(

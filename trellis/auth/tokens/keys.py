@@ -54,7 +54,7 @@ def read_key_file(name: str) -> list[Key]:
 def parse_provider_keys(text: bytes) -> list[Key]:
     """Return the keys for signatures in the JWKS of a provider.
 
-    Raises ValueError if there are none. Keys that cannot verify tokens here are skipped: keys for
+    Raises ValueError if no key can be used. Keys that cannot verify tokens are skipped: keys for
     encryption, shared secrets, keys of unknown types, and RSA keys outside RSA_BITS.
     """
     # For a document with very many small objects, json.loads holds the interpreter's lock twice as
