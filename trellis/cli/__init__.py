@@ -58,8 +58,8 @@ In each line: a module, its commands, and a module that supports them, with its 
 
 A module with commands has `add(commands)`, which adds their parsers. A command is a function that
 takes the parsed arguments and returns the exit code: 0 for success, 1 for a failure, 2 for wrong
-arguments or settings, or for a missing --yes (manual.py lists all exit codes). An error is one line
-on stderr.
+arguments or settings, or for a missing --yes (manual.py lists all exit codes). A command that fails
+raises CommandError or SettingsError, whose text `main` prints as one line on stderr.
 """
 
 import os

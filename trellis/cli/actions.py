@@ -20,7 +20,7 @@ PERMISSIONS: Final = ("configure", "write", "read")
 def add_group(commands: Commands, name: str, text: str, more: str = "") -> Commands:
     """Add a command `trellis NAME ACTION`; return the group for `add_action`.
 
-    `more` are further sentences of --help.
+    `text` is the help of the command, and `more` has further sentences of --help.
     """
     command = add_command(commands, name, _needs_action, text, "ACTION [ARGUMENT]...", more=more)
     return command.add_subparsers(
@@ -44,8 +44,8 @@ def add_action(
 ) -> Parser:
     """Add the action `trellis COMMAND NAME` to a group, with the flags for login and settings.
 
-    `more` are further sentences of --help. The caller adds the action's positional arguments to the
-    returned parser.
+    `run`, `text`, `usage` and `more` are the arguments of `add_command`. The caller adds the
+    action's positional arguments to the returned parser.
     """
     action = add_command(group, name, run, text, usage, group=command, more=more)
     add_login(action)
@@ -55,9 +55,9 @@ def add_action(
 def add_vhost(action: Parser, position: int | None = None) -> None:
     """Add the flag --vhost, which names a virtual host.
 
-    In RabbitMQ's tools, the virtual host is an argument of some commands: `position` is its
-    position among the arguments, from 0; None if the virtual host is no argument. The error about
-    one argument too many names the argument at this position.
+    Some commands of RabbitMQ's tools take the virtual host as a positional argument. `position` is
+    the index of this argument, from 0; None for other commands. If a user gives one argument too
+    many, the error suggests --vhost with the argument at this index.
     """
     action.add_argument("--vhost", default=DEFAULT_VHOST, metavar="NAME", help="virtual host [/]")
     action.has_vhost, action.vhost_position = True, position
@@ -92,9 +92,9 @@ def add_patterns(command: Parser) -> None:
 
 
 def ask(arguments: argparse.Namespace, method: str, *path: str, body: object = None) -> Any:
-    """Send one request to `/api/PATH` and return its decoded answer, None for an empty answer.
+    """Send one request to `/api/PATH`, and return the decoded answer; None for an empty answer.
 
-    Raises CommandError.
+    `method` is the HTTP method. `body` is sent as JSON; None for no body. Raises CommandError.
     """
     return ApiClient(arguments).json(method, *path, body=body)
 

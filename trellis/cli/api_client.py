@@ -71,7 +71,8 @@ class ApiClient:
         self.settings = load_settings(arguments).settings
         self.base = api_url(arguments.url, self.settings)
         self.user, self.password = credentials(arguments, self.settings)
-        #: True if the command sets a property of a user. The operator may have to add the user.
+        #: True if the command sets a property of a user. If the user does not exist, the error then
+        #: also names the command that adds a user.
         self.sets_user: bool = getattr(arguments, "sets_user", False)
         self._advice = "give --user and --password, or set TRELLIS_USER and TRELLIS_PASSWORD"
         self._advice += publisher_hint(arguments)
@@ -86,8 +87,8 @@ class ApiClient:
     ) -> bytes:
         """Send a request to `/api/PATH` and return the body of the answer.
 
-        `path` has the parts of PATH, without URL encoding. The request fails after `timeout`
-        seconds without a received byte.
+        `path` has the parts of PATH, without URL encoding. `query` has the parameters of the URL.
+        The request fails after `timeout` seconds without a received byte.
         """
         request = urllib.request.Request(
             self.url(*path) + (f"?{urlencode(query, errors='surrogateescape')}" if query else ""),
@@ -119,7 +120,7 @@ class ApiClient:
         return self.decode(answer, Any, "JSON", *path) if answer else None
 
     def list_rows(self, path: tuple[str, ...], query: Mapping[str, object]) -> list[dict[str, Any]]:
-        """Return the rows of a list, or of a page of the list.
+        """Return the rows of the list at `path`, or of a page of the list if `query` asks for one.
 
         Return [] if the request fails, or if the answer is no list: the callers need the rows only
         to add the nearest name to an error.
@@ -136,7 +137,8 @@ class ApiClient:
     def decode(self, answer: bytes, kind: Any, expected: str, *path: str) -> Any:
         """Decode the JSON of an answer as the type `kind`.
 
-        Raises CommandError if this fails; `expected` describes the type in the error.
+        Raises CommandError if the answer is not such JSON; `expected` describes the type in the
+        error.
         """
         try:
             return msgspec.json.decode(answer, type=kind)
@@ -216,8 +218,8 @@ def add_publisher(command: Parser) -> None:
 def publisher_hint(arguments: argparse.Namespace) -> str:
     """Return what to add to an error about the login of a command with the flag --publisher.
 
-    The user of --user may be meant as the user whose rights are checked. Return "" for other
-    commands, and for a command line without --user.
+    The operator may have given --user in place of --publisher, to name the user whose rights are
+    checked. Return "" for other commands, and for a command line without --user.
     """
     user = arguments.login_user
     if user is None or not getattr(arguments, "checks_publisher", False):
@@ -237,9 +239,9 @@ def address_keys(section: str) -> tuple[str, ...]:
 def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:
     """Return the user name and password for the login.
 
-    They come from the flags, else from the settings; else both are "guest". A user name of the
-    flags needs a password of the flags, unless the settings have a password for this user. Raises
-    CommandError if no password is known.
+    The user name and the password come from the flags, else from the settings; without a user in
+    either, both are "guest". A user name of the flags needs a password of the flags, unless the
+    settings have a password for this user. Raises CommandError if no password is known.
     """
     user: str = arguments.login_user or settings.user or "guest"
     password: str | None = arguments.login_password
@@ -313,7 +315,7 @@ def fetch(
 ) -> bytes:
     """Send a request to a listener of the broker, and return the body of the answer.
 
-    `section` is the section of the settings that the listener has; errors name its port.
+    `section` is the listener's section of the settings; errors name the listener's port.
     The request fails after `timeout` seconds without a received byte. Raises urllib's HTTPError for
     an answer whose status is not 2xx, and CommandError if there is no answer.
     """

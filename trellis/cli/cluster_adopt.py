@@ -158,8 +158,8 @@ def _adopt(
 def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySurvey) -> int:
     """Print the last position of this directory, and the positions that the nodes have reported.
 
-    The reports are in Kafka. If they cannot be read, for example because the topic is lost, print
-    the position of the directory alone.
+    The reports are in Kafka. If the reports cannot be read, for example because the topic is lost,
+    print the position of the directory alone.
     """
     from trellis.cluster.adopting import Adoption
 
@@ -199,7 +199,7 @@ def _carry_out(
 ) -> int:
     """Begin the log with the data directory.
 
-    Return the epoch: the number of the claim in the log.
+    Return the epoch of the new log: the number of its first claim.
     """
     from broker.replication.adoption import AdoptedDirectory
     from broker.store.disk import RealDisk

@@ -140,7 +140,10 @@ def _check_jars(jars: Path) -> None:
 
 
 def _class_path(jars: Path | None) -> str:
-    """Return the Java class path with Kafka's files. Download them unless a directory is given."""
+    """Return the Java class path with Kafka's files, which are in the directory `jars`.
+
+    If `jars` is None, download the files.
+    """
     from trellis.demo.download import cache_directory, fetch_kafka, total_size
 
     if jars is not None:

@@ -26,15 +26,15 @@ def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
         raise CommandError(
             f"Kafka's client cannot be imported ({error}); pip install 'trellis-broker[cluster]'"
         ) from None
-    # The error of a command has the reason that the client's log lines give (`failure`).
+    # The log lines of Kafka's client are not printed: an error has their text (`failure`).
     logs.set_up("warning", without=CLIENT_EVENT)
     return cluster
 
 
 def failure(error: Exception) -> CommandError:
-    """Return the error of a command: the text of an error of the log, and its reason in brackets.
+    """Return a CommandError with the text of an error of the log, and the reason in brackets.
 
-    The reason is a note of the error: what Kafka's client library has logged.
+    The reason is what Kafka's client library has logged; the notes of `error` have this text.
     """
     notes = "; ".join(getattr(error, "__notes__", ()))
     return CommandError(f"{error} ({notes})" if notes else str(error))

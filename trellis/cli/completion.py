@@ -1,8 +1,8 @@
 """`trellis completion`: prints a script with which a shell completes commands, flags and values.
 
 Each script is made from the parsers of the commands. When the user asks for a completion, the
-script finds the command at the beginning of the line. It then offers the command's actions, its
-flags, or the values of the flag before the cursor.
+script finds the command at the beginning of the line. Then the script offers the command's actions,
+its flags, or the values of the flag before the cursor.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def _quoted(text: str) -> str:
 
 
 def _patterns(commands: Sequence[Command], between: str) -> str:
-    """Return the paths of all commands, joined as alternatives of the shell's `case`."""
+    """Return the paths of all commands as alternatives of the shell's `case`.
+
+    `between` is the shell's separator of alternatives.
+    """
     return between.join(_quoted(command.path) for command in commands)
 
 

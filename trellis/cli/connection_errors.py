@@ -8,8 +8,8 @@ from typing import Final
 
 from trellis.cli.wrong_port import port_hint
 
-#: An error text quotes this number of bytes of an unexpected answer, or of characters of a reason,
-#: at most.
+#: Largest number of bytes of an unexpected answer, or of characters of a reason, that an error text
+#: quotes.
 SHOWN: Final = 1_000
 _START: Final = "start the broker, or give its URL with --url"
 #: First characters of a TLS record with an alert: type 21, major version 3 (RFC 8446, section 5.1).

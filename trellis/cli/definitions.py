@@ -17,8 +17,8 @@ from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command
 from trellis.settings.errors import printable
 
-#: Seconds within which the broker answers an import. It imports thousands of objects in slices, so
-#: that it also serves its clients, and answers at the end.
+#: Seconds within which the broker must answer an import. The broker imports thousands of objects in
+#: slices, so that it also serves its clients, and answers after the last slice.
 _IMPORT_SECONDS: Final = 600.0
 
 
@@ -84,7 +84,11 @@ def definitions(arguments: argparse.Namespace) -> int:
 
 
 def request_import(client: ApiClient, data: bytes, dry_run: bool) -> ImportResult:
-    """Ask the broker to import a definitions document; return its report. Raises CommandError."""
+    """Ask the broker to import a definitions document; return the broker's report.
+
+    If `dry_run` is True, the broker reports the result of an import and changes nothing. Raises
+    CommandError.
+    """
     answer = client.request(
         "POST",
         "definitions",
@@ -97,7 +101,10 @@ def request_import(client: ApiClient, data: bytes, dry_run: bool) -> ImportResul
 
 
 def report_row(result: ImportResult, data: bytes, dry_run: bool) -> dict[str, object]:
-    """Return the report of an import as a JSON object; `imported` counts the objects by kind."""
+    """Return the report of an import as a JSON object; `imported` counts the objects by kind.
+
+    `data` is the document. `dry_run` is True if nothing was changed.
+    """
     return {
         "imported": result.taken,
         "refused": result.refused,
@@ -107,7 +114,10 @@ def report_row(result: ImportResult, data: bytes, dry_run: bool) -> dict[str, ob
 
 
 def print_report(result: ImportResult, data: bytes, dry_run: bool) -> int:
-    """Print the report of an import; return 1 if an object was refused."""
+    """Print the report of an import; return 1 if an object was refused, else 0.
+
+    `data` is the document. `dry_run` is True if nothing was changed.
+    """
     counts = ", ".join(f"{count} {section}" for section, count in result.taken.items())
     print(f"{'would import' if dry_run else 'imported'}: {counts or 'nothing'}")
     for line in [*_unknown_parts(data), *result.notes]:

@@ -43,7 +43,7 @@ class Group:
     """Objects of one section of a definitions file to which the same difference applies.
 
     `text` describes the difference between RabbitMQ and Trellis after the import. `advice` says
-    what to do about it; "" if there is no advice. `names` has the names of the objects.
+    what to do about the difference; "" if there is no advice. `names` has the names of the objects.
     """
 
     def __init__(self, kind: str, section: str, text: str, advice: str) -> None:
@@ -109,9 +109,11 @@ class Diagnosis:
     def _add_row(
         self, kind: str, section: str, index: int, name: str, text: str = "", after: str = ""
     ) -> None:
-        """Add a row for an object; `index` is its position in the section, `name` may be "".
+        """Add a row for an object, or for one of the object's findings, to the JSON output.
 
-        `after` is the command to type next; "" if there is none.
+        `kind` is the result, such as EQUAL, and `text` describes the finding. `index` is the
+        object's position in the section, from 0. `after` is the command to type next; "" if there
+        is none.
         """
         row: Row = {"result": kind, "section": section, "index": index}
         if name:

@@ -83,7 +83,8 @@ def _add_advise(tool: Parser) -> None:
 def add_place(tool: argparse._ActionsContainer, required: bool, default: str = "") -> None:
     """Add --journal and --stream, which name a journal, and --pattern, which selects topics.
 
-    `default` describes the journal that is read without --journal, for --help.
+    If `required` is True, a command line without --journal is an error. Otherwise `default`
+    describes in --help the journal that is read without --journal.
     """
     tool.add_argument(
         "--journal",
@@ -104,7 +105,7 @@ def add_place(tool: argparse._ActionsContainer, required: bool, default: str = "
 
 
 def add_journal(tool: argparse._ActionsContainer, required: bool, default: str = "") -> None:
-    """Add the arguments that name a journal, and --starting, the first offset to read."""
+    """Add the arguments of `add_place`, and --starting, the first offset to read."""
     add_place(tool, required, default)
     tool.add_argument(
         "--starting",

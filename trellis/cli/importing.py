@@ -88,7 +88,10 @@ def import_(arguments: argparse.Namespace) -> int:
 
 
 def _write(path: Path, data: bytes, force: bool) -> None:
-    """Write a file that only its owner may read, because it holds password hashes."""
+    """Write a file that only its owner may read, because the file holds password hashes.
+
+    If `force` is False, an existing file is an error. Raises CommandError.
+    """
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

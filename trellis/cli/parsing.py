@@ -18,7 +18,7 @@ from trellis.settings.rendering import quantity, title
 Commands = Any
 #: Placeholders of values in --help, by unit.
 METAVARS = {"s": "SECONDS", "bytes": "BYTES"}
-#: Flags of one command, and the flags of other commands with the same meaning.
+#: Flag that a user may give by mistake -> flag with the same meaning in this command.
 _SYNONYMS = {"--login": "--user"}
 #: The virtual host that commands use if the command line names none.
 DEFAULT_VHOST = "/"
@@ -58,12 +58,12 @@ class Parser(argparse.ArgumentParser):
         self.hint = ""
         #: True if the command has the flag --vhost, for a virtual host.
         self.has_vhost = False
-        #: The position among all words, from 0, at which RabbitMQ's tools expect the virtual host.
-        #: The error about one word too many names the word at this position. None if there is none.
+        #: The index, from 0, of the word that RabbitMQ's tools take as the virtual host; None for
+        #: other commands. The error about one word too many suggests --vhost with this word.
         self.vhost_position: int | None = None
 
     def error(self, message: str) -> NoReturn:
-        """Raise CommandError with a pointer to --help."""
+        """Raise CommandError with the message, which ends with the hint to call --help."""
         raise CommandError(f"{message} (see `{self.prog} --help`)", 2)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -107,7 +107,7 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unknown argument {name}; {hint}")
 
     def _refuse_word(self, unknown: list[str], arguments: argparse.Namespace) -> NoReturn:
-        """Raise CommandError for too many words: name the virtual host if it is one of them.
+        """Raise CommandError for too many words; suggest --vhost if a word is a virtual host.
 
         `unknown` are the last words, which the command does not take.
         """
@@ -221,7 +221,7 @@ class _UnusedSetting(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, *_: object, option_string: str | None = None
     ) -> None:
-        """Raise CommandError."""
+        """Raise CommandError: the command does not use the setting of this flag."""
         parser.error(
             f"{option_string or self.option_strings[0]} has no effect in `{parser.prog}`, which "
             f"uses only these settings: {self.const}"

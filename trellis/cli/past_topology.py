@@ -47,11 +47,12 @@ class PastTopology:
         self._bindings: dict[tuple[str, ...], Facts] = {}
         #: True if a complete snapshot was read, so that all objects are known.
         self._complete = False
-        #: The broker in memory with the present objects; None if they have changed since.
+        #: The broker in memory with the objects of the present time of `move_to`; None if the
+        #: objects have changed since this broker was made.
         self._routes: RoutesInMemory | None = None
 
     def move_to(self, at: int) -> bool:
-        """Move forwards to a time in microseconds since 1970.
+        """Move forwards to the time `at`, in microseconds since 1970.
 
         Return True if the rows up to this time contain a complete snapshot of all objects. Return
         False if bindings may be missing.
@@ -65,7 +66,7 @@ class PastTopology:
     def destinations(
         self, exchange: str, key: str, headers: dict[str, Any]
     ) -> list[tuple[str, str]]:
-        """Return the destinations that a message had at the time of the last call of `move_to`.
+        """Return the destinations of a message at the time of the last call of `move_to`.
 
         A pair has the name of a queue or session, and a text with the binding or subscription by
         which the message reached this destination.

@@ -92,7 +92,11 @@ def read_messages(client: ApiClient, arguments: argparse.Namespace) -> list[Row]
 
 
 def message_lines(row: Row, title: str, in_hex: bool = False) -> Iterator[str]:
-    """Yield the lines that describe a message: its head, properties and body."""
+    """Yield the lines that describe a message: its head, properties and body.
+
+    `title` is the beginning of the first line. With `in_hex`, the body is shown as hexadecimal
+    bytes.
+    """
     yield printable(f"{title}, {_head(row)}")
     yield printable(f"   exchange '{row['exchange']}', routing key '{row['routing_key']}'")
     for name, value in row["properties"].items():
@@ -122,14 +126,14 @@ def _head(row: Row) -> str:
 def body_of(row: Row) -> bytes:
     """Return the body of a message as bytes.
 
-    A long body is shortened if the broker's answer has only its beginning.
+    If `row`, the broker's answer, has only the beginning of a long body, return this beginning.
     """
     payload: str = row["payload"]
     return base64.b64decode(payload) if row["payload_encoding"] == "base64" else payload.encode()
 
 
 def _body_lines(payload: bytes, in_hex: bool) -> Iterator[str]:
-    """Yield a body as text, or as hexadecimal bytes if it is not text."""
+    """Yield a body as text, or as hexadecimal bytes if `in_hex` is True or the body is not text."""
     text = None if in_hex else _text(payload)
     if text is not None:
         yield from (printable(line) for line in text.splitlines())

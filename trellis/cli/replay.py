@@ -128,10 +128,10 @@ def _routing_key(batch: BatchView, row: int) -> bytes:
 
 
 def _target(arguments: argparse.Namespace, settings: Settings) -> tuple[str, int]:
-    """Return the AMQP host and port to publish to.
+    """Return the AMQP host and port to publish to. Raises CommandError for an invalid --amqp.
 
-    Both are taken from --amqp. Without this flag, the host comes from --url, else from TRELLIS_URL,
-    else from the settings, and the port is the AMQP port of the settings.
+    The host and the port are taken from --amqp. Without this flag, the host comes from --url, else
+    from TRELLIS_URL, else from the settings, and the port is the AMQP port of the settings.
     """
     if arguments.amqp is not None:
         host, _, port = arguments.amqp.rpartition(":")

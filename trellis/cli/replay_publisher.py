@@ -107,8 +107,8 @@ class ReplayPublisher:
     def summary(self, end: int) -> str:
         """Return a text with the number of confirmed messages and the offset to continue from.
 
-        The offset is that of the first message without an answer. If the broker has answered all
-        messages, it is `end`, the first offset that was not published.
+        To continue, replay from the first message without an answer; if the broker has answered
+        all messages, from `end`, the first offset that was not published.
         """
         first = min(self._unconfirmed.values(), default=end)
         return f"{self.confirmed} messages are confirmed; continue with --from {first}"

@@ -50,7 +50,10 @@ def message_text(answer: Answer) -> str:
 
 
 def _no_queue(refused: bool) -> str:
-    """Return the line about a message that reaches no queue; `refused` as in `verdict_text`."""
+    """Return the line about a message that reaches no queue.
+
+    `refused` is True if the broker refuses the message before any queue gets it.
+    """
     if refused:
         return f"no queue and no session would get the message, even {CONDITION}"
     return "the message reaches no queue and no session"

@@ -137,6 +137,6 @@ def lines_of(answer: dict[str, Any], now: float) -> Iterator[str]:
 
 
 def _arguments_text(row: dict[str, Any]) -> str:
-    """Return the arguments of a changed binding in parentheses; "" if it has none."""
+    """Return the arguments of a changed binding in parentheses; "" if there are none."""
     given = " ".join(f"{name}={value}" for name, value in row["arguments"].items())
     return f" ({given})" if given else ""

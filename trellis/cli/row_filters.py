@@ -20,7 +20,7 @@ def condition_of(text: str, columns: Sequence[str]) -> Condition:
     """Return the condition that `text` describes. Raises CommandError.
 
     The text is COLUMN=PATTERN or COLUMN!=PATTERN with the wildcards * and ?, COLUMN>NUMBER,
-    COLUMN<NUMBER, or a word that a cell of the row contains.
+    COLUMN<NUMBER, or a word that a cell of the row contains. `columns` are the known columns.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -53,7 +53,10 @@ def _number(cell: Cell, missing: float = float("-inf")) -> float:
 
 
 def sorted_rows(rows: list[Row], column: str, reverse: bool) -> list[Row]:
-    """Return the rows sorted by a column: empty cells first, then numbers, then texts."""
+    """Return the rows sorted by a column: empty cells first, then numbers, then texts.
+
+    If `reverse` is True, the order is reversed.
+    """
     return sorted(rows, key=lambda row: _order(row.get(column)), reverse=reverse)
 
 

@@ -66,7 +66,7 @@ class StreamSource:
         return rows
 
     def begin_with_segment_of(self, at: int) -> None:
-        """Skip segments whose rows are all older than a time in microseconds since 1970."""
+        """Skip segments whose rows are all older than the time `at`, in microseconds since 1970."""
         stream: dict[str, object] = {"vhost": self._arguments.vhost, "queue": self._arguments.queue}
         for segment in self.rows("streams", "segments", query=stream):
             if _number(segment["to"]) < at:

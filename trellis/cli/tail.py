@@ -1,9 +1,9 @@
 """`trellis tail`: prints the messages of an exchange or of MQTT topics while they are published.
 
 The messages come through a temporary queue that is bound to the exchange. The length of the queue
-is limited. If messages come faster than the command prints them, the queue drops the oldest ones,
-and the command prints their number. The command deletes the queue at its end. If the command was
-killed, the queue expires after EXPIRES_MS.
+is limited. If messages come faster than the command prints them, the queue drops the oldest
+messages, and the command prints their number. When the command ends, it deletes the queue. If the
+command was killed, the queue expires after EXPIRES_MS.
 """
 
 from __future__ import annotations
@@ -115,7 +115,10 @@ class TemporaryQueue:
             pass  # The broker deletes the queue after EXPIRES_MS.
 
     def bind(self, exchange: str, key: str, headers: Row) -> None:
-        """Bind the queue to an exchange. Raises CommandError."""
+        """Bind the queue to an exchange by a binding key, and by headers if there are any.
+
+        Raises CommandError.
+        """
         body = {"routing_key": key, "arguments": headers}
         path = ("bindings", self._vhost, "e", exchange, "q", self._name)
         try:
@@ -126,7 +129,7 @@ class TemporaryQueue:
             raise CommandError(f"{refusal}; for MQTT topics, use --mqtt '{exchange}'") from None
 
     def fetch(self, most: int) -> list[Row]:
-        """Return the next messages, which leave the queue. Raises CommandError."""
+        """Remove up to `most` messages from the queue, and return them. Raises CommandError."""
         body = {
             "count": most,
             "ackmode": "ack_requeue_false",

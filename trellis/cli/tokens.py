@@ -80,7 +80,10 @@ def check_token(arguments: argparse.Namespace) -> int:
 
 
 def _read(name: str) -> bytes:
-    """Return the token in a file, without spaces around it and without the word Bearer."""
+    """Return the token in a file, without spaces around the token and without the word Bearer.
+
+    The file name "-" is standard input. Raises CommandError.
+    """
     try:
         if name == "-":
             text = sys.stdin.buffer.read(4 * MAX_TOKEN)

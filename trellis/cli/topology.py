@@ -374,7 +374,7 @@ def _matching(client: ApiClient, arguments: argparse.Namespace, given: Row) -> l
 
 
 def delete_binding(arguments: argparse.Namespace) -> int:
-    """Delete a binding, after a confirmation. Raises CommandError if it does not exist."""
+    """Delete a binding, after a confirmation. Raises CommandError if the binding does not exist."""
     client, given = ApiClient(arguments), _arguments_of(arguments)
     rows = _matching(client, arguments, given)
     if not rows:

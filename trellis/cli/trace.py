@@ -2,7 +2,7 @@
 
 The broker follows the messages that match the filter of the command, and the command reads the
 steps of these messages. If the command is killed, the broker ends the trace after half a minute.
-With --journal, the messages are past ones, from the rows of a journal (past_trace.py).
+With --journal, the command examines past messages, from the rows of a journal (past_trace.py).
 """
 
 from __future__ import annotations

@@ -73,7 +73,10 @@ def _print(
     data: bytes,
     dry_run: bool,
 ) -> int:
-    """Print the report of an import. Return 1 if the broker refused a definition, else 0."""
+    """Print the report of an import. Return 1 if the broker refused a definition, else 0.
+
+    `dry_run` is True if nothing was changed.
+    """
     without = [row["name"] for row in rows if not any(row.get(name) for name in RIGHTS)]
     if arguments.json:
         fields: dict[str, Any] = {"cannot_connect": without}

@@ -354,7 +354,7 @@ def list_permissions(arguments: argparse.Namespace) -> int:
         if arguments.name in (None, row["user"])
     ]
     if arguments.name is not None and not chosen:
-        ask(arguments, "GET", "users", arguments.name)  # An error if the user does not exist.
+        ask(arguments, "GET", "users", arguments.name)  # Fails if the user does not exist.
     columns = ("user", "vhost", "configure", "write", "read", "rules", "role")
     show(chosen, columns, arguments, "no permissions")
     return 0
@@ -396,7 +396,7 @@ def clear_permission(arguments: argparse.Namespace) -> int:
 def set_rules(arguments: argparse.Namespace) -> int:
     """Replace the topic rules of a user in a virtual host, or remove all of them (`--clear`).
 
-    Raises CommandError if both rules and `--clear` are given, or neither.
+    Raises CommandError unless either rules or `--clear` is given.
     """
     if bool(arguments.rules) == arguments.clear:
         raise CommandError(

@@ -113,7 +113,7 @@ def why_topic(arguments: argparse.Namespace) -> int:
 def _ask(
     arguments: argparse.Namespace, path: tuple[str, ...], query: dict[str, object]
 ) -> dict[str, Any]:
-    """Return the answer to a request. Raises CommandError."""
+    """Return the decoded answer to `GET /api/PATH` with a query. Raises CommandError."""
     client = ApiClient(arguments)
     data = client.request("GET", *path, query=query)
     answer: dict[str, Any] = client.decode(data, dict[str, Any], "answer", *path)
@@ -121,7 +121,7 @@ def _ask(
 
 
 def _show(arguments: argparse.Namespace, answer: dict[str, Any], head: str) -> int:
-    """Print a heading and the findings of an answer.
+    """Print the line `head` and the findings of an answer, or with --json the answer as JSON.
 
     Return the exit code 1 (FOUND) if there is a finding.
     """
