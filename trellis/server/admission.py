@@ -76,7 +76,10 @@ class Admission:
         return reason
 
     def count_refusal(self, reason: str, address: str = "") -> None:
-        """Count and log a refused connection; `reason` is one of REASONS."""
+        """Count a refused connection, and log the refusal unless `address` is "".
+
+        `reason` is one of REASONS.
+        """
         self.refused[reason] += 1
         if address and self._log is not None:
             self._log("connection_refused", {"address": address, "note": NOTES[reason]})
@@ -84,8 +87,8 @@ class Admission:
     def _count_unauthenticated(self, network: str) -> int:
         """Return the number of connections of an address or IPv6 network that have not logged in.
 
-        The list of these connections is cleaned only when it has reached its limit. Until then, the
-        number includes connections that have logged in or ended meanwhile.
+        The list of these connections is cleaned only when the list has reached its limit. Until
+        then, the number includes connections that have logged in or ended meanwhile.
         """
         waiting = self._unauthenticated.get(network)
         if waiting is None:

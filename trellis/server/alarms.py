@@ -25,8 +25,8 @@ from trellis.server.store_writer import StoreWriter
 
 #: Seconds between two checks.
 CHECK_INTERVAL: Final = 1.0
-#: Growth of RSS, in bytes per second, for which memory is checked often enough. Publishers that
-#: send messages of 10 KB at full speed cause a growth of about 1 GB/s.
+#: Largest growth of RSS, in bytes per second, at which memory is checked before it can exceed its
+#: limit. Publishers that send messages of 10 KB at full speed cause a growth of about 1 GB/s.
 GROWTH_MAX: Final = 1 << 30
 #: Shortest time in seconds between two checks of memory.
 CHECK_PAUSE: Final = 0.02
@@ -119,7 +119,7 @@ class AlarmWatch:
             self._estimate.end()
         else:
             if not self._estimate.begun:
-                # The count takes many turns. The alarm blocks publishers before it begins.
+                # The alarm blocks publishers before the count begins, which takes many turns.
                 self._set("memory", True, used=resident, limit=limit)
             used = self._estimate.update(resident, await self.account.count())
         self.memory_used = used

@@ -53,7 +53,7 @@ class AuditLog:
         self._path = path
         self._loop = loop
         self._waiting: list[bytes] = []
-        #: Size of the waiting lines, the lines that are being written included.
+        #: Size of the waiting lines in bytes, including the lines that are being written.
         self.waiting_bytes = 0
         #: The lines that the thread writes now; empty if it writes none.
         self._writing: list[bytes] = []

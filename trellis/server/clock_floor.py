@@ -1,9 +1,9 @@
 """The lower limit of a new owner's wall clock: the clock never goes behind that of the last owner.
 
-TTLs, delays and timestamps follow the wall clock of the active node. If the clock of a standby is
-slow, and the standby takes over, all of them would move back. So the wall clock of a new owner
-stands at the wall clock of the last record in the replicated log until the machine's clock has
-passed this time. Then the broker calls `time.time` directly again.
+TTLs, delays and timestamps follow the wall clock of the active node. If a standby with a slow clock
+took over, TTLs, delays and timestamps would move back. So the wall clock of a new owner stands at
+the wall clock of the last record in the replicated log until the machine's clock has passed this
+time. Then the broker calls `time.time` directly again.
 """
 
 from __future__ import annotations

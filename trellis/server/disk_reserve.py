@@ -39,7 +39,7 @@ class DiskReserve:
         self._lock = threading.Lock()
         self._exists = False
         #: Number of free bytes on the disk below which the disk alarm is on, if the file system
-        #: cannot promise space to a file; 0 if it can.
+        #: cannot promise space to a file; 0 for other file systems.
         self.threshold = size if size and process.copies_on_write(directory) else 0
         self.size = 0 if self.threshold else size
         #: Number of times that the reserve's file was removed because the disk was full.

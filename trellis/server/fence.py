@@ -2,8 +2,8 @@
 
 The active node of a cluster must not serve clients once a standby may have taken over. But its
 event loop may be stuck, and output may still be in the sockets. So the sockets get the option
-SO_LINGER 0: the kernel discards their output when they are closed, by the event loop or by the end
-of the process.
+SO_LINGER 0: the kernel discards the sockets' output when the event loop, or the end of the process,
+closes them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ConnectionFence:
     def abort(self) -> None:
         """Abort all connections, from another thread than the event loop's.
 
-        Ends the process if the event loop does not abort them within ANSWER_SECONDS.
+        Ends the process if the event loop does not abort the connections within ANSWER_SECONDS.
         """
         self.discard_output()
         answered = threading.Event()

@@ -2,14 +2,14 @@
 
 A collection of all objects blocks the event loop for 20 ms in an empty broker, and for seconds with
 a million subscriptions. So a collection runs as soon as a few thousand new objects have survived.
-It examines only these objects, and then freezes them: no later collection examines them. Every
-pause is short.
+The collection examines only these objects, and then freezes them: no later collection examines
+frozen objects. Every pause is short.
 
 A reference cycle among frozen objects is never found. The broker makes no such cycle: reference
 counts alone free the objects of a client, a request or a connection attempt
 (tests/top/test_cycles.py checks this for every listener). `collected` counts the objects of cycles
-that were found before they were frozen. If it grows with the number of clients, some code makes
-cycles, and memory leaks.
+that were found before they were frozen. If this number grows with the number of clients, some code
+makes cycles, and memory leaks.
 """
 
 from __future__ import annotations

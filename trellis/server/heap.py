@@ -4,10 +4,10 @@ glibc keeps freed memory for later allocations. So a process with an emptied que
 size until `malloc_trim` is called.
 
 `malloc_trim` locks the heap: an allocation above 1 KB in the event loop waits until the call is
-over, 0.08 ms for each MB given back (docs/performance.md). So it is called only after much memory
-was freed, and not often. `mallinfo2`, which returns the size of the free memory, also locks the
-heap (50 ms for 750,000 free blocks), and is called rarely, too. On musl and macOS, which have no
-`malloc_trim`, nothing is done.
+over, 0.08 ms for each MB given back (docs/performance.md). So `malloc_trim` is called only after
+much memory was freed, and not often. `mallinfo2`, which returns the size of the free memory, also
+locks the heap (50 ms for 750,000 free blocks), and is called rarely, too. On musl and macOS, which
+have no `malloc_trim`, nothing is done.
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ class Link(TurnLink):
         return expires if deadline == 0 or 0 < expires < deadline else deadline
 
     def excuse(self, pause: int) -> None:
-        """Move the client's deadlines `pause` ms later; the broker read nothing for this time."""
+        """Move the client's deadlines `pause` ms later, because no input was read for this time."""
         if self._linger_until:
             self._linger_until += pause
         if self._connection is not None:

@@ -44,7 +44,7 @@ class LinkDeadlines:
         self._last: i64 = 0
 
     def enter(self, link: TurnLink, when: i64) -> None:
-        """Let the first check at the time `when` or later examine the link; `when` is above 0.
+        """Make the first check at or after the time `when` (above 0) examine the link.
 
         Do nothing if the link waits for an earlier check already.
         """
@@ -75,7 +75,7 @@ class LinkDeadlines:
             del self._slots[slot]
 
     def begin_check(self, now: i64) -> None:
-        """Begin a check: let `advance` examine all links in slots up to the slot of `now`.
+        """Begin a check: the calls of `advance` examine all links in slots up to that of `now`.
 
         Some links in the slot of `now` have deadlines that are up to SLOT_MS later than `now`.
         """
@@ -92,9 +92,9 @@ class LinkDeadlines:
         self._last = max(self._last, last)
 
     def advance(self, now: i64) -> bool:
-        """Do one slice of a check: call `advance` of the links to examine. True if links remain.
+        """Do one slice of a check: call `advance` of links that this check must examine.
 
-        Each examined link enters the slot of its next deadline.
+        Each examined link enters the slot of its next deadline. Return True if links remain.
         """
         end = time.perf_counter() + SLICE_SECONDS
         for _ in range(SLICE_LINKS):

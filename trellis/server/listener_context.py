@@ -18,8 +18,8 @@ from trellis.server.tls import TlsLayer, TlsTally
 from trellis.server.turn import LoopTurn
 from trellis.settings import Mqtts, ProtocolListener, Settings, Ws, Wss
 
-#: Number of unsent bytes in an AMQP client's transport above which its consumers get no more
-#: deliveries.
+#: Number of unsent bytes in an AMQP client's transport above which the client's consumers get no
+#: more deliveries.
 AMQP_BACKPRESSURE_BYTES: Final = 1 << 20
 
 

@@ -52,7 +52,8 @@ class MatchingProfile(msgspec.Struct, frozen=True):
 def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
     """Return the profile in a file, or None for an empty path.
 
-    Raises SettingsError for a file that is not a valid profile.
+    Raises SettingsError for a file that is not a valid profile, or that names a matcher which is
+    not in `allowed`, the value of the setting matcher.allowed.
     """
     if not path:
         return None
@@ -91,7 +92,7 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
 def apply(
     broker: Broker, profile: MatchingProfile | None, routes: int, default: str, serving: bool
 ) -> None:
-    """Apply a profile. If it is None, apply `routes` and the matcher `default` of the settings.
+    """Apply a profile; without a profile, apply `routes` and the matcher `default` of the settings.
 
     `routes` is the capacity of each route cache. `serving` is True while clients are connected.
     """

@@ -99,7 +99,10 @@ class MemoryEstimate:
         return self._peak is not None
 
     def update(self, resident: int, accounted: int) -> int:
-        """Return the estimated memory in use, from RSS and the accounted memory, in bytes."""
+        """Return the estimate of the memory in use, from `resident` (RSS) and `accounted` memory.
+
+        All numbers are in bytes. Begin an estimate if there is none.
+        """
         if self._peak is None:
             self._unaccounted = max(0, resident - accounted)
             self._peak = resident, accounted

@@ -63,8 +63,8 @@ TOPIC_GROUPS_MAX: Final = 100
 #: After a change of a role, 1 / ROLE_SHARE of the usual number of connections and sessions is
 #: reviewed in a turn, because the permissions of each user are made anew, in 50 to 150 us.
 ROLE_SHARE: Final = 16
-#: Free bytes, beyond `limits.disk_free`, that files fetched from the archive leave on the disk, so
-#: that they do not raise the disk alarm.
+#: Free bytes, beyond `limits.disk_free`, that files fetched from the archive must leave on the
+#: disk, so that these files do not raise the disk alarm.
 ARCHIVE_DISK_FREE: Final = 512 << 20
 #: An HTTP request waits for the archive for at most this share of the time that the gateway has for
 #: its answer.
@@ -336,7 +336,7 @@ def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
 
 
 def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveService | None:
-    """Return the archive that the settings name, None if they name none. Raises SettingsError."""
+    """Return the archive that `stream.archive` names; None if it is "". Raises SettingsError."""
     stream = settings.stream
     if not stream.archive:
         return None

@@ -50,7 +50,10 @@ class RateLimitedLink(LayeredLink):
         self._charge(connection, max(0, connection.published - before), 0)
 
     def _charge(self, connection: Connection, messages: int, size: int) -> None:
-        """Count input against the rate limits; throttle or close a connection above a limit."""
+        """Charge `messages` messages and `size` bytes of input to the rate limits.
+
+        Throttle or close a connection above a limit.
+        """
         if self._refused:
             return
         user, vhost = connection.owner

@@ -9,15 +9,15 @@ from trellis import logs
 from trellis.auth.authenticate import Accounts
 from trellis.settings import Settings
 
-#: Listeners for operators. Clients of other machines are not expected on them, so they are not
-#: checked.
+#: Listeners for operators. Clients of other machines are not expected there, so these listeners are
+#: not checked.
 _FOR_OPERATORS: Final = frozenset(("metrics", "http", "https"))
 
 
 def log_reachability(settings: Settings, accounts: Accounts) -> None:
     """Log whether clients of other machines can log in.
 
-    Log a warning if they can connect, but no user may log in from another machine.
+    Log a warning if clients of other machines can connect, but no user may log in from there.
     """
     open_to_others = [
         name

@@ -60,7 +60,10 @@ class RefusalLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, event: str, fields: Fields) -> None:
-        """Log a refusal, or count it as a repetition of an equal refusal."""
+        """Log a refusal with its event and fields, or count it as a repetition of an equal refusal.
+
+        Above LINES_MAX different refusals, only count the refusal.
+        """
         self.counts[event] = self.counts.get(event, 0) + 1
         shown = {name: _shown(name, value) for name, value in fields.items()}
         key = (event, tuple(shown.items()))

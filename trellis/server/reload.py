@@ -108,7 +108,7 @@ class SettingsReload:
                     error=error,
                     note="nothing changed; the previous settings stay in force",
                 )
-            except Exception:  # noqa: BLE001  (or it would be reported at the broker's end only)
+            except Exception:  # noqa: BLE001  (asyncio would report it only when the broker ends)
                 logs.error(
                     "reload_failed",
                     traceback=traceback.format_exc(),

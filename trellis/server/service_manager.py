@@ -1,8 +1,9 @@
 """Notifications to the service manager that started the broker, such as systemd.
 
 Source of the protocol: the manual page sd_notify(3). The service manager names a datagram socket in
-NOTIFY_SOCKET, and gives its watchdog time in WATCHDOG_USEC. If it receives no notification within
-the watchdog time, it restarts the broker. So a broker whose event loop hangs is restarted.
+NOTIFY_SOCKET, and gives its watchdog time in WATCHDOG_USEC. If the service manager receives no
+notification within the watchdog time, it restarts the broker. So a broker whose event loop hangs is
+restarted.
 """
 
 from __future__ import annotations

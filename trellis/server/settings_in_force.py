@@ -51,7 +51,7 @@ class SettingsInForce:
 
     @property
     def reloaded(self) -> Settings:
-        """The settings that were read last. The users that they define are in force."""
+        """The settings that were read last. The users that these settings define are in force."""
         return self._reloaded.settings
 
     def source(self, key: str) -> str:

@@ -194,7 +194,10 @@ class TlsLayer(Layer):
         return [records] if records else []
 
     def close(self, reason: str) -> None:
-        """Send close_notify, which proves to the client that no attacker cut off the output."""
+        """Send close_notify, which proves to the client that no attacker cut off the output.
+
+        During the handshake, count a failed handshake instead; `reason` is why the connection ends.
+        """
         if not self.open:
             self.on_closed(reason)
             return
@@ -206,7 +209,7 @@ class TlsLayer(Layer):
         self.speaks = self._out.pending > 0
 
     def on_closed(self, reason: str) -> None:
-        """Count a handshake that was not completed."""
+        """Count a handshake that was not completed; `reason` is why the connection ended."""
         if not self.open and not self.over:
             self.over = "tls"
             self._counters.failures["timeout" if reason == "handshake_timeout" else "lost"] += 1

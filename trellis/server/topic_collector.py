@@ -1,8 +1,8 @@
 """Fills the topic history: the topics of the last hour, each with its number of messages.
 
 Each cached route of a publisher counts its messages. Once a minute, the collector adds these counts
-to the topic history (broker/routing/topic_history.py). It does so in slices, so that a turn of the
-event loop stays short with hundreds of thousands of routes.
+to the topic history (broker/routing/topic_history.py). The collector works in slices, so that a
+turn of the event loop stays short with hundreds of thousands of routes.
 """
 
 from __future__ import annotations

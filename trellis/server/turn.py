@@ -53,8 +53,8 @@ LONG_SECONDS: Final = 0.01
 #: log lines.
 LOGGED_SECONDS: Final = 0.1
 LOG_INTERVAL: Final = 10.0
-#: Shortest time in seconds between two readings of the thread's CPU clock, which cost a system call
-#: each. So the CPU time of a long turn may be too large by up to this number of seconds.
+#: Shortest time in seconds between two readings of the thread's CPU clock: a reading costs a system
+#: call. So the CPU time of a long turn may be too large by up to this number of seconds.
 CPU_SAMPLE_SECONDS: Final = 0.001
 #: Seconds between two turns in which a frozen broker checks whether it may act again.
 FROZEN_SECONDS: Final = 0.02
@@ -148,10 +148,10 @@ class LoopTurn:
             self._loop.call_soon(self.run)
 
     def begin_counting(self) -> None:
-        """Let the duration of a turn that is scheduled already begin now, when the broker is ready.
+        """Begin now to measure the duration of the scheduled turn.
 
-        The start of the broker schedules a turn, and then keeps the event loop busy. Without this
-        call, the time of the start would count as a long turn.
+        Called when the broker is ready. The start of the broker schedules a turn, and then keeps
+        the event loop busy. Without this call, the time of the start would count as a long turn.
         """
         self._scheduled_at = self._cpu_sample_at = time.perf_counter()
         self._cpu_sample = time.thread_time()
@@ -208,7 +208,7 @@ class LoopTurn:
 
     @property
     def journaling(self) -> bool:
-        """True if a stream is the journal of all messages of its virtual host."""
+        """True if the broker has a journal: a stream of all messages of a virtual host."""
         return self._store_writer.store.journaling
 
     @property
@@ -363,7 +363,7 @@ class LoopTurn:
             self.schedule()
 
     def _log_failure(self, work: str, error: Exception) -> None:
-        """Log an unexpected exception, after which the turn goes on."""
+        """Log an unexpected exception in `work`, a part of a turn; the turn then goes on."""
         self._loop.call_exception_handler(
             {"message": f"unexpected exception in {work}; other work goes on", "exception": error}
         )

@@ -41,7 +41,7 @@ class TurnLink(Sender):
         raise NotImplementedError
 
     def excuse(self, pause: int) -> None:
-        """Move the client's deadlines `pause` ms later; the broker read nothing for this time."""
+        """Move the client's deadlines `pause` ms later, because no input was read for this time."""
         raise NotImplementedError
 
     def close(self) -> None:
