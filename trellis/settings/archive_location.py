@@ -55,7 +55,10 @@ def parse_location(url: str) -> ArchiveLocation:
 
 
 def _split(url: str) -> SplitResult:
-    """Return the parts of a URL. Raises ValueError if it is malformed or contains credentials."""
+    """Return the parts of a URL.
+
+    Raises ValueError if the URL is malformed or contains credentials.
+    """
     try:
         parts = urlsplit(url)
         _ = parts.port  # Raises ValueError if the port is not a number.

@@ -17,7 +17,7 @@ RETENTION_BYTES: Final = 1 << 30
 RETENTION_SECONDS: Final = 600.0
 RETENTION_MOST: Final = 10 << 30
 #: Length of the longest name of a broker: the names of the topic and of the consumer groups contain
-#: it.
+#: the name of the broker.
 NAME_MAX: Final = 100
 #: Options of librdkafka whose values the rules of the replicated log fix.
 FIXED_OPTIONS: Final = frozenset(
@@ -228,7 +228,10 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
 
 
 def _flat(prefix: str, table: dict[str, object]) -> Iterator[tuple[str, OptionValue]]:
-    """Yield the values in a table and its tables, each with its dotted name."""
+    """Yield the values in a table and in its tables, each with its dotted name.
+
+    `prefix` is the beginning of the names. Raises ValueError for a value that is not allowed.
+    """
     for name, value in table.items():
         if isinstance(value, dict):
             yield from _flat(f"{prefix}{name}.", value)

@@ -15,9 +15,10 @@ A section is a frozen Struct, and a setting is one of its fields:
 The key in files (`amqp.frame_max`), the environment variable, the flag, `--help` and the commented
 default file all follow from this declaration; see options.py.
 
-`protocols` and `broker` cannot import the settings. They read objects of their own (`AmqpOptions`,
-`MqttOptions`, `BrokerLimits`), whose attributes hold the defaults. A setting that sets such an
-attribute takes its default from the attribute, and names the attribute in `fills`.
+`protocols` and `broker` cannot import the settings. These packages read options objects of their
+own (`AmqpOptions`, `MqttOptions`, `BrokerLimits`), whose attributes hold the defaults. A setting
+that sets such an attribute takes its default from the attribute, and names the attribute in
+`fills`.
 """
 
 from collections.abc import Callable

@@ -7,7 +7,7 @@ An error is one line: where the value was given, its key, the problem and the va
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-#: Characters of an invalid name or value that an error repeats, and that `nearest` compares.
+#: Number of characters of an invalid name or value that an error repeats and `nearest` compares.
 SHOWN = 60
 
 

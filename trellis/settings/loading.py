@@ -68,9 +68,8 @@ def load_with_sources(
 ) -> Loaded:
     """Return the settings as `load` does, with the source of each value. Raises SettingsError.
 
-    `used` has the keys of the settings that the program uses; it is empty for a program that uses
-    all settings. A rule between a setting that the program uses and one that it does not use is
-    not checked, because only a program that uses both needs the rule.
+    `used` has the keys of the settings that the program uses; () if the program uses all settings.
+    A rule over several settings is not checked if the program uses only some of these settings.
     """
     environ = os.environ if environ is None else environ
     given: dict[str, Given] = {}
@@ -121,7 +120,10 @@ def read_file(path: Path) -> dict[str, Given]:
 
 
 def read_text(text: str, where: str) -> dict[str, Given]:
-    """Return the checked values of a TOML text, by key. Raises SettingsError."""
+    """Return the checked values of a TOML text, by key. Raises SettingsError.
+
+    `where` is the source of the text, for errors.
+    """
     try:
         tables = tomllib.loads(text)
     except RecursionError:
@@ -164,7 +166,10 @@ def _read_in_file(key: str, value: object, where: str) -> Any:
 
 
 def _read_tables(key: str, value: object, where: str) -> tuple[msgspec.Struct, ...]:
-    """Return the tables of a list of tables, such as the users. Raises SettingsError."""
+    """Return the tables of a list of tables, such as the users. Raises SettingsError.
+
+    `key` is the key of the list; `where` is the source of the value, for errors.
+    """
     if not (isinstance(value, list) and all(isinstance(table, dict) for table in value)):
         raise SettingsError(where, key, f"must be {OPTIONS[key].expected}")
     kind, options = TABLE_LISTS[key]

@@ -14,8 +14,8 @@ TRACES_PATH = "/v1/traces"
 #: The only protocol of the exporter.
 PROTOCOL = "http/protobuf"
 #: The samplers that OTEL_TRACES_SAMPLER may name. The first value is True if the flag in
-#: `traceparent` decides first. The second value is the ratio; None if it is in
-#: OTEL_TRACES_SAMPLER_ARG.
+#: `traceparent` decides first. The second value is the ratio, from 0 to 1; None if
+#: OTEL_TRACES_SAMPLER_ARG gives the ratio.
 SAMPLERS: dict[str, tuple[bool, float | None]] = {
     "always_on": (False, 1.0),
     "always_off": (False, 0.0),

@@ -155,7 +155,8 @@ def check_topic_filter(text: str) -> None:
 def check_rule(text: str, expanded: str | None = None) -> None:
     """Raise ValueError unless the text is an access rule for topics (docs/security.md).
 
-    `expanded` is the text without placeholders, which only rules of tokens have.
+    Rules of tokens may have placeholders. For such a rule, `expanded` is the text with words in
+    place of the placeholders; None for other rules.
     """
     try:
         check_user_rule(text, "user", "vhost")
