@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 #: reason that the operator can correct.
 DONE, FAILED, MISCONFIGURED = 0, 1, 2
 #: Number of bytes by which each waiting row increases the size of a batch on a node of a cluster,
-#: because such a node holds the whole encoded batch in memory. It is about the size of an encoded
-#: row without its body.
+#: because such a node holds the whole encoded batch in memory. The number is about the size of an
+#: encoded row without its body.
 ROW_OVERHEAD: Final = 256
 
 
@@ -186,7 +186,7 @@ class App:
         self.started = asyncio.Event()
 
     def stop(self) -> None:
-        """Request a clean stop. A second call ends the stop's waits for clients and a standby."""
+        """Request a clean stop. A second call ends the waits for clients and for a standby."""
         self._skip_grace = self._stop.is_set()
         if self._stop_requested:
             self._hurry.set()
@@ -238,7 +238,7 @@ class App:
                 if self._membership is not None:
                     assert opened is not None
                     self._switching = lease_to(node, self._membership, opened)
-                opened = None  # The broker has restored the survivors, which need memory.
+                opened = None  # The restored state is in the broker now, so free this copy of it.
                 http = self.http = HttpService(node)
                 try:
                     await self._serve(node, http, bound)

@@ -29,8 +29,8 @@ class Program(Protocol):
         """Return the exit code. Raises subprocess.TimeoutExpired after `timeout` seconds."""
 
 
-#: Starts programs faster than a new Python process can load them, or returns None for a program
-#: that it does not know. Only brokers of tests have it (trellis/testing/programs.py).
+#: A function that starts a program faster than a new Python process loads it; it returns None for a
+#: program that it does not know. Only tests set this function (trellis/testing/programs.py).
 starter: Callable[[str, list[int]], Program | None] | None = None
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 #: prctl: the signal that a process gets when the thread that created it ends (Linux).
 _PR_SET_PDEATHSIG: Final = 1
-#: The C library. It is loaded with this module, because a child of a process with threads must not
-#: load a library before it runs another program.
+#: The C library. The library is loaded with this module, because a child of a process with threads
+#: must not load a library before it runs another program.
 _LIBRARY: Final = ctypes.CDLL(None)
 
 
@@ -20,10 +20,10 @@ def end_with_parent() -> None:
     The setting stays when the process runs another program, so this function can be the
     `preexec_fn` of `subprocess.Popen`. Children of the process do not inherit the setting.
 
-    Linux kills the process as soon as the thread that started it ends, even if the parent process
-    continues. So only a thread that lives as long as the parent process, such as its main thread,
-    may start the process. On other systems the function does nothing, because they have no such
-    setting.
+    Linux kills the process as soon as the thread that started the process ends, even if other
+    threads of the parent process continue. So only a thread that lives as long as the parent
+    process, such as its main thread, may start the process. On other systems the function does
+    nothing, because they have no such setting.
     """
     if sys.platform == "linux":
         _LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -54,8 +54,8 @@ def memory_limits(root: Path, groups: str) -> list[int]:
     """Return the memory limits, in bytes, that control groups set for a process.
 
     `root` is the directory of the control groups, and `groups` is the text of the process's
-    /proc/PID/cgroup. In version 2, each control group is a directory with a file for its limit; the
-    limit also applies to the groups below it.
+    /proc/PID/cgroup. In version 2 of control groups, each group is a directory with a file for its
+    limit; the limit also applies to the groups below it.
     """
     own = [line.removeprefix("0::/") for line in groups.splitlines() if line.startswith("0::/")]
     files = [root / "memory" / "memory.limit_in_bytes"]
@@ -71,7 +71,7 @@ def memory_limits(root: Path, groups: str) -> list[int]:
 
 
 def open_descriptors() -> int:
-    """Return the number of open file descriptors; 0 if it is unknown."""
+    """Return the number of open file descriptors; 0 if the system does not tell the number."""
     try:
         return len(os.listdir(_FDS))
     except OSError:

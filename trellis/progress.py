@@ -53,7 +53,10 @@ class ProgressLine:
         self._seconds = 0.0
 
     def begin(self, title: str, messages: int = 0, seconds: float = 0.0) -> None:
-        """Begin a part of the work. Its size is `messages`, or else `seconds`; 0 is unknown."""
+        """Begin a part of the work, which the progress line shows with its title.
+
+        The size of the part is a number of messages, or else of seconds; 0 is unknown.
+        """
         self._title, self._messages, self._seconds = title, messages, seconds
         self._began = time.perf_counter()
 

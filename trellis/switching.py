@@ -160,7 +160,7 @@ class Switching:
             await asyncio.wait({running})
         if self._successor:
             self._cancel_end()
-            await asyncio.sleep(END_SECONDS)  # Until the operator has got the answer.
+            await asyncio.sleep(END_SECONDS)  # Time for the answer to reach the operator.
             return self._successor
         if self._is_stopped:
             return await self._leave_stopped_store()
@@ -194,7 +194,7 @@ class Switching:
         self._start(self._hand_over_for_disk())
 
     async def _hand_over_for_disk(self) -> None:
-        # The task checks this when it runs: another switch can begin after the task was created.
+        # Another switch can begin between the creation of the task and this check.
         if self._running is not None or self._is_stopped or self._leave_runs:
             return
         disk = self._ownership.disk
@@ -206,7 +206,7 @@ class Switching:
         self._membership.end(f"{disk.problem}: the log was handed over to node '{name}'")
 
     async def _alone(self, wanted: str, unwritten: bool) -> str:
-        """Hand the log over as `_hand_over` does.
+        """Hand the log over as `_hand_over` does, and return the name of the standby.
 
         Raises ReplicationError, also if another switch is under way.
         """
@@ -220,10 +220,10 @@ class Switching:
         return self._successor
 
     async def _hand_over(self, wanted: str, unwritten: bool) -> str:
-        """Hand the log over to a standby; return its name. Raises ReplicationError.
+        """Hand the log over to the standby `wanted` ("": choose one); return the standby's name.
 
         If `unwritten` is True, the disk cannot be written: the store is not drained, and the
-        standby must have all batches of the log.
+        standby must have all batches of the log. Raises ReplicationError.
         """
         membership, turn, ownership = self._membership, self._node.turn, self._ownership
         name, report = await asyncio.to_thread(membership.successor, wanted, unwritten)

@@ -69,8 +69,8 @@ class WorkerProcess:
         self._received = received
         self._on_lost = on_lost
         self._connection: _Connection | None = None
-        #: True from the worker's answer to the opening until its end. While it is False, nothing is
-        #: sent to the worker.
+        #: True from the worker's answer to the opening until its end. Before and after this time,
+        #: nothing is sent to the worker.
         self.ready = False
         self._process: Program | None = None
         #: The broker's end of the connection, while a worker runs.
