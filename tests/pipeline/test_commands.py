@@ -385,8 +385,15 @@ def test_a_job_runs_again_when_more_was_published(
     ],
 )
 def test_an_error_is_one_line(
-    shared: None, place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+    shared: None,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    line: str,
 ) -> None:
+    # The variable chooses the Spark of the tests. A command that reads the settings refuses it.
+    monkeypatch.delenv("TRELLIS_SPARK", raising=False)
     # A broker that does not answer is a failure, and no wrong argument.
     code = 1 if "http://127.0.0.1:1" in arguments else 2
     assert main(["pipeline", *[word.format(place=place) for word in arguments]]) == code
