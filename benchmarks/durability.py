@@ -193,11 +193,15 @@ def table(results: dict[str, Any]) -> str:
             "",
         ),
         (
-            "time of a write and fdatasync of as many bytes, p50 (p99)",
+            "time of a write and fdatasync of the same number of bytes, p50 (p99)",
             f"{figures['fdatasync_us'][0]:,.0f} µs ({figures['fdatasync_us'][1]:,.0f})",
             "",
         ),
-        ("the difference of both times, median", f"{figures['difference_us']:,.0f} µs", "1,000 µs"),
+        (
+            "the time of the confirm minus the time of the write and fdatasync, median",
+            f"{figures['difference_us']:,.0f} µs",
+            "1,000 µs",
+        ),
         (
             (
                 f"CPU time of a start with {figures['messages']:,} messages of {BODY} bytes after "

@@ -21,8 +21,8 @@ class MochiPeer(PeerBroker):
     protocols = frozenset({"mqtt"})
     settings = (
         (
-            "network buffers of 64 KiB (2 KiB by default), 131,072 queued messages per client (it "
-            "drops more)"
+            "network buffers of 64 KiB (2 KiB by default), 131,072 queued messages per client "
+            "(further messages are dropped)"
         ),
         (
             "the largest window of unacknowledged messages, no $SYS messages, log of errors only, "

@@ -51,9 +51,8 @@ class RabbitMQPeer(PeerBroker):
     highest_qos = 1  # RabbitMQ grants QoS 1 when a client requests QoS 2
     settings = (
         (
-            "`+sbwt none` (and for the dirty schedulers): its schedulers do not spin while they "
-            "wait, "
-            "which would count as CPU"
+            "`+sbwt none`, also for the dirty schedulers: a scheduler that waits does not spin, "
+            "because spinning would count as CPU time"
         ),
         (
             "plugin `rabbitmq_mqtt` only, `collect_statistics none`, log of errors only, Nagle's "

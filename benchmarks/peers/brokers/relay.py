@@ -58,7 +58,10 @@ class RelayPeer(PeerBroker):
     title = "blind relay"
     protocols = frozenset({"mqtt"})
     settings: ClassVar[tuple[str, ...]] = (
-        "uvloop; received bytes go unread to every subscriber; only handshakes are answered",
+        (
+            "uvloop; it sends received bytes to every subscriber without parsing them, and answers "
+            "only handshakes"
+        ),
         "for AMQP workloads it gets MQTT packets of the same size",
     )
     floor = True
@@ -122,5 +125,8 @@ class WriterPeer(RelayPeer):
 
     name = "writer"
     title = "blind writer"
-    settings = ("as the blind relay, but by one write(2) per subscriber, past the event loop",)
+    settings = (
+        "like the blind relay, but it calls write(2) once per subscriber, not through the event "
+        "loop",
+    )
     flags = ("--writer",)
