@@ -9,7 +9,7 @@ queue, and a restart after kill -9.
         --into FILE            the document whose marked part gets the table [docs/performance.md]
 
 A single confirm is timed from the first byte of the publication to the last byte of basic.ack, with
-no other message in flight. After each confirm, a write and fdatasync of as many bytes is timed on
+no other message in flight. After each confirm, a write and fdatasync of that many bytes is timed on
 the same disk. A start is measured as the CPU time of the broker's process until it is ready; then
 the queue's messages are counted and consumed. CPU time per message under load is measured by
 `trellis bench load amqp-durable`, and in comparison with RabbitMQ by `python benchmarks/peers run
