@@ -126,7 +126,9 @@ class WriterPeer(RelayPeer):
     name = "writer"
     title = "blind writer"
     settings = (
-        "like the blind relay, but it calls write(2) once per subscriber, not through the event "
-        "loop",
+        (
+            "like the blind relay, but it calls write(2) once per subscriber, not through the "
+            "event loop"
+        ),
     )
     flags = ("--writer",)
