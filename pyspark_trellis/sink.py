@@ -124,7 +124,7 @@ class MessageSink:
                 )
             if kind not in allowed:
                 raise PipelineError(
-                    f"column '{name}' of a message is {' or '.join(allowed)}, not {kind}"
+                    f"column '{name}' of a message must be {' or '.join(allowed)}, not {kind}"
                 )
 
     def storage(self, directory: str = "") -> Storage:

@@ -80,11 +80,11 @@ class Switching:
         """Hand the log over to the standby `wanted`, and end this process soon after.
 
         If `wanted` is "", choose a standby. Return the name of the standby. Raises ReplicationError
-        if the log could not be handed over: this node then stays active, or stops because of a
-        signal.
+        if the log could not be handed over: this node then stays active, unless it is already
+        stopping (SIGTERM).
 
-        The switch goes on if the caller is cancelled, for example because the HTTP gateway has
-        ended. Otherwise the node would stay frozen.
+        If the caller is cancelled, for example because the HTTP gateway has ended, the switch still
+        continues to its end. A switch that is broken off could leave the node frozen.
         """
         if self._is_leaving:
             raise ReplicationError("this node is stopping: it hands the log over by itself")

@@ -59,9 +59,10 @@ class Subscriber(Destination):
     def forwards(self) -> bool:
         """True if the inbox gives its messages to other subscribers, as the inbox of a group does.
 
-        Such an inbox gets a message after all other inboxes. It may forward the message at once,
-        which takes the next sequence number of a session's inbox. If this session is a destination
-        of the message, too, the store has already recorded its copy with that number.
+        A plan delivers a message to such an inbox after all other inboxes, because the store
+        records the sequence number of each copy before the delivery. If the group came first, it
+        could forward the message to a session that is a destination of the message itself. The
+        forwarded copy would then take the number that is recorded for the session's own copy.
         """
         return False
 

@@ -145,8 +145,8 @@ class Sequenced(StoreEntry):
 
     A message of the producer with this number or a lower number is a duplicate. A negative number
     means that the producer was removed. `scope` has the virtual host and the owner of the producer
-    (`producer_scope`). An entry about a number that an earlier version stored has a scope without
-    an owner: the name of the virtual host.
+    (`producer_scope`). Earlier versions of Trellis stored numbers without an owner: `scope` is then
+    only the name of the virtual host, also in the entry that removes such a number.
     """
 
     def __init__(self, scope: str, producer: str, sequence: i64) -> None:

@@ -173,7 +173,10 @@ class MessageMove(BulkTask):
         if source.dead:
             problem = f"queue '{source.name}' was deleted"
         elif identity is None:
-            problem = f"user '{self.user}' has no permissions in vhost '{self.vhost.name}' any more"
+            problem = (
+                f"user '{self.user}' has no permissions in vhost '{self.vhost.name}' any more: "
+                "grant permissions, and begin the move again"
+            )
         else:
             try:
                 identity.may("read", "queue", source.name, self.vhost.name)

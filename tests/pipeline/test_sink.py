@@ -298,7 +298,11 @@ def test_a_task_that_failed_leaves_no_rows_behind(tmp_path: Path) -> None:
     ("ddl", "options", "line"),
     [
         ("topic string", {}, "a message needs a column 'body'; the query has only topic"),
-        ("topic string, body int", {}, "column 'body' of a message is string or binary, not int"),
+        (
+            "topic string, body int",
+            {},
+            "column 'body' of a message must be string or binary, not int",
+        ),
         (
             "topic string, body binary, colour string",
             {},

@@ -268,7 +268,10 @@ def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
 
 
 def harm(random: Random, data: bytes) -> bytes:
-    """Return damaged data: a flipped bit, random or zero bytes, a wrong end, or inserted bytes."""
+    """Return the data with one random damage.
+
+    A flipped bit, random bytes, zero bytes, a missing end, inserted bytes, or bytes from elsewhere.
+    """
     there = bytearray(data)
     at = random.randrange(len(there))
     kind = random.randrange(6)

@@ -367,7 +367,10 @@ def test_rights_are_checked_again_in_each_slice() -> None:
     move = MessageMove(
         world.vhost, world.queue("q"), ToQueue("r"), lambda: identities[0], MANY, 0.0, "ann"
     )
-    assert run(world, move).reason == "user 'ann' has no permissions in vhost '/' any more"
+    assert run(world, move).reason == (
+        "user 'ann' has no permissions in vhost '/' any more: grant permissions, and begin the "
+        "move again"
+    )
 
 
 # -- time to live, priorities, dead letters

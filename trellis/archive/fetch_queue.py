@@ -22,7 +22,8 @@ WANTED_MAX: Final = 1_000
 class Wanted(NamedTuple):
     """A request to the archive, for one stream.
 
-    `kind` is "fetch", "time" or "first"; `value` is the offset or time to look for.
+    `kind` is "fetch", "time" or "first". `value` is the offset to fetch, or the time to look for in
+    microseconds; 0 for "first".
     """
 
     rows: ArchivedRows

@@ -436,7 +436,7 @@ class ArchiveService(ArchiveBackend):
 
 
 def _wanted(request: contract.Request, rows: ArchivedRows) -> Wanted:
-    """Return the entry of the fetch queue for a fetch or a search that was sent."""
+    """Return the entry of the fetch queue for a request that was sent to the worker."""
     if isinstance(request, contract.FetchFile):
         return Wanted(rows, "fetch", request.offset)
     if isinstance(request, contract.FindTime):

@@ -77,7 +77,7 @@ def add(commands: Commands) -> None:
         "--no-examples",
         dest="examples",
         action="store_false",
-        help="show no observed words of topics as examples of parameters",
+        help="show no examples of parameters: the examples are words of published topics",
     )
     group = command.add_argument_group(
         "history", "The journal with the published messages; the word none stands for no journal."

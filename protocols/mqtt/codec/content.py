@@ -1,7 +1,8 @@
 """Encodings of the contents of MQTT messages, and the conversion of properties to AMQP and back.
 
-    PLAIN          the payload alone: most messages have no properties
-    MqttEncoding   the payload, or properties and payload; RETAIN and QoS 2 of the publication
+    PLAIN          the content is the payload: most messages have no properties
+    MqttEncoding   the content is the payload, or properties and then the payload; the encoding
+                   has two flags: published with RETAIN, published with QoS 2
 
     property of MQTT          property of AMQP, which the core uses too
     Content Type              content_type, or header x-mqtt-content-type if it is too long

@@ -166,10 +166,10 @@ def test_the_search_wants_every_result_explained() -> None:
 
 
 def test_the_search_refuses_the_history_of_the_articles_lookup() -> None:
-    """Check that a history which the lookup of the published articles can have is not linearizable.
+    """Check that the search finds no order for a history of the lookup in articles 1 and 2.
 
-    The lookup finds the subscriber of `*.b.#`, but not the subscriber of `a.b`, which subscribed
-    earlier.
+    In this history, the lookup finds the subscriber of `*.b.#`, but not the subscriber of `a.b`,
+    which subscribed earlier (docs/matching.md).
     """
     assert not linearizable(
         happened(

@@ -145,7 +145,8 @@ async def _survey(
         raise ApiRefusal(
             403,
             "not_authorised",
-            f"user '{call.identity.name}' has no permissions in vhost '{vhost.name}' any more",
+            f"user '{call.identity.name}' has no permissions in vhost '{vhost.name}' any more: "
+            "grant permissions with `trellis permissions set`",
         )
     survey = MoveSurvey(vhost, identity, destination, source, count)
     try:
