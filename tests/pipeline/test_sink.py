@@ -382,7 +382,7 @@ def test_a_publisher_gives_up_if_nothing_is_confirmed(broker: BrokerProcess, uni
             )
             == 2
         )
-        with pytest.raises(PipelineError, match=r"none for 0\.2 s \(it refuses messages"):
+        with pytest.raises(PipelineError, match=r"no message for 0\.2 s \(it refuses messages"):
             SinkPublisher(broker.amqp_url, patience=0.2).publish(
                 Outgoing("", unique, b"x", plain) for _ in range(2)
             )
