@@ -96,8 +96,8 @@ READING: Final = (
     ),
     SparkOption(
         "endingTimestamp",
-        "in place of `endingOffsets`: the first message that is not read is the first one that "
-        "the broker received at this time or later (`spark.read` only)",
+        "in place of `endingOffsets`: end before the first message that the broker received at "
+        "this time or later (`spark.read` only)",
         "",
         ("endingOffsetsByTimestamp",),
     ),
