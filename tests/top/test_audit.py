@@ -132,6 +132,41 @@ async def test_changes_over_amqp_and_by_the_broker(broker: Running, tmp_path: Pa
     assert log[0]["address"] == log[5]["address"] != ""
 
 
+async def test_messages_that_a_request_removes_are_recorded(
+    broker: Running, tmp_path: Path
+) -> None:
+    await api(broker, "PUT", "queues/%2F/q")
+    client = await broker.amqp()
+    await client.socket.send(publication("", "q", b"x") * 4)
+    queue = broker.node.broker.vhosts["/"].queues["q"]
+    await broker.until(lambda: queue.depth == 4)
+    for mode, count in (
+        ("ack_requeue_true", 4),
+        ("reject_requeue_true", 4),
+        ("ack_requeue_false", 3),
+        ("reject_requeue_false", 5),
+        ("ack_requeue_false", 1),  # The queue is empty: nothing is removed.
+    ):
+        body = {"count": count, "ackmode": mode}
+        assert (await api(broker, "POST", "queues/%2F/q/get", body))[0] == 200
+    await api(broker, "DELETE", "queues/%2F/q")
+    log = await written(broker, tmp_path / "audit.jsonl", 4)
+    assert [(line["action"], line["name"]) for line in log] == [
+        *(("set", "q"), ("get", "q"), ("get", "q"), ("delete", "q"))
+    ]
+    assert log[1]["address"].startswith("127.0.0.1:")
+    assert without_time(log[1]) == {
+        "action": "get",
+        "kind": "queue",
+        "vhost": "/",
+        "name": "q",
+        "user": "admin",
+        "protocol": "http",
+        "facts": {"messages": 3, "ackmode": "ack_requeue_false"},
+    }
+    assert log[2]["facts"] == {"messages": 1, "ackmode": "reject_requeue_false"}
+
+
 async def test_actions_over_http_are_recorded(broker: Running, tmp_path: Path) -> None:
     client = await broker.amqp()
     await broker.mqtt("device", user="known/known", clean=False)

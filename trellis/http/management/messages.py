@@ -198,7 +198,10 @@ class DirectClient:
 
 
 async def get(call: Call) -> Listing:
-    """Fetch messages of the queue that the path names; `ackmode` says if the queue keeps them."""
+    """Fetch messages of the queue that the path names; `ackmode` says if the queue keeps them.
+
+    The audit trail records a request that removes messages.
+    """
     vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
     mode, encoding = text(row, "ackmode", "ack_requeue_true"), text(row, "encoding", "auto")
     if mode not in KEEPING and mode not in SETTLING:
@@ -225,6 +228,9 @@ async def get(call: Call) -> Listing:
             if fetched and mode in SETTLING:
                 # The answer to basic.qos arrives after the settlements are durable.
                 client.send(encode(_CHANNEL, SETTLING[mode]) + encode(_CHANNEL, spec.Basic.Qos()))
+                call.audit(
+                    "get", "queue", vhost.name, name, {"messages": len(fetched), "ackmode": mode}
+                )
                 await client.method()
         finally:
             client.close()
