@@ -13,6 +13,7 @@ from tests.top.api_client import api, users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
+from trellis.cli.list_columns import COLUMNS
 from trellis.cli.readable import count_text, rate_text, size_text, time_text
 
 
@@ -145,6 +146,21 @@ async def test_wrong_conditions_are_refused(
 ) -> None:
     await filled(broker)
     assert says in await commands.fails("list", "queues", *words, code=2)
+
+
+@pytest.mark.parametrize("kind", ["queues", "bridges", "cluster", "retained", "topic_groups"])
+async def test_wrong_columns_of_an_empty_list_are_refused(
+    broker: Running, commands: Commands, kind: str
+) -> None:
+    column = next(iter(COLUMNS[kind]))
+    for words, says in (
+        (["--filter", f"{column}x=1"], f"--filter: the rows have no column {column}x; the nearest"),
+        (["--sort", f"{column}x"], f"{kind} have no column {column}x; the nearest is {column}"),
+        (["--columns", f"{column}x"], f"{kind} have no column {column}x; the nearest is {column}"),
+    ):
+        assert says in await commands.fails("list", kind, *words, code=2)
+    words = ["--filter", f"{column}=1", "--sort", column, "--columns", column]
+    assert await commands.out("list", kind, *words) == f"no {kind}\n"
 
 
 async def test_consumers_channels_users_and_retained_messages_are_listed(

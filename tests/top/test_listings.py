@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pamqp.commands as spec
@@ -9,9 +10,17 @@ import pytest
 
 from broker.access.users import User
 from broker.queues.policies import Policy
+from broker.replication.figures import ClusterFigures
+from tests.authority import Authority
+from tests.clients import mqtt_publish, publication
 from tests.top.api_client import ADMIN, WATCHER, api
 from tests.top.conftest import Start
-from tests.top.running import KNOWN
+from tests.top.running import KNOWN, Running
+from tests.top.secured import secure
+from trellis import logs
+from trellis.bridge.service import invalid_state
+from trellis.cli.list_columns import COLUMNS
+from trellis.cli.table import columns_of
 from trellis.http.management import users
 from trellis.monitoring.listings import KINDS
 
@@ -89,3 +98,39 @@ async def test_lists_of_consumers_do_not_show_the_names_of_reply_queues(start: S
         status, rows = await api(running, "GET", path)
         assert status == 200 and len(rows) == 1
         assert name not in str(rows) and "'amq.rabbitmq.reply-to'" in str(rows)
+
+
+async def fill(broker: Running) -> None:
+    """Make at least one object of each kind that `trellis list` has."""
+    vhost = broker.node.broker.vhosts["/"]
+    policy = Policy("/", "p", "^x", "queues", 0, {"max-length": 1})
+    vhost.applied_policies.set_policy(policy, None)
+    later = {"type": "x-delayed-message", "arguments": {"x-delayed-type": "direct"}}
+    await api(broker, "PUT", "exchanges/%2F/later", later)
+    await api(broker, "PUT", "queues/%2F/q")
+    await api(broker, "POST", "bindings/%2F/e/later/q/q", {"routing_key": "k"})
+    client = await broker.amqp()
+    delay = {"x-delay": 3_600_000}
+    await client.socket.send(publication("later", "k", b"x", headers=delay))
+    await client.call(spec.Basic.Consume(queue="q"), spec.Basic.ConsumeOk)
+    device = await broker.mqtt("device", user="known/known", clean=False)
+    await device.socket.send(mqtt_publish("home/door", b"open", flags=1))
+    await broker.until(lambda: len(vhost.retained) == 1 and vhost.delays["later"].depth == 1)
+    broker.node.cluster_figures = lambda: ClusterFigures("cluster", "active")
+
+
+async def test_the_command_knows_the_columns_of_each_kind(
+    start: Start, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`trellis list` refuses an unknown column of an empty list, so it must know the columns."""
+    topics = {"topics": ("home/#",)}
+    broker = await start(users=[KNOWN, ADMIN], metrics=topics, **secure(authority))
+    await fill(broker)
+    monkeypatch.setattr(logs, "recent", deque([logs.LogEvent(0.0, "info", "event field=1")]))
+    broker.node.bridges.add(invalid_state("shovel", "/", "s", "has no source"))
+    columns = {
+        kind: columns_of([row async for row in rows(broker.node)]) for kind, rows in KINDS.items()
+    }
+    assert columns.keys() == COLUMNS.keys()
+    for kind, names in columns.items():
+        assert sorted(names) == sorted(COLUMNS[kind]), kind

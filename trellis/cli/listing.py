@@ -13,17 +13,14 @@ import msgspec
 
 from trellis.cli.api_client import ApiClient, ApiRefused, add_login
 from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.list_columns import COLUMNS
 from trellis.cli.parsing import CommandError, Commands, add_command, number
 from trellis.cli.readable import size_text, time_text
 from trellis.cli.row_filters import condition_of, sorted_rows
 from trellis.cli.table import Cell, Row, columns_of, table
 from trellis.settings.errors import nearest
 
-KINDS: Final = (
-    *("queues", "exchanges", "bindings", "connections", "channels", "consumers", "sessions"),
-    *("users", "policies", "delayed", "retained", "settings"),
-    *("topics", "topic_groups", "log", "certificates", "cluster", "bridges"),
-)
+KINDS: Final = tuple(COLUMNS)
 #: Columns with sizes in bytes, with lengths of time in ms, and with times in seconds since the
 #: epoch. On a terminal, their values are printed with units.
 _SIZES: Final = frozenset({"octets_in", "octets_out", "unsent", "bytes"})
@@ -165,25 +162,25 @@ def _rows(client: ApiClient, arguments: argparse.Namespace) -> list[Row]:
     path = ("trellis", arguments.kind)
     answer = client.request("GET", *path)
     rows: list[Row] = client.decode(answer, list[Row], "JSON list of flat objects", *path)
-    known = columns_of(rows)
+    # A broker of another version may have other columns than COLUMNS.
+    known = list(dict.fromkeys((*columns_of(rows), *COLUMNS[arguments.kind])))
     if arguments.vhost is not None:
         rows = [row for row in rows if row["vhost"] == arguments.vhost]
         if not rows:
             _check_vhost(client, arguments.vhost)
-    if known:
-        for text in arguments.filter:
-            condition = condition_of(text, known)
-            rows = [row for row in rows if condition(row)]
-        if arguments.sort is not None:
-            _check_column(arguments.sort, known, arguments)
-            rows = sorted_rows(rows, arguments.sort, False)
+    for text in arguments.filter:
+        condition = condition_of(text, known)
+        rows = [row for row in rows if condition(row)]
+    if arguments.sort is not None:
+        _check_column(arguments.sort, known, arguments)
+        rows = sorted_rows(rows, arguments.sort, False)
     if arguments.reverse:
         rows = rows[::-1]
     rows = rows[: arguments.limit]
     if not arguments.columns:
         return rows
     columns = [name.strip() for name in arguments.columns.split(",")]
-    for name in columns if known else ():
+    for name in columns:
         _check_column(name, known, arguments)
     return [{name: row.get(name) for name in columns} for row in rows]
 
