@@ -27,7 +27,7 @@ from trellis.cli.parsing import CommandError, Parser
 from trellis.cli.table import Row, columns_of, table
 from trellis.settings import Http, Settings
 from trellis.settings.options import OPTIONS
-from trellis.settings.rendering import default_file
+from trellis.settings.rendering import MASK, default_file
 
 SETTINGS_COMMANDS = ("serve", "check-config", "config", "cluster check", "store verify")
 LOG = ["--cluster-name", "--cluster-servers", "--cluster-topic"]
@@ -348,6 +348,33 @@ def test_effective_values_come_with_their_source(capsys: pytest.CaptureFixture[s
     _, out, _ = run(capsys, "config", "--effective", "--config", "a.toml", "--log-level", "debug")
     assert "port = 1  # a.toml\n" in out
     assert 'level = "debug"  # --log-level\n' in out
+
+
+def test_effective_values_are_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    hidden = PasswordHasher(1, 8, 1).hash("word")
+    Path("a.toml").write_text(
+        f"amqp.port = 1\nhttp.enabled = false\n[cluster.options]\n'sasl.password' = '{hidden}'\n"
+        f"[[users]]\nname = 'ann'\npassword_hash = '{hidden}'\n"
+        "rules = ['allow subscribe #']\n"
+    )
+    words = ("config", "--effective", "--json", "--config", "a.toml", "--log-level", "debug")
+    code, out, err = run(capsys, *words)
+    assert (code, err) == (0, "")
+    rows = {row["key"]: row for row in json.loads(out)}
+    assert rows.keys() == OPTIONS.keys()
+    assert rows["amqp.port"] == {"key": "amqp.port", "value": 1, "source": "a.toml"}
+    assert rows["http.enabled"]["value"] is False
+    assert rows["log.level"] == {"key": "log.level", "value": "debug", "source": "--log-level"}
+    assert rows["mqtt.port"] == {"key": "mqtt.port", "value": 1883, "source": "default"}
+    assert rows["cluster.options"]["value"] == {"sasl.password": MASK}
+    (user,) = rows["users"]["value"]
+    assert (user["name"], user["password_hash"]) == ("ann", MASK)
+    assert user["rules"] == ["allow subscribe #"]
+    assert hidden not in out
+
+
+def test_the_default_file_has_no_json_form(capsys: pytest.CaptureFixture[str]) -> None:
+    assert error_of(capsys, "config", "--json").startswith("--json prints the settings in force")
 
 
 def test_valid_settings_are_reported(capsys: pytest.CaptureFixture[str]) -> None:

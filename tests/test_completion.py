@@ -237,8 +237,6 @@ def test_a_typo_names_the_nearest_command(capsys: pytest.CaptureFixture[str]) ->
 #: The commands without a JSON form, and the reason.
 WITHOUT_JSON: Final = {
     "trellis serve": "runs the broker; its answer is the log",
-    "trellis config": "prints a settings file, which is TOML; `trellis list settings --json` asks "
-    "a running broker",
     "trellis hash-password": "prints a single word, the hash",
     "trellis completion": "prints a script of a shell",
     "trellis man": "prints a manual page",

@@ -6,10 +6,10 @@ import sys
 
 from trellis.auth.passwords import HASHER, scram_hash
 from trellis.auth.tokens.authenticator import Tokens
-from trellis.cli.actions import add_result, print_result
+from trellis.cli.actions import add_result, print_json, print_result
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
 from trellis.server.certificates import contexts
-from trellis.settings.rendering import default_file, effective
+from trellis.settings.rendering import default_file, effective, effective_rows
 
 
 def add(commands: Commands) -> None:
@@ -20,12 +20,17 @@ def add(commands: Commands) -> None:
         "config",
         config,
         "print a settings file with all defaults, or the settings in force",
-        "[--effective] " + settings_usage,
+        "[--effective [--json]] " + settings_usage,
     )
     command.add_argument(
         "--effective",
         action="store_true",
         help="print the values in force and their sources, instead of the defaults",
+    )
+    command.add_argument(
+        "--json",
+        action="store_true",
+        help="with --effective: print a JSON list of objects with key, value and source",
     )
     add_settings(command)
     command = add_command(
@@ -52,7 +57,19 @@ def add(commands: Commands) -> None:
 
 
 def config(arguments: argparse.Namespace) -> int:
-    """Print a settings file with all defaults, or with --effective the settings in force."""
+    """Print a settings file with all defaults, or with --effective the settings in force.
+
+    Raises CommandError, SettingsError.
+    """
+    if arguments.json and not arguments.effective:
+        raise CommandError(
+            "--json prints the settings in force, and needs --effective: the file with all "
+            "defaults is TOML",
+            2,
+        )
+    if arguments.json:
+        print_json(effective_rows(*load_settings(arguments)))
+        return 0
     print(effective(*load_settings(arguments)) if arguments.effective else default_file(), end="")
     return 0
 

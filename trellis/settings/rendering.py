@@ -95,6 +95,15 @@ def effective(settings: Settings, sources: Mapping[str, str]) -> str:
     return _document(masked(settings), "[{}]".format, with_source)
 
 
+def effective_rows(settings: Settings, sources: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the key, the value and the source of each setting, with masked secrets."""
+    hidden = masked(settings)
+    return [
+        {"key": key, "value": option.value_in(hidden), "source": sources.get(key, "default")}
+        for key, option in OPTIONS.items()
+    ]
+
+
 def title(section: str) -> str:
     """Return the heading of a section: its whole docstring in one line."""
     return " ".join((SECTIONS[section].__doc__ or "").split()).rstrip(".")
