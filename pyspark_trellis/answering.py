@@ -92,15 +92,20 @@ def write_json(
     Return True if the file is stdout (`-`); the caller then prints no text output. Without --json,
     write nothing and return False.
     """
+    return write_object(arguments, {**document, "said_by": list(sources)})
+
+
+def write_object(arguments: argparse.Namespace, document: dict[str, Any]) -> bool:
+    """Write the document as JSON to the file that --json names.
+
+    Return True if the file is stdout (`-`); the caller then prints no text output. Without --json,
+    write nothing and return False.
+    """
     path = arguments.json
     if path is None:
         return False
-    text = json.dumps(
-        {**document, "said_by": list(sources)},
-        indent=None if arguments.follow else 1,
-        default=str,
-        ensure_ascii=False,
-    )
+    indent = None if arguments.follow else 1
+    text = json.dumps(document, indent=indent, default=str, ensure_ascii=False)
     if path == "-":
         print(text, flush=True)
         return True

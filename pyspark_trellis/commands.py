@@ -14,10 +14,10 @@ from typing import Final
 
 from pyspark_trellis import history as hist
 from pyspark_trellis import lines, offsets
-from pyspark_trellis.answering import options_of
+from pyspark_trellis.answering import options_of, write_object
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.files import write
-from pyspark_trellis.progress import PipelineProgress
+from pyspark_trellis.progress import PipelineProgress, QueryCounts
 from pyspark_trellis.rows import stream_of
 from pyspark_trellis.running import Question, answered, spark_of
 from pyspark_trellis.spark_topics import SparkTopics
@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
             wait_for_message(arguments)
         except KeyboardInterrupt:
             print("stopped: the journal has no message yet", file=sys.stderr)
+            write_object(arguments, _written(arguments, QueryCounts()))
             return 0
     if getattr(arguments, "journal", None) is not None and arguments.master.startswith("local"):
         stream = stream_of({name.lower(): value for name, value in options_of(arguments).items()})
@@ -75,26 +76,50 @@ def _kept(arguments: argparse.Namespace) -> int:
     job = lake.lake if arguments.job == "lake" else lake.traffic
     progress = PipelineProgress()
     options = options_of(arguments) | {"maxRowsPerTrigger": str(arguments.max_rows)}
-    checkpoint = arguments.checkpoint or arguments.target.rstrip("/") + ".checkpoint"
+    counts = QueryCounts()
     with spark_of(arguments, progress) as spark:
         query = job(
-            spark, options, arguments.target, checkpoint, not arguments.follow, arguments.every
+            spark,
+            options,
+            arguments.target,
+            _checkpoint(arguments),
+            not arguments.follow,
+            arguments.every,
         )
         try:
-            rows = progress.watch(query, arguments.job)
-            print(
-                f"{rows:,} new rows are in {arguments.target}"
-                if rows
-                else f"no new rows for {arguments.target}"
-            )
+            progress.watch(query, arguments.job, counts)
+            if not write_object(arguments, _written(arguments, counts)):
+                print(
+                    f"{counts.rows:,} new rows are in {arguments.target}"
+                    if counts.rows
+                    else f"no new rows for {arguments.target}"
+                )
         except KeyboardInterrupt:
+            counts.read(query)
             query.stop()
             print(
                 f"stopped; `trellis pipeline {arguments.job}` with the same --target continues "
                 "from there",
                 file=sys.stderr,
             )
+            write_object(arguments, _written(arguments, counts))
     return 0
+
+
+def _checkpoint(arguments: argparse.Namespace) -> str:
+    """Return the directory that stores how far the journal is read."""
+    return str(arguments.checkpoint or arguments.target.rstrip("/") + ".checkpoint")
+
+
+def _written(arguments: argparse.Namespace, counts: QueryCounts) -> dict[str, object]:
+    """Return the JSON object about the rows that `lake` or `traffic` has written."""
+    return {
+        "job": arguments.job,
+        "target": arguments.target,
+        "checkpoint": _checkpoint(arguments),
+        "rows": counts.rows,
+        "batches": counts.batches,
+    }
 
 
 def _whatif(arguments: argparse.Namespace) -> int:
@@ -157,7 +182,9 @@ def _report(arguments: argparse.Namespace) -> int:
         with question.progress.of(question.spark, "report"):
             page = make(question.parts, bindings.effective, bindings.proposed, bindings.sources)
         write(arguments.output, page)
-        print(f"{arguments.output} written: {len(page) / 1e6:.1f} MB in one file")
+        size = len(page.encode())
+        if not question.json({"job": "report", "output": str(arguments.output), "bytes": size}):
+            print(f"{arguments.output} written: {size / 1e6:.1f} MB in one file")
         return 0
 
     return answered(arguments, answer)

@@ -29,7 +29,7 @@ import pika
 from pyspark_trellis import definitions, lake
 from pyspark_trellis import history as hist
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.progress import PipelineProgress
+from pyspark_trellis.progress import PipelineProgress, QueryCounts
 from pyspark_trellis.publisher import Outgoing, SinkPublisher
 from pyspark_trellis.report import make
 
@@ -292,7 +292,7 @@ def demo(
             query = job(
                 spark, journal, str(output / name), str(output / f"{name}.checkpoint"), once=True
             )
-            progress.watch(query, name)
+            progress.watch(query, name, QueryCounts())
         kept = lake.read_lake(spark, str(output / "lake"))
         counts = kept.selectExpr("count(*)", "count(distinct offset)").collect()[0]
         if tuple(counts) != (sent, sent):

@@ -62,6 +62,31 @@ class ConnectTasks(RunningTasks):
         self._spark.removeProgressHandler(self._report)
 
 
+class QueryCounts:
+    """Counts of the batches that a streaming query has finished."""
+
+    def __init__(self) -> None:
+        #: Number of rows that the query has read; number of batches with at least one row.
+        self.rows = self.batches = 0
+        #: Number of the last counted batch, as Spark numbers the batches; -1 before the first one.
+        self.last = -1
+
+    def read(self, query: Any) -> float | None:
+        """Count the batches that the query has finished since the last call.
+
+        Return the speed of the last new batch in rows per second; None if there is no new batch.
+        """
+        speed = None
+        for progress in query.recentProgress:  # Spark keeps the last hundred batches.
+            if progress["batchId"] > self.last:
+                self.last = progress["batchId"]
+                rows = input_rows(progress)
+                self.rows += rows
+                self.batches += rows > 0
+                speed = progress.get("processedRowsPerSecond") or 0.0
+        return speed
+
+
 class PipelineProgress:
     """A progress line that overwrites itself."""
 
@@ -112,25 +137,20 @@ class PipelineProgress:
             )
         tasks.close()
 
-    def watch(self, query: Any, title: str) -> int:
-        """Show the number of rows that a streaming query has read, until the query ends; return
-        that number.
+    def watch(self, query: Any, title: str, counts: QueryCounts) -> None:
+        """Show the rows that a streaming query has read, until the query ends; add them to
+        `counts`.
 
         Raises the query's error.
         """
-        rows, last = 0, -1
         ended = False
         try:
             while not ended:
                 ended = query.awaitTermination(_EVERY)
-                for progress in query.recentProgress:  # Spark keeps the last hundred batches.
-                    if progress["batchId"] > last:
-                        last = progress["batchId"]
-                        rows += input_rows(progress)
-                        self.say(
-                            f"{title}  {rows:,} rows, batch {last}, "
-                            f"{progress.get('processedRowsPerSecond') or 0:,.0f} rows/s"
-                        )
+                speed = counts.read(query)
+                if speed is not None:
+                    self.say(
+                        f"{title}  {counts.rows:,} rows, batch {counts.last}, {speed:,.0f} rows/s"
+                    )
         finally:
             self.end()
-        return rows

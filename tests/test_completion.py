@@ -244,9 +244,6 @@ WITHOUT_JSON: Final = {
     "trellis stream head": "prints one JSON object per row in any case",
     "trellis cluster demo": "shows a failover to a person",
     "trellis asyncapi": "prints an AsyncAPI document, as YAML or JSON",
-    "trellis pipeline lake": "writes Parquet files",
-    "trellis pipeline traffic": "writes Parquet files",
-    "trellis pipeline report": "writes an HTML page",
     "trellis pipeline demo": "writes an HTML page",
 }
 

@@ -173,6 +173,40 @@ def test_lake_and_traffic_go_on_where_they_were(
     assert sum(row["messages"] for row in days) == 200
 
 
+def test_lake_traffic_and_report_say_in_json_what_they_have_written(
+    shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = ["--journal", str(place / "journal")]
+
+    def answer(*words: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert main(["pipeline", *words]) == 0
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return document
+
+    lake = str(tmp_path / "lake")
+    for count, batches in ((200, 4), (0, 0)):
+        assert answer("lake", *journal, "--target", lake, "--max-rows", "50", "--json") == {
+            "job": "lake",
+            "target": lake,
+            "checkpoint": f"{lake}.checkpoint",
+            "rows": count,
+            "batches": batches,
+        }
+    traffic, file = str(tmp_path / "traffic"), tmp_path / "traffic.json"
+    words = ["--target", traffic, "--checkpoint", str(tmp_path / "c"), "--json", str(file)]
+    assert main(["pipeline", "traffic", *journal, *words]) == 0
+    assert capsys.readouterr().out == f"200 new rows are in {traffic}\n"
+    document = json.loads(file.read_text())
+    assert (document["job"], document["rows"], document["batches"]) == ("traffic", 200, 1)
+    assert (document["target"], document["checkpoint"]) == (traffic, str(tmp_path / "c"))
+    page = tmp_path / "report.html"
+    words = ["--definitions", str(place / "old.json"), "--output", str(page)]
+    document = answer("report", *journal, *words, "--json")
+    assert document.pop("said_by")
+    assert document == {"job": "report", "output": str(page), "bytes": page.stat().st_size}
+
+
 def test_a_target_and_its_checkpoint_belong_to_one_job(
     shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,7 +49,7 @@ def add(commands: Commands) -> None:
             "archive counts per topic and minute: messages, bytes, copies, unroutable messages",
         ),
     ):
-        tool = _add(tools, name, text, "--journal PLACE --target DIR [--once|--follow]")
+        tool = _add(tools, name, text, "--journal PLACE --target DIR [--once|--follow] [--json]")
         add_journal(tool, required=True)
         tool.add_argument(
             "--target",
@@ -62,6 +62,7 @@ def add(commands: Commands) -> None:
             metavar="DIR",
             help="directory that stores how far the journal is read [TARGET.checkpoint]",
         )
+        _add_result(tool)
         add_login(tool)
         add_mode(tool, "stop at the present end of the journal (the default)", "run until Ctrl-C")
         tool.add_argument(
@@ -82,8 +83,9 @@ def add(commands: Commands) -> None:
         "report",
         "write an HTML page with plots of traffic, changes and findings",
         "HISTORY --definitions FILE|URL|--as-of TIME [--proposed FILE] [--output FILE] "
-        "[--once|--follow]",
+        "[--once|--follow] [--json]",
     )
+    _add_result(tool)
     add_definitions(tool)
     tool.add_argument(
         "--proposed",
@@ -147,6 +149,18 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
         help="a setting of Spark; may be given several times",
     )
     return tool
+
+
+def _add_result(tool: Parser) -> None:
+    """Add the flag --json, which prints what the job has written, or writes it to a file."""
+    tool.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="print what was written, and where, as a JSON object instead of a line of text; with "
+        "FILE, write the object to FILE, and print the line",
+    )
 
 
 def _add_question(tools: Any, name: str, text: str, usage: str) -> Parser:
