@@ -22,6 +22,7 @@ from pyspark_trellis import history as hist
 from pyspark_trellis import session
 from pyspark_trellis.advise import TRIED
 from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.progress import PipelineProgress
 from pyspark_trellis.running import Question, answered
 from tests.pipeline.traffic import definitions, numbered, rows, snapshot, subscriptions
 from tests.pipeline.written import START, Writer, journal
@@ -205,6 +206,37 @@ def test_lake_traffic_and_report_say_in_json_what_they_have_written(
     document = answer("report", *journal, *words, "--json")
     assert document.pop("said_by")
     assert document == {"job": "report", "output": str(page), "bytes": page.stat().st_size}
+
+
+def test_a_job_that_ctrl_c_ends_says_in_json_what_it_has_written(
+    shared: None,
+    place: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def press_ctrl_c(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def say(_: PipelineProgress, text: str) -> None:
+        if ", batch 0, " in text:
+            press_ctrl_c()
+
+    lake = str(tmp_path / "lake")
+    words = ["pipeline", "lake", "--target", lake, "--follow", "--json", "--journal"]
+    named = {"job": "lake", "target": lake, "checkpoint": f"{lake}.checkpoint"}
+    with monkeypatch.context() as patched:
+        patched.setattr("pyspark_trellis.commands.time.sleep", press_ctrl_c)
+        assert main([*words, str(tmp_path / "absent"), "--wait"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {**named, "rows": 0, "batches": 0}
+    assert printed.err.endswith("stopped: the journal has no message yet\n")
+    # The job writes its progress line after each batch.
+    monkeypatch.setattr(PipelineProgress, "say", say)
+    assert main([*words, str(place / "journal")]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {**named, "rows": 200, "batches": 1}
+    assert printed.err.startswith("stopped; `trellis pipeline lake` with the same --target")
 
 
 def test_a_target_and_its_checkpoint_belong_to_one_job(
