@@ -7,7 +7,7 @@
 
 The programs are brokers, commands and gateways. A fork saves the 0.1 to 0.5 s of processor time in
 which a program loads its modules. These tests start their programs without a fork, as users do:
-tests/test_cli_config.py, tests/top/test_start.py and tests/top/test_gateway_process.py.
+tests/cli, tests/top/test_start.py and tests/top/test_gateway_process.py.
 
 The child has a connection to the test process, and one to each program, for the gateway of a
 broker. It reads one JSON request per message, and answers each with one number: a `start` request

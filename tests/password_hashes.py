@@ -1,7 +1,7 @@
 """Password hashes of the smallest cost, for the processes of tests that start many brokers.
 
 A broker makes a hash at its start, and checks a hash at a login. With the cost of the product,
-which tests/test_cli_config.py asserts, each of them takes 24 ms and 19 MiB.
+which tests/cli/test_config.py asserts, each of them takes 24 ms and 19 MiB.
 """
 
 from __future__ import annotations
