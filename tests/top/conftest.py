@@ -17,17 +17,22 @@ import pytest
 import pytest_asyncio
 import uvloop
 
+from broker.access.identity import Identity
 from broker.store.disk import Disk
 from tests import forks
 from tests.authority import Authority
 from tests.password_hashes import CHEAP, COST
+from trellis.auth.account import Account
+from trellis.auth.authenticate import Accounts
 from trellis.auth.passwords import HASHER
+from trellis.auth.private_files import scram_secret
 from trellis.http import gateway_process
 from trellis.settings import Settings
 
 pytest.register_assert_rewrite("tests.top.running")
 
 from tests.top.commands import Commands  # noqa: E402 - imports tests.top.running
+from tests.top.password_logins import QUICK, SLOW, Make  # noqa: E402 - imports tests.top.running
 from tests.top.running import Running, settings  # noqa: E402 - rewritten first
 
 Start = Callable[..., Awaitable[Running]]
@@ -112,6 +117,41 @@ async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
 async def running(start: Start) -> Running:
     """Start a broker with the settings of most tests."""
     return await start()
+
+
+@pytest_asyncio.fixture
+async def accounts() -> AsyncIterator[Make]:
+    """Yield a function that makes Accounts of the users `quick`, `slow` and `here`.
+
+    The passwords of `quick` and `slow` are their names. `here` has the password of `quick`, and may
+    log in from loopback only.
+    """
+    opened: list[Accounts] = []
+
+    def make(
+        anonymous: bool = True, from_afar: bool = False, queue: int = 10, remember: float = 300.0
+    ) -> Accounts:
+        users = [
+            Account(Identity("quick"), QUICK, False),
+            Account(Identity("slow"), SLOW, False),
+            Account(Identity("here"), QUICK, True),
+        ]
+        opened.append(
+            Accounts(
+                users,
+                Identity("anonymous") if anonymous else None,
+                from_afar,
+                1,
+                queue,
+                remember,
+                scram_secret(None),
+            )
+        )
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
 
 
 @pytest.fixture
