@@ -1,93 +1,40 @@
-"""Tests of unexpected exceptions in bulk work, which the broker does in many parts.
+"""Tests of unexpected exceptions in bulk work on messages, deliveries and subscriptions.
 
-If one part fails, the other parts must be done nevertheless.
+The broker does this work in many parts. If one part fails, the other parts must be done
+nevertheless.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pamqp.commands as spec
 import pytest
 
-from broker.access.identity import Identity
 from broker.agenda import TURN_SLICES
-from broker.broker import DELETIONS_PER_SLICE, RETRY_PAUSE_MS, SLICE_PAUSE_MS
-from broker.queues.policies import Policy
 from broker.queues.queue import Queue
 from broker.queues.slices import CONSUMERS_PER_SLICE, MESSAGES_PER_SLICE
 from broker.routing.plan import Plan
 from broker.routing.plan_index import PLANS_PER_SLICE, PlanRelease
-from broker.routing.topology_stream import TopologyStream
 from broker.store.contract import Ticket, Waiter
 from broker.store.durable import DurableStore
 from broker.store.durable_batch import DurableBatch
 from broker.store.memory import MemoryStore
 from broker.store.paged_messages import PART_BITS, PagedRelease
-from broker.vhost.applied_policies import AppliedPolicies
-from broker.vhost.background import (
-    BINDINGS_PER_SLICE,
-    EXCHANGES_PER_SLICE,
-    QUEUES_PER_SLICE,
-    SNAPSHOT_ROWS_PER_SLICE,
-)
-from broker.vhost.bindings import Bindings
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel import settlement
 from protocols.amqp.channel.exclusive_queues import CLEARED
-from protocols.amqp.channel.fetching import Fetch
-from protocols.amqp.channel.publisher import ChannelPublisher
-from protocols.amqp.channel.reauthorization import CHECKED_PER_SLICE
 from protocols.amqp.channel.receiver import ChannelReceiver
-from protocols.amqp.connection import states
 from protocols.amqp.connection.connection import AmqpConnection
-from protocols.end_reasons import INTERNAL_ERROR
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.shared import SharedMember
 from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE
 from tests.clients import World, marshal, mqtt_publish, publication
+from tests.core.failing import Failing, finish
 from tests.core.test_session_steps import shared, topics
 from tests.store.homes import Home
 from tests.wire.mqtt.client import connect, puback, publications
-
-
-class Failing:
-    """A function that fails at some of its calls; all other calls reach the real function."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *at: int) -> None:
-        real: Callable[..., Any] = getattr(owner, name)
-        self.calls = 0
-        self.failures = 0
-
-        def call(*arguments: Any) -> Any:
-            self.calls += 1
-            if self.calls in at:
-                self.failures += 1
-                raise RuntimeError(f"call {self.calls} fails")
-            return real(*arguments)
-
-        monkeypatch.setattr(owner, name, call)
-
-
-def finish(world: World, *work: Callable[[], object]) -> int:
-    """Call each function in `work`, then run turns until no work is left; return the number of
-    exceptions."""
-    failures = 0
-    for step in work:
-        try:
-            step()
-        except RuntimeError:
-            failures += 1
-    for _ in range(1_000):
-        if world.broker.agenda.idle:
-            return failures
-        try:
-            world.turn()
-        except RuntimeError:
-            failures += 1
-    raise AssertionError("no end")
 
 
 def test_plans_behind_one_that_fails_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,244 +330,6 @@ def test_a_stall_that_ends_after_an_exception_lets_the_input_be_read_again(
     client.connection.resume()
     world.settle(client.connection)
     assert list(world.vhost.queues) == ["r"]
-
-
-# -- topology and virtual hosts
-
-
-@pytest.mark.parametrize("record", [False, True])
-def test_the_bindings_behind_one_that_fails_are_removed(
-    record: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World()
-    client = world.amqp()
-    client.queue("j", durable=True, x_queue_type="stream", x_journal=True)
-    many = 2 * BINDINGS_PER_SLICE + 10
-    client.queue("q")
-    for number in range(many):
-        client.send(spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=f"k{number}"))
-    exchange = world.vhost.exchanges["amq.topic"]
-    if record:
-        failing = Failing(monkeypatch, TopologyStream, "unbound", 3, BINDINGS_PER_SLICE + 5)
-    else:
-        failing = Failing(monkeypatch, type(exchange), "unbind_some", 1, 3)
-    queue = world.queue("q")
-    assert finish(world, lambda: world.vhost.delete_queue(queue)) == failing.failures == 2
-    assert queue not in exchange.bindings
-    if record:
-        assert failing.calls == many
-
-
-def test_bindings_whose_removal_failed_once_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    client = world.amqp()
-    client.queue("q", "amq.topic", "k")
-    client.send(spec.Queue.Bind(queue="q", exchange="amq.direct", routing_key="k"))
-    topic, direct = (world.vhost.exchanges[name] for name in ("amq.topic", "amq.direct"))
-    failing = Failing(monkeypatch, type(topic), "unbind_some", 1)
-    queue = world.queue("q")
-    finish(world, lambda: world.vhost.delete_queue(queue))
-    assert failing.failures == 1
-    assert queue not in topic.bindings and queue not in direct.bindings
-
-
-def test_a_snapshot_of_the_topology_is_completed_behind_a_row_that_fails(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    client = world.amqp()
-    many = SNAPSHOT_ROWS_PER_SLICE + 10
-    for number in range(many):
-        client.queue(f"q{number}")
-    client.queue("j", durable=True, x_queue_type="stream", x_journal=True)
-    world.settle()
-    declared = Failing(monkeypatch, TopologyStream, "declared", 2, SNAPSHOT_ROWS_PER_SLICE)
-    completed = Failing(monkeypatch, TopologyStream, "complete")
-    finish(world, world.vhost.declarations.journals.record_topology)
-    assert declared.failures == 2 and declared.calls == len(world.vhost.queues)
-    assert completed.calls == 1
-
-
-def test_a_policy_reaches_the_queues_and_exchanges_behind_one_that_fails(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    client = world.amqp()
-    many = QUEUES_PER_SLICE + 10
-    for number in range(many):
-        client.queue(f"q{number}")
-    queues = Failing(monkeypatch, AppliedPolicies, "apply_policies", 3)
-    exchanges = Failing(monkeypatch, AppliedPolicies, "apply_alternate", 2)
-    policy = Policy("/", "p", "q", "queues", 0, {"max-length": 10})
-    assert finish(world, lambda: world.vhost.applied_policies.set_policy(policy)) == 2
-    assert queues.failures == exchanges.failures == 1
-    assert exchanges.calls == len(world.vhost.exchanges)
-    limits = [queue.arguments.max_length for queue in world.vhost.queues.values()]
-    assert limits.count(10) == many - 1
-
-
-@pytest.mark.parametrize("failing_calls", [(2,), (2, 5)])
-def test_a_virtual_host_is_removed_once_its_queues_can_be_deleted(
-    failing_calls: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World()
-    vhost = world.broker.create_vhost("v")
-    for number in range(DELETIONS_PER_SLICE + 10):
-        vhost.declare_queue(f"q{number}")
-    failing = Failing(monkeypatch, VirtualHost, "delete_queue", *failing_calls)
-    world.broker.close_vhost("v")
-    reported = 0
-    for _ in range(20):
-        try:
-            world.sleep(SLICE_PAUSE_MS)
-        except RuntimeError:
-            reported += 1
-    assert failing.failures == reported == len(failing_calls)
-    # All other queues are deleted now. The queues whose deletion failed are deleted after a pause.
-    assert len(vhost.queues) == len(failing_calls) and "v" in world.broker.vhosts
-    world.sleep(RETRY_PAUSE_MS)
-    world.sleep(SLICE_PAUSE_MS)
-    assert "v" not in world.broker.vhosts and not vhost.queues
-
-
-def test_auto_delete_exchanges_behind_one_that_fails_are_deleted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    client = world.amqp()
-    many = 2 * EXCHANGES_PER_SLICE
-    client.queue("q")
-    client.send(spec.Exchange.Declare(exchange="hub", auto_delete=True))
-    client.send(spec.Queue.Bind(queue="q", exchange="hub", routing_key="k"))
-    for number in range(many):
-        source = f"e{number}"
-        client.send(spec.Exchange.Declare(exchange=source, auto_delete=True))
-        client.send(spec.Exchange.Bind(destination="hub", source=source, routing_key="k"))
-    assert f"e{many - 1}" in world.vhost.exchanges
-    # The first call deletes `hub`, and each later one an exchange that was bound to it.
-    failing = Failing(monkeypatch, Bindings, "delete_unused", 2, EXCHANGES_PER_SLICE + 5)
-    queue = world.queue("q")
-    assert finish(world, lambda: world.vhost.delete_queue(queue)) == failing.failures == 2
-    assert failing.calls > many
-    assert not [name for name in world.vhost.exchanges if name == "hub" or name[0:1] == "e"]
-
-
-def test_an_auto_delete_exchange_is_deleted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    client = world.amqp()
-    client.queue("q")
-    for name in ("hub", "e0", "e1", "e2"):
-        client.send(spec.Exchange.Declare(exchange=name, auto_delete=True))
-        if name != "hub":
-            client.send(spec.Exchange.Bind(destination="hub", source=name, routing_key="k"))
-    client.send(spec.Queue.Bind(queue="q", exchange="hub", routing_key="k"))
-    counted = Failing(monkeypatch, Bindings, "delete_unused")
-    finish(world, lambda: world.vhost.delete_queue(world.queue("q")))
-    assert counted.calls == 4
-    assert not {"hub", "e0", "e1", "e2"} & set(world.vhost.exchanges)
-
-
-def test_an_auto_delete_exchange_that_cannot_be_deleted_is_tried_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    client = world.amqp()
-    client.queue("q")
-    for name in ("hub", "e0", "e1", "e2"):
-        client.send(spec.Exchange.Declare(exchange=name, auto_delete=True))
-        if name != "hub":
-            client.send(spec.Exchange.Bind(destination="hub", source=name, routing_key="k"))
-    client.send(spec.Queue.Bind(queue="q", exchange="hub", routing_key="k"))
-    failing = Failing(monkeypatch, Bindings, "delete_unused", 2, 5)
-    queue = world.queue("q")
-    assert finish(world, lambda: world.vhost.delete_queue(queue)) == failing.failures == 2
-    assert failing.calls == 5
-    assert {"hub", "e0", "e1", "e2"} & set(world.vhost.exchanges) == {"e0"}
-
-
-# -- work of one client: it gets the internal error
-
-
-@pytest.mark.parametrize("method", ["prepare", "publish_committed"])
-@pytest.mark.parametrize("at", [1, 3_000])
-def test_a_commit_that_fails_closes_its_connection_with_an_internal_error(
-    method: str, at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World()
-    client = world.amqp()
-    client.queue("q")
-    client.send(spec.Tx.Select())
-    many = 5_000
-    client.connection.receive_data(publication("", "q", b"x") * many)
-    world.settle(client.connection)
-    client.read_bytes()
-    failing = Failing(monkeypatch, ChannelPublisher, method, at)
-    data = marshal(1, spec.Tx.Commit())
-    assert finish(world, lambda: client.connection.receive_data(data)) == failing.failures == 1
-    if client.connection.state == states.RUNNING:
-        # The first slice runs while input is handled: the exception reaches the caller. In a
-        # server, the caller is the link, which then closes the connection.
-        assert (method, at) == ("prepare", 1)
-        client.connection.close(INTERNAL_ERROR)
-    frames = client.read()
-    assert [(frame.name, frame.reply_code) for frame in frames] == [("Connection.Close", 541)]
-    assert not client.connection.stalled
-    client.connection.receive_data(marshal(0, spec.Connection.CloseOk()))
-    world.settle(client.connection)
-    assert client.connection.finished and not world.amqp_front.connections
-    assert world.queue("q").depth == (0 if method == "prepare" else at - 1)
-
-
-@pytest.mark.parametrize("many", [3, 3 * int(CHECKED_PER_SLICE)])
-@pytest.mark.parametrize("method", ["cancel_unreadable", "_send_cancel"])
-def test_a_check_of_consumers_that_fails_closes_their_connection(
-    many: int, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World()
-    world.guests.identities["u"] = Identity("u")
-    client, other = world.amqp(user="u"), world.amqp(user="u")
-    client.queue("q")
-    for number in range(many):
-        client.send(spec.Basic.Consume(queue="q", consumer_tag=f"c{number}", nowait=True))
-    other.send(spec.Queue.Declare(queue="r"), spec.Basic.Consume(queue="r", nowait=True))
-    client.read_bytes()
-    world.guests.identities["u"] = Identity("u", ".*", ".*", "^none$")
-    # The failing call is an early one: for `other`, or for the last consumer of the first slice.
-    failing = Failing(monkeypatch, ChannelReceiver, method, 2 if many == 3 else 3)
-    assert finish(world, world.amqp_front.reauthorize) == failing.failures == 1
-    closed = [
-        one.reply_code
-        for one in [*client.read(), *other.read()]
-        if isinstance(one, spec.Connection.Close)
-    ]
-    assert closed == [541]
-    # No consumer exists any more. The broker has found that the consumer's user may not read the
-    # queue, or it has closed the consumer's connection.
-    assert all(world.queue(name).consumer_count == 0 for name in ("q", "r"))
-
-
-def test_a_basic_get_that_waits_and_fails_closes_its_connection_with_an_internal_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    client, reader = world.amqp(), world.amqp()
-    client.queue("q")
-    many = 3 * int(MESSAGES_PER_SLICE)
-    for _ in range(3):
-        client.connection.receive_data(
-            publication("", "q", b"x", expiration="10") * int(MESSAGES_PER_SLICE)
-        )
-        world.settle(client.connection)
-    assert world.queue("q").depth == many
-    agenda = world.broker.agenda
-    agenda.advance(int(agenda.now) + 50, agenda.wall + 0.05)
-    reader.connection.receive_data(marshal(1, spec.Basic.Get(queue="q")))
-    assert reader.connection.stalled
-    failing = Failing(monkeypatch, Fetch, "_answer", 1)
-    assert finish(world) == failing.failures == 1
-    frames = reader.read()
-    assert [(frame.name, frame.reply_code) for frame in frames] == [("Connection.Close", 541)]
-    assert not reader.connection.stalled and world.queue("q").depth == 0
 
 
 def test_failure_at_an_expired_message_does_not_keep_later_ones_from_expiring(

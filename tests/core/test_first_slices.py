@@ -21,7 +21,7 @@ from protocols.end_reasons import INTERNAL_ERROR
 from protocols.mqtt.connection import reauthorization
 from protocols.mqtt.connection.connection import MqttConnection
 from tests.clients import World, marshal, publication
-from tests.core.test_bulk_failures import Failing, finish
+from tests.core.failing import Failing, finish
 
 
 def test_a_queue_whose_purge_fails_is_deleted_with_its_bindings(
