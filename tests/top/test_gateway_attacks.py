@@ -14,8 +14,8 @@ import pytest
 from broker.nesting import NESTING_MAX, is_nested_too_deep
 from tests.top.api_client import ADMIN, api
 from tests.top.conftest import Start
+from tests.top.gateway_client import gateway_of, get, login, response
 from tests.top.running import Running
-from tests.top.test_gateway import gateway_of, get, login, response
 from trellis.http import contract
 from trellis.http.gateway.connections import HEAD_MAX
 from trellis.http.management.definitions import REFUSED_MAX

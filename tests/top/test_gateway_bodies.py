@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tests.top.api_client import ADMIN, api
 from tests.top.conftest import Start
+from tests.top.gateway_client import login, response
 from tests.top.running import Running
-from tests.top.test_gateway import login, response
 from trellis.http import contract
 from trellis.http.gateway.app import UPLOADS_MAX
 from trellis.http.gateway.bodies import PART_BYTES, cut_document

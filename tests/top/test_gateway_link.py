@@ -16,8 +16,8 @@ from typing import Any, Final, cast
 import pytest
 
 from tests.broker import BrokerProcess
+from tests.top.gateway_client import response
 from tests.top.running import PATIENCE, Scrape, Socket, parsed
-from tests.top.test_gateway import response
 from trellis.http import contract
 from trellis.http.gateway.link import UNREAD_MAX, BrokerLink
 

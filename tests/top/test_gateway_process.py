@@ -12,8 +12,8 @@ import pytest
 
 from tests.top.api_client import ADMIN, api
 from tests.top.conftest import Start
+from tests.top.gateway_client import gateway_of
 from tests.top.running import Running
-from tests.top.test_gateway import gateway_of
 from trellis.http import contract
 
 

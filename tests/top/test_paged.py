@@ -14,8 +14,8 @@ from broker.routing.binding import Binding
 from tests.clients import mqtt_publish, publication
 from tests.top.api_client import api, users
 from tests.top.conftest import Start
+from tests.top.gateway_client import gateway_of
 from tests.top.running import Running
-from tests.top.test_gateway import gateway_of
 from trellis.http.gateway.paging import PageQuery, encode_page
 from trellis.http.management import connections, topology
 from trellis.http.management.paged import Page
