@@ -12,8 +12,8 @@ import pytest
 from broker.store.entries import StoreEntry
 from broker.store.memory import MemoryStore
 from tests.clients import World
+from tests.wire.amqp.bulk import expire, fill
 from tests.wire.amqp.speech import read
-from tests.wire.amqp.test_bulk_work import expire, fill
 
 
 class FailingStore(MemoryStore):

@@ -16,8 +16,8 @@ from broker.messages.memory import MESSAGE_SIZE
 from broker.queues.policies import Policy
 from protocols.amqp.channel.settlement import SETTLED_PER_SLICE
 from tests.clients import Amqp, World, marshal, publication
+from tests.wire.amqp.bulk import fill
 from tests.wire.amqp.speech import deliveries
-from tests.wire.amqp.test_bulk_work import fill
 
 #: Deliveries that the client holds: three slices.
 HELD = 3_000
