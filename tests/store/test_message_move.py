@@ -1,18 +1,14 @@
-"""Moves of messages: nothing is lost and nothing is doubled, also if the power fails."""
+"""Tests of moves of messages: their order and bounds, and the messages that stay."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pamqp.commands as spec
 import pytest
 
-from broker.access.identity import INTERNAL, Identity
-from broker.queues.peeking import PeekCursor, peek
-from broker.queues.queue import Queue
+from broker.access.identity import Identity
 from broker.vhost.message_move import (
     ASIDE_MAX,
     CANCELLED,
@@ -24,51 +20,11 @@ from broker.vhost.message_move import (
     MessageMoves,
 )
 from broker.vhost.move_destination import MoveDestination, ToExchange, ToOrigin, ToQueue
-from broker.vhost.move_survey import MoveSurvey
-from tests.clients import Amqp, World, publication
+from tests.clients import World
 from tests.store.homes import Home
-from tests.store.simulated import SimulatedDisk
+from tests.store.message_moves import MANY, bodies, filled, move_of, run
 
 B, Q = spec.Basic, spec.Queue
-MANY = 1 << 40
-
-
-def move_of(
-    world: World,
-    destination: MoveDestination,
-    source: str = "q",
-    count: int = MANY,
-    rate: float = 0.0,
-    identity: Identity | None = INTERNAL,
-) -> MessageMove:
-    return MessageMove(world.vhost, world.queue(source), destination, lambda: identity, count, rate)
-
-
-def run(world: World, move: MessageMove) -> MessageMove:
-    """Run a move of messages until it has ended and all changes are durable."""
-    MessageMoves().start(move)
-    while not move.is_complete:
-        world.turn()
-    return move
-
-
-def bodies(queue: Queue) -> list[bytes]:
-    cursor, messages = PeekCursor(), []
-    more = peek(queue, cursor, 100)
-    while more:
-        messages += [one.message.body for one in more if one.message is not None]
-        more = peek(queue, cursor, 100)
-    return messages
-
-
-def filled(client: Amqp, count: int, queue: str = "q", **properties: Any) -> list[bytes]:
-    sent = [b"%04d" % number for number in range(count)]
-    properties = {"delivery_mode": 2} | properties
-    client.connection.receive_data(
-        b"".join(publication("", queue, body, **properties) for body in sent)
-    )
-    client.read()
-    return sent
 
 
 def test_all_messages_move_in_order_and_keep_their_address_and_properties() -> None:
@@ -373,7 +329,7 @@ def test_rights_are_checked_again_in_each_slice() -> None:
     )
 
 
-# -- time to live, priorities, dead letters
+# -- time to live, and priorities
 
 
 def test_the_time_to_live_of_a_message_goes_on() -> None:
@@ -420,114 +376,6 @@ def test_messages_of_a_priority_queue_move_in_its_order() -> None:
     assert bodies(world.queue("r")) == [b"5", b"5", b"3", b"1"]
 
 
-def dead_lettered(world: World, client: Amqp) -> None:
-    """Fill the queue `dead` with dead letters of the queues `a` and `b`.
-
-    Also publish one message to `dead` that is no dead letter, but has a forged `x-death` header.
-    """
-    client.queue("dead", durable=True)
-    for name in ("a", "b"):
-        client.queue(
-            name,
-            "amq.topic",
-            f"{name}.#",
-            durable=True,
-            x_dead_letter_exchange="",
-            x_dead_letter_routing_key="dead",
-        )
-    for name in ("a", "b", "a"):
-        client.publish("amq.topic", f"{name}.x", name.encode(), delivery_mode=2)
-    client.publish("", "dead", b"stray", delivery_mode=2, headers={"x-death": [{"queue": "a"}]})
-    for name in ("a", "a", "b"):
-        client.send(B.Get(queue=name))
-    client.send(B.Nack(0, multiple=True, requeue=False))
-    world.settle(client.connection)
-    assert world.queue("dead").depth == 4
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-def test_redrive_brings_dead_letters_back_to_where_they_died(
-    tmp_path: Path, restarted: bool
-) -> None:
-    home = Home(tmp_path / "data")
-    dead_lettered(home, home.amqp())
-    if restarted:
-        home.crash()
-        home = Home(tmp_path / "data")
-    client = home.amqp()
-    survey = MoveSurvey(home.vhost, INTERNAL, ToOrigin(), home.queue("dead"), MANY)
-    for _ in survey.steps():
-        pass
-    assert (survey.messages, survey.examined, survey.queues) == (4, 4, {"a": 2, "b": 1})
-    assert list(survey.refused.values()) == [1]
-    move = run(home, move_of(home, ToOrigin(), "dead"))
-    assert (move.state, move.moved) == (DONE, 3)
-    assert bodies(home.queue("dead")) == [b"stray"]
-    assert [bodies(home.queue(name)) for name in ("a", "b")] == [[b"a", b"a"], [b"b"]]
-    frames = client.send(B.Get(queue="a"))
-    assert (frames[0].exchange, frames[0].routing_key) == ("amq.topic", "a.x")
-    assert frames[1].properties.headers["x-death"][0]["queue"] == "a"
-    # A moved message that is rejected becomes a dead letter again.
-    client.send(B.Nack(1, requeue=False))
-    home.settle(client.connection)
-    assert sorted(bodies(home.queue("dead"))) == [b"a", b"stray"]
-    home.crash()
-
-
-def test_redrive_leaves_messages_whose_queue_is_gone() -> None:
-    world = World()
-    client = world.amqp()
-    dead_lettered(world, client)
-    client.send(Q.Delete(queue="b"))
-    move = run(world, move_of(world, ToOrigin(), "dead"))
-    assert move.moved == 2
-    assert move.refused["there is no queue 'b' in vhost '/'"] == 1
-    assert sorted(bodies(world.queue("dead"))) == [b"b", b"stray"]
-
-
-def test_a_dry_run_says_what_a_move_would_do() -> None:
-    world = World()
-    client = world.amqp()
-    client.queue("q", durable=True)
-    client.queue("r", "amq.topic", "a.#", durable=True)
-    client.queue("t", "amq.topic", "#")
-    sent = filled(client, 40)
-    before = world.queue("q").statistics()
-    survey = MoveSurvey(world.vhost, INTERNAL, ToExchange("amq.topic", "a.b"), world.queue("q"), 30)
-    steps = sum(1 for _ in survey.steps())
-    assert steps >= 30
-    assert (survey.messages, survey.examined) == (30, 30)
-    assert (survey.queues, survey.transient, survey.refused) == ({"r": 30, "t": 30}, {"t"}, {})
-    assert bodies(world.queue("q")) == sent
-    assert world.queue("q").statistics() == before
-
-
-@pytest.mark.parametrize(
-    ("limits", "room"),
-    [({"x_max_length": 8}, 8), ({"x_max_length_bytes": 20}, 6), ({"x_max_length": 40}, 30)],
-)
-@pytest.mark.parametrize("by_exchange", [False, True])
-def test_a_dry_run_counts_the_messages_that_fit(
-    limits: dict[str, int], room: int, by_exchange: bool
-) -> None:
-    """Compare a dry run with the move that follows; each message has 3 bytes."""
-    world = World()
-    client = world.amqp()
-    client.queue("q", durable=True)
-    client.queue("r", "amq.topic", "#", durable=True, **limits)
-    for _ in range(30):
-        client.publish("", "q", b"abc", delivery_mode=2)
-    destination = ToExchange("amq.topic", "a") if by_exchange else ToQueue("r")
-    survey = MoveSurvey(world.vhost, INTERNAL, destination, world.queue("q"), MANY)
-    for _ in survey.steps():
-        pass
-    move = run(world, move_of(world, destination))
-    assert (survey.messages, survey.examined) == (30, 30)
-    assert survey.queues == {"r": room} and move.moved == room
-    assert survey.refused == move.refused
-    assert list(move.refused.values()) == ([30 - room] if room < 30 else [])
-
-
 def test_moves_are_listed_and_old_ones_are_forgotten() -> None:
     world = World()
     client = world.amqp()
@@ -545,68 +393,3 @@ def test_moves_are_listed_and_old_ones_are_forgotten() -> None:
     assert moves.all()[-1][0] == 100
     assert moves.find(1) is None
     assert not moves.is_full
-
-
-# -- crashes
-
-
-def counted(home: Home) -> list[bytes]:
-    return sorted(bodies(home.queue("q")) + bodies(home.queue("r")))
-
-
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))]
-)
-@pytest.mark.parametrize("arguments", [{}, {"x_max_priority": 2}], ids=["plain", "priority"])
-def test_after_a_power_loss_each_message_is_in_one_queue(
-    tmp_path: Path, seed: int, arguments: dict[str, Any]
-) -> None:
-    random = Random(seed)
-    disk = SimulatedDisk()
-    home = Home(tmp_path / "data", disk=disk, segment_size=2_000)
-    home.store.window = random.choice((3, 1_000))
-    client = home.amqp()
-    client.queue("q", durable=True, **arguments)
-    client.queue("r", durable=True)
-    sent = filled(client, 250)
-    home.turn()
-    before, recorded = SimulatedDisk(disk.contents()), len(disk.events)
-    shutil.copytree(tmp_path / "data", tmp_path / "catalog")
-    home.slow_disk = True
-    move = move_of(home, ToQueue("r"), count=random.choice((100, MANY)))
-    move.schedule()
-    while not move.is_complete:
-        home.broker.agenda.turn()
-        if random.random() < 0.5 or move.state != RUNNING:
-            home.durable()
-    assert counted(home) == sent
-    moved = bodies(home.queue("r"))
-    home.crash()
-    moved_counts: set[int] = set()
-    for events, event in enumerate(disk.events[recorded:]):
-        for kept in (0.0, 0.5, 1.0):
-            after = check_crash(tmp_path, f"{events}-{kept}", before.crashed(random, kept), sent)
-            assert after == moved[: len(after)]
-            moved_counts.add(len(after))
-        before.replay(event)
-    assert check_crash(tmp_path, "end", before.crashed(random, 0.0), sent) == moved
-    # The crashes happened before, during and after the move.
-    assert 0 in moved_counts
-    assert len(moved_counts) > 1
-
-
-def check_crash(tmp_path: Path, name: str, disk: SimulatedDisk, sent: list[bytes]) -> list[bytes]:
-    """Check that each message is in one queue after a crash; return the moved messages."""
-    shutil.copytree(tmp_path / "catalog", tmp_path / name)
-    # In the simulated disk, the log has the path of the first broker.
-    moved = SimulatedDisk(
-        {
-            path.replace(str(tmp_path / "data"), str(tmp_path / name), 1): data
-            for path, data in disk.contents().items()
-        }
-    )
-    home = Home(tmp_path / name, disk=moved)
-    assert counted(home) == sent, name
-    after = bodies(home.queue("r"))
-    home.crash()
-    return after
