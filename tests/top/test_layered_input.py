@@ -22,15 +22,11 @@ from tests.top.running import KNOWN, Mqtt0, Running, Socket
 from tests.top.secured import secure
 from tests.top.test_link import SLOW
 from tests.top.test_tls import Tapped
+from tests.websocket_client import MQTT, frame, upgrade
 from trellis.server.link import Link
 from trellis.server.tls import RECORDS_MAX, TlsLayer, TlsTally
 
 WS: Final = {"enabled": True, "port": 0, "host": "127.0.0.1"}
-UPGRADE: Final = (
-    b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-    b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
-)
 #: The largest chunk that uvloop passes to a link.
 CHUNK: Final = 256_000
 DISCONNECT: Final = b"\xe0\x00"
@@ -201,18 +197,13 @@ async def test_input_before_close_notify_waits_for_the_login(
     client.socket.close()
 
 
-def masked(opcode: int, payload: bytes) -> bytes:
-    head = bytes([0x80 | opcode, 0xFE]) + len(payload).to_bytes(2, "big")
-    if len(payload) < 126:
-        head = bytes([0x80 | opcode, 0x80 | len(payload)])
-    return head + bytes(4) + payload
-
-
 async def test_input_before_a_close_frame_waits_for_the_login(start: Start) -> None:
     running, watcher = await watched(start, ws=WS)
     client = await running.socket("ws")
     await running.until(lambda: len(running.links) == 2)
-    running.links[1].data_received(UPGRADE + masked(BINARY, HASTY) + masked(CLOSE, b"\x03\xe8"))
+    running.links[1].data_received(
+        upgrade("/ws", MQTT) + frame(BINARY, HASTY) + frame(CLOSE, b"\x03\xe8")
+    )
     await heard(running, watcher)
     answer = await client.read_to_end()
     assert answer.startswith(b"HTTP/1.1 101 ")

@@ -16,6 +16,7 @@ from protocols.amqp.connection.handshake import GREETING
 from tests.clients import mqtt_publish, start_ok
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Mqtt0, Running
+from tests.websocket_client import MQTT, upgrade
 from tests.wire.mqtt.client import subscribe
 from trellis.server.refusals import FIELD_MAX, LINES_MAX, RefusalLog
 
@@ -235,16 +236,6 @@ async def test_a_client_of_another_protocol_at_the_mqtt_port(
     assert f"the first bytes of the client are b{shown}; this port speaks MQTT" in line.replace(
         "\\\\", "\\"
     )
-
-
-def upgrade(path: str = "/ws", *headers: str) -> bytes:
-    """Return a request to open a WebSocket at `path`, with these headers besides the usual ones."""
-    key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13"
-    usual = f"Host: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{key}"
-    return "\r\n".join([f"GET {path} HTTP/1.1", usual, *headers, "", ""]).encode()
-
-
-MQTT: Final = "Sec-WebSocket-Protocol: mqtt"
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,10 @@ from typing import Final, NamedTuple
 import pamqp.commands as spec
 
 from protocols.amqp.connection.handshake import GREETING
+from protocols.websocket.frames import BINARY
 from tests.clients import connect_packet, marshal, mqtt_publish, packet, publication, start_ok, text
 from tests.top.running import PATIENCE
+from tests.websocket_client import MQTT, frame, upgrade
 
 
 class Visit(NamedTuple):
@@ -38,11 +40,6 @@ class Visit(NamedTuple):
 def subscribed(topic_filter: str, qos: int) -> bytes:
     """Return a SUBSCRIBE packet."""
     return packet(0x82, b"\x00\x01" + text(topic_filter) + bytes([qos]))
-
-
-def masked(data: bytes) -> bytes:
-    """Return a WebSocket message of a client, shorter than 126 bytes, with a mask of zeros."""
-    return bytes([0x82, 0x80 | len(data), 0, 0, 0, 0]) + data
 
 
 def request(method: str, path: str, body: bytes = b"", user: str = "known:known") -> bytes:
@@ -84,11 +81,7 @@ MQTT_WORK: Final = (
 )
 MQTT_DELIVERED: Final = text("a/c")
 WILL: Final = connect_packet("mortal", will=("a/will", b"gone"), user="known/known")
-UPGRADE: Final = (
-    b"GET /ws HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
-)
+UPGRADE: Final = upgrade("/ws", MQTT)
 DEFINITIONS: Final = (
     b'{"queues": [{"vhost": "/", "name": "imported", "durable": true, "arguments": {}}],'
     b' "policies": [{"vhost": "/", "name": "p", "pattern": "^imported$", "apply-to": "queues",'
@@ -122,9 +115,9 @@ VISITS: Final = (
     ),
     Visit("amqps", b"", b"", reset=True),
     Visit("mqtt", b"GET / HTTP/1.1\r\n\r\n", b""),
-    Visit("ws", UPGRADE + masked(MQTT_LOGIN) + masked(MQTT_WORK), MQTT_DELIVERED),
-    Visit("ws", UPGRADE + masked(MQTT_LOGIN), b"\x20\x02\x00\x00", reset=True),
-    Visit("ws", UPGRADE + masked(MQTT_LOGIN) + b"\x81\x85\x00\x00\x00\x00hello", b""),
+    Visit("ws", UPGRADE + frame(BINARY, MQTT_LOGIN) + frame(BINARY, MQTT_WORK), MQTT_DELIVERED),
+    Visit("ws", UPGRADE + frame(BINARY, MQTT_LOGIN), b"\x20\x02\x00\x00", reset=True),
+    Visit("ws", UPGRADE + frame(BINARY, MQTT_LOGIN) + b"\x81\x85\x00\x00\x00\x00hello", b""),
     Visit("ws", b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", b"404"),
     Visit("metrics", request("GET", "/metrics"), b""),
     Visit("metrics", request("GET", "/metrics/per-object"), b""),

@@ -22,13 +22,13 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
-from websockets.utils import apply_mask
 from wsproto import ConnectionType
 from wsproto.extensions import PerMessageDeflate
 
 from protocols.peer import Peer
 from protocols.websocket import OriginPolicy, WebSocketLayer, WebSocketTally
 from protocols.websocket.frames import head, unmask, unmasked
+from tests.websocket_client import frame
 from trellis.settings.values import split_origins
 
 KEY: Final = b"dGhlIHNhbXBsZSBub25jZQ=="
@@ -64,30 +64,6 @@ class Heard(NamedTuple):
     data: bytes
     pong: bytes | None
     close: int | None
-
-
-def frame(
-    opcode: int,
-    payload: bytes,
-    fin: bool = True,
-    rsv: int = 0,
-    masked: bool = True,
-    length: int = -1,
-    wide: int = 0,
-    key: bytes = b"\x01\x82\x00\xff",
-) -> bytes:
-    """Return a frame with these header fields, valid or not.
-
-    `length`, if not negative, replaces the size of the payload in the header. `wide` is the size of
-    the extended length field in bytes: 2, 8, or 0 for the shortest.
-    """
-    size = len(payload) if length < 0 else length
-    short = 127 if wide == 8 or size > 0xFFFF else 126 if wide == 2 or size > 125 else size
-    data = bytes([fin << 7 | rsv << 4 | opcode, masked << 7 | short])
-    data += size.to_bytes({126: 2, 127: 8}[short], "big") if short > 125 else b""
-    if not masked:
-        return data + payload
-    return data + key + apply_mask(payload, key)
 
 
 def ours(chunks: list[bytes]) -> Heard:
