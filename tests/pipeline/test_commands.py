@@ -4,6 +4,7 @@ code 2.
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import shutil
@@ -22,7 +23,6 @@ from pyspark_trellis import history as hist
 from pyspark_trellis import session
 from pyspark_trellis.advise import TRIED
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.progress import PipelineProgress
 from pyspark_trellis.running import Question, answered
 from tests.pipeline.traffic import definitions, numbered, rows, snapshot, subscriptions
 from tests.pipeline.written import START, Writer, journal
@@ -218,9 +218,16 @@ def test_a_job_that_ctrl_c_ends_says_in_json_what_it_has_written(
     def press_ctrl_c(*_: object) -> None:
         raise KeyboardInterrupt
 
-    def say(_: PipelineProgress, text: str) -> None:
-        if ", batch 0, " in text:
-            press_ctrl_c()
+    class Terminal(io.StringIO):
+        """A terminal on which the user presses Ctrl-C after the job's first batch."""
+
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            if ", batch 0, " in text:
+                press_ctrl_c()
+            return super().write(text)
 
     lake = str(tmp_path / "lake")
     words = ["pipeline", "lake", "--target", lake, "--follow", "--json", "--journal"]
@@ -232,11 +239,13 @@ def test_a_job_that_ctrl_c_ends_says_in_json_what_it_has_written(
     assert json.loads(printed.out) == {**named, "rows": 0, "batches": 0}
     assert printed.err.endswith("stopped: the journal has no message yet\n")
     # The job writes its progress line after each batch.
-    monkeypatch.setattr(PipelineProgress, "say", say)
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "100")
     assert main([*words, str(place / "journal")]) == 0
-    printed = capsys.readouterr()
-    assert json.loads(printed.out) == {**named, "rows": 200, "batches": 1}
-    assert printed.err.startswith("stopped; `trellis pipeline lake` with the same --target")
+    assert json.loads(capsys.readouterr().out) == {**named, "rows": 200, "batches": 1}
+    last_line = terminal.getvalue().rpartition("\x1b[K")[2]
+    assert last_line.startswith("stopped; `trellis pipeline lake` with the same --target")
 
 
 def test_a_target_and_its_checkpoint_belong_to_one_job(
