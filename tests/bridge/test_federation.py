@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pika
 import pytest
 
 from tests.bridge.amqp import AmqpPair, TrellisPair, channel, take, trellis_pair
-from tests.bridge.running import PATIENCE, BridgingBroker
+from tests.bridge.running import BridgingBroker, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +126,11 @@ def test_two_brokers_with_one_name_do_not_share_the_messages(pair: TrellisPair) 
     # This consumer stands for the link of another broker.
     other: list[bytes] = []
     tag = pair.far.basic_consume(queue, lambda *given: other.append(given[3]), auto_ack=True)
+
+    def received() -> bool:
+        pair.far.connection.process_data_events(0)
+        return len(other) == 10
+
     pair.put("shared", "federation-upstream", uri=pair.remote_uri, reconnect_delay=0.2)
     policy = {"pattern": "^shared$", "definition": {"federation-upstream": "shared"}}
     pair.local.request("PUT", "policies/%2F/shared", {**policy, "apply-to": "exchanges"})
@@ -134,10 +138,7 @@ def test_two_brokers_with_one_name_do_not_share_the_messages(pair: TrellisPair) 
     assert row["state"] == "connecting"
     for number in range(10):
         pair.far.basic_publish("shared", "", b"%d" % number)
-    end = time.monotonic() + PATIENCE
-    while len(other) < 10:
-        assert time.monotonic() < end, other
-        pair.far.connection.process_data_events(0.1)
+    wait_for(received)
     pair.far.basic_cancel(tag)
     pair.local.wait_up("shared -> shared")
     pair.far.basic_publish("shared", "", b"last")

@@ -21,7 +21,6 @@ from tests.wire.mqtt.client import ACCEPTED, PINGREQ, PINGRESP, Client, connect
 
 KEEP_ALIVE: Final = 10
 #: Turns of the event loop after which a check of all deadlines has ended.
-TURNS: Final = 30
 #: Seconds of the pause of a real process: longer than the limits of its clients.
 STOPPED_SECONDS: Final = 6
 
