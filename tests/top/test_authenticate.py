@@ -15,6 +15,7 @@ from broker.access.roles import RoleGrant
 from broker.access.users import Users
 from broker.broker import Broker
 from broker.store.memory import MemoryStore
+from tests.top.clocks import JumpingLoop
 from tests.top.password_logins import QUICK, Make, Question
 from tests.top.running import PATIENCE
 from trellis.auth.account import Account
@@ -114,16 +115,23 @@ async def test_verified_credentials_are_remembered_and_wrong_ones_are_not(accoun
     assert them.passwords_hashed == 3
 
 
-async def test_memory_ends(accounts: Make) -> None:
-    them = accounts(remember=0.0)
-    for hashed in (1, 2):
-        await Question(them, "quick", "quick").verdict()
-        assert them.passwords_hashed == hashed
-    them = accounts(remember=0.05)
-    await Question(them, "quick", "quick").verdict()
-    await asyncio.sleep(0.06)
-    await Question(them, "quick", "quick").verdict()
-    assert them.passwords_hashed == 2
+def test_memory_ends() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        for remember, expected in ((0.0, [1, 2, 3]), (300.0, [1, 1, 2])):
+            users = [Account(Identity("quick"), QUICK, False)]
+            them = Accounts(users, None, False, 1, 10, remember, scram_secret(None))
+            hashed = []
+            for seconds in (0, 200, 101):
+                loop.ahead += seconds
+                await Question(them, "quick", "quick").verdict()
+                hashed.append(them.passwords_hashed)
+            them.close()
+            assert hashed == expected
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(main())
 
 
 async def test_cache_of_logins_holds_neither_password_nor_hash(accounts: Make) -> None:
