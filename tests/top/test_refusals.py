@@ -169,6 +169,21 @@ async def test_requests_that_the_gateway_refuses(
     await running.until(lambda: running.node.refusals.counts == {"http_refused": 2})
 
 
+async def test_a_malformed_header_is_not_logged(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line with a mistake, here the space before the colon, may have a password."""
+    caplog.set_level("INFO")
+    running = await start()
+    client = await running.socket("http")
+    login = base64.b64encode(b"known:se cret")
+    await client.send(b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization : Basic " + login + b"\r\n\r\n")
+    assert (await client.read_to_end()).startswith(b"HTTP/1.1 400 ")
+    assert await refused(running, caplog, "http_refused") == (
+        'http_refused address=127.0.0.1 status=400 note="illegal header line"'
+    )
+
+
 async def test_paths_that_do_not_exist_are_not_logged(start: Start) -> None:
     running = await start()
     assert (await running.get("http", "/favicon.ico"))[0] == 404

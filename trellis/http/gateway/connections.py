@@ -309,7 +309,7 @@ class GatewayProtocol(H11Protocol):
             self._link.count_response(status)
             if status != 408 or self.conn.trailing_data[0]:
                 # A browser opens connections in advance, which may stay without a request.
-                self._link.log_denied(self._slot.address, "", status, reason)
+                self._link.log_denied(self._slot.address, "", status, _without_input(reason))
             body = f"{reason}\n".encode()
             for event in (
                 h11.Response(
@@ -325,6 +325,15 @@ class GatewayProtocol(H11Protocol):
             ):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+
+def _without_input(reason: str) -> str:
+    """Return the reason of a refusal for the log, without the client's input.
+
+    h11 quotes a malformed line, for example `Authorization : Basic ...` with a password. The client
+    gets the whole reason.
+    """
+    return reason.partition(": bytearray(")[0]
 
 
 class GatewayAcceptor(Acceptor):
