@@ -33,6 +33,10 @@ async def broker(start: Start) -> Running:
     return await start(users=[ADMIN, PLAIN, LOOPBACK])
 
 
+def _unlogged(address: str, note: str) -> None:
+    raise AssertionError(f"a connection from {address} was refused: {note}")
+
+
 class Quiet:
     """A link to the broker that carries no data."""
 
@@ -42,7 +46,7 @@ class Quiet:
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_a_process_without_requests_ends_after_a_while() -> None:
-    connections = OpenConnections(8, 8, lambda reason: None)
+    connections = OpenConnections(8, 8, lambda reason: None, _unlogged)
     config = uvicorn.Config(lambda scope: None, log_config=None, lifespan="off")
     config.load()
     server = GatewayServer(config, cast(BrokerLink, Quiet()), connections, None, 1.0)
@@ -55,6 +59,38 @@ async def test_a_process_without_requests_ends_after_a_while() -> None:
     assert not await server.on_tick(1)
     connections.active_at -= IDLE_SECONDS
     assert await server.on_tick(1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "addresses", "note"),
+    [
+        (
+            (8, 2),
+            ["2001:db8::1", "2001:db8::2", "2001:db8::3"],
+            "too many connections from this address: raise http.address_connections",
+        ),
+        (
+            (2, 8),
+            ["192.0.2.1", "192.0.2.2", "192.0.2.3"],
+            "all connections in use: raise http.connections",
+        ),
+    ],
+)
+async def test_a_refused_connection_is_logged_with_its_address_and_the_limit(
+    limits: tuple[int, int], addresses: list[str], note: str
+) -> None:
+    """The address is that of the client, not the network for which the limit counts."""
+    closed: list[str] = []
+    logged: list[tuple[str, str]] = []
+    connections = OpenConnections(
+        *limits, closed.append, lambda address, note: logged.append((address, note))
+    )
+    for address in addresses[:2]:
+        slot = connections.admit(address)
+        assert slot is not None
+        connections.take(slot, True)
+    assert connections.admit(addresses[2]) is None
+    assert (closed, logged) == (["too_many"], [(addresses[2], note)])
 
 
 # -- requests
@@ -328,7 +364,7 @@ async def test_pauses_in_accepting_are_counted_and_name_the_setting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     counted: list[str] = []
-    connections = OpenConnections(16, 16, counted.append)
+    connections = OpenConnections(16, 16, counted.append, _unlogged)
     with socket.socket() as listening:
         listening.setblocking(False)
         acceptor = GatewayAcceptor(listening, cast(Any, None), connections, None, 1.0)

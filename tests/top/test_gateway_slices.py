@@ -154,6 +154,10 @@ async def test_a_slow_change_ends_although_a_slow_reading_request_does_not(
         routes.ROUTES[:] = kept
 
 
+def _unlogged(address: str, note: str) -> None:
+    raise AssertionError(f"a connection from {address} was refused: {note}")
+
+
 def _uncounted(reason: str) -> None:
     raise AssertionError(f"a connection was closed: {reason}")
 
@@ -171,7 +175,7 @@ async def test_the_description_is_compressed_once(monkeypatch: pytest.MonkeyPatc
     ours, theirs = socket.socketpair()
     link = BrokerLink(theirs, lambda: None)
     transport, _ = await asyncio.get_running_loop().create_connection(lambda: link, sock=ours)
-    gateway = Gateway(link, greeting, OpenConnections(16, 16, _uncounted))
+    gateway = Gateway(link, greeting, OpenConnections(16, 16, _uncounted, _unlogged))
     scope: dict[str, Any] = {
         "type": "http",
         "method": "GET",

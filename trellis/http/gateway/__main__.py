@@ -53,8 +53,9 @@ async def serve(
     settings = Settings(http=greeting.http, tls=in_memory(greeting.tls, greeting.files))
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = max(8, min(greeting.http.connections, descriptors // DESCRIPTOR_SHARE))
-    open_connections = OpenConnections(most, greeting.http.address_connections, link.count_closed)
-    open_connections.log_denied = link.log_denied_connection
+    open_connections = OpenConnections(
+        most, greeting.http.address_connections, link.count_closed, link.log_denied
+    )
     config = uvicorn.Config(
         Gateway(link, greeting, open_connections),
         interface="asgi3",

@@ -135,7 +135,7 @@ class Gateway:
         """Let the broker log a refusal of this process, except a GET of an unknown path."""
         if refusal.status != 404 or not incoming.reads:
             request = f"{incoming.method} {incoming.path}"
-            self._link.log_denied(incoming.client[0], request, refusal.status, str(refusal))
+            self._link.log_denied(incoming.client[0], refusal.reason, refusal.status, request)
 
     async def _answer(self, incoming: Incoming) -> Response:
         """Ask the broker about a request, and return the response.

@@ -40,8 +40,10 @@ IDLE, UNKNOWN, BUSY = range(3)
 class Slot:
     """One open connection in the table OpenConnections: its address, state and tasks."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, network: str) -> None:
         self.address = address
+        #: The name under which the limit per address counts the connection (`network_of`).
+        self.network = network
         self.state = IDLE
         #: True if the connection has a request of a known user that is not an administrator.
         self.ordinary = False
@@ -65,16 +67,23 @@ class Slot:
 class OpenConnections:
     """The open connections of the gateway, and their limits.
 
-    At most `most` connections are open in all, and `per_address` connections from one address.
+    At most `most` connections are open in all, and `per_address` connections from one address or
+    IPv6 network.
     """
 
-    def __init__(self, most: int, per_address: int, count_closed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        most: int,
+        per_address: int,
+        count_closed: Callable[[str], None],
+        log_denied: Callable[[str, str], None],
+    ) -> None:
         self._most = most
         self._per_address = per_address
         #: Counts a closed connection, or a pause in accepting connections, by reason.
         self.count_closed = count_closed
         #: Logs that a connection from an address was refused, and why.
-        self.log_denied: Callable[[str, str], None] = lambda address, note: None
+        self.log_denied = log_denied
         #: The open connections, ordered by their arrival or by the end of their last request.
         self._slots: dict[Slot, None] = {}
         #: The connections by the client's address and port.
@@ -84,22 +93,18 @@ class OpenConnections:
 
     def admit(self, address: str) -> Slot | None:
         """Return the slot of a new connection from an address; None if a limit leaves no room."""
-        own = [slot for slot in self._slots if slot.address == address]
-        crowd = (
-            own
-            if len(own) >= self._per_address
-            else list(self._slots)
-            if len(self._slots) >= self._most
-            else None
-        )
-        if crowd is not None and not self._replace(crowd):
+        network = network_of(address)
+        own = [slot for slot in self._slots if slot.network == network]
+        refusal, crowd = "", own
+        if len(own) >= self._per_address:
+            refusal = "too many connections from this address: raise http.address_connections"
+        elif len(self._slots) >= self._most:
+            refusal, crowd = "all connections in use: raise http.connections", list(self._slots)
+        if refusal and not self._replace(crowd):
             self.count_closed("too_many")
-            self.log_denied(
-                address,
-                "all connections in use: raise http.connections or http.address_connections",
-            )
+            self.log_denied(address, refusal)
             return None
-        slot = Slot(address)
+        slot = Slot(address, network)
         self._slots[slot] = None
         return slot
 
@@ -309,7 +314,7 @@ class GatewayProtocol(H11Protocol):
             self._link.count_response(status)
             if status != 408 or self.conn.trailing_data[0]:
                 # A browser opens connections in advance, which may stay without a request.
-                self._link.log_denied(self._slot.address, "", status, _without_input(reason))
+                self._link.log_denied(self._slot.address, _without_input(reason), status)
             body = f"{reason}\n".encode()
             for event in (
                 h11.Response(
@@ -359,7 +364,7 @@ class GatewayAcceptor(Acceptor):
         slot: Slot | None = None
         try:
             address = str(sock.getpeername()[0])
-            slot = self._open.admit(network_of(address))
+            slot = self._open.admit(address)
             if slot is None:
                 sock.close()
                 return

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from trellis.http import contract
+from trellis.server.refusals import FIELD_MAX
 
 #: Largest frame that the gateway accepts, in bytes: an answer with one single value may be large.
 ANSWER_MAX: Final = 64 << 20
 #: Size of unread messages, in bytes, above which new calls wait until the broker reads.
 UNREAD_MAX: Final = 64 << 10
-#: Largest number of characters of a request, and of a reason, that are logged of a refusal.
-DENIED_SHOWN: Final = 300
 
 
 class HttpRefusal(Exception):
@@ -244,17 +243,14 @@ class BrokerLink(asyncio.Protocol):
         self._segment_bytes += segment_bytes
         self._send_counts()
 
-    def log_denied(self, address: str, request: str, status: int, note: str) -> None:
+    def log_denied(self, address: str, note: str, status: int = 0, request: str = "") -> None:
         """Let the broker log a refusal of the gateway (contract.Denied).
 
-        While the broker does not read, such refusals are not logged.
+        Without `status`, the gateway has refused the connection. While the broker does not read,
+        such refusals are not logged.
         """
         if self._writable.is_set():
-            self.send(contract.Denied(address, request[:DENIED_SHOWN], status, note[:DENIED_SHOWN]))
-
-    def log_denied_connection(self, address: str, note: str) -> None:
-        """Let the broker log a connection that the gateway has refused."""
-        self.log_denied(address, "", 0, note)
+            self.send(contract.Denied(address, request[:FIELD_MAX], status, note[:FIELD_MAX]))
 
     def count_closed(self, reason: str) -> None:
         """Count a connection that ended without a response, for the broker's metrics."""
