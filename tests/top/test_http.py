@@ -80,10 +80,11 @@ async def test_an_old_client_is_answered_too(running: Running) -> None:
     assert (await running.ask("metrics", b"GET /healthz HTTP/1.0\r\n\r\n"))[0] == 200
 
 
-async def test_other_methods_are_not_allowed(running: Running) -> None:
+@pytest.mark.parametrize("path", ["/api/queues", "/page/main.js"])
+async def test_other_methods_are_not_allowed(running: Running, path: str) -> None:
     for method in ("POST", "DELETE", "OPTIONS", "BREW"):
         status, headers, _ = await running.ask(
-            "http", f"{method} /api/queues HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            "http", f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
         )
         assert (status, headers["allow"]) == (405, "GET, HEAD")
 

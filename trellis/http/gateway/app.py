@@ -23,7 +23,14 @@ from trellis.http.credentials import parse_basic, parse_bearer
 from trellis.http.gateway.bodies import Disconnected, cut_document
 from trellis.http.gateway.connections import OpenConnections
 from trellis.http.gateway.incoming import Incoming
-from trellis.http.gateway.link import BrokerLink, CallExchange, HttpRefusal, OpenFile, bad_request
+from trellis.http.gateway.link import (
+    BrokerLink,
+    CallExchange,
+    HttpRefusal,
+    OpenFile,
+    bad_request,
+    method_not_allowed,
+)
 from trellis.http.gateway.openapi import FILES, OPENAPI_PATH, describe
 from trellis.http.gateway.paging import (
     PageQuery,
@@ -155,9 +162,7 @@ class Gateway:
             name = bytes(error.object).decode("utf-8", "backslashreplace")
             raise bad_request(f"'{name}' in the path is not valid UTF-8") from None
         if isinstance(route, Unrouted):
-            refusal = _unrouted(route)
-            self._log(incoming, refusal)
-            return _not_allowed(route, refusal)
+            raise _unrouted(route)
         incoming.check_origin()
         number, parts = route
         await self._link.writable(self._greeting.seconds)
@@ -374,8 +379,14 @@ def _refused(refusal: HttpRefusal, of_page: bool = False) -> Response:
     For a request of the web page (`of_page`), the response has no challenge: the browser would open
     a login window, but the page has a login form.
     """
-    challenge = refusal.challenge and not of_page
-    headers = {"WWW-Authenticate": 'Basic realm="trellis"'} if challenge else None
+    headers: dict[str, str] = {}
+    if refusal.challenge and not of_page:
+        headers["WWW-Authenticate"] = 'Basic realm="trellis"'
+    if refusal.allow:
+        headers["Allow"] = refusal.allow
+        # The client may speak another protocol, such as HTTP/2. Then its next bytes are not a
+        # request.
+        headers["Connection"] = "close"
     value = {"error": refusal.error, "reason": refusal.reason}
     return Response(encode(value), refusal.status, headers, JSON)
 
@@ -386,17 +397,4 @@ def _unrouted(unrouted: Unrouted) -> HttpRefusal:
         return HttpRefusal(
             404, "Object Not Found", f"no such path; GET {OPENAPI_PATH} lists the paths"
         )
-    return HttpRefusal(
-        405, "method_not_allowed", f"only {unrouted.allow} are allowed for this path"
-    )
-
-
-def _not_allowed(unrouted: Unrouted, refusal: HttpRefusal) -> Response:
-    """Return the response for the refusal of a path or method by `_unrouted`."""
-    response = _refused(refusal)
-    if refusal.status == 404:
-        return response
-    response.headers["Allow"] = unrouted.allow
-    # The client may speak another protocol, such as HTTP/2. Then its next bytes are not a request.
-    response.headers["Connection"] = "close"
-    return response
+    return method_not_allowed(unrouted.allow)

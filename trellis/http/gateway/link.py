@@ -20,7 +20,9 @@ UNREAD_MAX: Final = 64 << 10
 class HttpRefusal(Exception):
     """Raised if a request is refused. `error` is RabbitMQ's name of the error.
 
-    `by_broker` is True if the broker has refused the request, and has logged the refusal.
+    `challenge` is True if the response asks for a login. `by_broker` is True if the broker has
+    refused the request, and has logged the refusal. `allow` has the methods that the path supports,
+    for status 405.
     """
 
     def __init__(
@@ -30,18 +32,26 @@ class HttpRefusal(Exception):
         reason: str,
         challenge: bool = False,
         by_broker: bool = False,
+        allow: str = "",
     ) -> None:
         super().__init__(reason)
-        self.by_broker = by_broker
         self.status = status
         self.error = error
         self.reason = reason
         self.challenge = challenge
+        self.by_broker = by_broker
+        self.allow = allow
 
 
 def bad_request(reason: str) -> HttpRefusal:
     """Return the refusal for a malformed request: status 400, with a reason."""
     return HttpRefusal(400, "bad_request", reason)
+
+
+def method_not_allowed(allow: str) -> HttpRefusal:
+    """Return the refusal of a method, for a path that supports the methods `allow`."""
+    reason = f"only {allow} are allowed for this path"
+    return HttpRefusal(405, "method_not_allowed", reason, allow=allow)
 
 
 class OpenFile:

@@ -23,7 +23,7 @@ from starlette.responses import Response
 from trellis.http import contract
 from trellis.http.gateway.event_feed import Caller, EventFeed
 from trellis.http.gateway.incoming import Incoming
-from trellis.http.gateway.link import BrokerLink, HttpRefusal
+from trellis.http.gateway.link import BrokerLink, HttpRefusal, method_not_allowed
 from trellis.http.gateway.web_page_login import (
     PageLogin,
     cookie_name,
@@ -132,7 +132,7 @@ class WebPage:
         if file is None:
             raise HttpRefusal(404, "Object Not Found", f"the page has no file {incoming.path}")
         if method != "GET":
-            raise HttpRefusal(405, "method_not_allowed", "only GET is allowed for this path")
+            raise method_not_allowed("GET, HEAD")
         return file.response(incoming.takes_gzip)
 
     def _caller(self, incoming: Incoming) -> Caller:
@@ -181,9 +181,7 @@ class WebPage:
                     empty = message.shape == contract.EMPTY
                     return None if empty else msgspec.msgpack.decode(message.value)
         except HttpRefusal as refusal:
-            # The refusal has no challenge: it would open a login window of the browser.
-            raise HttpRefusal(
-                refusal.status, refusal.error, refusal.reason, False, refusal.by_broker
-            ) from None
+            refusal.challenge = False  # A challenge would open a login window of the browser.
+            raise
         finally:
             exchange.close()
