@@ -194,17 +194,18 @@ async def test_paths_that_do_not_exist_are_not_logged(start: Start) -> None:
     await running.until(lambda: running.node.refusals.counts == {"http_refused": 1})
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/per-object", "/metrics/detailed"])
 async def test_metrics_of_a_user_without_the_tag(
-    start: Start, caplog: pytest.LogCaptureFixture
+    start: Start, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
     caplog.set_level("INFO")
     metrics = {"port": 0, "host": "127.0.0.1", "login": True}
     running = await start(users=[{**KNOWN, "tags": ["management"]}], metrics=metrics)
     login = base64.b64encode(b"known:known").decode()
     headers = f"Authorization: Basic {login}\r\n"
-    assert (await running.get("metrics", "/metrics", headers))[0] == 403
+    assert (await running.get("metrics", path, headers))[0] == 403
     assert await refused(running, caplog, "http_refused") == (
-        'http_refused user=known address=127.0.0.1 request="GET /metrics" status=403 '
+        f'http_refused user=known address=127.0.0.1 request="GET {path}" status=403 '
         "note=\"user 'known' lacks the tag 'monitoring', which this page requires (metrics.login)\""
     )
 

@@ -9,6 +9,7 @@ Reading order:
     gateway_process   starts the gateway at the first request, and again after it has ended
     slices            the time that all calls may use in one turn of the event loop
     logins            checks the credentials of a request
+    refusals          logs a refused request
     origins           rules for requests of browsers and proxies
     credentials       the Authorization header
     request_head      reads the request line and headers, and refuses ambiguous ones

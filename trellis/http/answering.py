@@ -35,6 +35,7 @@ from trellis.http.management.answers import (
     refusal_of,
 )
 from trellis.http.management.api import ADMINISTRATOR, ROUTES
+from trellis.http.refusals import log_refused_request
 from trellis.http.slices import Slice
 from trellis.http.stream_files import SegmentRange
 from trellis.monitoring.http_counters import HttpListenerCounters
@@ -191,13 +192,11 @@ class CallServer(asyncio.Protocol):
 
     def _log_denied(self, denied: contract.Denied) -> None:
         """Log a refusal of the gateway, of which the broker got no call."""
-        fields: dict[str, object] = {"address": denied.address}
-        if denied.request:
-            fields["request"] = denied.request
+        node, address, note = self._backend.node, denied.address, denied.note
         if denied.status:
-            fields["status"] = denied.status
-        event = "http_refused" if denied.status else "connection_refused"
-        self._backend.node.refusals.add(event, {**fields, "note": denied.note})
+            log_refused_request(node, address, denied.request, denied.status, note)
+        else:
+            node.refusals.add("connection_refused", {"address": address, "note": note})
 
     # -- calls
 
@@ -242,15 +241,13 @@ class CallServer(asyncio.Protocol):
         challenge = unknown and not (call is not None and call.session)
         method = "" if call is None else ROUTES[call.route][0]
         if call is not None and not unknown and (method, refusal.status) != ("GET", 404):
-            self._backend.node.refusals.add(
-                "http_refused",
-                {
-                    "user": call.user or "",
-                    "address": call.address,
-                    "request": f"{method} {call.path}",
-                    "status": refusal.status,
-                    "note": refusal.reason,
-                },
+            log_refused_request(
+                self._backend.node,
+                call.address,
+                f"{method} {call.path}",
+                refusal.status,
+                refusal.reason,
+                call.user or "",
             )
         self.send(
             contract.Refused(number, refusal.status, refusal.error, refusal.reason, challenge)

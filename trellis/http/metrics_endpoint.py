@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from trellis.http.logins import authenticate, tags_of
 from trellis.http.origins import is_direct
+from trellis.http.refusals import log_refused_request
 from trellis.http.routes import HttpRouter
 from trellis.http.server import Handler, Request, Response
 from trellis.monitoring import detailed, metrics
@@ -68,16 +69,8 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
             return None
         name = verdict.identity.name
         reason = f"user '{name}' lacks the tag 'monitoring', which this page requires"
-        node.refusals.add(
-            "http_refused",
-            {
-                "user": name,
-                "address": peer_of(request.address).address,
-                "request": "GET /metrics",
-                "status": 403,
-                "note": f"{reason} (metrics.login)",
-            },
-        )
+        address, note = peer_of(request.address).address, f"{reason} (metrics.login)"
+        log_refused_request(node, address, request.line, 403, note, name)
         return Response(403, f"{reason}\n".encode())
 
     async def rendered(request: Request, page: MetricsPage) -> Response:

@@ -28,14 +28,17 @@ MAX_CONNECTIONS: Final = 64
 
 
 class Request:
-    """A request: the address of the client's transport, its headers, query and credentials.
+    """A request: the address of the client's transport, its line, headers, query and credentials.
 
-    `user` and `password` come from basic authentication, `token` from a Bearer header. `user` is
-    None without basic authentication.
+    `line` has the method and the path. `user` and `password` come from basic authentication,
+    `token` from a Bearer header. `user` is None without basic authentication.
     """
 
-    def __init__(self, address: object, headers: dict[bytes, bytes], query: str = "") -> None:
+    def __init__(
+        self, address: object, line: str, headers: dict[bytes, bytes], query: str = ""
+    ) -> None:
         self.address = address
+        self.line = line
         self.headers = headers
         self.query = query
         authorization = headers.get(b"authorization", b"")
@@ -192,7 +195,8 @@ class HttpServer:
         match = self._routes.find("GET" if head else method, path)
         if isinstance(match, Unrouted):
             return self._unrouted(match), head
-        request = Request(writer.get_extra_info("peername"), headers, query)
+        line = f"{method} {path}"
+        request = Request(writer.get_extra_info("peername"), line, headers, query)
         return await match[0](request), head
 
     def _unrouted(self, match: Unrouted) -> Response:

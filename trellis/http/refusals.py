@@ -1,0 +1,27 @@
+"""The log lines about refused HTTP requests, of the API, of the gateway and of the metrics."""
+
+from __future__ import annotations
+
+from trellis.diagnosis.clients import HTTP_REFUSED
+from trellis.server.node import BrokerNode
+
+
+def log_refused_request(
+    node: BrokerNode,
+    address: str,
+    request: str,
+    status: int,
+    note: str,
+    user: str | None = None,
+) -> None:
+    """Log the refusal of a request from an address, or count a repetition of it.
+
+    `request` has the method and the path; "" if the input was not a request. `status` is the HTTP
+    status of the response, and `note` the reason. `user` is the user of the login, "" without a
+    login; None if the user is unknown, because the login was not examined.
+    """
+    fields: dict[str, object] = {} if user is None else {"user": user}
+    fields["address"] = address
+    if request:
+        fields["request"] = request
+    node.refusals.add(HTTP_REFUSED, {**fields, "status": status, "note": note})
