@@ -35,10 +35,6 @@ _WIDE: Final = {
         "delivered_qos0"
     ),
 }
-#: The kinds whose objects belong to no virtual host.
-_WITHOUT_VHOST: Final = frozenset(
-    {"users", "settings", "topic_groups", "log", "certificates", "cluster"}
-)
 #: Default number of seconds between two lists with --watch.
 _INTERVAL: Final = 2.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -103,7 +99,7 @@ def add(commands: Commands) -> None:
 
 def list_objects(arguments: argparse.Namespace) -> int:
     """Print the objects of the kind in `arguments`; with --cancel, first remove a message."""
-    if arguments.vhost is not None and arguments.kind in _WITHOUT_VHOST:
+    if arguments.vhost is not None and "vhost" not in COLUMNS[arguments.kind]:
         raise CommandError(
             f"the rows of {arguments.kind} belong to no virtual host: leave out --vhost", 2
         )
@@ -165,7 +161,7 @@ def _rows(client: ApiClient, arguments: argparse.Namespace) -> list[Row]:
     # A broker of another version may have other columns than COLUMNS.
     known = list(dict.fromkeys((*columns_of(rows), *COLUMNS[arguments.kind])))
     if arguments.vhost is not None:
-        rows = [row for row in rows if row["vhost"] == arguments.vhost]
+        rows = [row for row in rows if row.get("vhost") == arguments.vhost]
         if not rows:
             _check_vhost(client, arguments.vhost)
     for text in arguments.filter:

@@ -304,8 +304,8 @@ KINDS: Final[dict[str, Callable[[BrokerNode], AsyncIterator[Row]]]] = {
 }
 
 #: The kinds that only users with the tag monitoring or administrator may list.
-MONITORING_KINDS: Final = (
-    *("retained", "topics", "topic_groups", "log", "certificates", "cluster", "bridges"),
+MONITORING_KINDS: Final = frozenset(
+    {"retained", "topics", "topic_groups", "log", "certificates", "cluster", "bridges"}
 )
 #: The kinds that only administrators may list.
 ADMINISTRATOR_KINDS: Final = ("users", "settings")
