@@ -10,6 +10,7 @@ from broker.errors import PreconditionFailed
 #: The names of the two headers. `BCC` is removed before the message is delivered.
 CC: Final = "CC"
 BCC: Final = "BCC"
+KEY_HEADERS: Final = (CC, BCC)
 
 
 def parse_additional_keys(headers: Mapping[str, object]) -> list[str]:
@@ -17,7 +18,7 @@ def parse_additional_keys(headers: Mapping[str, object]) -> list[str]:
 
     Raises PreconditionFailed if one of the two headers is not a list.
     """
-    for header in (CC, BCC):
+    for header in KEY_HEADERS:
         if not isinstance(headers.get(header, []), list):
             raise PreconditionFailed(
                 f"invalid message: the header '{header}' is not a list of routing keys"

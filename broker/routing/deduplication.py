@@ -46,6 +46,7 @@ from broker.store.entries import Sequenced, producer_scope
 
 PRODUCER: Final = "x-trellis-producer"
 SEQUENCE: Final = "x-trellis-sequence"
+NUMBER_HEADERS: Final = (PRODUCER, SEQUENCE)
 #: Largest number of sequence numbers that a virtual host remembers. Above it, a number that is
 #: stored without a user is evicted. If there is none, the user with the most producers loses the
 #: number of the producer that published longest ago.

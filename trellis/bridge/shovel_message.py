@@ -14,8 +14,8 @@ import msgspec
 import pika
 import pika.spec
 
-from broker.messages.cc_headers import BCC, CC
-from broker.routing.deduplication import PRODUCER, SEQUENCE
+from broker.messages.cc_headers import KEY_HEADERS
+from broker.routing.deduplication import NUMBER_HEADERS
 from protocols.amqp.codec.properties import amended, read_properties
 from trellis.bridge import contract
 from trellis.bridge.amqp_end import ChannelClosed, LinkLost
@@ -28,17 +28,19 @@ from trellis.settings.schema import NodeSettings
 HOPS: Final = "x-received-from"
 SHOVELLED: Final = "x-shovelled"
 TIMESTAMP: Final = "x-shovelled-timestamp"
-#: Headers with which a publisher numbers its messages. Messages of one producer may come through
-#: several queues and links, out of the order of their numbers: the destination would drop them as
-#: repeats. A shovel within one virtual host would lose each of them.
-NUMBERS: Final = (PRODUCER, SEQUENCE)
-#: Headers with further routing keys. If a shovel sets the routing key, the publisher's further keys
-#: must not lead to other queues with the permissions of the shovel's user. Dead letters lose these
-#: headers for the same reason. A destination refuses a header that is no list, which MQTT's User
-#: Properties make: the message would return to its queue again and again.
-FURTHER_KEYS: Final = (CC, BCC)
+#: Headers that a shovel removes, because they instruct the destination.
+#:
+#: NUMBER_HEADERS: messages of one producer may come through several queues and links, out of the
+#: order of their numbers: the destination would drop them as repeats. A shovel within one virtual
+#: host would lose each of them.
+#:
+#: KEY_HEADERS: if a shovel sets the routing key, the publisher's further keys must not lead to
+#: other queues with the permissions of the shovel's user. Dead letters lose these headers for the
+#: same reason. A destination refuses a header that is no list, which MQTT's User Properties make:
+#: the message would return to its queue again and again.
+_INSTRUCTIONS: Final = (*NUMBER_HEADERS, *KEY_HEADERS)
 #: The names of these headers as bytes of a table; few messages have them.
-_ENCODED: Final = tuple(bytes([len(name)]) + name.encode() for name in (*NUMBERS, *FURTHER_KEYS))
+_ENCODED: Final = tuple(bytes([len(name)]) + name.encode() for name in _INSTRUCTIONS)
 #: Bytes of a header frame beside the properties: frame header and end, class, weight, body size.
 HEADER_OVERHEAD: Final = 20
 
@@ -147,9 +149,9 @@ class MessageEditor:
             return []
         return [
             name
-            for name in (*NUMBERS, *FURTHER_KEYS)
+            for name in _INSTRUCTIONS
             if name in headers
-            and (name in NUMBERS or self._sets_key or not isinstance(headers[name], list))
+            and (name in NUMBER_HEADERS or self._sets_key or not isinstance(headers[name], list))
         ]
 
     def _hops(self, properties: bytes) -> list[object] | None:

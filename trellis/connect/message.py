@@ -13,8 +13,9 @@ from urllib.parse import quote
 from aio_pika import DeliveryMode, Message
 from aio_pika.abc import AbstractIncomingMessage
 
-from broker.messages.cc_headers import BCC, CC
-from broker.routing.deduplication import PRODUCER, SEQUENCE
+from broker.messages.cc_headers import KEY_HEADERS
+from broker.routing.deduplication import NUMBER_HEADERS
+from protocols.amqp.codec.contents import DIRECT
 from trellis.connect.signing import safe_identifier
 
 #: The header with the offset of a stream's row.
@@ -26,10 +27,10 @@ PREFIX: Final = "x-connect-"
 #: Headers with which a publisher makes the broker send the message to further queues, or drop it as
 #: a repeat. A link publishes as its own user, so it leaves them out: CC would reach queues to which
 #: the publisher may not publish, and a dead letter would be dropped as a repeat of its message.
-_INSTRUCTIONS: Final = frozenset({CC, BCC, PRODUCER, SEQUENCE})
+_INSTRUCTIONS: Final = frozenset({*KEY_HEADERS, *NUMBER_HEADERS})
 #: The reply_to of a request whose channel gets the reply. The channel of a link gets no replies, so
 #: the broker would refuse each such message.
-_DIRECT_REPLY: Final = "amq.rabbitmq.reply-to"
+_DIRECT_REPLY: Final = DIRECT.decode()
 #: Headers of Kafka in which a link says where a message was published.
 _EXCHANGE: Final = "amqp-exchange"
 _ROUTING_KEY: Final = "amqp-routing-key"

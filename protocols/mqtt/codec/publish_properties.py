@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.errors import BrokerError
-from broker.routing.deduplication import PRODUCER, SEQUENCE, NumberedPublication, numbered
+from broker.routing.deduplication import NUMBER_HEADERS, NumberedPublication, numbered
 from protocols.mqtt.codec.connect import topic_name
 from protocols.mqtt.codec.packets import PUBLISH, MalformedPacket, PacketReader
 from protocols.mqtt.codec.properties import (
@@ -96,7 +96,7 @@ def _parsed(encoded: bytes) -> PublishProperties:
     if properties.user:
         try:
             parsed.publication = numbered(
-                {name: value for name, value in properties.user if name in (PRODUCER, SEQUENCE)}
+                {name: value for name, value in properties.user if name in NUMBER_HEADERS}
             )
         except BrokerError:
             parsed.misnumbered = True
