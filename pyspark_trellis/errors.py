@@ -25,12 +25,17 @@ class PipelineError(Exception):
     #: True if rows are missing that a query should read. With failOnDataLoss=false, a query
     #: continues after them.
     rows_lost = False
+    #: HTTP status with which a broker refused a request; 0 for all other errors.
+    status = 0
 
 
-def failed_request(text: str) -> PipelineError:
-    """Return a PipelineError about a request that a broker does not answer, or refuses."""
+def failed_request(text: str, status: int = 0) -> PipelineError:
+    """Return a PipelineError about a request that a broker does not answer, or refuses.
+
+    `status` is the HTTP status of the answer; 0 without an answer.
+    """
     error = PipelineError(text)
-    error.code = 1
+    error.code, error.status = 1, status
     return error
 
 

@@ -117,10 +117,10 @@ class RemoteBroker:
             with error:
                 if error.code == http.HTTPStatus.SERVICE_UNAVAILABLE and attempts > 1:
                     return self.fetch(path, attempts - 1)
-                gone = error.code == http.HTTPStatus.GONE
-                raise (lost_rows if gone else failed_request)(
-                    f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}"
-                ) from None
+                text = f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}"
+                if error.code == http.HTTPStatus.GONE:
+                    raise lost_rows(text) from None
+                raise failed_request(text, error.code) from None
         except urllib.error.URLError as error:
             untrusted = isinstance(error.reason, ssl.SSLCertVerificationError)
             raise failed_request(

@@ -190,6 +190,15 @@ def test_segments_outside_the_range_of_times_are_not_read(
     assert not list(tmp_path.glob("damaged*"))
 
 
+def test_an_error_in_a_data_directory_asks_no_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRELLIS_URL", "not a URL")
+    directory = data_directory(tmp_path, [row(0, "t")])
+    assert exported(directory, tmp_path / "rows.arrow", "--from", "2") == 1
+    assert "is not written yet: the next offset is 1" in capsys.readouterr().err
+
+
 def test_a_relative_age_selects_the_newest_rows(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     rows = [row(n, "t", published_at=now - timedelta(hours=10 - n)) for n in range(10)]

@@ -167,8 +167,9 @@ def export_rows(arguments: argparse.Namespace) -> int:
                 )
             size = out.tell()
     except errors.PipelineError as error:
-        # The text may say that there is no such stream, in the words of the HTTP API.
-        raise ApiRefused(str(error), 404, ApiClient(arguments)) from None
+        if not error.status:
+            raise CommandError(str(error)) from None
+        raise ApiRefused(str(error), error.status, ApiClient(arguments)) from None
     finally:
         progress.end()
     summary = {
