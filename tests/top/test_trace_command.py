@@ -56,6 +56,14 @@ async def test_a_trace_names_an_object_that_does_not_exist(
     assert err == f"the trace shows nothing yet: {missing}\ntracing; end with Ctrl-C\n"
 
 
+async def test_a_trace_that_does_not_start_prints_one_error(
+    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--vhost", "nope", "--queue", "q", "--exchange", "e")
+    error = await Commands(broker, capsys, monkeypatch).fails("trace", *words)
+    assert error == "trellis: there is no vhost 'nope'; next: trellis vhosts list\n"
+
+
 async def test_the_command_prints_the_steps_of_messages(
     broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

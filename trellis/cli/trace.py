@@ -162,9 +162,10 @@ def trace(arguments: argparse.Namespace) -> int:
     if arguments.since is not None or arguments.until is not None:
         raise CommandError("--since and --until select past messages: give --journal NAME", 2)
     running = RunningTrace(arguments)
-    for line in running.missing():
-        print(line, file=sys.stderr)
+    missing = list(running.missing())
     with running:
+        for line in missing:
+            print(line, file=sys.stderr)
         if not any(getattr(arguments, name) is not None for name in _OF_ROUTES):
             print(
                 f"while this trace runs, all messages of vhost '{arguments.vhost}' take the slower "
