@@ -61,7 +61,7 @@ class Broker:
         self.new_id = new_id
         self.alarms = Alarms()
         self.users = Users(store)
-        self.users.changed.append(self._on_user_changed)
+        self.users.absent.append(self._on_user_absent)
         self.streams = Streams(store)
         self.vhosts: dict[str, VirtualHost] = {}
         #: Counters of unroutable messages by groups of topics; None if no groups are configured.
@@ -146,14 +146,18 @@ class Broker:
             self.users.remove_vhost(name, ticket)
             VirtualHostRemoval(self, vhost).run_first_slice()
 
-    def _on_user_changed(self, name: str) -> None:
-        """Forget the producers of a user that was deleted, and that the settings do not define."""
-        deleted = bool(name) and name not in self.users.by_name
-        if deleted and self.authenticator.identity_of(name) is None:
+    def _on_user_absent(self, name: str) -> None:
+        """Forget the producers of a user, unless the settings define a user of this name.
+
+        Called after a user was deleted, and again before a user of this name is created. In
+        between, a connection of the deleted user may have published its last messages, or a crash
+        may have ended the removal of the sequence numbers from the store.
+        """
+        if self.authenticator.identity_of(name) is None:
             self.forget_producers(name)
 
     def forget_producers(self, user: str) -> None:
-        """Forget the sequence numbers of a deleted user's producers in all virtual hosts."""
+        """Forget the sequence numbers of an absent user's producers in all virtual hosts."""
         for vhost in self.vhosts.values():
             vhost.producers.remove_owner(user)
 

@@ -140,6 +140,9 @@ class Users:
         #: Functions that are called with a user's name after its permissions changed or it was
         #: deleted, and with "" after a role changed.
         self.changed: list[Callable[[str], None]] = []
+        #: Functions that are called with a user's name after the user was deleted, and before a
+        #: user of this name is created.
+        self.absent: list[Callable[[str], None]] = []
         #: Client identifiers that the users' rules reserve.
         self.reservations = Reservations()
         self._store = store
@@ -195,6 +198,8 @@ class Users:
         checked_name("user", name)
         for tag in tags:
             checked_name("tag", tag)
+        for tell in self.absent if known is None else ():
+            tell(name)
         self._store.define(Defined(USERS_VHOST, "user", name, row), ticket)
         user = self.add(name, row)
         self._notify(name)
@@ -208,7 +213,8 @@ class Users:
         for vhost in user.vhosts:
             self._remove_all(user, vhost, ticket)
         self._store.define(Undefined(USERS_VHOST, "user", name), ticket)
-        self._notify(name)
+        for tell in (*self.absent, *self.changed):
+            tell(name)
         return True
 
     def set_permission(

@@ -355,6 +355,47 @@ def test_a_new_user_does_not_inherit_the_numbers_of_a_deleted_user(tmp_path: Pat
     home.crash()
 
 
+def test_the_last_messages_of_a_deleted_user_do_not_concern_a_new_user() -> None:
+    world = World()
+    queue(world)
+    add_users(world, "ann")
+    world.broker.users.define("ann", "hash", [])
+    last = publisher(world, "ann")
+    world.guests.identities.pop("ann")
+    assert world.broker.users.remove("ann")
+    # The connection of the deleted user is closed in a later turn.
+    assert [offer(last, LAST), drained(world)] == [ACK, [b"p %d" % LAST]]
+    world.broker.users.define("ann", "hash", [])
+    add_users(world, "ann")
+    assert [offer(publisher(world, "ann"), 0), drained(world)] == [ACK, [b"p 0"]]
+    world.broker.users.define("ann", "hash", ["management"])
+    assert world.vhost.producers.last.by_owner == {"ann": {"p": 0}}
+
+
+def test_a_crash_during_the_removal_leaves_no_number_for_a_new_user(tmp_path: Path) -> None:
+    home = older(tmp_path)
+    with_users(home)
+    record(home, "ann", *(f"p{number}" for number in range(3 * REMOVALS_PER_SLICE)))
+    record(home, "ann", "p")
+    home.turn()
+    delete_user(home, "ann")
+    home.turn()
+    assert "ann" not in home.vhost.producers.last.by_owner and not home.broker.agenda.idle
+    home = again(home)
+    assert "ann" not in home.broker.users.by_name
+    assert len(home.vhost.producers.last.by_owner["ann"]) > REMOVALS_PER_SLICE
+    home.guests.identities.pop("ann")
+    home.broker.users.define("ann", "hash", [])
+    add_users(home, "ann")
+    ann = publisher(home, "ann")
+    assert [offer(ann, 0, "p0"), drained(home)] == [ACK, [b"p0 0"]]
+    while not home.broker.agenda.idle:
+        home.turn()
+    home = again(home)
+    assert home.vhost.producers.last.by_owner == {"ann": {"p0": 0}}
+    home.crash()
+
+
 def test_a_user_that_the_settings_define_keeps_its_numbers() -> None:
     world = World()
     add_users(world, "ann")

@@ -160,13 +160,7 @@ class SettingsReload:
         if self._node.tokens is not None and tokens is not None:
             self._node.tokens.use(tokens)
         if accounts is not None:
-            known = set(self._node.accounts.settings_accounts)
-            self._node.accounts.replace(
-                accounts, anonymous_identity(settings), settings.mqtt.anonymous == "true"
-            )
-            for name in known:
-                if self._node.accounts.identity_of(name) is None:
-                    self._node.broker.forget_producers(name)
+            self._replace_accounts(accounts, settings)
             self._node.review()
         logs.set_level(settings.log.level)
         if profile is not None or self._settings.matcher.profile:
@@ -188,6 +182,16 @@ class SettingsReload:
                 keys=",".join(ignored),
                 note="restart the broker to apply these settings",
             )
+
+    def _replace_accounts(self, accounts: list[Account], settings: Settings) -> None:
+        """Replace the users of the settings; forget the producers of removed and of new users."""
+        known = self._node.accounts
+        names = {*known.settings_accounts, *(account.identity.name for account in accounts)}
+        absent = {name for name in names if known.identity_of(name) is None}
+        known.replace(accounts, anonymous_identity(settings), settings.mqtt.anonymous == "true")
+        for name in names:
+            if name in absent or known.identity_of(name) is None:
+                self._node.broker.forget_producers(name)
 
 
 def _value(settings: Settings, key: str) -> Any:
