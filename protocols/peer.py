@@ -21,6 +21,8 @@ class Peer:
         self.address = address
         self.port = port
         self.local = local
+        #: True while the limits on connections from one address count the client's connection.
+        self.counted = False
         #: Name of the listener to which the client has connected.
         self.listener = ""
         #: Address and port of this machine to which the client has connected; ("", 0) for a Unix

@@ -85,6 +85,20 @@ def test_admission_keeps_nothing_of_closed_connections() -> None:
     assert admission._unauthenticated == {}
 
 
+def test_a_local_client_is_not_subtracted_from_the_clients_of_a_proxy_at_its_address() -> None:
+    world = World()
+    admission = Admission(connections=100, unauthenticated_per_address=100, per_address=2)
+    proxied, known = Peer(HERE.address, 1, False), Peer(HERE.address, 2, True)
+    for _ in range(2):
+        assert judge(admission, proxied) == ""
+        admission.add(world.amqp_front.connect(Peer(HERE.address, 1, False)))
+    local = world.mqtt_front.connect(known)
+    admission.add(local)
+    known.local = False  # as an upgrade to WebSocket with a foreign Origin does
+    admission.remove(local)
+    assert judge(admission, proxied) == "address_connections"
+
+
 def test_limits_per_address_do_not_apply_to_this_machine() -> None:
     world, admission = World(), Admission(connections=100, unauthenticated_per_address=1)
     for open_now in range(100):

@@ -104,17 +104,25 @@ class Admission:
     def add(self, connection: Connection) -> None:
         """Count an admitted connection from another machine: as open, and as not logged in."""
         if not connection.peer.local:
+            connection.peer.counted = True
             network = network_of(connection.peer.address)
             self._open[network] = self._open.get(network, 0) + 1
             self._unauthenticated.setdefault(network, []).append(connection)
 
     def remove(self, connection: Connection) -> None:
-        """Remove a closed connection from the counts of its address."""
-        network = network_of(connection.peer.address)
-        if network in self._open:
-            self._open[network] -= 1
-            if not self._open[network]:
-                del self._open[network]
+        """Remove a closed connection from the counts of its address, if `add` has counted it.
+
+        `peer.local` does not tell this: an upgrade to WebSocket may have changed it, and a client
+        of a proxy on this machine may have a loopback address without being local.
+        """
+        peer = connection.peer
+        if not peer.counted:
+            return
+        peer.counted = False
+        network = network_of(peer.address)
+        self._open[network] -= 1
+        if not self._open[network]:
+            del self._open[network]
         waiting = self._unauthenticated.get(network)
         if waiting is not None and connection in waiting:
             waiting.remove(connection)
