@@ -13,6 +13,7 @@ import pamqp.body
 import pamqp.commands as spec
 import pytest
 
+import trellis
 from broker.store.checkpoint import Checkpointing
 from tests.clients import marshal, mqtt_publish, publication
 from tests.top.conftest import Start
@@ -155,6 +156,31 @@ async def test_publishers_above_the_backlog_of_the_disk_wait_and_continue(
     await sending
     assert not of(running).backlogged
     assert running.node.broker.vhosts["/"].queues["q"].depth == count
+
+
+@pytest.mark.skipif(trellis.compiled(), reason="compiled modules keep constants")
+async def test_input_that_waited_for_its_turn_ends_the_reading_above_the_backlog(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "BACKLOG_BYTES", 0)
+    disk = HandledDisk()
+    running = await start(disk=disk, **at(tmp_path))
+    bystander, sensor = await running.amqp(), await running.mqtt("sensor")
+    await bystander.queue("q", "amq.topic", "q", durable=True)
+    # Each chunk waits for its turn.
+    monkeypatch.setattr("trellis.server.turn.INPUT_SECONDS", -1.0)
+    disk.open_for_syncs.clear()
+    (connection,) = running.node.mqtt.connections
+    (link,) = (one for one in running.links if one._connection is connection)
+    await sensor.socket.send(mqtt_publish("q", bytes(8_000), 1, 1))
+    await running.until(lambda: of(running).backlogged)
+    await sensor.socket.send(mqtt_publish("q", bytes(8_000), 1, 2))
+    for _ in range(20):
+        await heard(bystander)
+    assert not link._reading and link._unread_input is None
+    disk.open_for_syncs.set()
+    for packet_id in (1, 2):
+        assert await sensor.packet() == (0x40, packet_id.to_bytes(2, "big"))
 
 
 async def test_clean_stop_writes_the_remaining_entries(start: Start, tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ class LayeredLink(Link):
                 self._receive(connection, b"")
             except Exception as error:  # noqa: BLE001  the other links must get their turn
                 self._fail(connection, error)
-            if not connection.behind and not connection.stalled:
+            if not connection.behind and not connection.stalled and not self._in_leftover:
                 self._resume_reading(transport)
         elif self._over:
             self._end(connection, self._over)

@@ -143,7 +143,7 @@ class Link(TurnLink):
             self._receive(connection, data)
         except Exception as error:  # noqa: BLE001  the other links must get their turn
             self._fail(connection, error)
-        if not connection.behind and not connection.stalled:
+        if not connection.behind and not connection.stalled and not self._in_leftover:
             self._resume_reading(transport)
 
     def _receive(self, connection: Connection, data: bytes) -> None:
