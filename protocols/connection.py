@@ -92,11 +92,8 @@ class ConnectionRegistry:
 
         Log the end if the client has broken a limit (BROKEN_LIMITS).
         """
-        note = BROKEN_LIMITS.get(connection.reason, "")
-        if note:
-            client = str(connection.describe()["client"])
-            fields: dict[str, object] = {"client": client} if client else {}
-            self.log_refusal("connection_closed", connection, note, fields)
+        if connection.reason in BROKEN_LIMITS:
+            self.log_end(connection, BROKEN_LIMITS[connection.reason])
         self.connections.pop(connection, None)
         self.bytes_in += int(connection.bytes_in)
         self.bytes_out += int(connection.bytes_out)
@@ -115,6 +112,12 @@ class ConnectionRegistry:
         """
         owner, address = connection.owner, connection.peer.address
         self.log(event, refusal_fields(self.name, owner, address, note, fields))
+
+    def log_end(self, connection: Connection, note: str) -> None:
+        """Log that the broker ends a connection, with the name of its client; see `log_refusal`."""
+        client = str(connection.describe()["client"])
+        fields: dict[str, object] = {"client": client} if client else {}
+        self.log_refusal("connection_closed", connection, note, fields)
 
 
 class Connection(TimedOutlet):

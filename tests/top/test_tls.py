@@ -320,7 +320,10 @@ async def test_client_that_disconnects_in_the_handshake_is_counted(
     await running.until(lambda: not running.node.turn.links)
 
 
-async def test_forged_records_end_the_connection(start: Start, authority: Authority) -> None:
+async def test_forged_records_end_the_connection(
+    start: Start, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     running = await start(**secure(authority))
     client = await over_tls(running, authority.client())
     (link,) = running.links
@@ -329,6 +332,8 @@ async def test_forged_records_end_the_connection(start: Start, authority: Author
     assert await client.socket.read() == b""
     client.socket.close()
     assert failures(running, "mqtts") == {"malformed": 1}
+    [end] = [text for text in caplog.messages if text.startswith("connection_closed")]
+    assert " client=over-tls " in end and " failed (malformed): " in end
 
 
 async def test_a_client_without_tls_is_served_on_the_plain_port_beside_the_tls_port(

@@ -205,10 +205,11 @@ class LayeredLink(Link):
 
     def _log_refusal(self, connection: Connection) -> None:
         """Log why a layer has refused the client; log nothing if the client ended the stream."""
-        event = "connection_closed" if connection.admitted else "connection_refused"
         for layer in self._layers:
-            if layer.refusal:
-                connection.front.log_refusal(event, connection, layer.refusal)
+            if layer.refusal and connection.admitted:
+                connection.front.log_end(connection, layer.refusal)
+            elif layer.refusal:
+                connection.front.log_refusal("connection_refused", connection, layer.refusal)
 
     def flush(self) -> None:
         """Send the collected output through the layers in one write. Hot path, once per turn."""

@@ -76,9 +76,7 @@ class RateLimitedLink(LayeredLink):
                 f"{limit.rpartition('_')[2]} a second), and would have to wait longer than "
                 f"rates.patience ({self._rates.patience:g} s)"
             )
-            client = str(connection.describe()["client"])
-            fields: dict[str, object] = {"client": client} if client else {}
-            connection.front.log_refusal("connection_closed", connection, text, fields)
+            connection.front.log_end(connection, text)
             connection.close(TOO_FAST, text)
             return
         connection.throttled = f"is faster than rates.{limit} allows"
