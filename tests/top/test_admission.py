@@ -46,7 +46,9 @@ def test_the_addresses_of_an_ipv6_network_count_together(address: str, network: 
 
 
 def test_a_client_with_many_ipv6_addresses_has_one_limit() -> None:
-    world, admission = World(), Admission(connections=100, unauthenticated_per_address=2)
+    notes: list[object] = []
+    admission = Admission(100, 2, log=lambda event, fields: notes.append(fields["note"]))
+    world = World()
     throttle, rates = LoginThrottle(), PublishRates(RatesSettings(address_messages=1, patience=60))
     strangers = [Peer(f"2001:db8:0:1::{number}", 1, False) for number in range(10)]
     for number, stranger in enumerate(strangers):
@@ -59,6 +61,7 @@ def test_a_client_with_many_ipv6_addresses_has_one_limit() -> None:
     assert throttle.wait("another", "2001:db8:0:1:ffff::", False, 0.0) > 0
     assert throttle.wait("another", "2001:db8:0:2::", False, 0.0) == 0
     assert judge(admission, Peer("2001:db8:0:2::", 1, False), 10) == ""
+    assert len(notes) == 8 and all("or from its IPv6 network (/64), have" in str(n) for n in notes)
 
 
 def test_connections_that_close_log_in_or_finish_make_room() -> None:

@@ -22,10 +22,10 @@ REASONS: Final = (
 #: names a remedy.
 NOTES: Final = {
     "connections": "all connections in use: raise limits.connections",
-    "address_connections": "too many connections from this address: raise "
-    "limits.address_connections",
-    "unauthenticated_per_address": "too many connections from this address have not logged in: "
-    "raise limits.unauthenticated_per_address",
+    "address_connections": "too many connections from this address, or from its IPv6 network "
+    "(/64): raise limits.address_connections",
+    "unauthenticated_per_address": "too many connections from this address, or from its IPv6 "
+    "network (/64), have not logged in: raise limits.unauthenticated_per_address",
     "proxy_header": "the connection has no valid PROXY header, or comes from an address that is "
     "not in the listener's setting proxies: let the proxy send the header, or add its address to "
     "the setting",

@@ -46,7 +46,11 @@ class Limits(Section, frozen=True, kw_only=True):
     ] = 0
     unauthenticated_per_address: Annotated[
         int,
-        option("largest number of connections of one IP address that have not logged in yet", ge=1),
+        option(
+            "largest number of connections of one IP address (or IPv6 network /64) that have not "
+            "logged in yet",
+            ge=1,
+        ),
     ] = 100
     handshake: Annotated[
         float,
@@ -81,8 +85,8 @@ class Limits(Section, frozen=True, kw_only=True):
     address_connections: Annotated[
         int,
         option(
-            "largest number of connections of one IP address; loopback addresses are exempt; 0 "
-            "is no limit",
+            "largest number of connections of one IP address (or IPv6 network /64); loopback "
+            "addresses are exempt; 0 is no limit",
             ge=0,
         ),
     ] = 0
@@ -179,8 +183,8 @@ class RatesSettings(Section, frozen=True, kw_only=True):
     user_bytes: Annotated[int, _byte_rate("one user")] = 0
     vhost_messages: Annotated[int, _message_rate("all clients of one virtual host")] = 0
     vhost_bytes: Annotated[int, _byte_rate("all clients of one virtual host")] = 0
-    address_messages: Annotated[int, _message_rate("one IP address")] = 0
-    address_bytes: Annotated[int, _byte_rate("one IP address")] = 0
+    address_messages: Annotated[int, _message_rate("one IP address (or IPv6 network /64)")] = 0
+    address_bytes: Annotated[int, _byte_rate("one IP address (or IPv6 network /64)")] = 0
     patience: Annotated[
         float,
         option(
