@@ -233,7 +233,7 @@ class Connection(TimedOutlet):
             self._input.append(data)
             self._input_size += len(data)
             if self.stalled:
-                self._check_login_input()
+                self.check_login_input()
                 return
             if self.behind:
                 return
@@ -264,15 +264,15 @@ class Connection(TimedOutlet):
         if self._input_size > 0:
             self._input.append(data[used:] if used > 0 else data)
             if self.stalled:
-                self._check_login_input()
+                self.check_login_input()
             elif not self.behind:
                 self.limit_incomplete(self._input_size)
         if (len(self.out) > 0 or self._parts_size > 0) and not self.dirty:
             self.touch()
 
-    def _check_login_input(self) -> None:
-        """Abort the connection if it stores more than LOGIN_INPUT_MAX bytes before the login."""
-        if self._input_size > LOGIN_INPUT_MAX and not self.admitted:
+    def check_login_input(self, undecoded: i64 = 0) -> None:
+        """Abort the connection if its input and `undecoded` bytes are too many before the login."""
+        if self._input_size + undecoded > LOGIN_INPUT_MAX and not self.admitted:
             self.abort("too_much_before_login")
             self.touch()
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import trellis
 from protocols.budget import BUDGET
+from protocols.login_input import LOGIN_INPUT_MAX
 from protocols.peer import Peer
 from protocols.websocket.frames import BINARY, CLOSE
 from tests.authority import Authority
@@ -195,6 +196,20 @@ async def test_input_before_close_notify_waits_for_the_login(
     client.link.data_received(client.client.data(HASTY) + client.client.close_notify())
     await heard(running, watcher)
     client.socket.close()
+
+
+async def test_undecoded_input_before_the_login_is_limited(
+    start: Start, authority: Authority, tmp_path: Path
+) -> None:
+    running = await start(**secure(authority))
+    client = await secured(running, authority, tmp_path / "secrets")
+    message = mqtt_publish("t", bytes(100))
+    records = [client.client.data(connect_packet("hasty", user="known/known"))]
+    records += [client.client.data(message) for _ in range(LOGIN_INPUT_MAX // len(message) + 200)]
+    client.link.data_received(b"".join(records))
+    await running.until(lambda: running.node.mqtt.closed == {"too_much_before_login": 1})
+    await client.socket.read_to_end()
+    assert client.link._undecoded == b""  # type: ignore[attr-defined]
 
 
 async def test_input_before_a_close_frame_waits_for_the_login(start: Start) -> None:

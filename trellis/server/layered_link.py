@@ -165,8 +165,10 @@ class LayeredLink(Link):
             return
         self._pause_reading()
         if connection.admitted or connection.behind or connection.stalled:
-            self._undecoded = rest
-            self._add_leftover(connection)
+            connection.check_login_input(len(rest))
+            if not connection.finished:
+                self._undecoded = rest
+                self._add_leftover(connection)
         else:
             self._unread_input = rest
             self._turn.add_to_login_queue(self)
