@@ -102,11 +102,12 @@ class StreamRecovery:
             names = self._disk.list(self._directory)
         except (FileNotFoundError, NotADirectoryError):
             names = []
+        known = set(names)
         for name in names:
             parsed = parse_segment(name)
             if parsed is not None:
                 self._segment_names[parsed[1], parsed[0]] = name
-            elif name.endswith(".tmp") or derived_from(name) and derived_from(name) not in names:
+            elif name.endswith(".tmp") or derived_from(name) and derived_from(name) not in known:
                 # A process that the killed broker started may rename or remove the file meanwhile.
                 with suppress(FileNotFoundError):
                     self._disk.remove(f"{self._directory}/{name}")
@@ -114,9 +115,8 @@ class StreamRecovery:
         for base, epoch in sorted(self._segment_names):
             name = self._segment_names.get((base, epoch), "")
             if name:
-                self._recover_segment(epoch, base, name, set(names))
+                self._recover_segment(epoch, base, name, known)
         self.segments.sort(key=_base)
-        known = set(names)
         self.lacks_summary = any(f"{one.name}{TOPICS}" not in known for one in self.segments)
         last: i64 = self.segments[-1].end if self.segments else 0
         if last > self.end:
