@@ -129,6 +129,21 @@ async def test_a_turn_decodes_few_records_of_a_chunk(
     client.socket.close()
 
 
+async def test_input_that_waits_before_the_login_is_charged_once(
+    start: Start, authority: Authority, tmp_path: Path
+) -> None:
+    running = await start(**secure(authority), rates={"connection_bytes": 2 * CHUNK})
+    client = await secured(running, authority, tmp_path / "secrets")
+    updates = [client.client.key_update(0) for _ in range(CHUNK // 27)]
+    await answered(client, updates)
+    await client.socket.send(client.client.record(connect_packet("c", user="known/known"), DATA))
+    (connection,) = running.node.mqtt.connections
+    await running.until(lambda: connection.admitted)
+    assert running.node.rates.throttled == {"connection_bytes": 0}
+    assert running.node.rates.disconnected == {"connection_bytes": 0}
+    client.socket.close()
+
+
 @given(
     st.lists(st.integers(0, 300), max_size=20),
     st.integers(1, 20),

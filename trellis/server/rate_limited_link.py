@@ -33,7 +33,9 @@ class RateLimitedLink(LayeredLink):
         before = connection.published
         super()._receive(connection, data)
         messages = 0 if self._resuming else max(0, connection.published - before)
-        self._charge(connection, messages, len(data))
+        # Input that waits for the login again will be charged when it is handled.
+        rest = self._unread_input
+        self._charge(connection, messages, len(data) - (0 if rest is None else len(rest)))
 
     def resume(self) -> None:
         """Handle leftover input, unless the client is throttled."""
