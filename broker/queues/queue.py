@@ -212,8 +212,8 @@ class Queue(MessageSource):
         Meanwhile no limit and no time to live applies. This lasts at most twice
         `Store.mark_patience`, so that a queue whose consumers are too slow stays bounded.
         """
-        latest = self._mark_wait + 2 * self.store.mark_patience
-        return self._mark_wait > 0 and self.agenda.now <= latest
+        began = self._mark_wait
+        return began > 0 and self.agenda.now <= began + 2 * self.store.mark_patience
 
     def _expiry_time(self) -> i64:
         """Return the time (ms) to compare with expiry times: now, or before a wait for a mark."""
