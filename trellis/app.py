@@ -399,7 +399,8 @@ class App:
         if not trellis.compiled():
             logs.warning(
                 "not_compiled",
-                note="interpreted hot paths are many times slower; see README, Compiled or not",
+                note="the hot paths are interpreted, and many times slower than compiled ones; "
+                "see README, Compiled or not",
             )
         node.turn.begin_counting()
         print(f"ready {_listed(self.addresses)}", flush=True)

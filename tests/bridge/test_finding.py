@@ -66,7 +66,9 @@ def test_after_the_limit_one_link_is_listed_with_the_reason_and_the_rest_is_left
     assert len(every) == LINKS_MAX + 1
     last = every.pop()
     assert isinstance(last, InvalidLink)
-    assert last.reason == f"the limit is {LINKS_MAX} shovels and federation links; delete some"
+    assert (
+        last.reason == f"the limit is {LINKS_MAX} shovels and federation links: delete some of them"
+    )
     again = links_of(links)
     assert all(before is after for before, after in zip(every, again[:-1], strict=True))
     world.vhost.parameters.clear(SHOVEL, "s0")
@@ -82,4 +84,4 @@ def test_without_the_listener_amqp_only_uris_with_a_host_are_usable(uri: str, us
     [link] = links_of(finder(world, port=0))
     assert isinstance(link, Shovel) == usable
     if isinstance(link, InvalidLink):
-        assert "whose listener amqp is off; set amqp.enabled" in link.reason
+        assert "whose AMQP listener is off; set amqp.enabled" in link.reason

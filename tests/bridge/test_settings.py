@@ -46,7 +46,10 @@ def load_text(text: str) -> Settings:
         (TABLE + TABLE, '"a" is given twice'),
         (TABLE + 'key = "k.pem"\n', "has a key, but no certificate"),
         (TABLE + "[mqtt]\nenabled = false\n", "mqtt.enabled is false; set it to true"),
-        (TABLE + '[mqtt]\nproxies = "127.0.0.1"\n', "which a bridge lacks; let the proxy connect"),
+        (
+            TABLE + '[mqtt]\nproxies = "127.0.0.1"\n',
+            "which a bridge does not send; let the proxy connect",
+        ),
         (TABLE + '[mqtt]\nhost = "::"\nproxies = "::/64"\n', "connections from ::1 must begin"),
         (TABLE + "window = 0\n", "1..10000"),
         (TABLE + 'remote_protocol = "4"\n', "3.1.1"),

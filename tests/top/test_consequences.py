@@ -271,7 +271,7 @@ async def test_permissions_name_the_rights_and_clients_that_end(
     await put(broker, "users/ann", {"password": "secret", "tags": "", "role": "devices"})
     lines = await consequences(commands, "permissions", "clear", "ann")
     assert lines[0].startswith("user 'ann' in vhost '/' loses its own permissions: configure ''")
-    assert lines[1].startswith("the role 'devices' decides then, for ")
+    assert lines[1].startswith("from then on, the role 'devices' decides for ")
     await commands.out("permissions", "clear", "ann", "--yes")
     assert "no permissions in vhost" in await commands.fails("permissions", "clear", "ann")
     problem = await commands.fails("permissions", "clear", "known")

@@ -169,7 +169,7 @@ async def test_a_user_whose_rights_end_moves_no_further(broker: Running) -> None
         ("rows/move", {"queue": "r"}, 400, "it is a stream"),
         ("q/move", {"queue": "r", "rate": -1}, 400, "'rate' must be a number"),
         ("q/move", {"queue": "r", "count": "x"}, 400, "'count' is not a number"),
-        ("q/redrive", {"dry_run": 3}, 400, "'dry_run' is neither true nor false"),
+        ("q/redrive", {"dry_run": 3}, 400, "'dry_run' must be true or false"),
     ],
 )
 async def test_wrong_moves_are_refused(

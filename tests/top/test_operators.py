@@ -294,6 +294,6 @@ async def test_an_import_says_that_the_settings_decide_about_their_users(broker:
             status, answer = await api(broker, "POST", path, {"users": [row | change]})
             assert (status, answer["taken"]) == (200, {"users": 1})
             assert answer["notes"] == [
-                "users 'admin': the settings define this user, and its password and tags"
+                "users 'admin': its password and tags come from the settings, not from the import"
             ]
     assert (await api(broker, "GET", "whoami"))[1]["tags"] == ["administrator"]

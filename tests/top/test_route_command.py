@@ -153,7 +153,7 @@ def test_each_expectation_has_a_line_and_one_that_fails_gives_exit_code_1(
         (["route"], "give EXCHANGE and KEY, or --mqtt TOPIC, or --expect FILE"),
         (["route", "sensors"], "give EXCHANGE and KEY, or --mqtt TOPIC, or --expect FILE"),
         (["route", "sensors", "a", "--mqtt", "b"], "give EXCHANGE and KEY"),
-        (["route", "a", "b", "--header", "c"], "--header: header 'c' is not of the form"),
+        (["route", "a", "b", "--header", "c"], "--header: header 'c' must have the form"),
         (["route", "--expect", "none.toml"], "cannot read none.toml"),
         (["route", "--expect", "bad.toml", "--publisher", "ann"], "--expect cannot be combined"),
         (["route", "--expect", "bad.toml"], "fields of an expectation are exchange, key,"),

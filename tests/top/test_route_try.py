@@ -131,9 +131,9 @@ async def test_a_trial_deletes_queues_and_exchanges(broker: Running) -> None:
     for deleted, expected, reason in (
         ([{"type": "queue", "name": "absent"}], 404, "no queue 'absent'"),
         ([{"type": "exchange", "name": "absent"}], 404, "no exchange 'absent'"),
-        ([{"type": "user", "name": "ann"}], 400, "'type' is 'user', not queue, exchange or"),
+        ([{"type": "user", "name": "ann"}], 400, "'type' must be queue, exchange or session"),
         ([{"type": "session", "name": "absent"}], 404, "no session 'absent'"),
-        ([{"name": "temps"}], 400, "'deleted' is not a list of objects"),
+        ([{"name": "temps"}], 400, "'deleted' must be a list of objects"),
     ):
         status, answer = await api(broker, "POST", "route/try", {"deleted": deleted})
         assert (status, reason in answer["reason"]) == (expected, True), answer
@@ -144,13 +144,13 @@ async def test_a_trial_that_makes_no_sense_is_refused(broker: Running) -> None:
     assert status == 201
     refused: tuple[tuple[list[dict[str, Any]], int, str], ...] = (
         ([], 400, "a trial needs 1 to 100 changed bindings or deleted objects, got 0"),
-        ([change("swap", "a", "all")], 400, "'change' is 'swap', neither add nor remove"),
+        ([change("swap", "a", "all")], 400, "'change' must be add or remove, not 'swap'"),
         ([change("add", "a", "absent")], 404, "no queue 'absent'"),
         ([change("remove", "absent", "all")], 404, "no binding 'absent'"),
         ([change("add", "a", "all", source="absent")], 404, "no exchange 'absent'"),
         ([change("add", "a", "all", source="x-random")], 400, "cannot try a binding"),
         ([change("add", "a", "all", typo=1)], 400, "unknown field `typo`"),
-        ([change("add", "a", "all", destination_type="x")], 400, "neither queue nor exchange"),
+        ([change("add", "a", "all", destination_type="x")], 400, "must be queue or exchange"),
     )
     for changes, expected, reason in refused:
         status, answer = await tried(broker, *changes)
@@ -239,7 +239,7 @@ async def test_the_command_tries_bindings_with_arguments(broker: Running) -> Non
     )
     for words, error in (
         (("--add", "amq.headers", "k"), "--add: expected EXCHANGE KEY DESTINATION, got 2 of"),
-        ((*binding, "kind"), "--add: 'kind' is not of the form NAME=VALUE"),
+        ((*binding, "kind"), "--add: 'kind' must have the form NAME=VALUE"),
     ):
         code, text = await route(broker, *words)
         assert code == 2 and error in text

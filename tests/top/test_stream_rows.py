@@ -65,7 +65,7 @@ async def test_rows_are_read_from_an_offset_and_from_a_time(broker: Running) -> 
 async def test_rows_are_read_with_read_permission_only(broker: Running) -> None:
     for query, status, reason in (
         ("offset=yesterday", 400, "'offset' is 'yesterday': give a number from 0"),
-        ("count=5000", 400, "'count' is not a number from 0 to 1000"),
+        ("count=5000", 400, "'count' must be a number from 0 to 1000"),
         ("time=soon", 400, "'time' is not a number"),
         ("encoding=hex", 400, "'encoding' is 'hex'"),
     ):

@@ -164,7 +164,7 @@ FAULTS: dict[str, tuple[Callable[[], bytes | None], str]] = {
     "no HTTP": (lambda: b"220 ftp\r\n\r\n", "illegal status line"),
     "redirect": (
         lambda: answer_of(b"", "302 Found", "Location: http://169.254.169.254/\r\n"),
-        "status 302, to http://169.254.169.254/; redirects are not followed",
+        "status 302, a redirect to http://169.254.169.254/; set the URL without redirects",
     ),
     "missing": (lambda: answer_of(b"", "404 Not Found"), "status 404"),
     "no JSON": (lambda: answer_of(b"<html>"), "JSON is malformed"),

@@ -57,7 +57,7 @@ async def test_topology_is_declared_once(broker: Running, commands: Commands) ->
         "changed": True,
     }
     assert [one.arguments for one in vhost.exchanges["e"].all_bindings()] == [{"colour": "red"}]
-    assert "--argument: 'colour' is not of the form NAME=VALUE" in await commands.fails(
+    assert "--argument: 'colour' must have the form NAME=VALUE" in await commands.fails(
         *("bindings", "declare", "e", "q", "--argument", "colour"), code=2
     )
     assert "--argument x-queue-type=stream contradicts --type quorum" in await commands.fails(

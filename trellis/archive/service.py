@@ -390,7 +390,8 @@ class ArchiveService(ArchiveBackend):
                 url=self.url,
                 reason=reason,
                 waiting=self.counters.waiting_segments,
-                note="segments stay on the disk, and readers of older rows wait",
+                note="full segments stay on the disk, and readers of rows that only the archive "
+                "has wait, until it can be reached",
             )
         self.up = False
         if self._retry is None:
@@ -416,7 +417,8 @@ class ArchiveService(ArchiveBackend):
             vhost=rows.vhost,
             stream=rows.name,
             reason=reason,
-            note="the stream is not uploaded until the broker starts again",
+            note="no more rows of this stream are uploaded: remove the cause that `reason` names, "
+            "and restart the broker",
         )
 
     def _finish(self, request: contract.Request, rows: ArchivedRows) -> None:
@@ -446,5 +448,5 @@ def _wanted(request: contract.Request, rows: ArchivedRows) -> Wanted:
 
 def _log_lost(reason: str, delay: float) -> None:
     """Log the unexpected end of the worker; a new worker is started after `delay` seconds."""
-    note = f"uploads and fetches wait; next start in {delay:g} s"
+    note = f"uploads and fetches wait; the worker starts again in {delay:g} s"
     logs.warning("archive_worker_lost", reason=reason, note=note)

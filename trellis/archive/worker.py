@@ -133,8 +133,8 @@ class Worker:
             )
         if shutil.disk_usage(self._cache).free < self._disk_free:
             raise ArchiveAway(
-                f"{self._cache} has less than {self._disk_free} free bytes (limits.disk_free and "
-                "the size of a few files), so no file is fetched"
+                f"cannot fetch a file: the disk of {self._cache} has less than {self._disk_free} "
+                "free bytes (limits.disk_free, and room for a few files): free some space there"
             )
         path = self._cache / f"{message.stream_number}-{file.first:020d}-{message.number}.arrow"
         with self._storage.open(f"{listing.stream}/{file.path}") as source:

@@ -122,7 +122,7 @@ def load(path: str, options: Mapping[str, object]) -> BasePlugin:
     used = [role for role, has in roles.items() if has]
     for role in used:
         if not iscoroutinefunction(getattr(plugin, role)):
-            raise SettingsError(key_of(path), f"the plugin's {role} is not an async function")
+            raise SettingsError(key_of(path), f"the plugin's {role} must be an async function")
     logs.info("amqtt_plugin", plugin=path, asked=",".join(used))
     return plugin
 
@@ -161,7 +161,7 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
     """
     table: Any = kind.Config
     if not dataclasses.is_dataclass(kind.Config):
-        raise SettingsError(key_of(path), "the plugin's Config is not a dataclass")
+        raise SettingsError(key_of(path), "the plugin's Config must be a dataclass")
     fields = {field.name: field for field in dataclasses.fields(table) if field.init}
     given: dict[str, object] = {}
     for option, value in options.items():
@@ -177,7 +177,8 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
                 "amqtt_option_unused",
                 plugin=path,
                 option=name,
-                note="plugins are not called at each delivery",
+                note="the option has no effect: plugins are called at publish and subscribe, not "
+                "at each delivery",
             )
         if name not in fields:
             hint = (
@@ -185,7 +186,7 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
             )
             raise SettingsError(key, f"unknown option{hint}")
         if name in given:
-            raise SettingsError(key, "the option is given twice, with - and with _")
+            raise SettingsError(key, "the option is given twice, with - and with _; remove one")
         given[name] = value
     for name, field in fields.items():
         if name not in given and _required(field):

@@ -123,7 +123,10 @@ class PluginTopicRules:
         except Exception as error:  # noqa: BLE001  (every error is a denial)
             self._report(plugin, error_location(error))
             return False
-        self._report(plugin, "topic_filtering waits for a result, but the broker cannot wait")
+        self._report(
+            plugin,
+            "its topic_filtering must answer without waiting, so an await there denies the topic",
+        )
         with contextlib.suppress(Exception):
             call.close()
         return False

@@ -145,7 +145,7 @@ def _parse(password_hash: str) -> tuple[str, bytes]:
     try:
         salted = base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise ValueError("the password_hash is not base64") from None
+        raise ValueError("the password_hash must be base64") from None
     if text and len(salted) != _SALT + _SIZES[algorithm]:
         raise ValueError(
             f"the password_hash has {len(salted)} bytes, "
@@ -179,7 +179,9 @@ def _parse_mosquitto(password_hash: str) -> tuple[int, bytes, bytes]:
     iterations = 0
     if parts[0] == "7" and len(parts) == 4:
         if not parts[1].isascii() or not parts[1].isdigit() or len(parts[1]) > 10:
-            raise ValueError(f"the iterations of the $7$ hash are '{parts[1][:20]}', not a number")
+            raise ValueError(
+                f"the iterations of the $7$ hash must be a number, not '{parts[1][:20]}'"
+            )
         iterations = int(parts[1])
         if not 1 <= iterations <= ITERATIONS_MAX:
             raise ValueError(
@@ -188,11 +190,11 @@ def _parse_mosquitto(password_hash: str) -> tuple[int, bytes, bytes]:
             )
         del parts[1]
     if len(parts) != 3:
-        raise ValueError("the hash is neither $6$SALT$HASH nor $7$ITERATIONS$SALT$HASH")
+        raise ValueError("the hash must be $6$SALT$HASH or $7$ITERATIONS$SALT$HASH")
     try:
         salt, digest = (base64.b64decode(part, validate=True) for part in parts[1:])
     except (binascii.Error, ValueError):
-        raise ValueError("the salt or the hash is not base64") from None
+        raise ValueError("the salt and the hash must be base64") from None
     if not 1 <= len(salt) <= _SHA512_SALT_MAX or len(digest) != _SHA512_SIZE:
         raise ValueError(
             f"the salt has {len(salt)} bytes and the hash {len(digest)} bytes, instead of 1 to "

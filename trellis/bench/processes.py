@@ -64,7 +64,8 @@ class Processes:
     def __init__(self, pids: list[int], children: bool = False) -> None:
         if pids and not (_PROC / "self" / "stat").exists():
             raise Unreachable(
-                "--pid: CPU time and memory are read from /proc, which this system lacks"
+                "--pid: this system has no /proc, from which CPU time and memory are read; leave "
+                "the flag out"
             )
         for pid in pids:
             if not (_PROC / str(pid)).exists():

@@ -75,10 +75,10 @@ def parse_uri(text: str) -> AmqpUri:
             raise ValueError(f"has the unknown option '{name}'; known are {', '.join(OPTIONS)}")
     verify = options.get("verify", "verify_peer")
     if verify not in ("verify_peer", "verify_none"):
-        raise ValueError("has an option 'verify' that is not verify_peer or verify_none")
+        raise ValueError("the option 'verify' must be verify_peer or verify_none")
     heartbeat = options.get("heartbeat", "30")
     if not heartbeat.isdecimal() or not 0 < int(heartbeat) <= 3600:
-        raise ValueError("has an option 'heartbeat' that is not a number of seconds, 1 to 3600")
+        raise ValueError("the option 'heartbeat' must be 1 to 3600 (seconds)")
     path = parts.path.removeprefix("/")
     if "/" in path:
         raise ValueError("has a virtual host with '/' in its name; write %2F for it")

@@ -59,7 +59,7 @@ class LinkFinder:
         async with aclosing(self._links(parsed)) as links:
             async for link in links:
                 if len(all_links) >= LINKS_MAX:
-                    reason = f"the limit is {LINKS_MAX} shovels and federation links; delete some"
+                    reason = f"the limit is {LINKS_MAX} shovels and federation links: delete some"
                     all_links.append(InvalidLink(link.kind, link.vhost, link.name, reason))
                     break
                 all_links.append(link)
@@ -113,7 +113,8 @@ class LinkFinder:
             parse_uri(uri).host for uri in (*link.source.uris, *link.target.uris)
         ):
             reason = (
-                "a URI without a host is this broker, whose listener amqp is off; set amqp.enabled"
+                "a URI without a host means this broker, whose AMQP listener is off; set "
+                "amqp.enabled to true"
             )
         else:
             return link

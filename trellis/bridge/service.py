@@ -125,7 +125,7 @@ class BridgeService:
                 if links != self._last_links:
                     self._configure(links)
             except Exception as error:  # noqa: BLE001 - later changes must still take effect
-                note = f"next attempt in {WATCH_SECONDS:g} s"
+                note = f"links keep their previous definitions; next attempt in {WATCH_SECONDS:g} s"
                 logs.error("bridge_definitions_failed", error=repr(error), note=note)
             await asyncio.sleep(WATCH_SECONDS)
 
@@ -223,7 +223,10 @@ def _log_changes(before: BridgeState, state: BridgeState) -> None:
         logs.info("bridge_up", **names, remote=state.remote, protocol=state.protocol)
     if state.error and state.error != before.error and state.state == contract.UP:
         logs.warning(
-            "bridge_problem", **names, reason=state.error, note="the other topics are copied"
+            "bridge_problem",
+            **names,
+            reason=state.error,
+            note="the link copies all other topics",
         )
     elif state.error and state.error != before.error:
         logs.warning(
@@ -231,7 +234,8 @@ def _log_changes(before: BridgeState, state: BridgeState) -> None:
             **names,
             remote=state.remote,
             reason=state.error,
-            note="messages wait at their source",
+            note="messages wait at their source until the link is connected, except messages "
+            "of QoS 0",
         )
     refused = state.counters.refused - before.counters.refused
     if refused > 0:

@@ -62,7 +62,7 @@ def add(commands: Commands) -> None:
         type=number(int, 0),
         default=20,
         metavar="N",
-        help="make a level of topics with more than N different words a parameter [20]",
+        help="turn a level of topics into a parameter if it has more than N different words [20]",
     )
     command.add_argument(
         "--server",
@@ -77,7 +77,7 @@ def add(commands: Commands) -> None:
         "--no-examples",
         dest="examples",
         action="store_false",
-        help="show no examples of parameters: the examples are words of published topics",
+        help="leave out the examples of parameters, which are words of published topics",
     )
     group = command.add_argument_group(
         "history", "The journal with the published messages; the word none stands for no journal."

@@ -20,11 +20,11 @@ from trellis.cli.parsing import (
 )
 from trellis.cli.store import copy_directory, data_directory
 
-_CHECK = "name each setting of the Kafka cluster and its topic that is unsafe for this broker"
+_CHECK = "list the settings of the Kafka cluster and of its topic that are unsafe for this broker"
 _STATUS = "show the nodes of the cluster, and how far each of them is behind"
 _SWITCH = "let a standby become the active node; the present active node ends its process"
 _SEED = "copy the data directory of a node for a new node, or for a node that is too far behind"
-_FORGET = "remove a node that does not run any more, so that the log is not kept for this node"
+_FORGET = "remove a node that no longer runs, so that the log keeps no records for this node"
 
 #: The keys of the settings that name the replicated log.
 _LOG: Final = ("cluster.name", "cluster.servers", "cluster.topic")

@@ -47,8 +47,8 @@ def add(tools: Commands) -> None:
     tool.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the position of the data directory, which has all changes of the log up to "
-        "there; change nothing",
+        help="print the position up to which the data directory has all changes of the log; "
+        "change nothing",
     )
     tool.add_argument(
         "--over-records", action="store_true", help="discard the records that the topic has"
@@ -173,8 +173,8 @@ def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySu
     if not arguments.json:
         owner = f"the broker '{survey.state.name}'" if survey.state.name else "no cluster"
         print(
-            f"{survey.path}: position {survey.position}, batch {survey.state.number}, "
-            f"{survey.definitions} definitions, of {owner}"
+            f"{survey.path}: data directory of {owner}, position {survey.position}, "
+            f"batch {survey.state.number}, {survey.definitions} definitions"
         )
     try:
         log = _open(arguments, settings)

@@ -52,7 +52,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--scram",
         action="store_true",
-        help="make a hash with which MQTT 5 clients can log in by SCRAM-SHA-256, too",
+        help="make a hash that MQTT 5 clients can also use to log in by SCRAM-SHA-256",
     )
 
 

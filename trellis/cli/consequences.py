@@ -173,7 +173,7 @@ def permission_lines(client: ApiClient, vhost: str, user: str) -> Iterator[str]:
     if answer["role"]:
         yield f"user '{user}' in vhost '{vhost}' loses its own permissions: {_grant_text(answer)}"
         yield (
-            f"the role '{answer['role']}' decides then, for "
+            f"from then on, the role '{answer['role']}' decides for "
             f"{count_text(answer['connections'], 'open connection')} and "
             f"{count_text(answer['sessions'], 'MQTT session')} of the user"
         )

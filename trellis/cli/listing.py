@@ -60,8 +60,8 @@ def add(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="CONDITION",
-        help="only rows for which COLUMN=PATTERN, COLUMN!=PATTERN (* and ? are wildcards), "
-        "COLUMN>NUMBER or COLUMN<NUMBER is true, or that contain this word; may be repeated",
+        help="only rows that satisfy COLUMN=PATTERN, COLUMN!=PATTERN (* and ? are wildcards), "
+        "COLUMN>NUMBER or COLUMN<NUMBER, or that contain the word CONDITION; may be repeated",
     )
     command.add_argument("--sort", metavar="COLUMN", help="sort by this column")
     command.add_argument("--reverse", action="store_true", help="print the rows in reverse order")

@@ -45,7 +45,10 @@ def add(commands: Commands) -> None:
     )
     command.hint = _BODY_HINT
     command.add_argument(
-        "exchange", metavar="EXCHANGE", nargs="?", help="exchange; amq.default is the default one"
+        "exchange",
+        metavar="EXCHANGE",
+        nargs="?",
+        help="exchange to publish to; amq.default is the default exchange",
     )
     command.add_argument("key", metavar="KEY", nargs="?", help="routing key")
     command.add_argument(

@@ -103,7 +103,8 @@ def clear(arguments: argparse.Namespace) -> int:
     lines = [f"{count_is_text(survey['removed'], 'retained message')} removed"]
     if survey["refused"]:
         lines.append(
-            f"{count_text(survey['refused'], 'message')} stay: the user may not publish there"
+            f"{count_text(survey['refused'], 'message')} stay, because the user may not publish to "
+            "their topics"
         )
     confirm(arguments, lines)
     result = _delete(client, *path, filter=arguments.filter)

@@ -79,7 +79,10 @@ def add(commands: Commands) -> None:
         "exit code is 1 if no broker answers, or if an expectation of --expect is not met.",
     )
     command.add_argument(
-        "exchange", metavar="EXCHANGE", nargs="?", help="exchange; amq.default is the default one"
+        "exchange",
+        metavar="EXCHANGE",
+        nargs="?",
+        help="exchange of the message; amq.default is the default exchange",
     )
     command.add_argument("key", metavar="KEY", nargs="?", help="routing key")
     command.add_argument(

@@ -100,7 +100,7 @@ def lines_of(answer: dict[str, Any], now: float) -> Iterator[str]:
     tried = count_text(answer["topics"], "topic")
     yield f"tried {tried} with {count_text(answer['messages'], 'message')} of the last {ago}"
     if not answer["complete"]:
-        yield f"there are {answer['topics_known']:,} topics: the trial ended early"
+        yield f"the trial ended early: {answer['topics_known']:,} topics are known"
     if answer["unremembered"]:
         yield f"{answer['unremembered']:,} messages of further topics are not remembered"
     yield from header_lines(answer)

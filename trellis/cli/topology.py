@@ -192,7 +192,7 @@ def arguments_of(given: list[str], flag: str) -> Row:
         try:
             name, value = header_of(text)
         except BrokerError:
-            raise CommandError(f"{flag}: '{text}' is not of the form NAME=VALUE", 2) from None
+            raise CommandError(f"{flag}: '{text}' must have the form NAME=VALUE", 2) from None
         arguments[name] = value
     return arguments
 

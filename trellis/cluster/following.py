@@ -151,9 +151,9 @@ class Following:
             logs.warning(
                 "cluster_settings_differ",
                 node=owner.node,
-                note="the active node has other settings than this node in the sections limits and "
-                "mqtt, so this node may refuse definitions when it takes over; compare the output "
-                "of `trellis config` on both nodes",
+                note="this node may refuse definitions when it takes over, because its settings in "
+                "the sections limits and mqtt differ from those of the active node; compare the "
+                "output of `trellis config --effective` on both nodes",
             )
         logs.info("cluster_active", node=owner.node, host=owner.host)
 

@@ -174,9 +174,10 @@ class LogRetention:
             logs.warning(
                 "cluster_node_unreported",
                 nodes=",".join(names),
-                note="the log is not trimmed, because Kafka has no report of these nodes, so it is "
-                "unknown which records they lack (Kafka forgets the report of a node that was "
-                "stopped for days): start them, or remove them with `trellis cluster forget NODE`",
+                note="the log is not trimmed: Kafka has no report of these nodes (it forgets the "
+                "report of a node that was stopped for days), so the records that they lack are "
+                "unknown; "
+                "start them, or remove them with `trellis cluster forget NODE`",
             )
         self.unreported = names
 

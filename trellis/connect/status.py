@@ -102,10 +102,10 @@ class LinkStatus:
         for name, text, value in (
             ("delivered", "Messages that the target has accepted", self.delivered),
             ("delivered_bytes", "Bytes of bodies that the target has accepted", self.bytes),
-            ("retries", "Attempts after a failed attempt", self.retries),
+            ("retries", "Attempts that repeated a failed attempt", self.retries),
             ("dead_lettered", "Messages that the link has dead-lettered", self.dead_lettered),
-            ("dropped", "Records that no queue takes and that were dropped", self.dropped),
-            ("reconnects", "Errors after which the link connects again", self.reconnects),
+            ("dropped", "Records that were dropped because no queue takes them", self.dropped),
+            ("reconnects", "Errors that made the link connect again", self.reconnects),
         ):
             page.listed(f"trellis_connect_{name}", "counter", text, value, labels)
         page.listed(

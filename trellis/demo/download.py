@@ -74,12 +74,14 @@ def _download(url: str, target: Path, digest: str) -> None:
             data: bytes = response.read()
     except OSError as error:
         raise DemoError(
-            f"cannot download {url} ({error}): give a directory with Kafka's files (--jars), or a "
-            "Kafka that runs (--servers)"
+            f"cannot download {url} ({error}): give a directory with Kafka's files (--jars DIR), "
+            "or the address of a running Kafka (--servers HOST:PORT)"
         ) from None
     if _digest(data) != digest:
         raise DemoError(
-            f"{url} has SHA-256 {_digest(data)}, expected {digest}: the file was changed on its way"
+            f"the file downloaded from {url} is not the expected one (SHA-256 {_digest(data)} "
+            f"instead of {digest}): repeat the command, or give a directory with Kafka's files "
+            "(--jars DIR)"
         )
     draft = target.with_name(f"{target.name}.{os.getpid()}")
     draft.write_bytes(data)

@@ -175,7 +175,7 @@ def _head(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
     if queue.waits_for_mark:
         yield Problem(
             "disk",
-            "deliveries wait until the disk has stored the delivery mark of the queue",
+            "deliveries wait until the disk has stored the queue's record of them (delivery mark)",
             command("health"),
         )
     if queue.depth > 0 and queue.depth == queue.paged:
@@ -223,7 +223,7 @@ def _growth(before: QueueCounts | None, now: QueueCounts, consumers: str) -> Ite
     if grows >= 1:
         yield Problem(
             "growing",
-            f"the queue grows by {grows:,.0f} messages/s: {came:,.0f} come, and {ended:,.0f} end",
+            f"the queue grows by {grows:,.0f} messages/s: {came:,.0f} arrive, {ended:,.0f} leave",
             consumers,
         )
     elif now.ready and came < 0.5 and ended < 0.5:

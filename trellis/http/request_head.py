@@ -42,7 +42,7 @@ def origin_form(target: bytes, headers: dict[bytes, bytes]) -> bytes:
     host, slash, path = rest.partition(b"/")
     if host.lower() != headers.get(b"host", b"").lower():
         raise AmbiguousHead(
-            f"the request is for '{host.decode('ascii', 'replace')}', and its header 'Host' names "
-            "another host"
+            f"the URL of the request names the host '{host.decode('ascii', 'replace')}', and the "
+            "header 'Host' another one; both must be equal"
         )
     return slash + path or b"/"

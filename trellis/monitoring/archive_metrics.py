@@ -28,8 +28,8 @@ def add_archive(page: MetricsPage, archive: ArchiveService) -> None:
     )
     page.gauge(
         "trellis_archive_backlog_bytes",
-        "Setting stream.archive_backlog: while more bytes wait, retention removes segments that "
-        "were not uploaded.",
+        "Limit of the bytes that wait for their upload (stream.archive_backlog). Above the limit, "
+        "retention removes segments that were not uploaded.",
         archive.backlog,
     )
     page.counter(

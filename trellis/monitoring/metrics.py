@@ -394,8 +394,8 @@ def _store(page: MetricsPage, store_writer: StoreWriter) -> None:
         page.counter(
             "trellis_store_unmarked_deliveries",
             "Total number of messages delivered before the store could record the delivery, "
-            "because the disk was slow or full. After a crash these messages may come back as not "
-            "redelivered.",
+            "because the disk was slow or full. After a crash, these messages may be delivered "
+            "again without the flag `redelivered`.",
             int(store_writer.durable.unmarked_deliveries),
         )
         page.gauge(
@@ -412,7 +412,8 @@ def _store(page: MetricsPage, store_writer: StoreWriter) -> None:
         )
         page.counter(
             "trellis_store_log_dropped_bytes",
-            "Total size of the dead files of the store's log that were dropped unread, in bytes.",
+            "Total size of the files of the store's log that were removed unread, because they had "
+            "no live entries, in bytes.",
             store_writer.dropped_bytes,
         )
         page.gauge(

@@ -44,7 +44,7 @@ def header_of(text: str) -> tuple[str, Any]:
     """
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise PreconditionFailed(f"header '{shown(text)}' is not of the form NAME=VALUE")
+        raise PreconditionFailed(f"header '{shown(text)}' must have the form NAME=VALUE")
     try:
         return name, msgspec.json.decode(value.encode("utf-8", "surrogateescape"))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

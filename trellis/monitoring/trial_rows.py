@@ -170,7 +170,7 @@ def changes_of(body: Mapping[str, Any]) -> list[ChangedBinding]:
         return msgspec.convert(given, list[ChangedBinding])
     except msgspec.ValidationError as error:
         raise PreconditionFailed(
-            f"'changes' is not a list of bindings to add or remove: {error}"
+            f"'changes' must be a list of bindings to add or remove: {error}"
         ) from None
 
 
@@ -179,7 +179,9 @@ def deleted_of(body: Mapping[str, Any]) -> list[DeletedObject]:
     try:
         return msgspec.convert(body.get("deleted", []), list[DeletedObject])
     except msgspec.ValidationError as error:
-        raise PreconditionFailed(f"'deleted' is not a list of objects to delete: {error}") from None
+        raise PreconditionFailed(
+            f"'deleted' must be a list of objects to delete: {error}"
+        ) from None
 
 
 def _object_of(vhost: VirtualHost, row: DeletedObject, find_session: FindSession) -> Destination:
@@ -190,7 +192,9 @@ def _object_of(vhost: VirtualHost, row: DeletedObject, find_session: FindSession
     if row.type == "exchange":
         return vhost.exchange(row.name)
     if row.type not in ("queue", SESSION):
-        raise PreconditionFailed(f"'type' is '{shown(row.type)}', not queue, exchange or session")
+        raise PreconditionFailed(
+            f"'type' must be queue, exchange or session, not '{shown(row.type)}'"
+        )
     destination = vhost.queues.get(row.name) if row.type == "queue" else find_session(row.name)
     if destination is None:
         raise NotFound(f"no {row.type} '{shown(row.name)}' in vhost '{vhost.name}'")
@@ -199,10 +203,10 @@ def _object_of(vhost: VirtualHost, row: DeletedObject, find_session: FindSession
 
 def _change_of(vhost: VirtualHost, row: ChangedBinding) -> BindingChange:
     if row.change not in ("add", "remove"):
-        raise PreconditionFailed(f"'change' is '{shown(row.change)}', neither add nor remove")
+        raise PreconditionFailed(f"'change' must be add or remove, not '{shown(row.change)}'")
     if row.destination_type not in ("queue", "exchange"):
         raise PreconditionFailed(
-            f"'destination_type' is '{shown(row.destination_type)}', neither queue nor exchange"
+            f"'destination_type' must be queue or exchange, not '{shown(row.destination_type)}'"
         )
     exchange = vhost.exchange("" if row.source == "amq.default" else row.source)
     target: Destination = (

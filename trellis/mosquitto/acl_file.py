@@ -79,14 +79,16 @@ def read_acl(text: str, file: Path, report: Report) -> Acl:
                 access, topic = "readwrite", rest
             if access not in _ACCESS:
                 report.not_taken(
-                    place, line, f"'{access}' is not read, write, readwrite or deny; correct it"
+                    place,
+                    line,
+                    f"the access must be read, write, readwrite or deny, not '{access}'",
                 )
                 continue
             (lines if word == "topic" else acl.patterns).append(
                 AclLine(place, access, topic.strip())
             )
         else:
-            report.not_taken(place, line, "the line is not `user`, `topic` or `pattern`")
+            report.not_taken(place, line, "the line must begin with `user`, `topic` or `pattern`")
     for each in acl.patterns:
         _note_pattern(each, report)
     return acl

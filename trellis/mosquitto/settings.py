@@ -210,7 +210,9 @@ def _address(listener: MosquittoListener, report: Report, line: Line) -> tuple[i
     port_text = words[0] if words else listener.value("port", "1883")
     bound = words[1].strip() if len(words) > 1 else listener.value("bind_address")
     if not port_text.isdecimal() or int(port_text) > _MAX16:
-        report.not_taken(line.place, line.text, f"'{port_text}' is not a port number")
+        report.not_taken(
+            line.place, line.text, f"the port must be a number up to {_MAX16}, not '{port_text}'"
+        )
         return 0, [], ""
     port = int(port_text)
     if port == 0 and bound:
@@ -224,7 +226,9 @@ def _address(listener: MosquittoListener, report: Report, line: Line) -> tuple[i
             hosts = [str(ipaddress.ip_address(bound))]
         except ValueError:
             report.not_taken(
-                line.place, line.text, f"'{bound}' is a name; give an IP address of this machine"
+                line.place,
+                line.text,
+                f"the address must be an IP address of this machine, not '{bound}'",
             )
             return port, [], ""
     domain = listener.value("socket_domain").lower()
@@ -310,7 +314,7 @@ def _number(line: Line, report: Report) -> int | None:
     try:
         return int(line.value)
     except ValueError:
-        report.not_taken(line.place, line.text, "the value is not a whole number")
+        report.not_taken(line.place, line.text, "the value must be a whole number")
         return None
 
 

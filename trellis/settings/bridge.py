@@ -131,8 +131,8 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
     remote_packet_max: Annotated[
         int,
         option(
-            "largest MQTT packet in bytes that the remote broker accepts; larger messages are "
-            "refused here; 0 means the limit that the broker announces, which only MQTT 5 has",
+            "largest MQTT packet in bytes that the remote broker accepts; the bridge refuses "
+            "larger messages; 0 means the limit that the remote broker announces (only in MQTT 5)",
             ge=0,
             le=268_435_460,
             unit="bytes",

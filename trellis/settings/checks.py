@@ -58,7 +58,9 @@ def _bridges(settings: Settings) -> Iterator[Problem]:
     if own.is_unspecified:
         own = ipaddress.ip_address("127.0.0.1" if own.version == 4 else "::1")
     if names and any(own in network for network in settings.mqtt.networks):
-        problem = f"connections from {own} must begin with a PROXY header, which a bridge lacks"
+        problem = (
+            f"connections from {own} must begin with a PROXY header, which a bridge does not send"
+        )
         remedy = "let the proxy connect from another address, such as 127.0.0.2, and name that one"
         yield ("mqtt.proxies", "bridge"), f"{problem}; {remedy}"
 

@@ -180,8 +180,9 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     unsafe: Annotated[
         bool,
         option(
-            "use a Kafka topic that can lose confirmed messages: it has less than 2 replicas or "
-            "min.insync.replicas, retention, or unclean leader election; only for trials and tests"
+            "accept a Kafka topic that can lose confirmed messages, because it has fewer than 2 "
+            "replicas, a min.insync.replicas below 2, retention or unclean leader "
+            "election; only for trials and tests"
         ),
     ] = False
     redirect: Annotated[

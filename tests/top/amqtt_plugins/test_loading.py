@@ -119,7 +119,8 @@ def _key(kind: type | str, option: str = "") -> str:
         (
             FILE,
             {"password-file": "x", "password_file": "y"},
-            f"{_key(FILE, 'password_file')}: the option is given twice, with - and with _",
+            f"{_key(FILE, 'password_file')}: the option is given twice, with - and with _; "
+            "remove one",
         ),
         (FILE, {"password_file": 7}, f"{_key(FILE, 'password_file')}: must be str | Path | None"),
         (
@@ -137,7 +138,7 @@ def _key(kind: type | str, option: str = "") -> str:
             ),
         ),
         (here(Picky), {}, f"{_key(Picky, 'needed')}: must be given"),
-        (here(NoTable), {}, f"{_key(NoTable)}: the plugin's Config is not a dataclass"),
+        (here(NoTable), {}, f"{_key(NoTable)}: the plugin's Config must be a dataclass"),
         (
             here(Checks),
             {},
@@ -157,7 +158,7 @@ def _key(kind: type | str, option: str = "") -> str:
         (
             here(NotAsync),
             {},
-            f"{_key(NotAsync)}: the plugin's authenticate is not an async function",
+            f"{_key(NotAsync)}: the plugin's authenticate must be an async function",
         ),
     ],
 )

@@ -267,7 +267,7 @@ def _rules_of(value: Any, path: str) -> list[str]:
             return [one if isinstance(one, str) else _rule_of_object(one) for one in value]
     except (KeyError, TypeError, ValueError, AttributeError):
         pass
-    raise TokenRefused(path, f"the claim '{path}' is not a list of topic rules")
+    raise TokenRefused(path, f"the claim '{path}' must be a list of topic rules")
 
 
 def _rules_by_action(value: Mapping[str, Any]) -> Iterator[str]:

@@ -146,7 +146,7 @@ async def _body(url: str, reader: asyncio.StreamReader, connection: h11.Connecti
             connection.receive_data(data)
         elif isinstance(event, h11.Response) and event.status_code != 200:
             moved = dict(event.headers).get(b"location", b"").decode("ascii", "replace")
-            hint = f", to {moved[:200]}; redirects are not followed" if moved else ""
+            hint = f", a redirect to {moved[:200]}; set the URL without redirects" if moved else ""
             raise FetchError(f"{url}: the answer has the status {event.status_code}{hint}")
         elif isinstance(event, h11.Data):
             body += event.data

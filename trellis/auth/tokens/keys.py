@@ -32,12 +32,12 @@ def read_key_file(name: str) -> list[Key]:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise SettingsError(f"jwt.keys: {path}: {error.strerror}") from None
+        raise SettingsError(f"jwt.keys: {path} cannot be read: {error.strerror}") from None
     try:
         keys = list(_from_jwks(text) if text.lstrip().startswith(b"{") else _from_pem(text))
     except Exception as error:  # noqa: BLE001  (joserfc raises many kinds)
         raise SettingsError(
-            f"jwt.keys: {path}: holds no keys, in PEM or as a JWKS "
+            f"jwt.keys: {path}: must hold keys in PEM or as a JWKS "
             f"({error or type(error).__name__})"
         ) from None
     if not 0 < len(keys) <= MAX_KEYS:

@@ -132,7 +132,7 @@ class TokenVerifier:
         """Return the keys that may have signed a token with this header. Raises TokenRefused."""
         kid, algorithm = header.get("kid"), header["alg"]
         if kid is not None and not isinstance(kid, str):
-            raise TokenRefused("kid", "the key ID (kid) is not a text")
+            raise TokenRefused("kid", "the key ID (kid) must be a text")
         named = [key for key in keys if kid is None or key.kid is None or key.kid == kid]
         if not named:
             raise UnknownKey(f"no key has the token's key ID (kid) {_text(kid)}")
@@ -140,7 +140,7 @@ class TokenVerifier:
         fitting = [key for key in named if key.key_type == kind and _permits(key, algorithm)]
         if not fitting:
             raise TokenRefused(
-                "alg", f"the token's header selects no key for the algorithm {algorithm}"
+                "alg", f"no key that the token's header selects fits its algorithm {algorithm}"
             )
         return fitting
 
@@ -156,7 +156,7 @@ class TokenVerifier:
         if expires + settings.leeway <= now:
             raise TokenRefused("exp", f"the token expired at {_date(expires)} (claim exp)")
         if begins is not None and begins - settings.leeway > now:
-            raise TokenRefused("nbf", f"the token is valid from {_date(begins)} on (claim nbf)")
+            raise TokenRefused("nbf", f"the token is not valid before {_date(begins)} (claim nbf)")
         issuer, audience = claims.get("iss"), claims.get("aud")
         if settings.issuer and issuer != settings.issuer:
             raise TokenRefused(
@@ -212,10 +212,10 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TokenRefused(name, f"the claim '{name}' is not a number of seconds")
+        raise TokenRefused(name, f"the claim '{name}' must be a number of seconds")
     if not 0 <= value <= MAX_EXPIRES:
         raise TokenRefused(
-            name, f"the claim '{name}' is not from 0 to {MAX_EXPIRES} (the year 9999)"
+            name, f"the claim '{name}' must be from 0 to {MAX_EXPIRES} (the year 9999)"
         )
     return float(value)
 

@@ -166,8 +166,8 @@ PARTS: Final = {
         ),
         CasePart(
             "threads",
-            "articles 1 and 2: 2 to 16 workers, half or a tenth of their operations subscribe; "
-            "inserts to lookups 1:1, 1:3",
+            "articles 1 and 2: 2 to 16 workers; a half or a tenth of their operations subscribe, "
+            "or they insert and look up in the ratio 1:1 or 1:3",
             _threads,
         ),
         CasePart(

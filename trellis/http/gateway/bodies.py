@@ -99,7 +99,7 @@ def cut_document(data: bytes, sections: list[str]) -> Iterator[DocumentPart]:
 
 def _cut_section(section: str, text: memoryview) -> Iterator[DocumentPart]:
     if text[0] != ord("["):
-        yield section, "not a list", []
+        yield section, "the section must be a list", []
         return
     part: list[bytes] = []
     size = 0

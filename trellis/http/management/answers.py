@@ -140,7 +140,9 @@ class ApiBackend:
         """
         if not self.node.turn.leased:
             raise ApiRefusal(
-                503, "no_lease", "the replicated log of this node's cluster does not answer: retry"
+                503,
+                "no_lease",
+                "the replicated log of this node's cluster does not answer: try again",
             )
 
 
@@ -321,7 +323,7 @@ class Call:
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise bad_request(f"the body is not JSON: {error}") from None
         if not isinstance(value, dict):
-            raise bad_request(f"the body must be a JSON object, and is {type(value).__name__}")
+            raise bad_request(f"the body must be a JSON object; its type is {type(value).__name__}")
         if is_nested_too_deep(value):
             raise bad_request(f"the body is nested more than {NESTING_MAX} levels deep")
         return value
@@ -379,7 +381,7 @@ def text(row: Mapping[str, Any], field: str, default: str | None = None) -> str:
     """
     value = row.get(field, default)
     if not isinstance(value, str):
-        raise bad_request(f"'{field}' is {'missing' if value is None else 'not a string'}")
+        raise bad_request(f"'{field}' {'is missing' if value is None else 'must be a string'}")
     return value
 
 
@@ -392,20 +394,20 @@ def flag(row: Mapping[str, Any], field: str) -> bool:
     if value in ("true", "false"):  # Some tools write a boolean as text.
         return bool(value == "true")
     if not isinstance(value, bool):
-        raise bad_request(f"'{field}' is neither true nor false")
+        raise bad_request(f"'{field}' must be true or false")
     return value
 
 
 def table(row: Mapping[str, Any], field: str) -> Row:
     """Return an object field of a row, {} if the field is missing.
 
-    Raises ApiRefusal if the value is not a JSON object.
+    Raises ApiRefusal if the value must be a JSON object.
     """
     value = row.get(field)
     if value is None or value == []:  # PHP writes an empty object as [].
         return {}
     if not isinstance(value, dict):
-        raise bad_request(f"'{field}' is not a JSON object")
+        raise bad_request(f"'{field}' must be a JSON object")
     return value
 
 

@@ -120,4 +120,4 @@ def _overruled(call: Call, row: object) -> list[str]:
     name = row.get("name")
     if not isinstance(name, str) or name not in call.node.accounts.settings_accounts:
         return []
-    return [f"users {name!r}: the settings define this user, and its password and tags"]
+    return [f"users {name!r}: its password and tags come from the settings, not from the import"]

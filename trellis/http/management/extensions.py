@@ -75,7 +75,7 @@ async def switch(call: Call) -> HandedOver:
     """
     hand_over, wanted = call.node.switch, call.body().get("to", "")
     if hand_over is None:
-        raise not_found("this broker is not a node of a cluster")
+        raise not_found("no other node can take over: this broker is not a node of a cluster")
     if not isinstance(wanted, str):
         raise bad_request("'to' must be the name of a node")
     call.audit("switch", "cluster", "", wanted)

@@ -60,7 +60,7 @@ async def port_listener(call: Call) -> Row | Failure:
     """Check that a listener is open on the port that the path names."""
     wanted = call.path_parameters[0]
     if not wanted.isdecimal():
-        raise bad_request(f"'{wanted[:20]}' is not a port number")
+        raise bad_request(f"the port must be a number, not '{wanted[:20]}'")
     ports = [row["port"] for row in listeners(call)]
     return (
         {"status": "ok", "port": int(wanted)}
@@ -90,7 +90,7 @@ async def certificates(call: Call) -> Row | Failure:
     count, unit = call.path_parameters
     if unit not in UNITS or not count.isdecimal() or len(count) > 6:
         raise bad_request(
-            f"'{count[:20]} {unit[:20]}' is not a duration: a number of {', '.join(UNITS)}"
+            f"the duration must be a number of {', '.join(UNITS)}, not '{count[:20]} {unit[:20]}'"
         )
     until = datetime.now(UTC).timestamp() + int(count) * UNITS[unit] * 86_400
     expired = [

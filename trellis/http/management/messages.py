@@ -206,7 +206,7 @@ async def get(call: Call) -> Listing:
     mode, encoding = text(row, "ackmode", "ack_requeue_true"), text(row, "encoding", "auto")
     if mode not in KEEPING and mode not in SETTLING:
         known = ", ".join([*KEEPING, *SETTLING])
-        raise bad_request(f"'ackmode' is '{mode}', not one of {known}")
+        raise bad_request(f"'ackmode' must be one of {known}, not '{mode}'")
     check_encoding(encoding)
     count = whole_number(row, "count", 1, FETCHED_MAX)
     truncate = whole_number(row, "truncate", 1 << 31, 1 << 31)
@@ -240,7 +240,7 @@ async def get(call: Call) -> Listing:
 def check_encoding(encoding: str) -> None:
     """Raise ApiRefusal unless `encoding` is a known encoding of payloads: auto or base64."""
     if encoding not in ("auto", "base64"):
-        raise bad_request(f"'encoding' is '{encoding}', neither auto nor base64")
+        raise bad_request(f"'encoding' must be auto or base64, not '{encoding}'")
 
 
 async def _with_payloads(fetched: list[tuple[Row, list[bytes]]]) -> AsyncIterator[Row | bytes]:
@@ -277,7 +277,7 @@ def whole_number(row: Mapping[str, Any], field: str, default: int, most: int) ->
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise bad_request(f"'{field}' is not a number from 0 to {most}")
+        raise bad_request(f"'{field}' must be a number from 0 to {most}")
     return value
 
 
@@ -360,11 +360,13 @@ def _body(payload: str, encoding: str) -> bytes:
     if encoding == "string":
         return payload.encode("utf-8", "surrogateescape")
     if encoding != "base64":
-        raise bad_request(f"'payload_encoding' is '{encoding}', neither string nor base64")
+        raise bad_request(f"'payload_encoding' must be string or base64, not '{encoding}'")
     try:
         return base64.b64decode(payload, validate=True)
     except (binascii.Error, ValueError):
-        raise bad_request("'payload' is not base64, which 'payload_encoding' names") from None
+        raise bad_request(
+            "'payload' must be base64, because 'payload_encoding' is base64"
+        ) from None
 
 
 def _encoded_properties(given: Row) -> bytes:
@@ -383,9 +385,11 @@ def _encoded_properties(given: Row) -> bytes:
         try:
             properties["timestamp"] = datetime.fromtimestamp(moment, UTC)
         except (ValueError, OverflowError, OSError):
-            raise bad_request(f"the property 'timestamp' is {moment}, not a valid time") from None
+            raise bad_request(
+                f"the property 'timestamp' must be {_PROPERTY_VALUES['time']}, not {moment}"
+            ) from None
     data = write_properties(properties)
     for name in properties.keys() - read_properties(data).keys():
         expected = _PROPERTY_VALUES[dict(LAYOUT)[name]]
-        raise bad_request(f"the property '{name}' is {given[name]!r}, not {expected}")
+        raise bad_request(f"the property '{name}' must be {expected}, not {given[name]!r}")
     return data

@@ -97,7 +97,7 @@ def _cursor_of(text: str) -> PeekCursor:
     if not text:
         return PeekCursor()
     if not _PLACE.fullmatch(text):
-        raise bad_request(f"'after' is '{shown(text)}', not the 'sequence' of a message")
+        raise bad_request(f"'after' must be the 'sequence' of a message, not '{shown(text)}'")
     rank, _, sequence = text.rpartition(":")
     return PeekCursor(int(rank or 0), int(sequence))
 

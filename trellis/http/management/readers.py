@@ -31,7 +31,9 @@ async def readers(call: Call) -> Listing:
     try:
         MQTT.check(topic_filter, call.node.mqtt.options.max_levels)
     except InvalidPattern as error:
-        raise bad_request(f"'filter' is '{topic_filter}', no MQTT topic filter: {error}") from None
+        raise bad_request(
+            f"'filter' must be an MQTT topic filter, not '{topic_filter}': {error}"
+        ) from None
     rows = _rows(call, vhost, topic_filter, call.query.get("client_id", ""))
     return Listing(iterate(rows))
 

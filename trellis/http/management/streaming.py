@@ -169,7 +169,7 @@ def read_result(stream: str, read: Callable[[], Result]) -> Result:
         raise ApiRefusal(
             503,
             "busy",
-            f"rows of the stream '{stream}' are not in the cache of the archive; try again later",
+            f"rows of the stream '{stream}' are not fetched from the archive yet; try again later",
         ) from None
 
 

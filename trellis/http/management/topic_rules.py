@@ -60,7 +60,7 @@ async def put_rules(call: Call) -> Empty:
     given: Any = call.body().get("rules")
     if not isinstance(given, list) or not all(isinstance(rule, str) for rule in given):
         raise bad_request(
-            "'rules' is not a list of texts such as 'allow publish sensors/{username}/#'"
+            "'rules' must be a list of texts such as 'allow publish sensors/{username}/#'"
         )
     users = call.broker.users
     check_variables(vhost.name, name, given)

@@ -159,7 +159,7 @@ async def bulk_delete(call: Call) -> Empty:
     """Delete the users that the body names in the list `users`."""
     names = call.body().get("users")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise bad_request("'users' is not a list of names")
+        raise bad_request("'users' must be a list of names")
     for name in names:
         _changeable(call, name)
     for done, name in enumerate(names):
