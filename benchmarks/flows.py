@@ -353,12 +353,15 @@ def main() -> None:
     )
     parser.add_argument("--rules", action="store_true", help="measure a user with 100 topic rules")
     parser.add_argument(
-        "--traced", action="store_true", help="measure while a trace runs that follows no message"
+        "--traced",
+        action="store_true",
+        help="measure while a trace runs whose condition no message meets",
     )
     parser.add_argument(
         "--sampled",
         action="store_true",
-        help="measure in a broker that samples messages with a traceparent: no message has one",
+        help="measure in a broker that samples messages with a traceparent (the measured "
+        "messages have none)",
     )
     parser.add_argument(
         "--on-disk", action="store_true", help="measure all flows on the durable store"

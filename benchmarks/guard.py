@@ -177,7 +177,8 @@ def check_reasons(reasons: dict[str, str]) -> None:
     for flow, why in reasons.items():
         if not why or " ".join(why.split()) not in changelog:
             sys.exit(
-                f"guard: CHANGELOG.md does not hold the reason for the record of {flow}: {why!r}"
+                "guard: CHANGELOG.md must contain the reason for the recorded count of flow "
+                f"{flow}, word for word: {why!r}"
             )
 
 

@@ -125,7 +125,7 @@ async def _outgrow(attack: Attack, one: bytes, count: int) -> None:
                 gone += int.from_bytes(payload[4:8], "big")
                 purged, depth = time.perf_counter(), 0
                 rounds += 1
-    assert rounds > 1, "the alarm was never on"
+    assert rounds > 1, "the memory alarm never began"
 
 
 async def memory(attack: Attack) -> Prepared:

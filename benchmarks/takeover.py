@@ -100,7 +100,10 @@ class Node:
         at, line = self._lines.get(timeout=PATIENCE)
         words = line.split()
         if words[:1] != [state]:
-            sys.exit(f"takeover: no line '{state}': {line}{self.errors.read_text()}")
+            sys.exit(
+                f"takeover: the node should have printed '{state}', but printed: "
+                f"{line}{self.errors.read_text()}"
+            )
         self.addresses = dict(word.split("=", 1) for word in words[1:])
         return at
 
@@ -219,7 +222,10 @@ def take_over(
         end = time.monotonic() + PATIENCE
         while second.figure("batch") < first.figure("batch"):
             if time.monotonic() > end:
-                sys.exit("takeover: the standby does not catch up")
+                sys.exit(
+                    "takeover: the standby has not read all batches of the active node within "
+                    f"{PATIENCE:.0f} s"
+                )
             time.sleep(0.2)
         time.sleep(2.0)  # The standby reports once a second how far it is.
         figures: dict[str, Any] = {

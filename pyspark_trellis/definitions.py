@@ -219,7 +219,7 @@ def _near(name: str, names: Any) -> str:
 def _rows(document: Mapping[str, Any], section: str, name: str) -> list[dict[str, Any]]:
     rows = document.get(section, [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise PipelineError(f"{name}: '{section}' is not a list of objects")
+        raise PipelineError(f"{name}: '{section}' must be a list of objects")
     return rows
 
 
@@ -233,5 +233,5 @@ def _host(hosts: Mapping[str, DefinedHost], row: Mapping[str, Any], where: str) 
 def _text(row: Mapping[str, Any], key: str, where: str) -> str:
     value = row.get(key)
     if not isinstance(value, str):
-        raise PipelineError(f"{where}: the field '{key}' is {value!r}, not a string")
+        raise PipelineError(f"{where}: the field '{key}' must be a string, not {value!r}")
     return value

@@ -112,7 +112,9 @@ def _split(text: str) -> list[str]:
     """Return the names in the option `journal`, in the spelling of `journal_name`."""
     names = [journal_name(*name_parts(name.strip())) for name in text.split(",") if name.strip()]
     if not names:
-        raise PipelineError("option journal is empty, and should be QUEUE or VHOST/QUEUE")
+        raise PipelineError(
+            "option journal has an empty name: each name must be QUEUE or VHOST/QUEUE"
+        )
     return list(dict.fromkeys(names))
 
 

@@ -130,7 +130,8 @@ def _read(path: Path) -> KeptReport:
             raise ValueError("the report has the format of another version of Trellis")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(
-            f"the kept report {path} cannot be read ({error}): move it away to start anew"
+            f"the kept report {path} cannot be read ({error}): move the file away to start a new "
+            "series of reports"
         ) from None
     return report
 

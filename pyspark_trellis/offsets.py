@@ -55,7 +55,7 @@ def positions_of(document: Mapping[str, Any], names: Iterable[str]) -> dict[str,
         if name is None or len(known) == 1:
             if len(known) != 1:
                 raise PipelineError(
-                    "the checkpoint is of a query of one journal and does not name it, and the "
+                    "the checkpoint has an offset of one journal and does not name it, but the "
                     f"query now reads {', '.join(known) or 'no journal'}: start with a new "
                     "checkpoint"
                 )
@@ -83,7 +83,9 @@ def number(options: Mapping[str, str], name: str, default: int, least: int = 0) 
     """
     text = options.get(name.lower(), str(default))
     if not text.isdecimal() or int(text) < least:
-        raise PipelineError(f"option {name} is '{text}', not a whole number of {least} or more")
+        raise PipelineError(
+            f"option {name} is '{text}', but must be a whole number, at least {least}"
+        )
     return int(text)
 
 
@@ -94,7 +96,7 @@ def switch(options: Mapping[str, str], name: str, default: bool) -> bool:
     """
     text = options.get(name.lower(), str(default)).lower()
     if text not in ("true", "false"):
-        raise PipelineError(f"option {name} is '{text}', and should be true or false")
+        raise PipelineError(f"option {name} is '{text}', but must be true or false")
     return text == "true"
 
 
@@ -145,7 +147,7 @@ def starting(text: str, bounds: OffsetRange, name: str, whole: bool = True) -> i
         return bounds.first if word == EARLIEST else bounds.next
     if not text.isdecimal():
         raise PipelineError(
-            f"option startingOffsets is '{text}', and should be earliest, latest or an offset"
+            f"option startingOffsets is '{text}', but must be earliest, latest or an offset"
         )
     offset = int(text)
     if offset < bounds.first:
@@ -173,8 +175,8 @@ def ending(text: str, bounds: OffsetRange, name: str) -> int:
         return bounds.next
     if not text.isdecimal():
         raise PipelineError(
-            f"option endingOffsets is '{text}', and should be latest or the offset after the last "
-            "one to read"
+            f"option endingOffsets is '{text}', but must be latest, or the offset after the last "
+            "row to read"
         )
     offset = int(text)
     if offset > bounds.next:
@@ -196,7 +198,7 @@ def micros_of(text: str, option: str) -> int:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise PipelineError(
-            f"option {option} is '{text}', and should be a time like 2026-03-01T12:00:00Z, or "
+            f"option {option} is '{text}', but must be a time like 2026-03-01T12:00:00Z, or "
             "milliseconds since 1970"
         ) from None
     time = time.replace(tzinfo=UTC) if time.tzinfo is None else time

@@ -136,8 +136,8 @@ READING: Final = (
     ),
     SparkOption(
         "minPartitions",
-        "smallest number of tasks, if there are as many rows; for more tasks than `rowsPerTask` "
-        "makes",
+        "smallest number of tasks (never more tasks than rows). Set this option to get more tasks "
+        "than `rowsPerTask` makes",
         "1",
     ),
     SparkOption(

@@ -76,7 +76,7 @@ class SinkPublisher:
             self._parameters: Final = pika.URLParameters(url)
         except (ValueError, TypeError) as error:
             raise PipelineError(
-                f"option url is '{shown(url)}', and should be amqp://HOST:PORT/VHOST ({error})"
+                f"option url is '{shown(url)}', but must be amqp://HOST:PORT/VHOST ({error})"
             ) from None
         if credentials is not None:
             self._parameters.credentials = pika.PlainCredentials(*credentials)

@@ -73,7 +73,8 @@ def check_versions() -> None:
         if not least <= numbers < below:
             wanted = f">={'.'.join(map(str, least))},<{'.'.join(map(str, below))}"
             raise PipelineError(
-                f"{package} is {installed}, and should be {wanted}: pip install '{package}{wanted}'"
+                f"{package} has version {installed}, but must have {wanted}: pip install "
+                f"'{package}{wanted}'"
             )
 
 

@@ -306,14 +306,14 @@ class BatchWriter(DataSourceArrowWriter):
             )
         named = self._sink.options.get("txnappid")
         if named is not None and not 0 < len(named.encode()) <= 200:
-            raise PipelineError("option txnAppId should have 1 to 200 bytes")
+            raise PipelineError("option txnAppId must have 1 to 200 bytes")
         if named is None and "txnversion" in self._sink.options:
             raise PipelineError("option txnVersion needs txnAppId, the name of the job")
         self._named: Final = named is not None
         self._query: Final = named or uuid4().hex
         self._version: Final = offsets.number(self._sink.options, "txnVersion", 0)
         if self._version >= 1 << 31:
-            raise PipelineError("option txnVersion should be below 2**31")
+            raise PipelineError("option txnVersion must be below 2**31")
 
     @property
     def _storage(self) -> Storage:

@@ -89,9 +89,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         wanted = _SIMPLE.get(kind, kind)
         if field.dataType.simpleString() != wanted:
             raise PipelineError(
-                f"column '{field.name}' of a journal is {kind}, not "
-                f"{field.dataType.simpleString()}; "
-                f"ask for it as {kind} and cast it afterwards"
+                f"column '{field.name}' of a journal has the type {kind}, but the query's schema "
+                f"has {field.dataType.simpleString()}: use {kind} in the schema, and cast the "
+                "column afterwards"
             )
     return to_arrow_schema(schema, timezone="UTC")
 

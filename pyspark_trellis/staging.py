@@ -49,8 +49,9 @@ class BatchManifest:
             return cls(tuple(document["files"]))
         except (ValueError, KeyError, TypeError):
             raise PipelineError(
-                f"the manifest of batch {batch} beside the checkpoint cannot be read; was it "
-                "written by another version?"
+                f"the manifest of batch {batch} beside the checkpoint is not valid: it is "
+                "damaged, or another version of Trellis wrote it; run the query with that "
+                "version, or start with a new checkpoint"
             ) from None
 
     def write(self, storage: Storage, batch: str) -> None:
@@ -98,6 +99,6 @@ def staged_rows(storage: Storage, batch: str, name: str) -> Iterator[dict[str, A
                         yield from each.slice(at, _ROWS).to_pylist()
         except (OSError, pa.ArrowInvalid) as error:
             raise PipelineError(
-                f"cannot read the staged rows of batch {batch} in {name}: {error}; did another "
-                "program delete files beside the checkpoint?"
+                f"cannot read the staged rows of batch {batch} in {name}: {error}; check that no "
+                "other program deletes files beside the checkpoint"
             ) from None

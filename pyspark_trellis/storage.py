@@ -184,7 +184,7 @@ class HadoopStorage(Storage):
             )
         except (ValueError, AttributeError):
             raise PipelineError(
-                "option hadoopSecrets should be a JSON object with settings of Hadoop, such as "
+                "option hadoopSecrets must be a JSON object with settings of Hadoop, such as "
                 '{"fs.s3a.endpoint": "..."}'
             ) from None
 
@@ -340,7 +340,8 @@ def _exists(place: str) -> PipelineError:
         "write",
         place,
         "the file exists, so another process has written it",
-        "give each query a checkpoint of its own, and run a query once at a time",
+        "give each query a checkpoint of its own, and do not run a query a second time before it "
+        "has ended",
     )
 
 

@@ -121,15 +121,15 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
                 state.apply(event, facts)
         except (KeyError, TypeError):
             raise PipelineError(
-                f"{stream.name} has a row '{event}' that cannot be read: was it written by another "
-                "version?"
+                f"{stream.name} has a row '{event}' that this version of Trellis cannot read: use "
+                "the version that wrote it"
             ) from None
         state.at = at
     if state is None or first_known is None:
         raise PipelineError(
             f"{stream.name} has no complete snapshot of the bindings: it was written by another "
-            "version, or its beginning was "
-            "removed; the broker writes a snapshot at its next start"
+            "version, or its beginning was removed; restart the broker, which writes a snapshot "
+            "at its start"
         )
     if until is not None and first_known > until:
         raise PipelineError(
@@ -167,8 +167,8 @@ def rows_of(
                     facts = None
                 if not isinstance(facts, dict):
                     raise PipelineError(
-                        f"{stream.name} has a row '{event}' that is not a JSON object: is it "
-                        f"{NAME}?"
+                        f"{stream.name} has a row '{event}' that is not a JSON object: name the "
+                        f"stream {NAME} instead"
                     )
                 yield at, vhost, event, facts
 

@@ -57,8 +57,8 @@ class TopologyHistory:
                         history._apply(event, facts, _micros(at))
             except (KeyError, TypeError):
                 raise PipelineError(
-                    f"{stream.name} has a row '{event}' that cannot be read: was it written by "
-                    "another version?"
+                    f"{stream.name} has a row '{event}' that this version of Trellis cannot read: "
+                    "use the version that wrote it"
                 ) from None
         if history is None:
             raise PipelineError(f"{stream.name} has no rows: the bindings of the past are unknown")

@@ -100,7 +100,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="show what would be measured and how long it takes",
     )
-    run.add_argument("--name", default="peers", help="NAME in the default of --output [peers]")
+    run.add_argument(
+        "--name", default="peers", help="the part NAME of the default file of --output [peers]"
+    )
     run.add_argument(
         "--output",
         type=Path,

@@ -95,7 +95,8 @@ class BenchLoad:
             ) from None
         if document["format"] != FORMAT:
             raise Failed(
-                f"the load tool writes format {document['format']}, and format {FORMAT} is expected"
+                f"the load tool writes format {document['format']}, but this program reads format "
+                f"{FORMAT}: install the load tool of the same version of Trellis"
             )
         self.environment = document["environment"]
         return figures(document["workloads"][0])

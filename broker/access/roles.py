@@ -173,7 +173,7 @@ def grants_of(given: object) -> dict[str, RoleGrant]:
     """
     if not isinstance(given, dict):
         raise PreconditionFailed(
-            "'vhosts' is not an object such as {VHOST: {configure, write, read, rules}}"
+            "'vhosts' must be an object such as {VHOST: {configure, write, read, rules}}"
         )
     return {str(vhost): _grant(str(vhost), row) for vhost, row in given.items()}
 
@@ -181,15 +181,16 @@ def grants_of(given: object) -> dict[str, RoleGrant]:
 def _grant(vhost: str, row: object) -> RoleGrant:
     if not isinstance(row, dict):
         raise PreconditionFailed(
-            f"'vhosts': '{vhost}' is not an object with configure, write, read and rules"
+            f"'vhosts': the value of '{vhost}' must be an object with configure, write, read and "
+            "rules"
         )
     texts: list[str] = []
     for field in ("configure", "write", "read"):
         pattern = row.get(field, "")
         if not isinstance(pattern, str):
-            raise PreconditionFailed(f"'{field}' of vhost '{vhost}' is not a string")
+            raise PreconditionFailed(f"'{field}' of vhost '{vhost}' must be a string")
         texts.append(pattern)
     rules = row.get("rules", [])
     if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
-        raise PreconditionFailed(f"'rules' of vhost '{vhost}' is not a list of strings")
+        raise PreconditionFailed(f"'rules' of vhost '{vhost}' must be a list of strings")
     return RoleGrant((texts[0], texts[1], texts[2]), [str(rule) for rule in rules])

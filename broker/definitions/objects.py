@@ -227,7 +227,7 @@ class ObjectImport:
         try:
             if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
                 raise PreconditionFailed(
-                    f"the definition's field 'rules' is {rules!r}, not a list of strings"
+                    f"the definition's field 'rules' must be a list of strings, not {rules!r}"
                 )
             self._broker.users.set_rules(vhost, user, [str(rule) for rule in rules], self._ticket)
         except PreconditionFailed as error:
@@ -427,7 +427,9 @@ def _quoted(fields: list[str]) -> str:
 def _text(row: Row, field: str) -> str:
     value = row.get(field)
     if not isinstance(value, str):
-        raise PreconditionFailed(f"the definition's field '{field}' is {value!r}, not a string")
+        raise PreconditionFailed(
+            f"the definition's field '{field}' must be a string, not {value!r}"
+        )
     return value
 
 
@@ -435,7 +437,7 @@ def _flag(row: Row, field: str) -> bool:
     value = row.get(field, False)
     if not isinstance(value, bool):
         raise PreconditionFailed(
-            f"the definition's field '{field}' is {value!r}, not true or false"
+            f"the definition's field '{field}' must be true or false, not {value!r}"
         )
     return value
 
@@ -443,5 +445,7 @@ def _flag(row: Row, field: str) -> bool:
 def _table(row: Row, field: str) -> dict[str, object]:
     value = row.get(field, {})
     if not isinstance(value, dict):
-        raise PreconditionFailed(f"the definition's field '{field}' is {value!r}, not an object")
+        raise PreconditionFailed(
+            f"the definition's field '{field}' must be an object, not {value!r}"
+        )
     return value

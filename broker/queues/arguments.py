@@ -225,7 +225,9 @@ class QueueArguments:
         self.dead_letter_key = _string(arguments, policy, DEAD_LETTER_KEY)
         if DEAD_LETTER_KEY in arguments and self.dead_letter_exchange is None and not exists:
             raise InvalidArgument(
-                "x-dead-letter-routing-key", thing, "there is no 'x-dead-letter-exchange'"
+                "x-dead-letter-routing-key",
+                thing,
+                "needs 'x-dead-letter-exchange', which is not set",
             )
 
     @property
@@ -285,7 +287,7 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
     for argument, least in _NUMBERS.items():
         value = arguments.get(argument, least)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise InvalidArgument(argument, thing, "not a number")
+            raise InvalidArgument(argument, thing, "must be a number")
         if value < least:
             raise InvalidArgument(argument, thing, f"{value} is too small; the minimum is {least}")
         most = PRIORITY_MAX if argument == "x-max-priority" else NUMBER_MAX
@@ -294,23 +296,27 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
     for argument in _STRINGS:
         text = arguments.get(argument, "")
         if not isinstance(text, str):
-            raise InvalidArgument(argument, thing, "not a string")
+            raise InvalidArgument(argument, thing, "must be a string")
         if len(text.encode()) > NAME_BYTES:
-            raise InvalidArgument(argument, thing, f"longer than {NAME_BYTES} bytes")
+            raise InvalidArgument(argument, thing, f"must not be longer than {NAME_BYTES} bytes")
     for argument, words in _CHOICES.items():
         word = arguments.get(argument, words[0])
         if not isinstance(word, str):
-            raise InvalidArgument(argument, thing, "not a string")
+            raise InvalidArgument(argument, thing, "must be a string")
         if word not in words:
-            raise InvalidArgument(argument, thing, f"'{word}' is none of {', '.join(words)}")
+            raise InvalidArgument(
+                argument, thing, f"must be one of {', '.join(words)}, not '{word}'"
+            )
     age = arguments.get(_MAX_AGE)
     if age is not None and parse_age(age) < 0:
         raise InvalidArgument(
-            _MAX_AGE, thing, f"{age!r} is not an age such as '7D' (Y, M, D, h, m, s)"
+            _MAX_AGE,
+            thing,
+            f"must be an age such as '7D' (a number and Y, M, D, h, m or s), not {age!r}",
         )
     for argument in (JOURNAL, _SINGLE_ACTIVE_CONSUMER, DEDUPLICATION):
         if not isinstance(arguments.get(argument, False), bool):
-            raise InvalidArgument(argument, thing, "not a boolean")
+            raise InvalidArgument(argument, thing, "must be true or false")
 
 
 def parse_age(age: object) -> i64:
@@ -346,7 +352,7 @@ def check_durable_type(
         if wrong:
             raise PreconditionFailed(
                 f"invalid property '{what}' for queue '{name}' in vhost '{vhost}': "
-                f"queues of type {kind} cannot have it"
+                f"queues of type {kind} must be durable, and neither exclusive nor auto-delete"
             )
 
 

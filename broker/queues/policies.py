@@ -66,7 +66,9 @@ class Policy:
                 f"{thing}: the priority {priority} is outside -{PRIORITY_MAX} to {PRIORITY_MAX}"
             )
         if not definition:
-            raise PreconditionFailed(f"{thing}: its definition is empty")
+            raise PreconditionFailed(
+                f"{thing}: its definition is empty; set at least one key, such as 'message-ttl'"
+            )
         for key in definition:
             # RabbitMQ's other keys are kept, and have no effect.
             if key not in EFFECTIVE_KEYS and key not in POLICY_KEYS:
@@ -77,7 +79,7 @@ class Policy:
                 )
         alternate = definition.get(ALTERNATE)
         if alternate is not None and not isinstance(alternate, str):
-            raise PreconditionFailed(f"{thing}: {_shown(ALTERNATE, alternate)}: not a string")
+            raise PreconditionFailed(f"{thing}: {_shown(ALTERNATE, alternate)}: must be a string")
         self.name = name
         self.pattern = pattern
         self.apply_to = apply_to

@@ -285,8 +285,9 @@ class LogOwner:
             if self.in_doubt:
                 self._fence()
                 raise Fenced(
-                    f"the log has a record of this node before offset {offset} that it had refused "
-                    "as too large, so the outcome of that append was unknown; the node ends"
+                    f"the log has a record of this node before offset {offset}, although it had "
+                    "refused that record as too large: other nodes may have read the record, so "
+                    "the node ends"
                 )
             raise AssertionError("the judge ignored a record of this node, whose claim is in force")
         self.next, self._last_record = offset + 1, data

@@ -272,7 +272,7 @@ def decode(data: bytes) -> LogRecord:
             f"the record has {len(data)} bytes, fewer than its header of {_HEAD.size} bytes"
         ) from None
     if magic != MAGIC:
-        raise ForeignRecord(f"the record begins with {data[:4]!r}, must begin with {MAGIC!r}")
+        raise ForeignRecord(f"the record must begin with {MAGIC!r}, but begins with {data[:4]!r}")
     if version > VERSION:
         raise ForeignRecord(
             f"the record has format {version}, and this broker knows formats up to {VERSION}: "

@@ -169,8 +169,8 @@ class DeclarationRights:
         ):
             raise AccessRefused(
                 f"{JOURNAL} of {thing} in vhost '{self._vhost}' refused for user "
-                f"'{self._identity.name}': a journal records all messages of the vhost, so it "
-                "needs the tag 'administrator', or read permission on everything (.*)"
+                f"'{self._identity.name}': a journal records all messages of the vhost, so the "
+                "user needs the tag 'administrator', or read permission on everything (.*)"
             )
 
     def _check_ways_to(self, target: str) -> None:

@@ -240,7 +240,8 @@ class KeyComparison:
         if word == "":
             return NearDifference(
                 EMPTY_WORD,
-                "the binding key has one more separator, at an end or twice in a row",
+                "the binding key has a separator too many: at its beginning, at its end, or two "
+                "in a row",
             )
         return NearDifference(
             MORE, f"the binding would match if the {self._noun} had one more word"
@@ -250,7 +251,8 @@ class KeyComparison:
         if word == "":
             return NearDifference(
                 EMPTY_WORD,
-                f"the {self._noun} has one more separator, at an end or twice in a row",
+                f"the {self._noun} has a separator too many: at its beginning, at its end, or two "
+                "in a row",
             )
         return NearDifference(
             LESS,

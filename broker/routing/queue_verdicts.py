@@ -61,7 +61,9 @@ def verdict_of(target: Queue | Subscriber, qos: i64) -> QueueVerdict:
 
 def _of_subscriber(target: Subscriber, qos: i64) -> QueueVerdict:
     if target.is_connected:
-        return QueueVerdict(TAKES, f"a client is connected; QoS {qos} at most")
+        return QueueVerdict(
+            TAKES, f"a client is connected, and receives the message with QoS {qos} at most"
+        )
     if qos == AT_MOST_ONCE:
         return QueueVerdict(
             DROPS, "no client is connected, and no message waits for a subscription with QoS 0"
@@ -73,8 +75,8 @@ def _of_subscriber(target: Subscriber, qos: i64) -> QueueVerdict:
         )
     return QueueVerdict(
         TAKES,
-        "no client is connected: messages with QoS 1 or 2 wait, messages with QoS 0 are lost; "
-        f"QoS {qos} at most",
+        "no client is connected: messages with QoS 1 or 2 wait, and are delivered with QoS "
+        f"{qos} at most; messages with QoS 0 are lost",
     )
 
 

@@ -205,7 +205,7 @@ class Catalog:
             return row[0]
         [tables] = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if magic or tables:
-            raise CatalogError(f"{self.path} is not a catalog of Trellis: move it away")
+            raise CatalogError(f"{self.path} is not a catalog of Trellis: move this file away")
         return 0
 
     def _migrate(self, version: int) -> None:

@@ -146,7 +146,12 @@ def _recover(recoverer: Recoverer) -> Iterator[Finding]:
         files = len(recoverer.files)
     for name in report.removed:
         yield Finding(
-            FINE, name, 0, 0, "replaced, or never used: the next start of the broker removes it"
+            FINE,
+            name,
+            0,
+            0,
+            "another file replaced it, or it was never used: the next start of the broker removes "
+            "it",
         )
 
 
@@ -267,7 +272,8 @@ def repair(
                 file.name,
                 0,
                 0,
-                "left as it is: its damage could not be copied to the quarantine",
+                "left as it is, because its damage could not be copied to the quarantine: free "
+                "disk space, and check the permissions of the data directory, then repair again",
             )
         elif file.name in damaged or (
             not file.closed if file.checkpoint else file.previous_last != last

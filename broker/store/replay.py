@@ -71,5 +71,6 @@ def missing_end(recovery: Recovery, log_position: i64) -> Finding | None:
         "log",
         0,
         0,
-        f"the log ends at position {recovery.last}, but it was written up to {log_position}",
+        f"the log ends at position {recovery.last}, but the broker has written it up to position "
+        f"{log_position}: the records in between are lost",
     )

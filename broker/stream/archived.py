@@ -243,13 +243,13 @@ class ArchivedRows:
         after = local if self.first < 0 or self.first > local else self.first
         if offset < after:
             return RowsUnavailable(
-                f"{subject} is gone: retention removed it, and the archive has no row before offset"
-                f" {after}, which is the first available offset",
+                f"{subject} is gone: retention removed it, and the archive does not have it "
+                f"either; the first available offset is {after}",
                 after,
             )
         return RowsUnavailable(
-            f"{subject} is gone: retention removed it before it was uploaded to the archive; the"
-            f" rows from offset {local} on are on the disk",
+            f"{subject} is gone: retention removed it before its upload to the archive; the next "
+            f"available offset is {local}",
             local,
         )
 

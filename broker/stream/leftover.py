@@ -63,7 +63,8 @@ def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[
                     f"{place}/{name}",
                     0,
                     0,
-                    "no stream of that name exists, and the file's schema is damaged: move it away",
+                    "no stream of that name exists, and the file's schema is damaged: move the "
+                    "file away",
                 )
             ]
         if number > newest:
@@ -104,7 +105,9 @@ def find_foreign_files(disk: Disk, directory: str) -> list[Finding]:
     """Return a finding for each file in a stream's directory that is not a file of a stream."""
     place = "/".join(directory.split("/")[-3:])
     return [
-        Finding(IGNORED, f"{place}/{name}", 0, 0, "not a file of a stream: move it away")
+        Finding(
+            IGNORED, f"{place}/{name}", 0, 0, "this is not a file of a stream: move the file away"
+        )
         for name in _names(disk, directory)
         if not name.endswith(SUFFIXES) and name != QUARANTINE
     ]

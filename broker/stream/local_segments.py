@@ -109,8 +109,7 @@ class LocalSegments:
             return self.archived.unavailable_error(subject, offset, after)
         if at == 0:
             return RowsUnavailable(
-                f"{subject} is gone: retention removed all rows before offset {after}, which is the"
-                " first available offset",
+                f"{subject} is gone: retention removed it; the first available offset is {after}",
                 after,
             )
         return RowsUnavailable(

@@ -199,7 +199,7 @@ class StreamRecovery:
             return
         segment = Segment(disk, path, epoch, base)
         if base >= int(self._cut_offset):
-            self._report(CUT, name, "a segment that was never confirmed", 0, size)
+            self._report(CUT, name, "no row of this segment was ever confirmed", 0, size)
             self._remove(path)
             return
         index = f"{name}{INDEX}"
@@ -268,7 +268,7 @@ class StreamRecovery:
             )
         elif not ends:
             self._report(
-                CUT, name, "a batch that was never confirmed", int(place), int(size - place)
+                CUT, name, "the batch there was never confirmed", int(place), int(size - place)
             )
         elif indexed and known.end <= self._cut_offset:
             self._report(
@@ -384,7 +384,7 @@ class StreamRecovery:
         self._report(
             CUT,
             segment.name,
-            "the end of a batch that was never confirmed",
+            "the last rows of the batch there were never confirmed",
             int(place),
             int(size - place),
         )

@@ -50,15 +50,15 @@ class ExchangeMaker:
         """Return a new exchange. Raises PreconditionFailed if its type or an option is invalid."""
         where = f"for exchange '{name}' in vhost '{self._vhost}'"
         if "alternate-exchange" in options.arguments and options.alternate is None:
-            raise PreconditionFailed(f"invalid arg 'alternate-exchange' {where}: not a string")
+            raise PreconditionFailed(f"invalid arg 'alternate-exchange' {where}: must be a string")
         if kind == TopicExchange.kind:
             return topic_exchange(name, options, self._limits.matcher, self._limits.matchers)
         if kind == DelayedExchange.kind:
             inner = options.arguments.get("x-delayed-type")
             if not isinstance(inner, str) or inner not in TYPES:
                 raise PreconditionFailed(
-                    f"invalid arg 'x-delayed-type' {where}: {inner!r} is none of "
-                    + ", ".join(sorted(TYPES))
+                    f"invalid arg 'x-delayed-type' {where}: must be one of "
+                    f"{', '.join(sorted(TYPES))}, not {inner!r}"
                 )
             waiting = DelayQueue(
                 self._vhost,

@@ -90,10 +90,11 @@ def options_of(vhost: str, row: Mapping[str, object]) -> VirtualHostOptions:
     known = {**metadata, **row} if isinstance(metadata, dict) else row
     description = known.get("description", "")
     if not isinstance(description, str) or not is_text(description):
-        raise PreconditionFailed(f"vhost '{vhost}': 'description' is not a text")
+        raise PreconditionFailed(f"vhost '{vhost}': 'description' must be a text")
     if len(description.encode()) > DESCRIPTION_MAX:
         raise PreconditionFailed(
-            f"vhost '{vhost}': its description has more than {DESCRIPTION_MAX} bytes"
+            f"vhost '{vhost}': its description has more than {DESCRIPTION_MAX} bytes, which is "
+            "the limit"
         )
     queue_type = known.get("default_queue_type") or ""
     # RabbitMQ 3.11 and 3.12 write "undefined" if no default type is set.
@@ -106,7 +107,9 @@ def options_of(vhost: str, row: Mapping[str, object]) -> VirtualHostOptions:
         )
     protected = known.get("protected_from_deletion", False)
     if not isinstance(protected, bool):
-        raise PreconditionFailed(f"vhost '{vhost}': 'protected_from_deletion' is not a boolean")
+        raise PreconditionFailed(
+            f"vhost '{vhost}': 'protected_from_deletion' must be true or false"
+        )
     limits = known.get("limits")
     return VirtualHostOptions(
         description,
@@ -123,12 +126,14 @@ def _tags(vhost: str, given: object) -> list[str]:
     if given is None:
         return []
     if not isinstance(given, list) or len(given) > TAGS_MAX:
-        raise PreconditionFailed(f"vhost '{vhost}': 'tags' is not a list of up to {TAGS_MAX} texts")
+        raise PreconditionFailed(
+            f"vhost '{vhost}': 'tags' must be a list of up to {TAGS_MAX} texts"
+        )
     tags: list[str] = []
     for tag in given:
         if not isinstance(tag, str) or not is_text(tag) or len(tag.encode()) > TAG_BYTES_MAX:
             raise PreconditionFailed(
-                f"vhost '{vhost}': a tag is not a text of up to {TAG_BYTES_MAX} bytes"
+                f"vhost '{vhost}': each tag must be a text of up to {TAG_BYTES_MAX} bytes"
             )
         tags.append(tag)
     return tags
@@ -143,7 +148,7 @@ def limits_of(thing: str, known: Sequence[str], given: object) -> dict[str, int]
     if given == []:  # RabbitMQ writes an empty list for empty limits.
         return {}
     if not isinstance(given, dict):
-        raise PreconditionFailed(f"{thing}: the limits are {given!r}, not an object")
+        raise PreconditionFailed(f"{thing}: the limits must be an object, not {given!r}")
     limits: dict[str, int] = {}
     for name, value in given.items():
         if name not in known:
@@ -152,7 +157,8 @@ def limits_of(thing: str, known: Sequence[str], given: object) -> dict[str, int]
             )
         if not isinstance(value, int) or isinstance(value, bool) or value > LIMIT_MAX:
             raise PreconditionFailed(
-                f"{thing}: the limit '{name}' is {value!r}, not a number up to {LIMIT_MAX}"
+                f"{thing}: the limit '{name}' must be a whole number up to {LIMIT_MAX}, not "
+                f"{value!r}"
             )
         if value >= 0:
             limits[str(name)] = value

@@ -237,7 +237,7 @@ def test_bindings_that_cannot_be_tried_are_refused() -> None:
         ("x0", Binding("", queue), "chooses a binding for each message at random"),
         ("", Binding("q1", queue), "cannot try a binding of the default exchange"),
         ("x1", Binding("", queue, 0, {"x-match": "none"}), "x-match"),
-        ("x3", Binding("heavy", queue), "not an integer"),
+        ("x3", Binding("heavy", queue), "must be a whole number"),
     ):
         change = BindingChange(True, world.vhost.exchange(name), binding)
         with pytest.raises(PreconditionFailed, match=reason):

@@ -145,10 +145,10 @@ def test_rights_that_are_set_while_a_virtual_host_is_deleted_do_not_apply_to_the
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ([], "'vhosts' is not an object such as"),
-        ({"/": []}, "'vhosts': '/' is not an object"),
-        ({"/": {"read": 1}}, "'read' of vhost '/' is not a string"),
-        ({"/": {"rules": "x"}}, "'rules' of vhost '/' is not a list"),
+        ([], "'vhosts' must be an object such as"),
+        ({"/": []}, "'vhosts': the value of '/' must be an object"),
+        ({"/": {"read": 1}}, "'read' of vhost '/' must be a string"),
+        ({"/": {"rules": "x"}}, "'rules' of vhost '/' must be a list"),
         ({"/": {"write": "("}}, "role 'r': permission in vhost '/': "),
         ({"/": {"rules": ["allow"]}}, "role 'r': rule in vhost '/': 'allow' is not a rule"),
         ({"/": {"rules": ["reserve client {username}"]}}, "reserves a client identifier"),

@@ -64,7 +64,7 @@ REFUSED: Final = {
       }
     }
     """: "Error 400 (bad_request): invalid arg 'x-message-ttl' for queue 'wrong' in vhost 'shop': "
-    "not a number",
+    "must be a number",
 }
 
 

@@ -152,7 +152,7 @@ def test_a_chunk_is_its_head_and_its_payload() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"JSON" + BEAT_BYTES[4:], "begins with b'JSON', must begin with b'TRLC'"),
+        (b"JSON" + BEAT_BYTES[4:], "must begin with b'TRLC', but begins with b'JSON'"),
         (MAGIC + bytes([VERSION + 1]) + BEAT_BYTES[5:], "upgrade this node"),
         (MAGIC + bytes([VERSION, 99]) + BEAT_BYTES[6:], "unknown kind 99"),
         (BEAT_BYTES + b"x", "the beat has 1 bytes too many"),

@@ -223,7 +223,7 @@ def test_a_segment_with_a_damaged_schema_stays(home: Home) -> None:
     [finding] = look(home.directory, True)
     assert (
         finding.kind == "ignored"
-        and "schema is damaged: move it away" in finding.reason
+        and "schema is damaged: move the file away" in finding.reason
         and left.exists()
     )
 

@@ -427,7 +427,8 @@ def test_a_policy_of_streams_is_set_from_the_command_line(served: Served) -> Non
     )
     assert (
         wrong.returncode == 1
-        and "'7x' is not an age such as '7D' (Y, M, D, h, m, s)" in wrong.stderr
+        and "must be an age such as '7D' (a number and Y, M, D, h, m or s), not '7x'"
+        in wrong.stderr
     )
     assert served.trellis("policies", "clear", "short", "--yes").returncode == 0
 

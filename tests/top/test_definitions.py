@@ -236,7 +236,7 @@ def test_exported_definitions_are_imported_elsewhere_and_again() -> None:
         (
             "topic_rules",
             {"user": "ann", "vhost": "/", "rules": "allow all #"},
-            "not a list of strings",
+            "must be a list of strings",
         ),
         ("operator_policies", {"name": "p"}, "operator_policies[0] 'p': lacks the field 'vhost'"),
         (
@@ -246,7 +246,7 @@ def test_exported_definitions_are_imported_elsewhere_and_again() -> None:
             + "y" * 50
             + "'",
         ),
-        ("queues", {"vhost": None, "name": "q"}, "field 'vhost' is None, not a string"),
+        ("queues", {"vhost": None, "name": "q"}, "field 'vhost' must be a string, not None"),
         ("bindings", {"vhost": "/"}, "lacks the fields 'source', 'destination', 'routing_key'"),
         ("bindings", {"source": "", "vhost": "/"}, "bindings[0] ' -> ': lacks the fields 'des"),
     ],

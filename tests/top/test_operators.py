@@ -131,7 +131,7 @@ async def test_a_request_for_messages_above_the_limit_of_channels_leaves_no_conn
     ("path", "body", "status", "says"),
     [
         ("vhost-limits/a/max-odd", {"value": 1}, 400, "unknown limit 'max-odd'"),
-        ("vhost-limits/a/max-queues", {"value": "1"}, 400, "not a number"),
+        ("vhost-limits/a/max-queues", {"value": "1"}, 400, "must be a whole number"),
         ("vhost-limits/a/max-queues", {}, 400, "'value' is missing"),
         ("vhost-limits/none/max-queues", {"value": 1}, 404, "there is no vhost"),
         ("user-limits/none/max-channels", {"value": 1}, 404, "there is no user"),
@@ -144,7 +144,7 @@ async def test_a_request_for_messages_above_the_limit_of_channels_leaves_no_conn
         ("vhosts/a", {"tracing": True}, 400, "cannot trace vhost 'a': tracing (amq"),
         ("vhosts/new", {"tracing": "on"}, 400, "'tracing'"),
         ("vhosts/a", {"default_queue_type": "odd"}, 400, "'default_queue_type' is 'odd'"),
-        ("vhosts/a", {"description": 7}, 400, "'description' is not a text"),
+        ("vhosts/a", {"description": 7}, 400, "'description' must be a text"),
         (
             "operator-policies/a/p",
             {"pattern": "q", "definition": {"dead-letter-exchange": "x"}},

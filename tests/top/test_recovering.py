@@ -82,7 +82,7 @@ def test_a_log_that_ends_before_the_catalog_saw_it_end_is_reported(
     assert [
         line
         for line in lines(caplog)
-        if "the log ends at position 0, but it was written up to 2" in line
+        if "the log ends at position 0, but the broker has written it up to position 2" in line
     ]
     assert opened.store.position >= 3
     opened.store.close()

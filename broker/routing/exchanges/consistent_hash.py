@@ -74,16 +74,17 @@ class ConsistentHashExchange(Exchange):
         property_name = options.arguments.get("hash-property")
         if header is not None and property_name is not None:
             raise PreconditionFailed(
-                f"exchange '{name}': hash-header and hash-property are mutually exclusive"
+                f"exchange '{name}': 'hash-header' and 'hash-property' exclude each other: set "
+                "one of them"
             )
         if header is not None and not isinstance(header, str):
             raise PreconditionFailed(
-                f"invalid arg 'hash-header' for exchange '{name}': not a string"
+                f"invalid arg 'hash-header' for exchange '{name}': must be a string"
             )
         if property_name is not None and property_name not in _PROPERTIES:
             raise PreconditionFailed(
-                f"invalid arg 'hash-property' for exchange '{name}': {property_name!r} is none of "
-                f"{', '.join(_PROPERTIES)}"
+                f"invalid arg 'hash-property' for exchange '{name}': must be one of "
+                f"{', '.join(_PROPERTIES)}, not {property_name!r}"
             )
         self._header = header if isinstance(header, str) else None
         self._property = property_name if isinstance(property_name, str) else None
@@ -93,12 +94,13 @@ class ConsistentHashExchange(Exchange):
         key = binding.key
         if not key.removeprefix("-").isdecimal() or not key.isascii():
             raise PreconditionFailed(
-                f"invalid binding key '{key}' for exchange '{self.name}': not an integer"
+                f"invalid binding key '{key}' for exchange '{self.name}': must be a whole number, "
+                "the weight of the binding"
             )
         if not 0 < int(key) <= WEIGHT_MAX:
             raise PreconditionFailed(
                 f"invalid binding key '{key}' for exchange '{self.name}': "
-                f"not from 1 to {WEIGHT_MAX}"
+                f"the weight must be from 1 to {WEIGHT_MAX}"
             )
 
     def added(self, binding: Binding) -> None:

@@ -61,7 +61,7 @@ def cache_arguments(where: str, options: ExchangeOptions) -> tuple[int, int]:
     persistence = options.arguments.get(PERSISTENCE, "memory")
     if persistence != "memory":
         raise PreconditionFailed(
-            f"invalid arg '{PERSISTENCE}' {where}: {persistence!r} is not supported, only 'memory'"
+            f"invalid arg '{PERSISTENCE}' {where}: must be 'memory', not {persistence!r}"
         )
     return size, ttl
 
@@ -72,6 +72,7 @@ def _number(where: str, options: ExchangeOptions, argument: str, most: int) -> i
         value = int(value)  # The plugin's documentation declares its arguments as texts.
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
         raise PreconditionFailed(
-            f"invalid arg '{argument}' {where}: {value!r} is not an integer from 1 to {most}"
+            f"invalid arg '{argument}' {where}: must be a whole number from 1 to {most}, not "
+            f"{value!r}"
         )
     return value

@@ -54,7 +54,8 @@ def history_length(where: str, options: ExchangeOptions) -> int:
     length = options.arguments.get(LENGTH, DEFAULT_LENGTH)
     if not isinstance(length, int) or isinstance(length, bool) or not 0 < length <= LENGTH_MAX:
         raise PreconditionFailed(
-            f"invalid arg '{LENGTH}' {where}: {length!r} is not an integer from 1 to {LENGTH_MAX}"
+            f"invalid arg '{LENGTH}' {where}: must be a whole number from 1 to {LENGTH_MAX}, not "
+            f"{length!r}"
         )
     return length
 

@@ -144,7 +144,7 @@ def topic_exchange(
     wanted = options.arguments.get("x-matcher", default)
     if not isinstance(wanted, str) or wanted not in allowed:
         raise PreconditionFailed(
-            f"invalid arg 'x-matcher' for exchange '{name}': {wanted!r} is none of "
-            f"{', '.join(allowed)}"
+            f"invalid arg 'x-matcher' for exchange '{name}': must be one of "
+            f"{', '.join(allowed)}, not {wanted!r}"
         )
     return TopicExchange(name, options, wanted)

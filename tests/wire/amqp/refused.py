@@ -107,7 +107,10 @@ DECLARING: Final[list[tuple[Any, int, str, int, int]]] = [
     (
         Q.Declare(queue="y", arguments={"x-max-length": "many"}),
         406,
-        "PRECONDITION_FAILED - invalid arg 'x-max-length' for queue 'y' in vhost '/': not a number",
+        (
+            "PRECONDITION_FAILED - invalid arg 'x-max-length' for queue 'y' in vhost '/': must be "
+            "a number"
+        ),
         50,
         10,
     ),
@@ -126,7 +129,7 @@ DECLARING: Final[list[tuple[Any, int, str, int, int]]] = [
         406,
         (
             "PRECONDITION_FAILED - invalid arg 'x-overflow' for queue 'y' in vhost '/': "
-            "'explode' is none of drop-head, reject-publish, reject-publish-dlx"
+            "must be one of drop-head, reject-publish, reject-publish-dlx, not 'explode'"
         ),
         50,
         10,
@@ -137,7 +140,7 @@ DECLARING: Final[list[tuple[Any, int, str, int, int]]] = [
         (
             "PRECONDITION_FAILED - invalid arg 'x-dead-letter-routing-key' for queue 'y' in "
             "vhost '/': "
-            "there is no 'x-dead-letter-exchange'"
+            "needs 'x-dead-letter-exchange', which is not set"
         ),
         50,
         10,

@@ -226,7 +226,7 @@ def test_declaration_checks_its_arguments() -> None:
     world = World()
     client = world.amqp()
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"x-message-deduplication": "yes"}, "not a boolean"),
+        ({"x-message-deduplication": "yes"}, "must be true or false"),
         (
             {"x-message-deduplication": True, "x-max-priority": 3},
             "not supported with 'x-max-priority'",

@@ -155,7 +155,7 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         406,
         (
             "PRECONDITION_FAILED - invalid property 'non-durable' for queue 'y' in vhost '/': "
-            "queues of type quorum cannot have it"
+            "queues of type quorum must be durable, and neither exclusive nor auto-delete"
         ),
         50,
         10,
@@ -167,21 +167,30 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
             arguments={"hash-header": "h", "hash-property": "message_id"},
         ),
         406,
-        "PRECONDITION_FAILED - exchange 'y': hash-header and hash-property are mutually exclusive",
+        (
+            "PRECONDITION_FAILED - exchange 'y': 'hash-header' and 'hash-property' exclude "
+            "each other: set one of them"
+        ),
         40,
         10,
     ),
     (
         Q.Bind(queue="q", exchange="hash", routing_key="much"),
         406,
-        "PRECONDITION_FAILED - invalid binding key 'much' for exchange 'hash': not an integer",
+        (
+            "PRECONDITION_FAILED - invalid binding key 'much' for exchange 'hash': must be a "
+            "whole number, the weight of the binding"
+        ),
         50,
         20,
     ),
     (
         Q.Bind(queue="q", exchange="hash", routing_key="0"),
         406,
-        "PRECONDITION_FAILED - invalid binding key '0' for exchange 'hash': not from 1 to 1000000",
+        (
+            "PRECONDITION_FAILED - invalid binding key '0' for exchange 'hash': the weight "
+            "must be from 1 to 1000000"
+        ),
         50,
         20,
     ),
@@ -251,7 +260,7 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         406,
         (
             "PRECONDITION_FAILED - invalid arg 'alternate-exchange' for exchange 'y' in vhost '/': "
-            "not a string"
+            "must be a string"
         ),
         40,
         10,

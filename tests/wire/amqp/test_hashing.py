@@ -188,9 +188,9 @@ def test_a_header_or_property_decides_instead_of_the_key(arguments: Any, propert
     [
         (
             {"hash-header": "a", "hash-property": "message_id"},
-            "hash-header and hash-property are mutually exclusive",
+            "'hash-header' and 'hash-property' exclude each other",
         ),
-        ({"hash-property": "app_id"}, "'hash-property' for exchange 'x': 'app_id' is none"),
+        ({"hash-property": "app_id"}, "'hash-property' for exchange 'x': must be one of"),
         ({"hash-header": 5}, "invalid arg 'hash-header'"),
     ],
 )

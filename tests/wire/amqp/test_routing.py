@@ -158,8 +158,8 @@ def test_an_unknown_matcher_is_refused_with_406() -> None:
     )
     names = "auto, trie, shapes, bitmap"
     assert close.reply_text == (
-        "PRECONDITION_FAILED - invalid arg 'x-matcher' for exchange 't': 'magic' is none of "
-        f"{names}"
+        "PRECONDITION_FAILED - invalid arg 'x-matcher' for exchange 't': must be one of "
+        f"{names}, not 'magic'"
     )
 
 

@@ -101,7 +101,7 @@ async function definitions(view) {
   const problems = (answer) => [...answer.refused.map((text) => el('li', { class: 'bad' }, text)), ...answer.notes.map((text) => el('li', {}, text))];
   const run = async () => {
     let body;
-    try { body = JSON.parse(await file.files[0].text()); } catch { statusLine.replaceChildren(el('p', { class: 'bad' }, 'The file is no JSON document.')); return; }
+    try { body = JSON.parse(await file.files[0].text()); } catch { statusLine.replaceChildren(el('p', { class: 'bad' }, 'The file is not a JSON document. Choose a file that `trellis definitions export` or this page has written.')); return; }
     try {
       const trial = await ask('POST', '/api/definitions?dry_run=true', body);
       const shown = problems(trial).slice(0, 50), hidden = trial.refused.length + trial.notes.length - shown.length;

@@ -13,7 +13,7 @@ export async function show(view) {
     ['ready', (row) => number(row.messages_ready), 'n', 'messages_ready'], ['unacknowledged', (row) => number(row.messages_unacknowledged), 'n', 'messages_unacknowledged'],
     ['first waits', (row) => waits(row), 'n', 'head_age_ms'], ['in/s', (row) => rate(row.message_stats?.publish_details?.rate), 'n'], ['out/s', (row) => rate(row.message_stats?.deliver_get_details?.rate), 'n'],
     ['consumers', (row) => number(row.consumers), 'n', 'consumers'], ['policy', (row) => row.policy ?? ''],
-  ], 'There is no queue yet: a client declares one, or `trellis` imports definitions.', 'queues', { type: 'kind' });
+  ], 'There is no queue yet. Declare one with a client, or import definitions with `trellis definitions import`.', 'queues', { type: 'kind' });
   return list;
 }
 

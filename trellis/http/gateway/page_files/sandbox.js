@@ -60,16 +60,16 @@ function result(trial) {
   const since = Math.max(0, Date.now() / 1000 - trial.since);
   const parts = [el('p', {}, `Tried on ${topics(trial.topics)} with ${messages(trial.messages)} of the last ${age(since)}.`)];
   const say = (truth, text, kind = 'soft') => { if (truth) parts.push(el('p', { class: kind }, text)); };
-  say(!trial.complete, `There are ${topics(trial.topics_known)}: the trial ended early, because it followed too many bindings.`, 'warn');
-  say(trial.unremembered, `${messages(trial.unremembered)} of further topics are not remembered, so they were not tried.`, 'warn');
-  say(trial.by_headers, `${topics(trial.by_headers)} pass an exchange that looks at headers: for them the answer is for messages without headers.`, 'warn');
-  say(trial.estimated, `${topics(trial.estimated)} pass an exchange that looks at headers: for them the numbers are estimates from samples of the messages.`);
+  say(!trial.complete, `The broker knows ${topics(trial.topics_known)}, but the trial ended before it had tried all of them, because it had to follow too many bindings.`, 'warn');
+  say(trial.unremembered, `Not tried: ${messages(trial.unremembered)} with topics that the broker does not remember.`, 'warn');
+  say(trial.by_headers, `${topics(trial.by_headers)} pass an exchange that routes by headers: the result for these topics holds for messages without headers.`, 'warn');
+  say(trial.estimated, `${topics(trial.estimated)} pass an exchange that routes by headers: their numbers are estimates from samples of the messages.`);
   say(trial.newly_unroutable, `${messages(trial.newly_unroutable)} would reach no queue and no session any more.`, 'bad');
-  say(trial.newly_routed, `Messages that reach no queue now, and would reach one: ${number(trial.newly_routed)}.`);
+  say(trial.newly_routed, `Messages that reach no queue and no session now, but would reach one: ${number(trial.newly_routed)}.`);
   parts.push(table('The changed bindings', [['change', (row) => (row.change === 'add' ? 'with' : 'without')], ['binding', named], ['topics that match', (row) => number(row.topics), 'n'], ['messages', (row) => number(row.messages), 'n']], trial.changes, ''),
     table('Queues and sessions that gain or lose messages', [['name', (row) => `${row.type} ${row.name}`], ['effect', (row) => el('b', { class: row.effect === 'loses' ? 'bad' : '' }, row.effect)], ['messages', (row) => number(row.messages), 'n'], ['topics', (row) => number(row.topics), 'n']], trial.queues, 'No queue and no session gains or loses a message.'));
   say(trial.left_out, `${number(trial.left_out)} gains and losses of further queues are not shown.`, 'warn');
   const all = trial.queues.reduce((sum, row) => sum + row.topics, 0);
-  if (trial.topics_changed.length) parts.push(table(`Topics with most messages, by queue: ${number(trial.topics_changed.length)} of ${number(all)} are shown`, [['topic', (row) => row.topic || row.routing_key], ['exchange', (row) => row.exchange], ['queue or session', (row) => row.name], ['effect', (row) => el('span', { class: row.effect === 'loses' ? 'bad' : '' }, row.effect)], ['messages', (row) => number(row.messages), 'n']], trial.topics_changed, ''));
+  if (trial.topics_changed.length) parts.push(table(`Topics with the most messages, by queue: ${number(trial.topics_changed.length)} of ${number(all)} are shown`, [['topic', (row) => row.topic || row.routing_key], ['exchange', (row) => row.exchange], ['queue or session', (row) => row.name], ['effect', (row) => el('span', { class: row.effect === 'loses' ? 'bad' : '' }, row.effect)], ['messages', (row) => number(row.messages), 'n']], trial.topics_changed, ''));
   return parts;
 }

@@ -38,14 +38,14 @@ export async function one(view, vhost, name) {
     // The offset may be a word such as "last": the first row says where it is.
     if (query.time === undefined && shown.length) tell('--from', String(shown[0].offset));
     next = shown.length ? shown.at(-1).offset + 1 : null;
-    statusLine.textContent = shown.length ? `Rows ${number(shown[0].offset)} to ${number(next - 1)}.` : 'No row is there.';
+    statusLine.textContent = shown.length ? `Rows ${number(shown[0].offset)} to ${number(next - 1)}.` : 'There is no row at or after this position.';
     after.disabled = next === null;
     draw();
   };
   const turn = async () => {
     try {
       const newer = await fetchRows({ offset: String(next), count: 500 });
-      const hidden = newer.length >= 500 ? ' More rows come than this view shows; it skips some.' : '';
+      const hidden = newer.length >= 500 ? ' Rows arrive faster than this view can show them, so it skips some.' : '';
       if (newer.length) next = newer.at(-1).offset + 1;
       if (hidden) next = Math.max(next, (await load()).durable - SHOWN);
       shown = [...newer.reverse(), ...shown].slice(0, SHOWN);
@@ -72,7 +72,7 @@ export async function one(view, vhost, name) {
   } }, el('label', {}, 'offset, first, last, or an interval such as 1h', from), el('label', {}, 'or from a time (your time zone)', moment), el('button', { class: 'main' }, 'Read'), after, tailing), statusLine, rows, used);
   replaying(view, vhost, name, stream, load);
   const exported = commandLine(line('stream', 'export', name, `${name}.parquet`, ...inVhost(vhost)));
-  view.append(el('h2', {}, 'Segments and export'), segments, el('p', { class: 'soft' }, 'A segment is a file of the Arrow IPC stream format. The command writes rows as Parquet or Arrow, also of a range of times or some topics; it needs pyarrow.'), exported);
+  view.append(el('h2', {}, 'Segments and export'), segments, el('p', { class: 'soft' }, 'A segment is a file of the Arrow IPC stream format. The command writes all rows, or the rows of a time range or of some topics, as Parquet or Arrow. It needs the package pyarrow.'), exported);
   const parts = await get(['streams', 'segments'], about);
   const save = async (row) => {
     exported.textContent = line('stream', 'export', name, `${name}-${row.first}.arrows`, '--from', String(row.first), '--to', String(row.end), ...inVhost(vhost));
@@ -97,7 +97,7 @@ function replaying(view, vhost, name, stream, load) {
   const run = async () => {
     if (going) { going = false; return; }
     const first = Number(from.value), end = Math.min(Number(to.value), (await load()).durable);
-    if (first >= end) { statusLine.textContent = `No row is from offset ${number(first)} to ${number(end)}.`; return; }
+    if (first >= end) { statusLine.textContent = `There is no row from offset ${number(first)} to before offset ${number(end)}.`; return; }
     if (!await agree(`Up to ${number(end - first)} messages, the rows from offset ${number(first)} to ${number(end - 1)}, are published again to ${exchange.value ? `exchange ${exchange.value}` : 'the exchanges that they came from'}.`, 'Publish them', words())) return;
     going = true;
     button.textContent = 'Stop';
