@@ -119,8 +119,10 @@ def _key(kind: type | str, option: str = "") -> str:
         (
             FILE,
             {"password-file": "x", "password_file": "y"},
-            f"{_key(FILE, 'password_file')}: the option is given twice, with - and with _; "
-            "remove one",
+            (
+                f"{_key(FILE, 'password_file')}: the option is given twice, with - and with _; "
+                "remove one"
+            ),
         ),
         (FILE, {"password_file": 7}, f"{_key(FILE, 'password_file')}: must be str | Path | None"),
         (
