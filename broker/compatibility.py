@@ -36,11 +36,11 @@ _EQUAL: Final = Comparison(EQUAL, "")
 _NO_REPLICAS: Final = "no effect: single queues are not replicated; standbys have all queues"
 _NO_LOCATION: Final = "no effect: all queues are on the active node"
 _PAGED: Final = "no effect: long queues are paged to disk in any mode"
-_EXCHANGES_ONLY: Final = "exchanges only; queues are not federated"
-_UPSTREAM: Final = "exchanges only, with a list of binding keys (bridges.md)"
+_EXCHANGES_ONLY: Final = "federates exchanges only, not queues"
+_UPSTREAM: Final = "federates exchanges only, by a list of binding keys (bridges.md)"
 _EVERY_RETURN: Final = "every returned message is delayed, also after basic.nack"
 _ONE_STRATEGY: Final = "no effect: there is one way to publish dead letters"
-_QUORUM: Final = "a durable queue with a delivery limit on one machine, without replicas"
+_QUORUM: Final = "the queue is durable, has a delivery limit, and has no replicas"
 
 #: The comparison of each policy key.
 POLICY_KEYS: Final[dict[str, Comparison]] = {
@@ -96,7 +96,7 @@ QUEUE_ARGUMENTS: Final[dict[str, Comparison]] = {
     "x-dead-letter-routing-key": _EQUAL,
     "x-max-priority": _EQUAL,
     "x-message-deduplication": Comparison(
-        DIFFERENT, "applies to quorum queues, too; is refused together with x-max-priority"
+        DIFFERENT, "applies to quorum queues, too; cannot be combined with x-max-priority"
     ),
     "x-single-active-consumer": _EQUAL,
     "x-delivery-limit": Comparison(DIFFERENT, "applies to classic queues, too"),
@@ -126,7 +126,7 @@ QUEUE_TYPES: Final[dict[str, Comparison]] = {
     "classic": _EQUAL,
     "quorum": Comparison(DIFFERENT, _QUORUM),
     "stream": Comparison(
-        DIFFERENT, "on one machine, without replicas; read over AMQP 0-9-1 and HTTP (streams.md)"
+        DIFFERENT, "the stream has no replicas; clients use AMQP 0-9-1 and HTTP (streams.md)"
     ),
 }
 
@@ -146,7 +146,7 @@ COMPONENTS: Final[dict[str, Comparison]] = {
     "federation-upstream": Comparison(DIFFERENT, _UPSTREAM),
     "federation-upstream-set": Comparison(DIFFERENT, _UPSTREAM),
     "shovel": Comparison(
-        DIFFERENT, "AMQP 0-9-1 only; messages are confirmed in every ack-mode (bridges.md)"
+        DIFFERENT, "speaks AMQP 0-9-1 only, and confirms messages in every ack-mode (bridges.md)"
     ),
 }
 #: The comparison of parameters of all other components, and of global parameters.
@@ -231,7 +231,7 @@ DOCUMENT_FIELDS: Final = (
 )
 
 TRACING: Final = Comparison(
-    MISSING, "tracing (amq.rabbitmq.trace) does not exist: declare a journal (streams.md)"
+    MISSING, "tracing (amq.rabbitmq.trace) is not supported: declare a journal (streams.md)"
 )
 MQTT_SESSION: Final = Comparison(
     MISSING,

@@ -41,8 +41,8 @@ class Reservation:
         pattern = pattern.removesuffix(_ANY)
         if tuple(words[:2]) != _BEGINNING or not pattern or len(pattern) > PATTERN_MAX:
             raise ValueError(
-                f"'{text}' is not a rule such as 'reserve client {{username}}-*', "
-                f"with 1 to {PATTERN_MAX} characters before a last '*'"
+                f"'{text}' is not a rule such as 'reserve client {{username}}-*': the third word "
+                f"must have 1 to {PATTERN_MAX} characters before a last '*'"
             )
         values = {"{username}": user, "{vhost}": vhost}
         #: The identifier, or the prefix. All variables are replaced at once, as in topic rules.

@@ -236,7 +236,7 @@ class ObjectImport:
             # Without rules, the new user could use every topic.
             self._broker.users.set_rules(vhost, user, [DENY_ALL], self._ticket)
             raise PreconditionFailed(
-                f"{error}; until you set its rules, the user may use no topic"
+                f"{error}; until you set valid rules, user '{user}' may use no topic"
             ) from None
 
     # -- parameters and policies
@@ -252,7 +252,7 @@ class ObjectImport:
         if component in (OPERATOR_POLICY, _POLICY):
             if not isinstance(value, dict):
                 raise PreconditionFailed(
-                    f"the definition's field 'value' is {value!r}, not an object"
+                    f"the definition's field 'value' must be an object, not {value!r}"
                 )
             if component == _POLICY:
                 self._set_policy(vhost, name, value)
@@ -261,8 +261,7 @@ class ObjectImport:
             return
         if component == GLOBAL:
             raise PreconditionFailed(
-                "a parameter needs a component; put a parameter without component into "
-                "global_parameters"
+                "the parameter has no component: move it to the section global_parameters"
             )
         vhost.parameters.set(component, name, value, self._ticket)
         self._note(COMPONENTS.get(component, OTHER_PARAMETER), component)
@@ -377,7 +376,7 @@ class ObjectImport:
         source, name = _text(row, "source"), _text(row, "destination")
         if not source:
             raise PreconditionFailed(
-                "the default exchange is bound to every queue, and cannot have other bindings"
+                "the default exchange is bound to every queue, and accepts no other binding"
             )
         if name.startswith(_MQTT_PREFIX) and row.get("destination_type") == "queue":
             raise PreconditionFailed(MQTT_SESSION.text)

@@ -134,7 +134,7 @@ def faults_of(document: object) -> list[str]:
     """Return an error text for each section of a document that is not a list."""
     known = document if isinstance(document, dict) else {}
     return [
-        f"{section}: not a list"
+        f"{section}: this part of the document must be a list"
         for section in SECTIONS
         if section in known and not isinstance(known[section], list)
     ]
@@ -144,7 +144,7 @@ def unknown_sections(document: object) -> list[str]:
     """Return a text for each section of a document that Trellis does not know."""
     known = document if isinstance(document, dict) else {}
     return [
-        f"{shown(str(name))}: unknown part of the document, left out"
+        f"{shown(str(name))}: this part of the document is unknown, and was left out"
         for name, value in known.items()
         if name not in SECTIONS and name not in DOCUMENT_FIELDS and value
     ]
@@ -182,10 +182,10 @@ class Import:
         objects.verdicts = []
         try:
             if not isinstance(row, dict):
-                raise PreconditionFailed("not an object")
+                raise PreconditionFailed("the entry must be a JSON object")
             if is_nested_too_deep(row):
                 raise PreconditionFailed(
-                    f"the object is nested more than {NESTING_MAX} levels deep"
+                    f"the object is nested more than {NESTING_MAX} levels deep, which is the limit"
                 )
             objects.add(section, row)
         except (BrokerError, ValueError) as error:

@@ -318,7 +318,7 @@ class DefinitionsRestore:
         number = _number(definition, field)
         end = self._by_number.get((vhost.name, number))
         if end is None:
-            raise PreconditionFailed(f"the binding's {field}, number {number}, does not exist")
+            raise PreconditionFailed(f"the binding's {field}, object {number}, does not exist")
         return end
 
 
@@ -355,4 +355,4 @@ def _table(definition: Definition, field: str) -> dict[str, object]:
 
 
 def _invalid(field: str, value: object) -> PreconditionFailed:
-    return PreconditionFailed(f"the definition's {field} is {value!r}, which is not valid")
+    return PreconditionFailed(f"the definition's field '{field}' has the invalid value {value!r}")

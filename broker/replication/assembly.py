@@ -42,8 +42,9 @@ class BatchAssembly:
             len(self._chunks),
         ):
             raise ReplicaDiverged(
-                f"the record at offset {offset} is chunk {chunk.chunk} of batch {chunk.number}, "
-                f"but chunk {len(self._chunks)} of batch {first.number} must follow; {REMEDY}"
+                f"the replicated log has chunk {chunk.chunk} of batch {chunk.number} at offset "
+                f"{offset}, but chunk {len(self._chunks)} of batch {first.number} must follow; "
+                f"{REMEDY}"
             )
         self._chunks.append(chunk)
         if len(self._chunks) < chunk.chunks:

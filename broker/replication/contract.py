@@ -63,7 +63,7 @@ class LogTrimmed(ReplicationError):
 
     def __init__(self, low: int, offset: int) -> None:
         super().__init__(
-            f"cannot read offset {offset}: the log now begins at offset {low}; {REMEDY}"
+            f"cannot read offset {offset}: the replicated log begins at offset {low} now; {REMEDY}"
         )
         self.low = low
         self.offset = offset
@@ -92,8 +92,8 @@ class LogReplaced(ReplicaDiverged):
 
     def __init__(self, offset: int) -> None:
         super().__init__(
-            f"at offset {offset} the log has another record than the record that this node has "
-            "read there: the log lost records, and got other records since; keep the data "
+            f"the replicated log has another record at offset {offset} than the record that this "
+            "node has read: the log lost records, and got other records since; keep the data "
             "directories of all nodes; either begin a new topic with the directory that has the "
             f"messages to keep (`trellis cluster adopt`), or {REMEDY}"
         )
@@ -190,7 +190,8 @@ class Timing:
         if not 0 < 2 * self.beat < self.lease < self.silence:
             raise ReplicationError(
                 f"silence {self.silence:g} s, lease {self.lease:g} s and beat {self.beat:g} s do "
-                "not fit: twice the beat must be below the lease, and the lease below the silence"
+                "not fit together: twice cluster.beat must be below cluster.lease, and "
+                "cluster.lease below cluster.silence"
             )
 
 

@@ -282,7 +282,7 @@ class ReplicaDirectory:
         """Raise ReplicaDiverged if an entry of a batch has a position outside the batch's range."""
         last = max(int(records.last), changes[-1][0] if changes else 0)
         if last > batch.position or changes and changes[0][0] <= batch.position_before:
-            raise self._diverged(f"batch {batch.number} has entries outside its own positions")
+            raise self._diverged(f"batch {batch.number} has entries outside its range of positions")
 
     def _has(self, log: SegmentLog, batch: ReceivedBatch, records: Records, data: bytes) -> bool:
         """True if the local log has all records of a batch.

@@ -86,13 +86,18 @@ class Follower:
                         self.judge.completed(batch.number, batch.position, batch.offset)
                 elif isinstance(record, Claim):
                     self._assembly.discard()
-                    self.formats.check(self.judge.state.format, f"the log from offset {offset} on")
+                    self._check_format(offset)
                 elif isinstance(record, Mark):
                     self.sizes.mark(offset)
                 if batch is not None or isinstance(record, Claim | Mark):
                     yield from self._apply(Apply(batch, self.judge.state))
             self.next = offset + 1
         return counted
+
+    def _check_format(self, offset: int) -> None:
+        """Raise FormatUnread if this version cannot read the batches from an offset on."""
+        source = f"the replicated log from offset {offset} on"
+        self.formats.check(self.judge.state.format, source)
 
     def doubt(self) -> None:
         """Compare the last valid record with the log again, before any further record is read.
@@ -131,7 +136,7 @@ class Follower:
         ):
             raise trimmed
         self.judge = Judge.at_mark(offset, record)
-        self.formats.check(self.judge.state.format, f"the log from offset {offset} on")
+        self._check_format(offset)
         self.next, self.is_verified, self._last_record = offset + 1, True, data
         self.sizes.mark(offset)
         yield from self._apply(Apply(None, self.judge.state))

@@ -106,8 +106,7 @@ class Formats:
             raise FormatUnread(
                 f"{source} has batches of format {number}, because the cluster lists a node with "
                 f"an older version; this version of Trellis reads {self}: first install a version "
-                "that "
-                f"reads format {number} and format {number + 1} on all nodes, and wait until "
+                f"that reads format {number} and format {number + 1} on all nodes, and wait until "
                 f"`trellis cluster status` shows format {number + 1}"
             )
 

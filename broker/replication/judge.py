@@ -84,8 +84,8 @@ class Judge:
         else:
             if record.epoch > state.epoch:
                 raise LogGap(
-                    f"the record at offset {offset} has epoch {record.epoch}, and the epoch in "
-                    f"force is {state.epoch}: the claim between them is missing; {REMEDY}"
+                    f"the replicated log lacks a claim: the record at offset {offset} has epoch "
+                    f"{record.epoch}, and the epoch in force is {state.epoch}; {REMEDY}"
                 )
             # Before the first claim, no claim is in force.
             counts = state.epoch > 0 and record.epoch == state.epoch and record.nonce == state.nonce
@@ -103,13 +103,13 @@ class Judge:
         state = self.state
         if claim.state.name != state.name:
             raise ForeignLog(
-                f"the log belongs to the broker '{claim.state.name}', and this node is a node of "
-                f"'{state.name}': give each broker a topic of its own"
+                f"the Kafka topic belongs to the broker '{claim.state.name}', and this node is a "
+                f"node of '{state.name}': give each broker a topic of its own"
             )
         if claim.epoch > state.epoch + 1:
             raise LogGap(
-                f"a claim has epoch {claim.epoch}, and the epoch in force is {state.epoch}: the "
-                f"claim between them is missing; {REMEDY}"
+                f"the replicated log lacks a claim: the next claim has epoch {claim.epoch}, and "
+                f"the epoch in force is {state.epoch}; {REMEDY}"
             )
         if claim.epoch != state.epoch + 1 or state.last > claim.seen:
             return False

@@ -205,8 +205,8 @@ class LogOwner:
             yield from self._append(claim)
         except AppendRefused as error:
             self._fence()
-            text = f"the claim for the successor was refused ({error}), but the successor may own"
-            raise Fenced(f"{text} the log; the node ends") from error
+            text = f"Kafka refused the claim for the successor ({error}), but the successor may own"
+            raise Fenced(f"{text} the replicated log; the node ends") from error
         self._fence()
 
     def raise_format(self, number: int, nonce: int) -> Steps[None]:
@@ -260,7 +260,7 @@ class LogOwner:
         Raises Fenced, AppendRefused.
         """
         if self._fenced:
-            raise Fenced("this node does not own the log any more")
+            raise Fenced("this node does not own the replicated log any more")
         if self.in_doubt and record.kind != CLAIM:
             raise AssertionError("the log has refused a record, so the next one must be a claim")
         sent, data = self._clock(), record.encode()
@@ -271,11 +271,12 @@ class LogOwner:
             raise
         except OutcomeUnknown as error:
             self._fence()
-            raise Fenced(f"the outcome of an append is unknown ({error}); the node ends") from error
+            text = f"the outcome of an append to the replicated log is unknown ({error})"
+            raise Fenced(f"{text}; the node ends") from error
         if offset < self.next:
             self._fence()
             raise Fenced(
-                f"the record of this node is at offset {offset} of the log, but the log had "
+                f"a new record of this node is at offset {offset} of the replicated log, which had "
                 f"records up to offset {self.next - 1}: the log lost records, so the node ends"
             )
         if offset > self.next or self._clock() > self.sent + self._trust_seconds:
@@ -285,9 +286,9 @@ class LogOwner:
             if self.in_doubt:
                 self._fence()
                 raise Fenced(
-                    f"the log has a record of this node before offset {offset}, although it had "
-                    "refused that record as too large: other nodes may have read the record, so "
-                    "the node ends"
+                    f"the replicated log has a record of this node before offset {offset}, "
+                    "although Kafka had refused that record as too large: other nodes may have "
+                    "read the record, so the node ends"
                 )
             raise AssertionError("the judge ignored a record of this node, whose claim is in force")
         self.next, self._last_record = offset + 1, data
@@ -319,8 +320,8 @@ class LogOwner:
         if not (self.judge.is_last(decode(record)) if known is None else record == known):
             self._fence()
             raise Fenced(
-                f"at offset {offset} the log has another record than the record that this node "
-                "appended there: the log lost records, so the node ends"
+                f"the replicated log has another record at offset {offset} than the record that "
+                "this node appended: the log lost records, so the node ends"
             )
 
     def _read_between(self, offset: int) -> Steps[None]:
@@ -340,8 +341,8 @@ class LogOwner:
                 if (state.epoch, state.nonce) != self._claim:
                     self._fence()
                     raise Fenced(
-                        f"another node owns the log since offset {record_offset}, with epoch "
-                        f"{state.epoch}; this node had epoch {self.epoch}"
+                        f"another node owns the replicated log since offset {record_offset}, with "
+                        f"epoch {state.epoch}; this node had epoch {self.epoch}"
                     )
             if not span.records:
                 yield Sleep(POLL_SECONDS)

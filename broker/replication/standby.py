@@ -262,7 +262,7 @@ class Standby:
         try:
             yield from owner.beat()
         except AppendRefused as error:
-            raise Fenced(f"this node cannot begin to own the log: {error}") from error
+            raise Fenced(f"this node cannot begin to own the replicated log: {error}") from error
         return owner
 
     def _owner(self, sent: float) -> LogOwner:

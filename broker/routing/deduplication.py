@@ -92,7 +92,7 @@ def numbered(headers: Properties) -> NumberedPublication | None:
     if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 <= sequence < 1 << 63:
         raise PreconditionFailed(
             f"header '{SEQUENCE}' of producer '{producer}' must be an integer from 0 to 2**63 - 1, "
-            f"and is {sequence!r}"
+            f"not {sequence!r}"
         )
     return NumberedPublication(producer, sequence)
 

@@ -261,7 +261,9 @@ class KeyComparison:
 
 
 def _of_case(given: str, wanted: str) -> NearDifference:
-    return NearDifference(CASE, f"only upper and lower case differ: '{wanted}', not '{given}'")
+    return NearDifference(
+        CASE, f"the binding would match if '{given}' were '{wanted}': only the case differs"
+    )
 
 
 def _is_one_change(first: str, second: str) -> bool:

@@ -251,7 +251,8 @@ class NearMissSearch:
                 target = binding.destination
                 if target not in self._reached and not target.dead:
                     text = (
-                        f"the binding matches the {self._noun}, but in exchange '{exchange.name}'"
+                        f"the binding matches the {self._noun}, but is a binding of exchange "
+                        f"'{exchange.name}'"
                     )
                     difference = NearDifference(OTHER_EXCHANGE, text)
                     self._add(NearMiss(exchange.name, binding.key, target, difference, binding))

@@ -247,7 +247,7 @@ class Planner(PlanResolver):
             ):
                 raise AccessRefused(
                     f"cannot publish to queue '{TOPOLOGY}' in vhost '{self._vhost}': "
-                    "only the broker writes there"
+                    "only the broker publishes to this queue"
                 )
         if is_topic(source):
             for route in routes:

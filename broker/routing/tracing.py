@@ -319,7 +319,7 @@ class Traces:
         known = self._begin(context, route, route.plan, message, publisher)
         if known is not None:
             known.report(
-                "repeated", _exchange_of(route), "its sequence number was published before"
+                "repeated", _exchange_of(route), "the sequence number was published before"
             )
 
     def _begin(

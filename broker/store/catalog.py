@@ -129,7 +129,7 @@ class Catalog:
         except OSError as unread:
             raise CatalogError(f"cannot read '{path}-wal': {unread.strerror or unread}") from unread
         if self.wal.damage:
-            raise self._damage_error(f"in its write-ahead log '{path}-wal', {self.wal.damage}")
+            raise self._damage_error(f"its write-ahead log '{path}-wal': {self.wal.damage}")
         # Create the file as private: SQLite gives the write-ahead log the same permissions.
         create_private(path)
         try:

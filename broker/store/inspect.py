@@ -150,8 +150,8 @@ def _recover(recoverer: Recoverer) -> Iterator[Finding]:
             name,
             0,
             0,
-            "another file replaced it, or it was never used: the next start of the broker removes "
-            "it",
+            "another file replaced this file, or the broker never used it: the next start of the "
+            "broker removes the file",
         )
 
 
@@ -168,7 +168,7 @@ def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
             file = disk.open(path, False)
             size = int(file.size())
             head = read_head(file.read(0, DATA_START))
-            yield f"-- {name}, {size} bytes{'' if head else ', both heads damaged'}"
+            yield f"-- {name}, {size} bytes{'' if head else ', both headers are damaged'}"
             if head is None:
                 continue
             scan = FileScan(file, DATA_START, size, seed_of(head.salt), 0)
@@ -221,7 +221,7 @@ def describe(entry: StoreEntry, contents: bool = False) -> str:
         return (
             f"vhost={entry.vhost} exchange={message.address.exchange!r} "
             f"key={message.address.key!r} queues={entry.queues} "
-            f"assurance={message.qos} expires={message.expires} octets={len(message.content)}{body}"
+            f"qos={message.qos} expires={message.expires} bytes={len(message.content)}{body}"
         )
     if isinstance(entry, MessageSettled):
         return f"queue={entry.queue} of={entry.position}"
@@ -233,7 +233,7 @@ def describe(entry: StoreEntry, contents: bool = False) -> str:
         return f"session={entry.session} packet_id={entry.packet_id}"
     if isinstance(entry, RetainedSet):
         retained = entry.message
-        size = "forgotten" if retained is None else f"octets={len(retained.content)}"
+        size = "removed" if retained is None else f"bytes={len(retained.content)}"
         return f"vhost={entry.vhost} key={entry.key!r} {size}"
     if isinstance(entry, StreamExtended):
         return f"stream={entry.stream} end={entry.end}"
@@ -242,7 +242,7 @@ def describe(entry: StoreEntry, contents: bool = False) -> str:
     if isinstance(entry, DeliveryCounted):
         return f"queue={entry.queue} of={entry.position} returns={entry.count}"
     if isinstance(entry, Sequenced):
-        sequence = "forgotten" if entry.sequence < 0 else f"sequence={entry.sequence}"
+        sequence = "removed" if entry.sequence < 0 else f"sequence={entry.sequence}"
         vhost, owner = scope_parts(entry.scope)
         user = "" if owner is None else f" user={owner!r}"
         return f"vhost={vhost}{user} producer={entry.producer!r} {sequence}"
@@ -272,7 +272,7 @@ def repair(
                 file.name,
                 0,
                 0,
-                "left as it is, because its damage could not be copied to the quarantine: free "
+                "not repaired, because the damage could not be copied to the quarantine: free "
                 "disk space, and check the permissions of the data directory, then repair again",
             )
         elif file.name in damaged or (

@@ -118,7 +118,7 @@ class Recoverer:
 
     def _too_new(self, name: str, error: TooNew) -> TooNew:
         return TooNew(
-            f"cannot read '{self.directory}/{name}': {error}; use the version that wrote it"
+            f"cannot read '{self.directory}/{name}': {error}; use the version that wrote the file"
         )
 
     def _open_error(self, error: OSError) -> StoreError:
@@ -218,7 +218,7 @@ class Recoverer:
             file.previous_last = self._last
             if not file.checkpoint:
                 file.last = self._last
-            self._quarantine(file, 0, min(DATA_START, size), "both heads are damaged")
+            self._quarantine(file, 0, min(DATA_START, size), "both headers are damaged")
             # Only the heads are damaged: the records after them can be read.
             file.holes.clear()
         elif (
@@ -248,7 +248,7 @@ class Recoverer:
         self._walk(file, scan, is_last and not file.checkpoint and name in self._heads)
         file.close_scan()
         if file.checkpoint and not file.closed and not file.holes:
-            report.findings.append(Finding(MISSING, name, 0, 0, "this checkpoint has no end"))
+            report.findings.append(Finding(MISSING, name, 0, 0, "this checkpoint lacks its end"))
         if file.checkpoint:
             file.last = max(scan.reader.last, covered)
         elif file.records or file.holes or file.closed:

@@ -80,7 +80,7 @@ def _tagged(table: Definition) -> object:
     if tag == "$table" and isinstance(value, list):
         return dict(value)
     if not isinstance(value, str):
-        raise ValueError(f"the value of {tag} is not a string")
+        raise ValueError(f"a value of type '{tag}' is not a string")
     if tag == "$bytes":
         return base64.b64decode(value, validate=True)
     if tag == "$decimal":
@@ -90,7 +90,7 @@ def _tagged(table: Definition) -> object:
     if tag == "$float":
         number: float = struct.unpack(">d", bytes.fromhex(value))[0]
         return number
-    raise ValueError(f"unknown tag {tag}")
+    raise ValueError(f"a value has the unknown type '{tag}'")
 
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)

@@ -100,7 +100,7 @@ class WalCheck:
             or page not in _PAGES
             or not checksum.matches(head, 24)
         ):
-            self.damage = "its head"
+            self.damage = "the header is invalid"
             return
         salts = head[16:24]
         at: i64 = _HEAD
@@ -129,7 +129,7 @@ class WalCheck:
             at += _FRAME + page
             if frame[8:12] == salts[:4] or frame[12:16] == salts[4:]:
                 if ended:
-                    self.damage = f"at {bad_offset}"
+                    self.damage = f"the frame at offset {bad_offset} is invalid"
                     return
                 ended = read_i32_be(frame, 4) != 0
                 self.torn_offset, self.torn_size = bad_offset, min(at, self._size) - bad_offset

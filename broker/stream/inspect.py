@@ -21,11 +21,11 @@ from broker.stream.segments import directory_name
 
 #: Advice to the operator for each kind of finding.
 _ADVICE: Final = {
-    CUT: "the next start of the broker cuts it",
+    CUT: "the next start of the broker removes this part",
     QUARANTINED: "`trellis store repair` copies the file to quarantine/ beside it, and keeps the"
     " intact batches",
     MISSING: "restore the file from a backup, or let `trellis store repair` note the gap",
-    WRONG: "`trellis store repair` writes it again",
+    WRONG: "a start of the broker or `trellis store repair` does this",
 }
 
 

@@ -94,7 +94,7 @@ def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[
         ],
     )
     removed = (
-        [Finding(CUT, place, 0, 0, f"{len(stream_files)} files of a deleted stream")]
+        [Finding(CUT, place, 0, 0, f"{len(stream_files)} files belong to a deleted stream")]
         if stream_files
         else []
     )

@@ -69,8 +69,8 @@ def resolve_offset(
             raise local.unavailable_error(offset)
         return offset
     raise PreconditionFailed(
-        f"invalid arg 'x-stream-offset' for {thing}: {wanted!r} is not {', '.join(WORDS)}, an"
-        " offset from 0, a timestamp, or an interval such as '1h' (Y, M, D, h, m, s)"
+        f"invalid arg 'x-stream-offset' for {thing}: must be {', '.join(WORDS)}, an offset from 0,"
+        f" a timestamp, or an interval such as '1h' (Y, M, D, h, m, s), not {wanted!r}"
     )
 
 

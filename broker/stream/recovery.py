@@ -205,7 +205,7 @@ class StreamRecovery:
         index = f"{name}{INDEX}"
         indexed = index in names and self._load_index(segment, index, size)
         if index in names and not indexed:
-            self._report(WRONG, index, "the index is damaged, and is written again")
+            self._report(WRONG, index, "the index is damaged, and must be written again")
         if indexed and segment.end <= self._cut_offset and not self._thorough:
             self._add(segment)
             return
@@ -267,13 +267,11 @@ class StreamRecovery:
                 segment, file, name, place, size, known.batch_places() if indexed else []
             )
         elif not ends:
-            self._report(
-                CUT, name, "the batch there was never confirmed", int(place), int(size - place)
-            )
+            reason = "the batch at this byte was never confirmed"
+            self._report(CUT, name, reason, int(place), int(size - place))
         elif indexed and known.end <= self._cut_offset:
-            self._report(
-                WRONG, f"{name}{INDEX}", "the index differs from the segment, and is written again"
-            )
+            reason = "the index differs from the segment, and must be written again"
+            self._report(WRONG, f"{name}{INDEX}", reason)
         if segment.end > segment.base:
             self._finish(segment, place)
         else:
@@ -384,7 +382,7 @@ class StreamRecovery:
         self._report(
             CUT,
             segment.name,
-            "the last rows of the batch there were never confirmed",
+            "the last rows of the batch at this byte were never confirmed",
             int(place),
             int(size - place),
         )

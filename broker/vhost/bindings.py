@@ -81,7 +81,7 @@ class Bindings:
         if self.topology is not None and binding.destination is self.topology.queue:
             raise AccessRefused(
                 f"cannot bind queue '{TOPOLOGY}' in vhost '{self._vhost}': "
-                "only the broker writes there"
+                "only the broker publishes to this queue"
             )
         if self._limits.pattern_nodes:
             try:

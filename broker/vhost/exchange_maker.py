@@ -83,5 +83,5 @@ class ExchangeMaker:
         exchange_type = TYPES.get(kind)
         if exchange_type is None:
             kinds = ", ".join(sorted([*TYPES, *WITH_QUEUE]))
-            raise PreconditionFailed(f"invalid exchange type '{kind}'; known are {kinds}")
+            raise PreconditionFailed(f"invalid exchange type '{kind}'; known types are {kinds}")
         return exchange_type(name, options)

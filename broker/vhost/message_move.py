@@ -145,7 +145,7 @@ class MessageMove(BulkTask):
         return self._resumes > self._agenda.now
 
     def on_failure(self) -> None:
-        self._end(STOPPED, "an internal error: the log of the broker has its traceback")
+        self._end(STOPPED, "an internal error: the log of the broker has the traceback")
 
     def do_slice(self) -> None:
         if not self.has_work():

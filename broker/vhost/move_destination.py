@@ -104,7 +104,7 @@ class ToOrigin(MoveDestination):
     """
 
     def __init__(self) -> None:
-        self.missing = "not a dead letter: the broker added no header x-death"
+        self.missing = "the message is not a dead letter: the broker has added no header x-death"
 
     def target_of(self, message: Message) -> MoveTarget | None:
         if not message.encoding.is_dead_letter():
@@ -257,7 +257,7 @@ def problem_of(queue: Queue, message: Message, more: i64 = 0, more_bytes: i64 = 
     Before `message`, the queue gets `more` other messages, which have `more_bytes` bytes together.
     """
     if isinstance(queue, DeduplicatedQueue) and queue.repeats(message):
-        return f"has a message with the same {_VALUE}"
+        return f"already has a message with the same {_VALUE}"
     depth = queue.depth + more
     if not isinstance(queue, LimitedQueue):
         most = queue.max_length
@@ -269,4 +269,4 @@ def problem_of(queue: Queue, message: Message, more: i64 = 0, more_bytes: i64 = 
     waiting = queue.waiting_bytes + more_bytes
     if arguments.max_bytes != UNLIMITED and waiting + size > arguments.max_bytes:
         return f"is full: {waiting} of {arguments.max_bytes} bytes wait"
-    return "keeps no message: its time to live is 0 ms" if arguments.ttl == 0 else ""
+    return "keeps no message, because its time to live is 0 ms" if arguments.ttl == 0 else ""

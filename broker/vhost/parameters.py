@@ -93,7 +93,7 @@ class Parameters:
             checked_name("component", component)
         if "/" in component:
             raise PreconditionFailed(
-                f"invalid component '{component}' of a parameter: it contains '/'"
+                f"invalid component '{component}' of parameter '{name}': it must not contain '/'"
             )
         checked_name("parameter", name)
 

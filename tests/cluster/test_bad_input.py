@@ -198,8 +198,8 @@ def test_topic_of_another_broker_stops_the_node(
     node = node_over(server, tmp_path / "first")
     nodes.append(node)
     assert node.process.wait(PATIENCE) == MISCONFIGURED
-    text = "trellis: the log belongs to the broker 'orders', and this node is a node of 'broker'"
-    assert text in node.errors.read_text()
+    text = "the Kafka topic belongs to the broker 'orders', and this node is a node of 'broker'"
+    assert f"trellis: {text}" in node.errors.read_text()
 
 
 # -- the nodes

@@ -140,7 +140,7 @@ def test_owner_ends_if_the_log_has_the_refused_record(owner: Owner) -> None:
 
     earlier(owner, land)
     batch, size = owner.take(stored(b"x" * LARGE)), owner.local()
-    with pytest.raises(Fenced, match="it had refused that record as too large"):
+    with pytest.raises(Fenced, match="Kafka had refused that record as too large"):
         batch.write()
     assert owner.settled == [1] and owner.local() == size and len(owner.ends) == 1
     assert not owner.ownership.may_act()

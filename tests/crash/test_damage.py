@@ -235,7 +235,7 @@ def no_data_in_the_last_file(directory: Path) -> None:
         (of_something_else, "is not a catalog of Trellis: move this file away"),
         (no_database, "is damaged (file is not a database): "),
         (newer_catalog, "has schema version 99, and this broker knows only versions up to "),
-        (newer_log, "reads only formats 1 to 2; use the version that wrote it"),
+        (newer_log, "reads only formats 1 to 2; use the version that wrote the file"),
     ],
 )
 def test_missing_foreign_or_newer_file_is_reported_at_every_start(

@@ -43,12 +43,12 @@ def test_log_of_another_version_is_refused_with_a_remedy() -> None:
         "1: install the version that the other nodes run (`trellis cluster status` shows it)"
     )
     with pytest.raises(FormatUnread) as older:
-        LATER.check(1, "the log from offset 7 on")
+        LATER.check(1, "the replicated log from offset 7 on")
     assert str(older.value) == (
-        "the log from offset 7 on has batches of format 1, because the cluster lists a node with "
-        "an older version; this version of Trellis reads format 2: first install a version that "
-        "reads format 1 and format 2 on all nodes, and wait until `trellis cluster status` "
-        "shows format 2"
+        "the replicated log from offset 7 on has batches of format 1, because the cluster lists a "
+        "node with an older version; this version of Trellis reads format 2: first install a "
+        "version that reads format 1 and format 2 on all nodes, and wait until `trellis cluster "
+        "status` shows format 2"
     )
     LATER.check(0, "an empty log")
     assert str(NEXT) == "formats 1 to 2"

@@ -255,7 +255,7 @@ def test_records_out_of_reach_stop_the_reader(kind: int, nonce: int) -> None:
 def test_another_brokers_claim_stops_the_reader(epoch: int, seen: int) -> None:
     judge = owned()
     before = judge.state
-    with pytest.raises(ForeignLog, match=f"the log belongs to the broker '{OTHER_NAME}'"):
+    with pytest.raises(ForeignLog, match=f"the Kafka topic belongs to the broker '{OTHER_NAME}'"):
         judge.judge(4, claim(epoch, 33, seen, OTHER_NAME))
     assert judge.state == before
 

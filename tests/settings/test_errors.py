@@ -192,7 +192,7 @@ FILES = [
     ),
     (
         "cluster.lease = 4",
-        "cluster.lease: silence 3.5 s, lease 4 s and beat 0.3 s do not fit: twice the beat must ",
+        "cluster.lease: silence 3.5 s, lease 4 s and beat 0.3 s do not fit together: twice ",
     ),
     ("cluster.options = 5", "cluster.options: must be a table"),
     (

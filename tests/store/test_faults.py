@@ -467,10 +467,7 @@ def test_dump_has_a_line_for_each_record_and_each_unreadable_part() -> None:
     [path] = disk.names
     lines = list(dump(disk, DIRECTORY))
     assert lines[1:] == [
-        (
-            "1 kept vhost=/ exchange='amq.topic' key='a.b' queues=[3, 4] assurance=1 expires=0"
-            " octets=6"
-        ),
+        "1 kept vhost=/ exchange='amq.topic' key='a.b' queues=[3, 4] qos=1 expires=0 bytes=6",
         "2 settled queue=3 of=1",
         "3 settled queue=4 of=1",
     ]

@@ -182,7 +182,7 @@ def test_consumers_of_the_source_get_the_messages_that_are_not_moved_yet() -> No
         ({"x_max_length": 3}, "queue 'r' is full: 3 of 3 messages wait"),
         ({"x_max_length": 3, "x_overflow": "reject-publish"}, "queue 'r' is full: 3 of 3"),
         ({"x_max_length_bytes": 12}, "queue 'r' is full: 12 of 12 bytes wait"),
-        ({"x_message_ttl": 0}, "queue 'r' keeps no message: its time to live is 0 ms"),
+        ({"x_message_ttl": 0}, "queue 'r' keeps no message, because its time to live is 0 ms"),
     ],
 )
 def test_a_queue_that_would_drop_a_message_stops_the_move(
@@ -292,7 +292,8 @@ def test_duplicates_are_not_moved_into_a_queue_that_would_drop_them() -> None:
         )
     move = run(world, move_of(world, ToExchange("", "r")))
     assert (move.state, move.moved) == (DONE, 2)
-    assert move.refused == {"queue 'r' has a message with the same x-deduplication-header": 1}
+    reason = "queue 'r' already has a message with the same x-deduplication-header"
+    assert move.refused == {reason: 1}
     assert (bodies(world.queue("q")), bodies(world.queue("r"))) == ([b"1"], [b"1", b"2"])
 
 

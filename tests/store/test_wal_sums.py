@@ -44,5 +44,5 @@ def test_both_accept_a_log_of_sqlite_and_find_a_changed_byte(
     data[32 + 24 + 100] ^= 1
     copy = tmp_path / "copy"
     copy.write_bytes(data)
-    assert WalCheck(RealDisk(), str(copy)).damage == "at 32"
+    assert WalCheck(RealDisk(), str(copy)).damage == "the frame at offset 32 is invalid"
     database.close()

@@ -177,7 +177,7 @@ def test_exported_definitions_are_imported_elsewhere_and_again() -> None:
             {"name": "q", "vhost": "/", "durable": True, "arguments": {"x-max-length": -1}},
             "too small",
         ),
-        ("queues", 7, "not an object"),
+        ("queues", 7, "the entry must be a JSON object"),
         (
             "exchanges",
             {"name": "x", "vhost": "/", "type": "x-new"},
@@ -279,7 +279,7 @@ def test_a_new_user_whose_rules_are_refused_may_use_no_topic() -> None:
         "{vhost}, {client_id}"
         for at, name in enumerate(("ann", "bob"))
     ]
-    assert imported.refused[0].endswith("; until you set its rules, the user may use no topic")
+    assert imported.refused[0].endswith("; until you set valid rules, user 'ann' may use no topic")
     assert users.by_name["ann"].rules == {"/": ["deny all #"]}
     # An existing user keeps its rules.
     assert users.by_name["bob"].rules == {}

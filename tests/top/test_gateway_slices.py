@@ -115,7 +115,7 @@ async def test_definitions_are_imported_in_slices(broker: Running) -> None:
     status, report = await api(broker, "POST", "definitions", document)
     assert (status, report["taken"]) == (200, {"queues": 2_999})
     assert report["refused"] == [
-        "parameters[0]: not an object",
+        "parameters[0]: the entry must be a JSON object",
         "queues[1000] 'q1000': lacks the field 'vhost'",
         "queues: row 3000 has 65591 bytes, more than 65536",
         "bindings: not a list",

@@ -238,7 +238,7 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         X.Declare(exchange="y", exchange_type="nope"),
         406,
         (
-            "PRECONDITION_FAILED - invalid exchange type 'nope'; known are direct, fanout, "
+            "PRECONDITION_FAILED - invalid exchange type 'nope'; known types are direct, fanout, "
             "headers, topic, x-consistent-hash, x-delayed-message, x-local-random, "
             "x-message-deduplication, x-modulus-hash, x-random, x-recent-history"
         ),
