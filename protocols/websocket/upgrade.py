@@ -118,7 +118,7 @@ def upgrade(policy: OriginPolicy, data: bytes, peer: Peer) -> tuple[bytes, bytes
         raise UpgradeRefused("request", 405, "the method must be GET, to open a WebSocket")
     if request.target.decode("ascii", "replace").partition("?")[0] not in policy.paths:
         raise UpgradeRefused(
-            "path", 404, f"no such page: MQTT over WebSocket is served at {policy.path}"
+            "path", 404, f"the path is unknown: MQTT over WebSocket is served at {policy.path}"
         )
     key = _key(request, headers)
     _check_origin(policy, headers, peer)
@@ -173,7 +173,7 @@ def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
             raise ValueError
     except (binascii.Error, ValueError):
         raise UpgradeRefused(
-            "request", 400, "Sec-WebSocket-Key is not 16 bytes in base64"
+            "request", 400, "Sec-WebSocket-Key must be 16 bytes in base64"
         ) from None
     return key
 

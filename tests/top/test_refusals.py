@@ -257,7 +257,10 @@ async def test_a_client_of_another_protocol_at_the_mqtt_port(
 @pytest.mark.parametrize(
     ("sent", "note"),
     [
-        (upgrade("/nope", MQTT), "was refused: no such page: MQTT over WebSocket is served at /ws"),
+        (
+            upgrade("/nope", MQTT),
+            "was refused: the path is unknown: MQTT over WebSocket is served at /ws",
+        ),
         (upgrade("/ws", MQTT, "Origin: http://evil.example"), "pages of http://evil.example may"),
         (upgrade("/ws"), "the request offers no subprotocol of MQTT"),
         (upgrade("/ws", MQTT) + b"\x81\x80mask", "sent a text frame, and MQTT needs binary frames"),

@@ -341,7 +341,7 @@ class ChannelPublisher:
                 raise AmqpError(
                     406,
                     f"invalid expiration '{expiration.decode(errors='replace')}': "
-                    "not a number of milliseconds",
+                    "must be a number of milliseconds",
                 )
             message.expires = self._vhost.agenda.now + int(expiration)
 

@@ -82,7 +82,7 @@ def _body(data: bytes, at: int, end: int, depth: int) -> tuple[int, int]:
     if at + 4 > end or stop > end:
         raise ValueError("a table or array is cut off")
     if depth > NESTING_MAX:
-        raise ValueError(f"tables are nested more than {NESTING_MAX} deep")
+        raise ValueError(f"tables are nested more than {NESTING_MAX} levels deep")
     return at + 4, stop
 
 

@@ -125,7 +125,7 @@ class ChannelTable:
         """
         assembly = publisher.assembly
         if assembly is None:
-            raise AmqpError(505, "a content frame without a basic.publish before it")
+            raise AmqpError(505, "a content frame needs a basic.publish before it")
         before: i64 = assembly.held
         complete = assembly.add(kind, frame)
         self.unfinished += assembly.held - before
@@ -139,7 +139,7 @@ class ChannelTable:
             raise AmqpError(
                 506,
                 f"incomplete messages take {self.unfinished} bytes of memory on this connection; "
-                "complete a message before the next one is begun on another channel",
+                "complete a message before you begin the next message on another channel",
             )
         return None
 

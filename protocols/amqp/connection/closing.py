@@ -168,7 +168,7 @@ class Closing:
         """
         limit, size = connection.frame_max, length & 0xFFFF_FFFF
         self.fail_framing(
-            connection, f"a frame has a payload of {size} bytes; the limit is {limit}"
+            connection, f"a frame has a payload of {size} bytes; the limit is {limit} bytes"
         )
 
     def fail_framing(self, connection: ConnectionInterface, text: str) -> None:

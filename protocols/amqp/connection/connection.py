@@ -297,7 +297,7 @@ class AmqpConnection(ConnectionInterface):
         elif channel is not None:
             self._on_content(channel.publisher, kind, frame)
         elif number not in self.channels.closing:
-            raise AmqpError(505, "a content frame without a basic.publish before it")
+            raise AmqpError(505, "a content frame needs a basic.publish before it")
 
     def _on_content(self, publisher: ChannelPublisher, kind: i64, frame: bytes) -> None:
         """Add a frame to the content of a message; publish the complete message."""

@@ -326,7 +326,7 @@ def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
     if mechanism == "PLAIN":
         parts = response.split(b"\0", 2)
         if len(parts) != 3:
-            raise AmqpError(501, "PLAIN response is not 'authorisation NUL user NUL password'")
+            raise AmqpError(501, "PLAIN response must be 'authorisation NUL user NUL password'")
         user, password = parts[1], parts[2]
     elif mechanism == "AMQPLAIN":
         try:
@@ -334,7 +334,7 @@ def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
             user, password = _as_bytes(table["LOGIN"]), _as_bytes(table["PASSWORD"])
         except (KeyError, ValueError) as error:
             raise AmqpError(
-                501, "AMQPLAIN response is not a table with LOGIN and PASSWORD"
+                501, "AMQPLAIN response must be a table with LOGIN and PASSWORD"
             ) from error
     else:
         raise AmqpError(

@@ -31,6 +31,26 @@ PINGREQ: Final[i64] = 12
 DISCONNECT: Final[i64] = 14
 AUTH: Final[i64] = 15
 
+#: The name of each packet type for error texts. The number 0 stands for a will.
+PACKET_NAMES: Final = (
+    "a will",
+    "CONNECT",
+    "CONNACK",
+    "PUBLISH",
+    "PUBACK",
+    "PUBREC",
+    "PUBREL",
+    "PUBCOMP",
+    "SUBSCRIBE",
+    "SUBACK",
+    "UNSUBSCRIBE",
+    "UNSUBACK",
+    "PINGREQ",
+    "PINGRESP",
+    "DISCONNECT",
+    "AUTH",
+)
+
 #: Flags of a PUBLISH.
 RETAIN: Final[i64] = 1
 DUP: Final[i64] = 8

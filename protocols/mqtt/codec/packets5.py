@@ -12,6 +12,7 @@ from protocols.mqtt.codec.packets import (
     AUTH,
     CONNACK,
     DISCONNECT,
+    PACKET_NAMES,
     PUBACK,
     PUBCOMP,
     PUBREC,
@@ -187,7 +188,7 @@ def _code(reader: PacketReader, kind: int) -> int:
     code = reader.byte()
     if code not in _CODES[kind]:
         raise MalformedPacket(
-            f"reason code {code:#04x} is not allowed in packet type {kind}", code=PROTOCOL_ERROR
+            f"reason code {code:#04x} is not allowed in {PACKET_NAMES[kind]}", code=PROTOCOL_ERROR
         )
     return code
 

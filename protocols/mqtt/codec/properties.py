@@ -18,6 +18,7 @@ from protocols.mqtt.codec.packets import (
     CONNACK,
     CONNECT,
     DISCONNECT,
+    PACKET_NAMES,
     PUBACK,
     PUBCOMP,
     PUBLISH,
@@ -217,7 +218,7 @@ def _read(reader: PacketReader, place: int, properties: Properties5) -> None:
             raise MalformedPacket(f"unknown property {identifier}")
         if place not in known.places:
             raise MalformedPacket(
-                f"property {identifier} is not allowed in packet type {place} (type 0 is a will)",
+                f"property {identifier} is not allowed in {PACKET_NAMES[place]}",
                 code=PROTOCOL_ERROR,
             )
         kind = known.kind

@@ -37,6 +37,7 @@ from protocols.listing import row_of
 from protocols.login_input import LOGIN_INPUT_MAX
 from protocols.mqtt.codec.packets import MalformedPacket
 from protocols.mqtt.codec.reasons import KEEP_ALIVE_TIMEOUT, MAXIMUM_CONNECT_TIME, NOT_AUTHORISED
+from protocols.mqtt.codec.topics import SHARE
 from protocols.mqtt.connection.closing import (
     AWAITING_CONNECT,
     CLOSE_CODES,
@@ -59,6 +60,14 @@ from protocols.refusal_fields import CAUSE, cause_of
 
 #: Reasons of `MqttConnection.reject` that the login has logged with more details.
 _LOGGED: Final = frozenset(("login_refused", "identifier_taken"))
+#: The note of the log line for each reason of `MqttConnection.reject` that has no text for clients.
+_NOTES: Final = {
+    "unacceptable_version": "CONNECT has an unknown protocol level: use MQTT 3.1, 3.1.1 or 5",
+    "identifier_rejected": "the client identifier is invalid: it is empty, which this MQTT version "
+    f"or Clean Session 0 does not allow, or it begins with {SHARE}",
+    "too_many_sessions": "the broker has the largest number of sessions that mqtt.sessions allows",
+    "bad_authentication_method": "the authentication method of CONNECT is not supported",
+}
 
 
 class InputHandler:
@@ -291,7 +300,7 @@ class MqttConnection(SessionConnection):
         """
         if reason not in _LOGGED:
             fields: dict[str, object] = {"client_id": self.client_id} if self.client_id else {}
-            note = text or reason.replace("_", " ")
+            note = text or _NOTES[reason]
             self.service.log_refusal("connection_closed", self, f"0x{code:02X} - {note}", fields)
         self._end_with(CLOSING[self.state].reject, return_code, code, reason, text)
 

@@ -48,6 +48,6 @@ def identifier_refusal(
         return ""
     whose = "anonymous clients" if session.anonymous else f"user '{session.user}'"
     return (
-        f"the client identifier has a session of {whose}: end the session with "
+        f"the client identifier belongs to a session of {whose}: end the session with "
         "`trellis sessions delete`, or reserve the identifier with a rule"
     )

@@ -245,12 +245,16 @@ class Sessions(SessionRegistry):
             return self._restore_group(vhost, name, number)
         away_since = definition.get("away_since")
         if not isinstance(away_since, int):
-            raise PreconditionFailed(f"'away_since' must be a number of ms, not {away_since!r}")
+            raise PreconditionFailed(
+                f"the field 'away_since' must be a number of milliseconds, not {away_since!r}"
+            )
         if self.find(vhost, name) is not None:
             raise PreconditionFailed(f"there is a session '{name}' in vhost '{vhost.name}' already")
         expiry = definition.get("expiry", self._options.session_expiry_s)
         if not isinstance(expiry, int):
-            raise PreconditionFailed(f"'expiry' must be a number of seconds, not {expiry!r}")
+            raise PreconditionFailed(
+                f"the field 'expiry' must be a number of seconds, not {expiry!r}"
+            )
         session = self._add(vhost, name, True)
         session.expiry = self.granted(expiry)  # The setting may be lower than before the restart.
         session.number = session.inbox.number = number

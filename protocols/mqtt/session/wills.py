@@ -107,7 +107,7 @@ def restored_will(definition: Definition) -> StoredWill:
         and isinstance(delay, int)
         and isinstance(lifetime, int)
     ):
-        raise PreconditionFailed(f"'will' is invalid: {definition!r}")
+        raise PreconditionFailed(f"the field 'will' has the invalid value {definition!r}")
     return StoredWill(
         key,
         content,

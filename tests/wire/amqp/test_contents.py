@@ -119,7 +119,7 @@ def test_an_empty_body_is_complete_with_its_header(piece: int) -> None:
     say(writer, publish("", "q") + header(0) + body(b""), piece)
     assert (
         writer.read()[0].reply_text
-        == "UNEXPECTED_FRAME - a content frame without a basic.publish before it"
+        == "UNEXPECTED_FRAME - a content frame needs a basic.publish before it"
     )
 
 
@@ -317,7 +317,10 @@ def test_payloads_up_to_the_negotiated_size_are_taken_and_no_larger_ones(
         assert b"".join(bodies) == whole + whole and writer.read() == []
         assert max(map(len, bodies)) <= frame_max - 8
     say(writer, publish("", "q") + header(frame_max + 1) + body(b"x" * (frame_max + 1)))
-    text = f"FRAME_ERROR - a frame has a payload of {frame_max + 1} bytes; the limit is {frame_max}"
+    text = (
+        f"FRAME_ERROR - a frame has a payload of {frame_max + 1} bytes; the limit is {frame_max} "
+        "bytes"
+    )
     assert heard(target) == [] and writer.read()[0].reply_text == text
 
 

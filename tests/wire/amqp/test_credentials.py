@@ -151,7 +151,7 @@ def test_a_response_that_cannot_be_read_is_refused_with_501(
     answer = refusal(unmarshal(raw.say(start_ok(mechanism, response))))
     assert (
         answer.code,
-        answer.text.startswith(f"FRAME_ERROR - {mechanism} response is no"),
+        answer.text.startswith(f"FRAME_ERROR - {mechanism} response must be"),
         answer.class_id,
     ) == (501, True, 10)
 

@@ -333,14 +333,14 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (
         publication("", "q", b"x", 2, expiration="soon"),
         406,
-        "PRECONDITION_FAILED - invalid expiration 'soon': not a number of milliseconds",
+        "PRECONDITION_FAILED - invalid expiration 'soon': must be a number of milliseconds",
         60,
         40,
     ),
     (
         publication("", "q", b"x", 2, expiration="-1"),
         406,
-        "PRECONDITION_FAILED - invalid expiration '-1': not a number of milliseconds",
+        "PRECONDITION_FAILED - invalid expiration '-1': must be a number of milliseconds",
         60,
         40,
     ),
@@ -348,8 +348,8 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         publication("", "q", b"x", 2, expiration="0" * 30 + "9" * 30),
         406,
         (
-            f"PRECONDITION_FAILED - invalid expiration '{'0' * 30 + '9' * 30}': not a number of "
-            "milliseconds"
+            f"PRECONDITION_FAILED - invalid expiration '{'0' * 30 + '9' * 30}': must be a number "
+            "of milliseconds"
         ),
         60,
         40,
@@ -357,14 +357,14 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (
         publish("", "q", channel=2) + content(b"x", b"\x01\x00" + short(b"\xff\xfe"), 2),
         406,
-        "PRECONDITION_FAILED - invalid expiration '\ufffd\ufffd': not a number of milliseconds",
+        "PRECONDITION_FAILED - invalid expiration '\ufffd\ufffd': must be a number of milliseconds",
         60,
         40,
     ),
     (
         publish("", "q", channel=2) + content(b"x", b"\x01\x00" + short(""), 2),
         406,
-        "PRECONDITION_FAILED - invalid expiration '': not a number of milliseconds",
+        "PRECONDITION_FAILED - invalid expiration '': must be a number of milliseconds",
         60,
         40,
     ),

@@ -231,21 +231,21 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (
         body(b"x", 2),
         505,
-        "UNEXPECTED_FRAME - a content frame without a basic.publish before it",
+        "UNEXPECTED_FRAME - a content frame needs a basic.publish before it",
         0,
         0,
     ),
     (
         content(b"x", channel=2),
         505,
-        "UNEXPECTED_FRAME - a content frame without a basic.publish before it",
+        "UNEXPECTED_FRAME - a content frame needs a basic.publish before it",
         0,
         0,
     ),
     (
         content(b"x", channel=3),
         505,
-        "UNEXPECTED_FRAME - a content frame without a basic.publish before it",
+        "UNEXPECTED_FRAME - a content frame needs a basic.publish before it",
         0,
         0,
     ),
@@ -363,14 +363,17 @@ def test_hard_error_ends_the_connection_and_requeues_its_deliveries(
 @pytest.mark.parametrize(
     ("broken", "text"),
     [
-        (frame(1, 1, bytes(131_073)), "a frame has a payload of 131073 bytes; the limit is 131072"),
+        (
+            frame(1, 1, bytes(131_073)),
+            "a frame has a payload of 131073 bytes; the limit is 131072 bytes",
+        ),
         (
             b"\x01\0\1\xff\xff\xff\xff" + bytes(50),
-            "a frame has a payload of 4294967295 bytes; the limit is 131072",
+            "a frame has a payload of 4294967295 bytes; the limit is 131072 bytes",
         ),
         (
             b"\x01\0\1\x80\0\0\0" + bytes(50),
-            "a frame has a payload of 2147483648 bytes; the limit is 131072",
+            "a frame has a payload of 2147483648 bytes; the limit is 131072 bytes",
         ),
         (method(1, 50, 10, bytes(40))[:-1] + b"\xcd", "frame does not end with byte 206"),
     ],
@@ -402,7 +405,7 @@ def test_an_oversized_frame_is_refused_at_its_seventh_byte(before: bytes) -> Non
     client.connection.receive_data(before + start[:6])
     assert "Connection.Close" not in names(client.read())
     client.connection.receive_data(start[6:])
-    text = "FRAME_ERROR - a frame has a payload of 131073 bytes; the limit is 131072"
+    text = "FRAME_ERROR - a frame has a payload of 131073 bytes; the limit is 131072 bytes"
     assert refusal(client.read()) == ("connection", 501, text, 0, 0)
 
 
