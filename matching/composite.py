@@ -156,7 +156,7 @@ class Bilingual(Matcher[S]):
             return self.native
         if self.foreign is None:
             self.foreign = Composite(grammar, self.native.algorithm)
-        assert grammar is self.foreign.grammar, "a composite has at most two grammars"
+        assert grammar is self.foreign.grammar, "a composite matcher has at most two grammars"
         return self.foreign
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:

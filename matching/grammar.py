@@ -30,7 +30,7 @@ class InvalidPattern(ValueError):
     """
 
     def __init__(self, pattern: str, position: int, rule: str) -> None:
-        super().__init__(f"invalid pattern {_short(pattern)}: {rule} (word {position})")
+        super().__init__(f"invalid pattern {_short(pattern)}: {rule}{_place(position)}")
         self.pattern = pattern
         self.position = position
         self.rule = rule
@@ -44,7 +44,7 @@ class InvalidTopic(ValueError):
     """
 
     def __init__(self, topic: str, position: int, rule: str) -> None:
-        super().__init__(f"invalid topic {_short(topic)}: {rule} (word {position})")
+        super().__init__(f"invalid topic {_short(topic)}: {rule}{_place(position)}")
         self.topic = topic
         self.position = position
         self.rule = rule
@@ -204,6 +204,11 @@ def _violation(text: str, max_bytes: int, errors: str) -> str:
 
 def _too_deep(max_levels: int) -> str:
     return f"must not have more than {max_levels:,} levels"
+
+
+def _place(position: int) -> str:
+    """Return the place of an error: the number of the word, from 1. The first word needs none."""
+    return f" (word {position + 1})" if position else ""
 
 
 def _short(text: str) -> str:

@@ -65,7 +65,7 @@ class Algorithm:
             loaded = None
         if not callable(loaded):
             problem = (
-                f"{module} has nothing called {attribute!r}"
+                f"{module} has no class {attribute!r}"
                 if loaded is None
                 else f"{attribute} of {module} is not a class"
             )
@@ -84,7 +84,8 @@ class Algorithm:
         if self.name not in _BUILT_IN:
             self.load()
         elif self.requires and find_spec(self.requires) is None:
-            raise ImportError(f"No module named {self.requires!r}", name=self.requires)
+            problem = f"the package {self.requires} is not installed; install the package"
+            raise ImportError(problem, name=self.requires)
 
 
 #: The built-in algorithms; the recommended algorithms come first.

@@ -96,7 +96,7 @@ def test_a_refusal_does_not_repeat_a_long_text() -> None:
 
 def test_a_refusal_is_a_value_error_that_names_pattern_rule_and_word() -> None:
     with pytest.raises(
-        ValueError, match=r"^invalid pattern 'a/b\+': '\+' must be a whole level \S+ \(word 1\)$"
+        ValueError, match=r"^invalid pattern 'a/b\+': '\+' must be a whole level \S+ \(word 2\)$"
     ):
         MQTT.check("a/b+")
 

@@ -95,8 +95,8 @@ def test_creating_a_matcher_whose_package_is_broken_raises_a_clear_error() -> No
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("gone", "third_party has nothing called 'Gone'"),
-        ("nested", "third_party has nothing called 'Third.Inner'"),
+        ("gone", "third_party has no class 'Gone'"),
+        ("nested", "third_party has no class 'Third.Inner'"),
         ("number", "NUMBER of third_party is not a class"),
     ],
 )
@@ -147,7 +147,7 @@ def test_checking_an_algorithm_of_a_package_loads_it() -> None:
         for name in ("third", "gone")
     )
     third.check()
-    with pytest.raises(ImportError, match="third_party has nothing called 'Gone'"):
+    with pytest.raises(ImportError, match="third_party has no class 'Gone'"):
         gone.check()
 
 
