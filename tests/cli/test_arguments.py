@@ -256,7 +256,7 @@ def test_the_help_explains_the_words_of_a_cluster(capsys: pytest.CaptureFixture[
     for explanation in (
         "the silence: the time in seconds without a record of the active node",
         "the lease: the time in seconds for which the active node may serve clients",
-        "it appends a mark, a record at which a node can begin to read the log",
+        "appends a mark, a record at which a node can begin to read",
     ):
         assert explanation in text
 

@@ -53,7 +53,7 @@ FILES = [
     ),
     (
         'matcher.allowed = ["bitmap"]',
-        "matcher.allowed: auto, the default algorithm, is missing from the allowed ones (bitmap)",
+        "matcher.allowed: the default algorithm auto is missing from matcher.allowed (bitmap)",
     ),
     ('node.name = "a b"', 'node.name: must be 1 to 255 letters, digits and . _ @ -, got "a b"'),
     ('data.dir = "a\\u0000"', 'data.dir: must be text without NUL, got "a\\x00"'),
@@ -100,9 +100,12 @@ FILES = [
     ),
     (
         f'[[users]]\nname = "a"\npassword_hash = "{HASH}"\n' * 2,
-        'users: "a" is given twice; user names must differ',
+        'users: the name "a" is given twice; user names must differ',
     ),
-    (f'user = "a"\n[[users]]\nname = "a"\npassword_hash = "{HASH}"\n', 'users: "a" is given twice'),
+    (
+        f'user = "a"\n[[users]]\nname = "a"\npassword_hash = "{HASH}"\n',
+        'users: the name "a" is given twice',
+    ),
     (
         'user = "a"\npassword = "b"\npassword_file = "c"',
         "password: a password and a password file are given; remove one",
@@ -124,12 +127,12 @@ FILES = [
     ),
     (
         'user = "a"\npassword_file = "empty"',
-        "password_file: empty has an empty first line, which should be the password",
+        "password_file: the first line of empty is empty, and must be the password",
     ),
     ('user = "a"\npassword_file = "binary"', "password_file: binary must be UTF-8 text"),
     (
         "amqp.port = 1883",
-        "amqp.port: amqp and mqtt both have port 1883 on 127.0.0.1; give each its own, or 0",
+        "amqp.port: amqp and mqtt both have port 1883 on 127.0.0.1; give each listener its own",
     ),
     (
         "amqps.enabled = true",
@@ -201,7 +204,7 @@ FILES = [
     ),
     (
         'cluster.options."acks" = "hunter2"',
-        'cluster.options: "acks" is fixed by the rules of the replicated log; remove it',
+        'cluster.options: "acks" is fixed by the rules of the replicated log; remove this option',
     ),
     (
         'metrics.port = 1883\nmetrics.host = "0.0.0.0"',

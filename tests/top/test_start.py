@@ -86,9 +86,10 @@ def test_matcher_of_an_unsuitable_package_is_reported_with_a_remedy(
     file = tmp_path / "broker.toml"
     file.write_text('matcher.allowed = ["auto", "third"]')
     assert complaint("--config", str(file)) == (
-        f"trellis: {file}: matcher.allowed: third cannot be loaded: third_party has nothing called "
-        "'Third', but package third-party names it as the matcher third (trellis.matchers); "
-        "install a compatible version of that package; or remove it from the list"
+        f"trellis: {file}: matcher.allowed: the algorithm third cannot be loaded: third_party has "
+        "no class 'Third', but package third-party names it as the matcher third "
+        "(trellis.matchers); install a compatible version of that package; or remove the algorithm "
+        "from the list"
     )
 
 

@@ -157,8 +157,8 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
     client_id: Annotated[
         str,
         option(
-            "client identifier at the remote broker; each copied message has it in the user "
-            "property trellis-bridge, which prevents loops; "
+            "client identifier at the remote broker; each copied message has this identifier in "
+            "the user property trellis-bridge, which prevents loops; "
             '"" is HOSTNAME.NAME, or CLUSTER.NAME in a cluster'
         ),
     ] = ""
@@ -182,7 +182,7 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
     max_hops: Annotated[
         int,
         option(
-            "a message that this number of bridges has copied is not copied again", ge=1, le=100
+            "largest number of bridges that copy one message, one after the other", ge=1, le=100
         ),
     ] = 1
     session_expiry: Annotated[
@@ -202,7 +202,7 @@ class BridgeSettings(Section, frozen=True, kw_only=True):
         int,
         option(
             "longest wait in seconds before the next attempt to connect; the first wait is 1 s, "
-            "and each wait is twice the one before",
+            "and each further wait is twice as long",
             ge=1,
             le=3_600,
             unit="s",

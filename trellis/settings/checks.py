@@ -43,16 +43,17 @@ def _bridges(settings: Settings) -> Iterator[Problem]:
     """Yield a problem for bridges that share a name, or cannot connect to this broker."""
     names = [bridge.name for bridge in settings.bridge]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield ("bridge",), f'"{name}" is given twice; names of bridges must differ'
+        yield ("bridge",), f'the name "{name}" is given twice; names of bridges must differ'
     for bridge in settings.bridge:
         if len(bridge.topics) > TOPICS_MAX:
             problem = f'bridge "{bridge.name}" has {len(bridge.topics)} topics; the limit is '
-            yield ("bridge",), f"{problem}{TOPICS_MAX}"
+            yield ("bridge",), f"{problem}{TOPICS_MAX}; remove some"
         if bridge.key and not bridge.certificate:
-            yield ("bridge",), f'bridge "{bridge.name}" has a key, but no certificate'
+            problem = f'bridge "{bridge.name}" has a key, but no certificate'
+            yield ("bridge",), f"{problem}; set its certificate to a PEM file"
     if names and not settings.mqtt.enabled:
         problem = "bridges connect to this broker over plain MQTT, but mqtt.enabled is false"
-        remedy = 'set it to true, and mqtt.host to "127.0.0.1" to keep other machines out'
+        remedy = 'set mqtt.enabled to true, and mqtt.host to "127.0.0.1" for this machine only'
         yield ("bridge", "mqtt.enabled"), f"{problem}; {remedy}"
     own = ipaddress.ip_address(settings.mqtt.addresses[0])
     if own.is_unspecified:
@@ -61,7 +62,7 @@ def _bridges(settings: Settings) -> Iterator[Problem]:
         problem = (
             f"connections from {own} must begin with a PROXY header, which a bridge does not send"
         )
-        remedy = "let the proxy connect from another address, such as 127.0.0.2, and name that one"
+        remedy = "set mqtt.proxies to another address of the proxy, such as 127.0.0.2"
         yield ("mqtt.proxies", "bridge"), f"{problem}; {remedy}"
 
 
@@ -72,7 +73,7 @@ def _matchers(settings: Settings) -> Iterator[Problem]:
     default, allowed = settings.matcher.default, settings.matcher.allowed
     if default not in allowed:
         words = ", ".join(allowed)
-        problem = f"{default}, the default algorithm, is missing from the allowed ones ({words})"
+        problem = f"the default algorithm {default} is missing from matcher.allowed ({words})"
         keys = ("matcher.default", "matcher.allowed")
         yield keys, f"{problem}; change matcher.default or matcher.allowed"
     # Most settings allow built-in algorithms only, and need not search the installed packages.
@@ -82,8 +83,8 @@ def _matchers(settings: Settings) -> Iterator[Problem]:
                 algorithm.check()
             except ImportError as error:
                 keys = ("matcher.allowed", "matcher.default")
-                problem = f"{algorithm.name} cannot be loaded: {error}"
-                yield keys, f"{problem}; or remove it from the list"
+                problem = f"the algorithm {algorithm.name} cannot be loaded: {error}"
+                yield keys, f"{problem}; or remove the algorithm from the list"
 
 
 def _tls(settings: Settings) -> Iterator[Problem]:
@@ -155,7 +156,7 @@ def _tokens(settings: Settings) -> Iterator[Problem]:
     shared = [name for name in jwt.algorithms if name.startswith("HS")]
     if jwt.fetches and shared:
         problem = f"{shared[0]} needs a shared secret, and the keys of a provider are public"
-        yield ("jwt.algorithms",), f"{problem}; remove it, or use jwt.keys"
+        yield ("jwt.algorithms",), f"{problem}; remove {shared[0]}, or use jwt.keys"
 
 
 def _user_names(settings: Settings) -> Iterator[Problem]:
@@ -163,7 +164,7 @@ def _user_names(settings: Settings) -> Iterator[Problem]:
     seen: set[str] = set()
     for key, name in [("user", settings.user), *(("users", user.name) for user in settings.users)]:
         if name in seen:
-            yield ("users",), f'"{name}" is given twice; user names must differ'
+            yield ("users",), f'the name "{name}" is given twice; user names must differ'
         if name == "guest" and settings.auth.guest:
             yield (
                 (key,),
@@ -195,7 +196,7 @@ def _ports(settings: Settings) -> Iterator[Problem]:
                         f"{name}.{key}" for key in ("port", "host") for name in (section, other)
                     )
                     problem = f"{other} and {section} both have port {port} on {address}"
-                    yield keys, f"{problem}; give each its own, or 0 for a free port"
+                    yield keys, f"{problem}; give each listener its own port, or 0 for a free port"
         taken += [
             (section, address, listener.port) for address in listener.addresses if listener.port
         ]

@@ -102,8 +102,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     silence: Annotated[
         float,
         option(
-            "the silence: the time in seconds without a record of the active node in the log, "
-            "after which a standby takes over",
+            "the silence: the time in seconds without a record of the active node in the "
+            "replicated log, after which a standby takes over",
             ge=0.1,
             le=600,
             unit="s",
@@ -113,7 +113,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
         float,
         option(
             "the lease: the time in seconds for which the active node may serve clients after it "
-            "has sent the last record that the log acknowledged, so that two nodes never serve "
+            "has sent the last record that Kafka acknowledged, so that two nodes never serve "
             "clients at once; must be below cluster.silence",
             ge=0.05,
             le=600,
@@ -123,8 +123,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     beat: Annotated[
         float,
         option(
-            "seconds after which the active node appends a sign of life if it has appended nothing "
-            "else; must be below half of cluster.lease",
+            "seconds after which the active node appends a heartbeat record to the replicated log "
+            "if it has appended no other record; must be below half of cluster.lease",
             ge=0.01,
             le=60,
             unit="s",
@@ -133,17 +133,17 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     advertised: Annotated[
         str,
         option(
-            "host at which clients reach this node; standbys name it to clients while this node is "
-            'active; "" is the name of the machine',
+            "host at which clients reach this node; standbys send this host to clients while this "
+            'node is active; "" is the name of the machine',
             check=check_host,
         ),
     ] = ""
     keep: Annotated[
         int,
         option(
-            "wanted size of the log: each time the active node has appended a quarter of these "
-            "bytes, it appends a mark, a record at which a node can begin to read the log; the "
-            "records before a mark that all nodes have reached are removed",
+            "target size of the replicated log in bytes: after each quarter of this size, the "
+            "active node appends a mark, a record at which a node can begin to read; the records "
+            "before a mark that all nodes have reached are removed",
             ge=1 << 20,
             unit="bytes",
         ),
@@ -161,8 +161,9 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     keep_most: Annotated[
         int,
         option(
-            "size of the log in bytes above which the active node removes records that the slowest "
-            "standby has not read; this standby must then be seeded (`trellis cluster seed`)",
+            "size of the replicated log in bytes above which the active node removes records that "
+            "the slowest standby has not read; this standby must then be seeded (`trellis cluster "
+            "seed`)",
             ge=1 << 20,
             unit="bytes",
         ),
@@ -257,5 +258,5 @@ def cluster_problems(cluster: ClusterSettings) -> Iterator[tuple[tuple[str, ...]
         yield ("cluster.options",), str(error)
         return
     for name in fixed:
-        problem = f'"{name}" is fixed by the rules of the replicated log; remove it'
+        problem = f'"{name}" is fixed by the rules of the replicated log; remove this option'
         yield ("cluster.options",), problem

@@ -171,7 +171,14 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
         ),
     ] = ()
     max_packet: Annotated[
-        int, option("largest packet", ge=256, le=268_435_460, unit="bytes", fills=MqttOptions)
+        int,
+        option(
+            "size in bytes of the largest MQTT packet of a client",
+            ge=256,
+            le=268_435_460,
+            unit="bytes",
+            fills=MqttOptions,
+        ),
     ] = MQTT.max_packet
     max_levels: Annotated[
         int,

@@ -256,5 +256,5 @@ def read_password(file: str) -> str:
     except (OSError, RuntimeError) as error:
         raise ValueError(f"{file} cannot be read ({getattr(error, 'strerror', error)})") from None
     if not password:
-        raise ValueError(f"{file} has an empty first line, which should be the password")
+        raise ValueError(f"the first line of {file} is empty, and must be the password")
     return password

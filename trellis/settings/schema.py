@@ -133,15 +133,15 @@ class StreamSettings(Section, frozen=True, kw_only=True):
         option(
             "upload full segments of all streams as Parquet to this archive, and read removed "
             'segments from it: "file:///path" or "s3://bucket/prefix" '
-            '("?endpoint=URL&region=NAME"); "" for none',
+            '("?endpoint=URL&region=NAME"); "" is none',
             check=check_archive,
         ),
     ] = ""
     archive_backlog: Annotated[
         int,
         option(
-            "largest total size of the segments that wait for their upload; above it, retention "
-            "removes the oldest of these segments, and their rows are lost",
+            "largest total size in bytes of the segments that wait for their upload; above this "
+            "size, retention removes the oldest of these segments, and their rows are lost",
             ge=0,
             unit="bytes",
         ),
@@ -149,8 +149,9 @@ class StreamSettings(Section, frozen=True, kw_only=True):
     archive_cache: Annotated[
         int,
         option(
-            "largest total size of the segments that were fetched from the archive, and that the "
-            "data directory keeps for readers; the newest two stay even if they are larger",
+            "largest total size in bytes of the segments that were fetched from the archive, and "
+            "that the data directory keeps for readers; the newest two stay even if they are "
+            "larger",
             ge=0,
             unit="bytes",
         ),

@@ -84,7 +84,8 @@ class TelemetrySettings(Section, frozen=True, kw_only=True):
         float,
         option(
             "share of the messages without `traceparent` that get spans, 0 to 1; above 0, every "
-            "message takes a slower path. OTEL_TRACES_SAMPLER of the environment overrides it",
+            "message takes a slower path. The environment variable OTEL_TRACES_SAMPLER overrides "
+            "this setting",
             ge=0,
             le=1,
         ),
