@@ -134,7 +134,7 @@ def faults_of(document: object) -> list[str]:
     """Return an error text for each section of a document that is not a list."""
     known = document if isinstance(document, dict) else {}
     return [
-        f"{section}: this part of the document must be a list"
+        f"{section}: the section must be a list"
         for section in SECTIONS
         if section in known and not isinstance(known[section], list)
     ]
@@ -144,7 +144,7 @@ def unknown_sections(document: object) -> list[str]:
     """Return a text for each section of a document that Trellis does not know."""
     known = document if isinstance(document, dict) else {}
     return [
-        f"{shown(str(name))}: this part of the document is unknown, and was left out"
+        f"{shown(str(name))}: the section is unknown, and was left out"
         for name, value in known.items()
         if name not in SECTIONS and name not in DOCUMENT_FIELDS and value
     ]

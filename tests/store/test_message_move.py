@@ -208,7 +208,7 @@ def test_a_queue_that_would_drop_a_message_stops_the_move(
         (ToExchange("amq.fanout", "k"), "the message would come back to queue 'q'"),
         (ToExchange("amq.direct", None), "no queue is bound to exchange 'amq.direct' in vhost '/'"),
         (ToExchange("none", "k"), "no exchange 'none' in vhost '/'"),
-        (ToOrigin(), "not a dead letter"),
+        (ToOrigin(), "the message is not a dead letter"),
     ],
 )
 def test_messages_without_a_destination_stay_in_their_places(
@@ -258,7 +258,7 @@ def test_too_many_messages_without_a_destination_stop_the_move() -> None:
     sent = filled(client, ASIDE_MAX + 100)
     move = run(world, move_of(world, ToOrigin()))
     assert move.state == STOPPED
-    assert move.reason.startswith("1000 messages cannot be moved, the last because not a dead")
+    assert move.reason.startswith("1000 messages cannot be moved, the last because the message ")
     assert bodies(world.queue("q")) == sent
 
 

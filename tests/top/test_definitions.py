@@ -171,7 +171,11 @@ def test_exported_definitions_are_imported_elsewhere_and_again() -> None:
     ("section", "row", "says"),
     [
         ("queues", {"name": "q", "vhost": "nope", "durable": True}, "there is no vhost 'nope'"),
-        ("queues", {"name": "q", "vhost": "/", "durable": "yes"}, "'durable' is 'yes'"),
+        (
+            "queues",
+            {"name": "q", "vhost": "/", "durable": "yes"},
+            "'durable' must be true or false, not 'yes'",
+        ),
         (
             "queues",
             {"name": "q", "vhost": "/", "durable": True, "arguments": {"x-max-length": -1}},
@@ -215,7 +219,7 @@ def test_exported_definitions_are_imported_elsewhere_and_again() -> None:
             {"name": "u", "password": "x"},
             "import users with passwords with `trellis users",
         ),
-        ("users", {"name": "u", "password_hash": "xx"}, "not base64"),
+        ("users", {"name": "u", "password_hash": "xx"}, "must be base64"),
         ("users", {"name": "u", "password_hash": base64.b64encode(b"short").decode()}, "5 bytes"),
         ("users", {"name": "u", "password_hash": "", "hashing_algorithm": "rot13"}, ""),
         (
@@ -342,9 +346,9 @@ def test_passwords_hashed_by_mosquitto_are_known(kept: str) -> None:
         (mosquitto_hash(b"x", b"s" * 65, 0), "65 bytes"),
         (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$1000001$"), "1000001 iterations"),
         (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$0$"), "0 iterations"),
-        (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$one$"), "not a number"),
-        ("$6$a", "neither"),
-        ("$6$!$!", "not base64"),
+        (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$one$"), "must be a number"),
+        ("$6$a", "the hash must be $6$SALT$HASH or $7$ITERATIONS$SALT$HASH"),
+        ("$6$!$!", "must be base64"),
         ("$argon2id$v=19$m=262145,t=1,p=1$c2FsdHNhbHQ$AAAAAAAAAAAAAAAAAAAAAA", "m=262145"),
         ("$argon2id$v=19$m=65536,t=9,p=1$c2FsdHNhbHQ$AAAAAAAAAAAAAAAAAAAAAA", "t=9"),
         ("$argon2id$v=19$m=65536,t=1,p=17$c2FsdHNhbHQ$AAAAAAAAAAAAAAAAAAAAAA", "p=17"),

@@ -203,7 +203,7 @@ LOSSES: list[tuple[str, Any, str]] = [
     (
         "queues",
         {"vhost": "/", "name": "q", "durable": True, "type": "quorum", "arguments": {}},
-        "type quorum: a durable queue",
+        "type quorum: the queue is durable",
     ),
     (
         "exchanges",
@@ -261,7 +261,7 @@ def test_a_policy_keeps_its_valid_keys() -> None:
 
 def test_an_unknown_part_of_a_document_is_named() -> None:
     report = imported(World(), {"vhosts": [], "quirks": [1], "rabbit_version": "4.1.0"})
-    assert report.notes == ["quirks: this part of the document is unknown, and was left out"]
+    assert report.notes == ["quirks: the section is unknown, and was left out"]
 
 
 def test_an_mqtt_session_of_rabbitmqs_is_named() -> None:
@@ -328,7 +328,7 @@ def test_doctor_reports_equal_different_and_missing_objects(
     assert "equal      permissions: 12 of 12" in lines
     assert any(line.startswith("different  queues (") and "type quorum" in line for line in lines)
     assert any(line.startswith("missing    policies (") and "'ha-mode'" in line for line in lines)
-    assert "missing    quirks: this part of the document is unknown, and was left out" in lines
+    assert "missing    quirks: the section is unknown, and was left out" in lines
     assert cli.main(["doctor", str(file), "--all"]) == 1
     lines = capsys.readouterr().out.splitlines()
     document = rabbit_definitions.document()
@@ -338,7 +338,7 @@ def test_doctor_reports_equal_different_and_missing_objects(
     assert cli.main(["doctor", str(file), "--json"]) == 1
     rows = msgspec.json.decode(capsys.readouterr().out)
     assert {row["result"] for row in rows} == {"different", "missing"}
-    text = "quirks: this part of the document is unknown, and was left out"
+    text = "quirks: the section is unknown, and was left out"
     assert rows[-1] == {"result": "missing", "text": text}
     assert cli.main(["doctor", str(file), "--all", "--json"]) == 1
     assert len(msgspec.json.decode(capsys.readouterr().out)) > len(rows)
