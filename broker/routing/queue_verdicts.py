@@ -92,14 +92,18 @@ def _of_limited(queue: LimitedQueue) -> QueueVerdict:
         full = f"{queue.waiting_bytes} of {arguments.max_bytes} bytes"
     if full and arguments.reject_publish:
         dead = ", and dead-letters them" if arguments.dead_letter_refused else ""
-        return QueueVerdict(REFUSES, f"full ({full}), and x-overflow refuses new messages{dead}")
+        return QueueVerdict(
+            REFUSES, f"the queue is full ({full}), and x-overflow refuses new messages{dead}"
+        )
     if full and (arguments.max_length == 0 or arguments.max_bytes == 0):
         return QueueVerdict(
             NEEDS_CONSUMER,
             f"the length limit is 0: without a ready consumer, the message is {_end(queue)}",
         )
     if full:
-        return QueueVerdict(DROPS_OLDEST, f"full ({full}): the oldest message is {_end(queue)}")
+        return QueueVerdict(
+            DROPS_OLDEST, f"the queue is full ({full}): the oldest message is {_end(queue)}"
+        )
     if arguments.ttl == 0:
         return QueueVerdict(
             NEEDS_CONSUMER,

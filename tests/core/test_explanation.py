@@ -280,7 +280,7 @@ def test_the_verdict_says_what_a_queue_would_do_and_why() -> None:
     assert (kind, "1 of 1 messages" in reason) == ("refuses", True)
     assert verdict(world, "dropping") == (
         "drops_oldest",
-        "full (1 of 1 messages): the oldest message is dropped",
+        "the queue is full (1 of 1 messages): the oldest message is dropped",
     )
     assert verdict(world, "dying")[1].endswith("is dead-lettered to exchange 'amq.fanout'")
     assert verdict(world, "expiring")[0] == "needs_consumer"

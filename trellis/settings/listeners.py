@@ -361,7 +361,8 @@ class Tls(Section, frozen=True, kw_only=True):
         str, option("PEM file of the broker's certificate and its intermediate certificates")
     ] = ""
     key: Annotated[
-        str, option('PEM file of the unencrypted private key; "" is the file of the certificate')
+        str,
+        option('PEM file of the unencrypted private key; "" is the file of tls.certificate'),
     ] = ""
     ca: Annotated[str, option("PEM file of the authorities that sign certificates of clients")] = ""
     crl: Annotated[
@@ -406,7 +407,9 @@ class Http(Listener, frozen=True, kw_only=True):
     """The HTTP API, which requires a login. `trellis list` and other commands use the API."""
 
     port: Port = 15672
-    tls: Annotated[bool, option("speak HTTPS, with the certificate of tls.certificate")] = False
+    tls: Annotated[
+        bool, option("serve HTTPS instead of HTTP, with the certificate of tls.certificate")
+    ] = False
     client_certificate: Annotated[
         ClientCertificate,
         option("ask HTTPS clients for a certificate that an authority in tls.ca has signed"),
