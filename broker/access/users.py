@@ -326,8 +326,8 @@ class Users:
         members = [user.name for user in self.by_name.values() if user.role_name == name]
         if members:
             raise PreconditionFailed(
-                f"cannot delete role '{name}': {len(members)} users have the role, such as "
-                f"'{members[0]}'; give them another role first"
+                f"cannot delete role '{name}': user '{members[0]}' has the role (users in all: "
+                f"{len(members)}); give these users another role first"
             )
         removed = self.roles.remove(name, ticket)
         if removed:

@@ -402,12 +402,13 @@ def _report_destinations(trace: MessageTrace, plan: Plan, message: Message) -> N
         trace.report("delayed", waiting.name, "waits until its x-delay is over")
     more = max(0, len(queues) - DESTINATIONS_MAX) + max(0, len(subscribers) - DESTINATIONS_MAX)
     if more:
-        trace.report("routed", "", f"and {more:,} more destinations")
+        trace.report("routed", "", f"further destinations: {more:,}")
     if plan.unrepresentable:
         trace.report(
             "not_representable",
             "",
-            f"{int(plan.unrepresentable):,} destinations whose protocol cannot represent the topic",
+            "number of destinations whose protocol cannot represent the topic: "
+            f"{int(plan.unrepresentable):,}",
         )
     if plan.fate != ROUTED:
         detail = "no binding matches" if plan.fate == UNROUTABLE else ""
@@ -419,7 +420,7 @@ def _state_of(queue: Queue) -> str:
         return "a stream appends the message"
     paused = ", paused" if queue.paused else ""
     return (
-        f"{int(queue.depth):,} messages wait, {int(queue.unacked):,} unacknowledged, "
+        f"waiting messages: {int(queue.depth):,}, unacknowledged: {int(queue.unacked):,}, "
         f"consumers: {queue.consumer_count:,}{paused}"
     )
 

@@ -122,16 +122,16 @@ def _compare_catalog_and_log(catalog: Catalog, survivors: Survivors, recovery: R
         add(
             MISSING,
             CATALOG,
-            f"the catalog ends at position {catalog.last}, and the log has "
-            f"{survivors.unknown_holders + survivors.unconfirmed_holders} {later}",
+            f"the catalog ends at position {catalog.last}, and the log has {later} (number of "
+            f"copies: {survivors.unknown_holders + survivors.unconfirmed_holders})",
         )
     elif survivors.unconfirmed_holders:
         add(
             CUT,
             CATALOG,
-            f"the catalog ends at position {catalog.last}, and the log's last batch has "
-            f"{survivors.unconfirmed_holders} {later}: "
-            "they were declared in that batch, and their declaration was not confirmed",
+            f"the catalog ends at position {catalog.last}, and the log's last batch has {later} "
+            f"(number of copies: {survivors.unconfirmed_holders}): these queues and sessions were "
+            "declared in that batch, and their declaration was not confirmed",
         )
     if survivors.unknown_holders or survivors.unconfirmed_holders:
         try:

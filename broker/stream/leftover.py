@@ -93,11 +93,8 @@ def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[
             f"{directory}/",
         ],
     )
-    removed = (
-        [Finding(CUT, place, 0, 0, f"{len(stream_files)} files belong to a deleted stream")]
-        if stream_files
-        else []
-    )
+    reason = f"these files belong to a deleted stream (files: {len(stream_files)})"
+    removed = [Finding(CUT, place, 0, 0, reason)] if stream_files else []
     return removed + find_foreign_files(disk, directory)
 
 

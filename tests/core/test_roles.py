@@ -90,7 +90,7 @@ def test_a_role_with_users_is_not_deleted(users: Users) -> None:
     member(users)
     with pytest.raises(
         PreconditionFailed,
-        match="cannot delete role 'devices': 1 users have the role, such as 'ann'",
+        match=r"cannot delete role 'devices': user 'ann' has the role \(users in all: 1\)",
     ):
         users.remove_role("devices")
     users.remove("ann")

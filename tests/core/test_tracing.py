@@ -327,4 +327,4 @@ def test_a_fan_out_names_some_destinations(world: World, amqp: Amqp) -> None:
     amqp.publish("amq.fanout", "", b"m")
     steps = steps_of(trace)
     assert len(steps) == 22
-    assert details_of(trace)["routed"] == "and 10 more destinations"
+    assert details_of(trace)["routed"] == "further destinations: 10"

@@ -174,7 +174,7 @@ def check(home: Home, directory: Path, disk: SimulatedDisk, kept: float = 1.0) -
     again = ScarceHome(directory, disk.crashed(Random(1), kept))
     assert again.complaints == []
     for finding in again.broker.streams.findings:
-        assert "files belong to a deleted stream" in str(finding), str(finding)
+        assert "these files belong to a deleted stream" in str(finding), str(finding)
     assert again.queue("long").depth == 0
     last = 2 * COUNT + 1
     for name, numbers in (("short", range(last - 5, last)), ("dead", range(last - 5))):

@@ -299,7 +299,7 @@ async def test_a_role_names_the_users_that_lose_it(broker: Running, commands: Co
         ),
         "1 open connection is closed, and 1 MQTT session ends with 1 message",
     ]
-    assert "2 users have the role" in await commands.fails("roles", "delete", "devices")
+    assert "users in all: 2" in await commands.fails("roles", "delete", "devices")
     await commands.out("roles", "assign", "--none", "ann", "bob")
     assert await client.socket.read_to_end()
     lines = await consequences(commands, "roles", "delete", "devices")

@@ -62,7 +62,8 @@ async def test_a_role_is_created_given_shown_and_deleted(broker: Running) -> Non
     status, answer = await api(broker, "DELETE", "roles/devices")
     assert (
         status == 400
-        and "cannot delete role 'devices': 1 users have the role, such as 'ann'" in answer["reason"]
+        and "cannot delete role 'devices': user 'ann' has the role (users in all: 1)"
+        in answer["reason"]
     )
     assert await give(broker, "") == 204
     assert (await api(broker, "DELETE", "roles/devices"))[0] == 204
@@ -142,7 +143,7 @@ async def test_the_commands_manage_roles(
         code == 1 and "role 'devices' grants nothing in vhost '/'; next: trellis roles list" in err
     )
     code, _, err = await trellis(broker, capsys, "roles", "delete", "devices")
-    assert code == 1 and "1 users have the role" in err
+    assert code == 1 and "has the role (users in all: 1)" in err
     await run("roles", "assign", "--none", "ann")
     await run("roles", "delete", "devices", "--yes")
     assert json.loads(await run("roles", "list", "--json")) == []

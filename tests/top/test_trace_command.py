@@ -78,7 +78,7 @@ async def test_the_command_prints_the_steps_of_messages(
     )
     assert lines[0].endswith(", transient, 1 B, message_id 'order-1'")
     assert lines[1:] == [
-        "#1 routed 'q': 0 messages wait, 0 unacknowledged, consumers: 0",
+        "#1 routed 'q': waiting messages: 0, unacknowledged: 0, consumers: 0",
         lines[2],
         "#2 unroutable: no binding matches",
     ]

@@ -338,7 +338,7 @@ def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
             ) from error
     else:
         raise AmqpError(
-            503, f"unknown authentication mechanism '{mechanism}'; known are {mechanisms(peer)}"
+            503, f"unknown authentication mechanism '{mechanism}'; use one of {mechanisms(peer)}"
         )
     return Credentials(user.decode(errors="replace"), password, "/", peer.address, peer.local)
 

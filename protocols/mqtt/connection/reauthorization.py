@@ -120,7 +120,8 @@ class SessionReauthorization(Task):
             session.connection.close_with(
                 NOT_AUTHORISED,
                 EXPELLED,
-                f"{self._lost} subscriptions are removed: the user may no longer read their topics",
+                f"subscriptions are removed (number: {self._lost}): the user may no longer read "
+                "their topics",
             )
 
     def _review(self, name: str) -> bool:

@@ -122,7 +122,7 @@ def test_an_unknown_mechanism_is_refused_with_503(mechanism: str) -> None:
         "connection",
         503,
         (
-            f"COMMAND_INVALID - unknown authentication mechanism '{mechanism}'; known are PLAIN "
+            f"COMMAND_INVALID - unknown authentication mechanism '{mechanism}'; use one of PLAIN "
             "AMQPLAIN"
         ),
         10,
