@@ -63,7 +63,7 @@ class LogTrimmed(ReplicationError):
 
     def __init__(self, low: int, offset: int) -> None:
         super().__init__(
-            f"cannot read offset {offset}: the replicated log begins at offset {low} now; {REMEDY}"
+            f"cannot read offset {offset}: the replicated log now begins at offset {low}; {REMEDY}"
         )
         self.low = low
         self.offset = offset

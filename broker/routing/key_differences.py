@@ -262,7 +262,8 @@ class KeyComparison:
 
 def _of_case(given: str, wanted: str) -> NearDifference:
     return NearDifference(
-        CASE, f"the binding would match if '{given}' were '{wanted}': only the case differs"
+        CASE,
+        f"only upper and lower case differ: the binding would match '{wanted}', not '{given}'",
     )
 
 

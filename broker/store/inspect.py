@@ -83,18 +83,18 @@ class EntryCheck(Replay):
     def _check(self, entry: StoreEntry, position: i64) -> None:
         if isinstance(entry, MessageSettled) and entry.position >= position:
             raise DamagedStore(
-                f"the record settles the message at position {entry.position}, which is not before "
-                "the record"
+                f"the record settles the message at position {entry.position}, which must be "
+                "before the record"
             )
         if isinstance(entry, PubrecReceived) and entry.position >= position:
             raise DamagedStore(
-                f"the record is a PUBREC for the message at position {entry.position}, which is "
-                "not before the record"
+                f"the record is a PUBREC for the message at position {entry.position}, which "
+                "must be before the record"
             )
         if isinstance(entry, DeliveryCounted) and entry.position >= position:
             raise DamagedStore(
                 f"the record counts deliveries of the message at position {entry.position}, which "
-                "is not before the record"
+                "must be before the record"
             )
         if isinstance(entry, StreamExtended):
             self.ends[int(entry.stream)] = int(entry.end)

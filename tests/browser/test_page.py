@@ -198,7 +198,7 @@ def test_a_route_is_explained_with_near_misses(page: Page, broker: BrokerProcess
     page.open("#/routing", ".graph")
     page.do("fill", selector="#content input[placeholder]", text="plant/7/Temp")
     page.do("click", selector="text=Explain")
-    page.do("wait", selector="#content li", text="only the case differs")
+    page.do("wait", selector="#content li", text="only upper and lower case differ")
     page.check("near-miss", 1280)
     page.do("view", hash="#/access", until="caption")
     page.do("fill", selector="#content input[placeholder]", text="plant/7/temp")

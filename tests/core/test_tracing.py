@@ -208,7 +208,7 @@ def test_a_message_id_chooses_one_message(world: World, amqp: Amqp) -> None:
         amqp.publish("", "q", b"m", message_id=f"order-{number}")
     assert [step for _, step, _ in steps_of(trace)] == ["published", "routed"]
     assert details_of(trace)["published"].endswith("message_id 'order-2'")
-    assert details_of(trace)["routed"].startswith("2 messages wait")
+    assert details_of(trace)["routed"].startswith("waiting messages: 2,")
 
 
 def test_only_routes_of_the_filter_take_the_slow_path(world: World) -> None:

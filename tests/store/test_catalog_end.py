@@ -43,8 +43,8 @@ def written(directory: Path, batches: int) -> None:
 @pytest.mark.parametrize(
     ("batches", "what", "words"),
     [
-        (1, [CUT], "last batch has 1 copies of messages"),
-        (2, [MISSING], "the log has 2 copies of messages"),
+        (1, [CUT], "(number of copies: 1): these queues"),
+        (2, [MISSING], "(number of copies: 2)"),
     ],
 )
 def test_only_a_later_batch_shows_that_the_catalog_was_written(
@@ -87,7 +87,9 @@ def test_a_newest_segment_that_is_removed_whole_is_noticed(tmp_path: Path) -> No
     catalog.close()
     findings = list(verify(RealDisk(), str(tmp_path / LOG), log_position=written))
     [missing] = [finding for finding in findings if finding.kind != "fine"]
-    assert missing.kind == "missing" and f"was written up to {written}" in missing.reason
+    assert (
+        missing.kind == "missing" and f"has written it up to position {written}" in missing.reason
+    )
     again = Home(tmp_path)
     assert [finding.kind for finding in again.opened.recovery.findings] == ["missing"]
     again.crash()

@@ -429,12 +429,12 @@ def test_a_settlement_of_something_later_is_reported_by_verify() -> None:
     Log(disk).put(MessageSettled(3, 5), EntryGroup([PubrecReceived(3, 2)]))
     assert [finding.reason for finding in verify(disk, DIRECTORY) if finding.kind == "wrong"] == [
         (
-            "the record at position 1: the record settles the message at position 5, which is not "
+            "the record at position 1: the record settles the message at position 5, which must be "
             "before the record"
         ),
         (
             "the record at position 2: the record is a PUBREC for the message at position 2, which "
-            "is not before the record"
+            "must be before the record"
         ),
     ]
 

@@ -82,8 +82,14 @@ def test_new_object_in_place_of_a_refused_one_has_none_of_its_bindings(
             ),
             "x-overflow",
         ),
-        (Defined("/", "queue", "q", {"auto_delete": False}), "arguments is None"),
-        (Defined("/", "queue", "q", {"auto_delete": 1, "arguments": {}}), "auto_delete is 1"),
+        (
+            Defined("/", "queue", "q", {"auto_delete": False}),
+            "field 'arguments' has the invalid value None",
+        ),
+        (
+            Defined("/", "queue", "q", {"auto_delete": 1, "arguments": {}}),
+            "field 'auto_delete' has the invalid value 1",
+        ),
         (
             Defined(
                 "/",
@@ -105,11 +111,11 @@ def test_new_object_in_place_of_a_refused_one_has_none_of_its_bindings(
         (Defined("/", "session", "s", {}), "away_since"),
         (
             Defined("/", "binding", "b", {"source": -4, "destination": 99, "key": ""}),
-            "destination, number 99",
+            "destination, object 99",
         ),
         (
             Defined("/", "binding", "b", {"source": 98, "destination": -4, "key": ""}),
-            "source, number 98",
+            "source, object 98",
         ),
         (
             Defined("/", "binding", "b", {"source": 1, "destination": 1, "key": ""}),
@@ -120,7 +126,10 @@ def test_new_object_in_place_of_a_refused_one_has_none_of_its_bindings(
             Defined("/", "binding", "b", WAY | {"source": -5, "arguments": {"x-match": "some"}}),
             "x-match",
         ),
-        (Defined("/", "binding", "b", WAY | {"key": None}), "key is None"),
+        (
+            Defined("/", "binding", "b", WAY | {"key": None}),
+            "field 'key' has the invalid value None",
+        ),
     ],
 )
 def test_invalid_definition_is_reported_and_the_others_are_restored(
