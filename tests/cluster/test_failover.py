@@ -148,7 +148,7 @@ def test_a_paused_owner_is_replaced_and_ends_without_a_word(
     with suppress(AMQPError):
         publish(channel, range(100, 101))
     assert first.process.wait(PATIENCE) == FENCED
-    assert "fenced: another node owns the log" in first.errors.read_text()
+    assert "fenced: another node owns the replicated log" in first.errors.read_text()
     assert consume(second.channel(), 8) == list(range(8))
 
 

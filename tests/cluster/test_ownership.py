@@ -208,7 +208,7 @@ def test_a_claim_of_another_node_ends_the_owner_before_the_disk(owner: Owner) ->
     owner.write(QUEUE)
     claim(owner.log, 2)
     batch, size = owner.take(stored()), owner.local()
-    with pytest.raises(Fenced, match="another node owns the log"):
+    with pytest.raises(Fenced, match="another node owns the replicated log"):
         batch.write()
     assert owner.local() == size and owner.settled == [1]
     assert len(owner.ends) == 1 and "epoch 2" in owner.ends[0]

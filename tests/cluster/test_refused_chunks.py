@@ -163,7 +163,7 @@ def test_owner_that_another_node_deposed_ends_when_it_claims_again(owner: Owner)
     with pytest.raises(ShippingRefused):
         batch.write()
     claim(owner.log, owner.owner.epoch + 1)
-    with pytest.raises(Fenced, match="another node owns the log"):
+    with pytest.raises(Fenced, match="another node owns the replicated log"):
         batch.write()
     assert owner.settled == [1] and len(owner.ends) == 1
 
@@ -186,7 +186,7 @@ def test_owner_whose_beats_are_refused_serves_no_client_and_goes_on_later(
 
 def test_owner_ends_if_the_claim_for_its_successor_is_refused(owner: Owner) -> None:
     owner.log.accepted = 10
-    with pytest.raises(Fenced, match="the successor may own the log"):
+    with pytest.raises(Fenced, match="the successor may own the replicated log"):
         owner.ownership.hand_over(NodeReport(1, nonce=7))
     assert len(owner.ends) == 1 and not owner.ownership.may_act()
 
