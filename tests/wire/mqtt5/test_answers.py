@@ -29,6 +29,29 @@ def test_the_name_of_another_protocol_ends_the_connection(name: bytes) -> None: 
     assert len(world.mqtt_front.sessions) == 0
 
 
+@pytest.mark.parametrize(
+    ("client_id", "method", "level", "note"),
+    [
+        ("b", None, 6, "0x84 - CONNECT has an unknown protocol level: use MQTT 3.1, 3.1.1 or 5"),
+        ("$share/g/a", None, 5, "0x85 - the client identifier is invalid: "),
+        ("b", "SCRAM-SHA-1", 5, "0x8C - the authentication method of CONNECT is not supported"),
+        ("b", None, 5, "0x97 - the broker has the largest number of sessions that mqtt.sessions "),
+    ],
+)
+def test_the_log_has_the_reason_for_a_refused_connect(
+    client_id: str, method: str | None, level: int, note: str
+) -> None:
+    world = World(mqtt=options(sessions=1))
+    Client5(world, "a")
+    logged: list[tuple[str, dict[str, object]]] = []
+    world.mqtt_front.log = lambda event, fields: logged.append((event, fields))
+    data = bytearray(mqtt5.ConnectPacket(client_id, authentication_method=method).write())
+    data[8] = level
+    Client5(world, data=bytes(data))
+    ((event, fields),) = logged
+    assert event == "connection_closed" and str(fields["note"]).startswith(note)
+
+
 def test_connect_with_all_fields_in_order() -> None:  # [MQTT-3.1.3-1], [MQTT-3.1.2-15]
     world = World()
     will = b"\x02\x01\x01" + text("gone/\N{SNOWMAN}") + text("farewell")
