@@ -1,19 +1,20 @@
 import { age, card, clientOf, commandLine, el, line, link, number, rate, svg, table, time } from './dom.js';
 import { latest, listen, samples } from './live.js';
 
-const WIDTH = 600, HEIGHT = 150;
+// TOP and BOTTOM are the y coordinates of the highest value and of 0.
+const WIDTH = 600, HEIGHT = 150, TOP = 8, BOTTOM = 146;
 
 function chart(title, keys) {
   const paths = keys.map(([, kind]) => svg('path', { class: kind }));
   const top = el('span');
-  const drawing = svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', role: 'img', 'aria-label': title }, ...paths);
+  const drawing = svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', role: 'img', 'aria-label': title }, svg('path', { class: 'grid', d: `M0,${BOTTOM}H${WIDTH}M0,${TOP}H${WIDTH}` }), ...paths);
   const figure = el('figure', {}, drawing, el('figcaption', {}, el('b', {}, title), keys.map(([, kind, text]) => el('span', { class: `key ${kind}` }, text)), top));
   return [figure, () => {
     const highest = Math.max(0, ...samples.flatMap((one) => keys.map(([pick]) => pick(one)))), most = Math.max(1, highest);
     keys.forEach(([pick], at) => {
       const points = samples.map((one, index) => {
         const x = WIDTH - (samples.length - 1 - index) * (WIDTH / (Math.max(samples.length, 60) - 1));
-        return `${x.toFixed(1)},${(HEIGHT - 4 - (pick(one) / most) * (HEIGHT - 12)).toFixed(1)}`;
+        return `${x.toFixed(1)},${(BOTTOM - (pick(one) / most) * (BOTTOM - TOP)).toFixed(1)}`;
       });
       paths[at].setAttribute('d', points.length > 1 ? `M${points.join('L')}` : '');
     });
