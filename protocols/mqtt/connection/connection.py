@@ -300,7 +300,7 @@ class MqttConnection(SessionConnection):
         """
         if reason not in _LOGGED:
             fields: dict[str, object] = {"client_id": self.client_id} if self.client_id else {}
-            note = text or _NOTES[reason]
+            note = text or _NOTES.get(reason, reason)
             self.service.log_refusal("connection_closed", self, f"0x{code:02X} - {note}", fields)
         self._end_with(CLOSING[self.state].reject, return_code, code, reason, text)
 
