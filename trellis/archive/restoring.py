@@ -43,14 +43,16 @@ def restore_file(source: Any, path: Path, stream: int, first: int, end: int) -> 
                 data = encode_batch(batch)
                 view = view_batch(data, 0)
                 if view is None or view.base != segment.end:
-                    raise DamagedFile(f"offset {int(segment.end)} is missing")
+                    raise DamagedFile(f"the archived file has no offset {int(segment.end)}")
                 rows = view.rows
                 times = view.published_at(0), view.published_at(rows - 1)
                 segment.add_batch(view.base, rows, segment.size, len(data), *times)
                 out.write(data)
             out.write(END_OF_STREAM)
         if segment.end != end:
-            raise DamagedFile(f"the last offset is {int(segment.end) - 1}, not {end - 1}")
+            raise DamagedFile(
+                f"the archived file ends at offset {int(segment.end) - 1} instead of {end - 1}"
+            )
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)  # The disk may be full.

@@ -125,8 +125,8 @@ class ArchiveService(ArchiveBackend):
                 stream=rows.name,
                 first=int(segment.base),
                 end=int(segment.end),
-                note="stream.archive_backlog is full, so retention removed rows that were not "
-                "uploaded",
+                note="stream.archive_backlog was full, so retention removed rows before their "
+                "upload: check the archive (`trellis stream archive`)",
             )
 
     def backlog_full(self) -> bool:

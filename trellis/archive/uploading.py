@@ -106,7 +106,10 @@ class Uploader:
             with self._storage.open(f"{stream}/{known.path}") as file:
                 theirs = parquet.read_table(file, columns=list(_COMPARED), use_threads=False)
         except (FileMissing, pa.ArrowException) as error:
-            raise UnfitRows(f"{stream}/{known.path} cannot be read: {error}") from None
+            raise UnfitRows(
+                f"the archived file {stream}/{known.path} cannot be compared with the stream: "
+                f"{error}"
+            ) from None
         theirs = theirs.slice(low - known.first, high - low).replace_schema_metadata(None)
         ours = pa.Table.from_batches(
             batch.select(list(_COMPARED)) for batch, _ in source.batches(low, high)
