@@ -96,7 +96,7 @@ async def test_refused_logins(start: Start, caplog: pytest.LogCaptureFixture) ->
     )
     assert await Mqtt0(await running.socket("mqtt")).connect("c") == 5
     assert (await refused(running, caplog, "login_refused")).endswith(
-        'client_id=c note="anonymous access is not allowed here"'
+        'client_id=c note="anonymous access is not allowed: give a user and a password"'
     )
     login = base64.b64encode(b"known:se cret").decode()
     status, _ = await running.get("http", "/api/overview", f"Authorization: Basic {login}\r\n")

@@ -102,10 +102,10 @@ async def test_both_sides_prove_that_they_know_the_password(log_in: Callable[...
 @pytest.mark.parametrize(
     ("user", "password", "name", "note"),
     [
-        ("ann", "wrong", None, "the proof of the password is wrong"),
+        ("ann", "wrong", None, "the password is wrong (SCRAM proof)"),
         ("nemo", PASSWORD, None, "no user is named 'nemo'"),
         ("known", "known", None, "`trellis hash-password --scram`"),
-        ("ann", PASSWORD, "bob", "CONNECT names the user 'bob'"),
+        ("ann", PASSWORD, "bob", "the CONNECT packet names the user 'bob'"),
     ],
 )
 async def test_a_refused_client_does_not_learn_why(

@@ -197,9 +197,9 @@ def test_keys_are_pem_or_a_jwks_and_a_token_may_name_none(keys: Path, tmp_path: 
     ("content", "error"),
     [
         (None, "No such file"),
-        ("", "holds 0 keys"),
-        ("{}", "holds no keys"),
-        ("{", "holds no keys"),
+        ("", "must hold 1 to 64 keys, not 0"),
+        ("{}", "must hold keys in PEM"),
+        ("{", "must hold keys in PEM"),
         (
             "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----",
             "a key in PEM form is not a valid RSA, EC or OKP key",

@@ -52,7 +52,9 @@ class PluginThread:
             self.plugins = self._loaded.result(LOADING_SECONDS)
         except TimeoutError:
             raise SettingsError(
-                KEY, f"the plugins did not load within {LOADING_SECONDS:g} s"
+                KEY,
+                f"the plugins did not load within {LOADING_SECONDS:g} s: find out what they wait "
+                "for, such as a database",
             ) from None
 
     def _run(self, wanted: Plugins) -> None:
@@ -91,7 +93,9 @@ async def _start(path: str, plugin: BasePlugin) -> None:
         if hasattr(plugin, "on_broker_pre_start"):
             await plugin.on_broker_pre_start()
     except Exception as error:
-        raise SettingsError(key_of(path), f"cannot start: {error_text(error)}") from error
+        raise SettingsError(
+            key_of(path), f"the plugin's on_broker_pre_start failed: {error_text(error)}"
+        ) from error
 
 
 async def _end(plugin: BasePlugin) -> None:
@@ -114,7 +118,9 @@ def load(path: str, options: Mapping[str, object]) -> BasePlugin:
     try:
         plugin = kind(context)
     except Exception as error:
-        raise SettingsError(key_of(path), f"cannot be created: {error_text(error)}") from error
+        raise SettingsError(
+            key_of(path), f"the plugin's constructor failed: {error_text(error)}"
+        ) from error
     roles = {
         "authenticate": isinstance(plugin, BaseAuthPlugin),
         "topic_filtering": isinstance(plugin, BaseTopicPlugin),
@@ -134,17 +140,20 @@ def _find(path: str) -> Any:
     try:
         module = import_module(module_path)
     except Exception as error:
-        raise SettingsError(key_of(path), f"its import failed: {error_text(error)}") from error
+        raise SettingsError(
+            key_of(path), f"the import of {module_path} failed: {error_text(error)}"
+        ) from error
     kind = getattr(module, name, None)
     if _is_plugin(kind):
         return kind
     if kind is None:
         known = [other for other, thing in vars(module).items() if _is_plugin(thing)]
         hint = f"; the nearest is {nearest(name, known)}" if known else ""
-        raise SettingsError(key_of(path), f"there is no {name} in {module_path}{hint}")
+        raise SettingsError(key_of(path), f"there is no class {name} in {module_path}{hint}")
     raise SettingsError(
         key_of(path),
-        "is neither an authentication nor a topic plugin; other plugins are not supported",
+        "the class must be an authentication plugin (BaseAuthPlugin) or a topic plugin "
+        "(BaseTopicPlugin)",
     )
 
 
@@ -170,8 +179,8 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
             if name not in fields or not _required(fields[name]):
                 raise SettingsError(
                     key,
-                    "is not supported: plugins are called at publish and subscribe, "
-                    "not at each delivery",
+                    "the option would have no effect, because plugins are called at publish and "
+                    "subscribe, not at each delivery: remove the option",
                 )
             logs.warning(
                 "amqtt_option_unused",
@@ -190,7 +199,7 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
         given[name] = value
     for name, field in fields.items():
         if name not in given and _required(field):
-            raise SettingsError(f"{key_of(path)}.{name}", "must be given")
+            raise SettingsError(f"{key_of(path)}.{name}", "the plugin requires this option: set it")
     try:
         return dacite.from_dict(table, given, dacite.Config(strict=True, cast=[Enum]))
     except dacite.WrongTypeError as error:

@@ -49,7 +49,7 @@ try:
     from trellis.auth.amqtt_loading import PluginThread, error_location, path_of, post
 except ImportError as error:  # This module is imported only where the settings name plugins.
     raise SettingsError(
-        "amqtt.plugins", f"amqtt cannot be imported ({error}); pip install 'trellis-broker[amqtt]'"
+        "amqtt.plugins", f"cannot import amqtt ({error}): pip install 'trellis-broker[amqtt]'"
     ) from error
 
 #: Largest number of logins that wait for the plugins.
@@ -313,7 +313,7 @@ class PluginAuthenticator(Authenticator):
         if credentials.proven or not self._auth_plugins:
             self._ask_accounts(credentials, session_of(credentials), answer)
         elif credentials.user is None and credentials.foreign:
-            answer(Verdict(None, "clients in pages of other hosts must give a user name"))
+            answer(Verdict(None, "a client in a web page of another host must give a user name"))
         elif self.waiting >= self._queue:
             answer(Verdict(None, "too many logins at once", busy=True))
         else:
@@ -368,7 +368,7 @@ class PluginAuthenticator(Authenticator):
             after=f"{self._patience:g}s",
             waiting=self.waiting,
         )
-        login.answer(Verdict(None, "no answer from the plugins in time", busy=True))
+        login.answer(Verdict(None, "the amqtt plugins did not answer in time", busy=True))
 
     def _on_answer(self, login: PluginLogin, opinion: bool | None) -> None:
         self.waiting -= 1
@@ -382,7 +382,7 @@ class PluginAuthenticator(Authenticator):
         elif opinion:
             login.answer(Verdict(self._identity(login.credentials, login.session, None)))
         else:
-            login.answer(Verdict(None, "refused by a plugin"))
+            login.answer(Verdict(None, "an amqtt plugin refused the login"))
 
     def renew(self, identity: Identity) -> Identity | None:
         if isinstance(identity, PluginApproved):

@@ -139,7 +139,7 @@ class Accounts(Authenticator):
             answer(
                 Verdict(self.anonymous_identity)
                 if allowed
-                else Verdict(None, "anonymous access is not allowed here")
+                else Verdict(None, "anonymous access is not allowed: give a user and a password")
             )
             return
         account = self.find_account(name, credentials.proven)

@@ -148,8 +148,8 @@ def _parse(password_hash: str) -> tuple[str, bytes]:
         raise ValueError("the password_hash must be base64") from None
     if text and len(salted) != _SALT + _SIZES[algorithm]:
         raise ValueError(
-            f"the password_hash has {len(salted)} bytes, "
-            f"but {name} makes {_SALT + _SIZES[algorithm]} bytes"
+            f"the password_hash has {len(salted)} bytes instead of the "
+            f"{_SALT + _SIZES[algorithm]} bytes of {name}"
         )
     return algorithm, salted
 
@@ -165,8 +165,8 @@ def _check_argon2(parameters: argon2.Parameters) -> None:
         raise ValueError(
             "each login would need too much memory or time: the argon2 hash has "
             f"m={memory} KiB, t={passes}, p={lanes}; "
-            f"the limits are m={ARGON2_MEMORY_MAX}, m*t={ARGON2_WORK_MAX}, p={ARGON2_LANES_MAX}; "
-            "set a new password for the user"
+            f"the limits are m={ARGON2_MEMORY_MAX} KiB, m*t={ARGON2_WORK_MAX} KiB, "
+            f"p={ARGON2_LANES_MAX}; set a new password for the user"
         )
 
 

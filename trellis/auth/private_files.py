@@ -51,8 +51,8 @@ def scram_secret(directory: Path | None) -> bytes:
         if len(secret) == SCRAM_SECRET_BYTES:
             return secret
         raise SettingsError(
-            f"{path}: has {len(secret)} bytes instead of {SCRAM_SECRET_BYTES}; restore the file "
-            "from a copy, or delete the file to get a new secret"
+            f"{path}: the file has {len(secret)} bytes instead of {SCRAM_SECRET_BYTES}; restore "
+            "the file from a copy, or delete the file to get a new secret"
         )
     try:
         write_private(path, fresh)

@@ -66,7 +66,7 @@ class ScramConversation(AuthConversation):
         self._began = False
         self._user = ""
         self._account: Account | None = None
-        self._details = "the proof of the password is wrong"
+        self._details = "the password is wrong (SCRAM proof)"
 
     @classmethod
     def begin(cls, accounts: ScramAccounts, credentials: Credentials) -> ScramConversation | None:
@@ -82,7 +82,7 @@ class ScramConversation(AuthConversation):
 
         try:
             if len(data) > MAX_MESSAGE:
-                raise ValueError(f"the message is longer than {MAX_MESSAGE} bytes")
+                raise ValueError(f"{len(data)} bytes; the limit is {MAX_MESSAGE} bytes")
             message = data.decode()
             if self._began:
                 self._check(message, answer)
@@ -144,7 +144,10 @@ class ScramConversation(AuthConversation):
         account = self._accounts.find_account(user, False)
         given = self._credentials
         if given.user not in (None, user):
-            self._details = f"CONNECT names the user '{given.user}', but SCRAM '{user}'"
+            self._details = (
+                f"the CONNECT packet names the user '{given.user}', but the SCRAM message names "
+                f"'{user}'"
+            )
         elif account is None:
             self._details = f"no user is named '{user}'"
         elif account.loopback_only and not given.local:

@@ -176,7 +176,7 @@ def _generated_account(name: str, directory: Path | None) -> Account:
         "generated_password",
         user=name,
         password=password,
-        note="shown only once; set user and password to choose your own",
+        note="this password is shown only once; to choose your own, set user and password",
     )
     return Account(superuser(name), password_hash, False)
 
@@ -187,6 +187,6 @@ def _write_generated_user(path: Path, kept: GeneratedUser) -> None:
         write_private(path, msgspec.json.encode(kept))
     except OSError as error:
         raise SettingsError(
-            f"{path}: cannot be written ({error.strerror}); with user and password in the "
-            "settings, the broker needs no such file"
+            f"{path}: cannot be written ({error.strerror}); make the directory writable, or set "
+            "user and password, so that the broker need not store a generated password"
         ) from error

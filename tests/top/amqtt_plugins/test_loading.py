@@ -77,37 +77,37 @@ def _key(kind: type | str, option: str = "") -> str:
             "no_such.Plugin",
             {},
             (
-                f"{_key('no_such.Plugin')}: its import failed: ModuleNotFoundError: No module "
-                "named 'no_such'"
+                f"{_key('no_such.Plugin')}: the import of no_such failed: ModuleNotFoundError: "
+                "No module named 'no_such'"
             ),
         ),
         (
             "amqtt.errors.PluginEror",
             {},
-            f"{_key('amqtt.errors.PluginEror')}: there is no PluginEror in amqtt.errors",
+            f"{_key('amqtt.errors.PluginEror')}: there is no class PluginEror in amqtt.errors",
         ),
         (
             FILE[:-1],
             {},
             (
-                f"{_key(FILE[:-1])}: there is no FileAuthPlugi in amqtt.plugins.authentication; "
-                "the nearest is FileAuthPlugin"
+                f"{_key(FILE[:-1])}: there is no class FileAuthPlugi in "
+                "amqtt.plugins.authentication; the nearest is FileAuthPlugin"
             ),
         ),
         (
             "json.JSONDecoder",
             {},
             (
-                f"{_key('json.JSONDecoder')}: is neither an authentication nor a topic plugin; "
-                "other plugins are not supported"
+                f"{_key('json.JSONDecoder')}: the class must be an authentication plugin "
+                "(BaseAuthPlugin) or a topic plugin (BaseTopicPlugin)"
             ),
         ),
         (
             "amqtt.plugins.logging_amqtt.EventLoggerPlugin",
             {},
             (
-                f"{_key('amqtt.plugins.logging_amqtt.EventLoggerPlugin')}: is neither an "
-                "authentication nor a topic plugin; other plugins are not supported"
+                f"{_key('amqtt.plugins.logging_amqtt.EventLoggerPlugin')}: the class must be an "
+                "authentication plugin (BaseAuthPlugin) or a topic plugin (BaseTopicPlugin)"
             ),
         ),
         (
@@ -135,11 +135,11 @@ def _key(kind: type | str, option: str = "") -> str:
             ACL,
             {"receive-acl": {}},
             (
-                f"{_key(ACL, 'receive-acl')}: is not supported: plugins are called at publish and "
-                "subscribe, not at each delivery"
+                f"{_key(ACL, 'receive-acl')}: the option would have no effect, because plugins are "
+                "called at publish and subscribe, not at each delivery: remove the option"
             ),
         ),
-        (here(Picky), {}, f"{_key(Picky, 'needed')}: must be given"),
+        (here(Picky), {}, f"{_key(Picky, 'needed')}: the plugin requires this option: set it"),
         (here(NoTable), {}, f"{_key(NoTable)}: the plugin's Config must be a dataclass"),
         (
             here(Checks),
@@ -150,13 +150,21 @@ def _key(kind: type | str, option: str = "") -> str:
             FILE,
             {"password_file": "/no/such/file"},
             (
-                f"{_key(FILE)}: cannot be created: PasswordFileError: "
+                f"{_key(FILE)}: the plugin's constructor failed: PasswordFileError: "
                 "Password file '/no/such/file' "
                 "not found"
             ),
         ),
-        (here(Unborn), {}, f"{_key(Unborn)}: cannot be created: OSError: no database"),
-        (here(NoStart), {}, f"{_key(NoStart)}: cannot start: OSError: no schema"),
+        (
+            here(Unborn),
+            {},
+            f"{_key(Unborn)}: the plugin's constructor failed: OSError: no database",
+        ),
+        (
+            here(NoStart),
+            {},
+            f"{_key(NoStart)}: the plugin's on_broker_pre_start failed: OSError: no schema",
+        ),
         (
             here(NotAsync),
             {},
@@ -200,7 +208,7 @@ async def test_without_amqtt_the_error_names_the_extra(
     settings = Settings(amqtt=type(Settings().amqtt)(plugins={ANONYMOUS: {}}))
     with pytest.raises(
         SettingsError,
-        match=r"^amqtt\.plugins: amqtt cannot be imported \(.*\); pip install "
+        match=r"^amqtt\.plugins: cannot import amqtt \(.*\): pip install "
         r"'trellis-broker\[amqtt\]'$",
     ):
         BrokerNode(settings, accounts, None, print)

@@ -61,7 +61,7 @@ class Tokens:
         self._verifier.header(token)
         if not keys:
             problem = self.source.problem if isinstance(self.source, ProviderKeys) else ""
-            problem = problem or "not fetched yet"
+            problem = problem or "the first fetch of the keys has not finished"
             raise KeysUnavailable(f"there are no keys to verify the token: {problem}")
         return self._verifier.identity(token, keys)
 

@@ -108,7 +108,7 @@ class ClaimMapping:
         roles = names(claim(claims, settings.role)) if settings.role else []
         if settings.vhost and not vhosts:
             raise TokenRefused(
-                settings.vhost, f"the claim '{settings.vhost}' names no virtual host"
+                settings.vhost, f"the claim '{settings.vhost}' must name a virtual host"
             )
         for vhost in vhosts:
             if fault_of(vhost):
@@ -210,7 +210,9 @@ class ClaimMapping:
         for text in given:
             if is_reservation(text):
                 raise TokenRefused(
-                    path, f"'{text[:100]}': a token cannot reserve client identifiers"
+                    path,
+                    f"topic rule '{text[:100]}': a token cannot reserve client identifiers; remove "
+                    "the rule",
                 )
             rule = _expanded(text, claims, _NOT_IN_LEVELS)
             if rule is None and text.split()[:1] == ["deny"]:

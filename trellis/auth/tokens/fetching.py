@@ -49,7 +49,7 @@ class KeyFetcher:
                 self._tls = ssl.create_default_context(cafile=str(path))
             except (OSError, ssl.SSLError) as error:
                 raise SettingsError(
-                    f"jwt.ca: {path}: holds no certificates in PEM ({error.strerror or error})"
+                    f"jwt.ca: {path}: cannot read certificates in PEM ({error.strerror or error})"
                 ) from None
 
     def fetch(self) -> list[Key]:
@@ -95,7 +95,7 @@ class KeyFetcher:
         except ssl.SSLError as error:
             reason = getattr(error, "verify_message", "") or error.reason or error
             raise FetchError(
-                f"{url}: TLS failed: {reason} (jwt.ca names the authorities)"
+                f"{url}: TLS failed: {reason}; check jwt.ca, the trusted certificate authorities"
             ) from None
         except (OSError, h11.RemoteProtocolError, ValueError) as error:
             if isinstance(error, TimeoutError):

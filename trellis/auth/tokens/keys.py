@@ -37,16 +37,18 @@ def read_key_file(name: str) -> list[Key]:
         keys = list(_from_jwks(text) if text.lstrip().startswith(b"{") else _from_pem(text))
     except Exception as error:  # noqa: BLE001  (joserfc raises many kinds)
         raise SettingsError(
-            f"jwt.keys: {path}: must hold keys in PEM or as a JWKS "
+            f"jwt.keys: {path}: the file must hold keys in PEM or as a JWKS "
             f"({error or type(error).__name__})"
         ) from None
     if not 0 < len(keys) <= MAX_KEYS:
-        raise SettingsError(f"jwt.keys: {path}: holds {len(keys)} keys, must be 1 to {MAX_KEYS}")
+        raise SettingsError(
+            f"jwt.keys: {path}: the file must hold 1 to {MAX_KEYS} keys, not {len(keys)}"
+        )
     for key in keys:
         if key.key_type == "RSA" and key.raw_value.key_size > RSA_BITS[1]:
             raise SettingsError(
-                f"jwt.keys: {path}: has an RSA key of {key.raw_value.key_size} bits; the limit is "
-                f"{RSA_BITS[1]} bits"
+                f"jwt.keys: {path}: the file has an RSA key of {key.raw_value.key_size} bits; the "
+                f"limit is {RSA_BITS[1]} bits"
             )
     return keys
 
