@@ -100,7 +100,10 @@ def test_a_missing_file_is_named_and_is_read_when_it_exists(
         "reconnect-delay": 0.2,
     }
     local.request("PUT", "parameters/shovel/%2F/s", {"value": value})
-    for name, place in (("b", f"the authorities in {ca}"), ("s", f"its key in {certificate}")):
+    for name, place in (
+        ("b", f"the certificate authorities in {ca}"),
+        ("s", f"its key in {certificate}"),
+    ):
         row = local.wait(name, lambda row, place=place: place in row["error"])  # type: ignore[misc]
         assert row["state"] == "connecting" and "No such file" in row["error"]
     ca.write_bytes(Path(files.ca).read_bytes())

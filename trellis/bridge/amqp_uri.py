@@ -72,16 +72,16 @@ def parse_uri(text: str) -> AmqpUri:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
         if name not in (*OPTIONS, *IGNORED):
-            raise ValueError(f"has the unknown option '{name}'; known are {', '.join(OPTIONS)}")
+            raise ValueError(f"unknown option '{name}'; known are {', '.join(OPTIONS)}")
     verify = options.get("verify", "verify_peer")
     if verify not in ("verify_peer", "verify_none"):
         raise ValueError("the option 'verify' must be verify_peer or verify_none")
     heartbeat = options.get("heartbeat", "30")
     if not heartbeat.isdecimal() or not 0 < int(heartbeat) <= 3600:
-        raise ValueError("the option 'heartbeat' must be 1 to 3600 (seconds)")
+        raise ValueError("the option 'heartbeat' must be 1 to 3600 seconds")
     path = parts.path.removeprefix("/")
     if "/" in path:
-        raise ValueError("has a virtual host with '/' in its name; write %2F for it")
+        raise ValueError("write a '/' in the name of the virtual host as %2F")
     return AmqpUri(
         parts.hostname or "",
         port or PORTS[parts.scheme],

@@ -108,7 +108,7 @@ class LinkFinder:
         if isinstance(link, InvalidLink):
             return link
         if not self._has_client:
-            reason = "pika is not installed; pip install 'trellis-broker[bridge]'"
+            reason = "pika is not installed: pip install 'trellis-broker[bridge]'"
         elif not self._local.port and not all(
             parse_uri(uri).host for uri in (*link.source.uris, *link.target.uris)
         ):
@@ -144,7 +144,9 @@ async def _federation(
                 yield InvalidLink(FEDERATION, vhost.name, name, reason)
                 continue
             if not isinstance(value, dict):
-                reason = f"vhost '{vhost.name}' has no valid {UPSTREAM} '{upstream}'; set it"
+                reason = (
+                    f"vhost '{vhost.name}' has no valid {UPSTREAM} '{upstream}': set this parameter"
+                )
                 yield InvalidLink(FEDERATION, vhost.name, name, reason)
                 continue
             try:

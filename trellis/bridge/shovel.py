@@ -294,7 +294,7 @@ class ShovelLink:
         method = frame.method
         if method.NAME == "Basic.Nack":
             # The message stays at its source; the next attempt is after `reconnect-delay`.
-            self._target.lose("a message was not confirmed (basic.nack)")
+            self._target.lose("the broker refused a message (basic.nack)")
             return
         tag = method.delivery_tag
         done = [one for one in self._published if one <= tag] if method.multiple else [tag]

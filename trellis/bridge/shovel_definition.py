@@ -171,14 +171,14 @@ def _uris(given: Value, key: str) -> tuple[str, ...]:
         try:
             parse_uri(uri)
         except ValueError as error:
-            raise ValueError(f"'{key}' {error}") from None
+            raise ValueError(f"'{key}': {error}") from None
     return tuple(uris)
 
 
 def _number(given: Value, key: str, default: float) -> float:
     value = given.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        raise ValueError(f"'{key}' must be a number of at least 0")
+        raise ValueError(f"'{key}' must be a number from 0 to below 1e12")
     return float(value)
 
 

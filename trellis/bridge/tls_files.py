@@ -18,7 +18,8 @@ def load_files(context: ssl.SSLContext, ca: str, certificate: str, key: str) -> 
         else:
             context.load_default_certs()
     except OSError as error:
-        raise _unreadable("the authorities", ca or "the files of the system", error) from None
+        place = ca or "the files of the system"
+        raise _unreadable("the certificate authorities", place, error) from None
     if not certificate:
         return
     try:
