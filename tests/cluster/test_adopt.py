@@ -225,7 +225,7 @@ def beat(log: ThreadedLog) -> object:
             ),
             r"node 'other' is active and reported 12 s ago: stop all nodes",
         ),
-        (lambda log: log.append(b"x" * 60), "the record at offset 0 is not one of this broker"),
+        (lambda log: log.append(b"x" * 60), "the record at offset 0 is not a record of this"),
         (
             lambda log: log.append(
                 Claim(CLAIM, 1, 1, 0, -1, ClusterState("other"), bytes(32)).encode()

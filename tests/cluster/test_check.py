@@ -227,9 +227,9 @@ def test_records_of_another_program_are_named(
         1,
         [
             (
-                "TOPIC: the record at offset 1 is not one of this version of Trellis (the record "
-                "has 2 bytes, fewer than its header of 26 bytes); set cluster.topic to another "
-                "topic"
+                "TOPIC: the record at offset 1 is not a record of this version of Trellis (the "
+                "record has 2 bytes, fewer than its header of 26 bytes); set cluster.topic to "
+                "another topic"
             )
         ],
     )
@@ -244,8 +244,8 @@ def test_records_of_another_broker_are_named(
         1,
         [
             (
-                f"TOPIC: the record at offset 0 is of the broker 'invoices', and this broker is "
-                f"'{name}'; set cluster.topic to another topic"
+                "TOPIC: the record at offset 0 belongs to the broker 'invoices', and this broker "
+                f"is '{name}'; set cluster.topic to another topic"
             )
         ],
     )
@@ -261,7 +261,7 @@ def test_records_at_both_ends_of_a_long_log_are_read(
     log.append(b"x")
     code, lines = check(kfake, name, capsys)
     assert code == 1
-    assert lines[0].startswith("TOPIC: the record at offset 700 is not one of this version of")
+    assert lines[0].startswith("TOPIC: the record at offset 700 is not a record of this version")
 
 
 @pytest.mark.usefixtures("brief_requests")

@@ -210,14 +210,20 @@ READY = NodeReport(9, "1.0", "following", 1, 100, NOW, 7)
 @pytest.mark.parametrize(
     ("report", "text"),
     [
-        (NodeReport(9, state="active", batch=100, wall=NOW, nonce=7), "must be following"),
-        (NodeReport(9, state="following", batch=100, wall=NOW), "must be following"),
+        (NodeReport(9, state="active", batch=100, wall=NOW, nonce=7), "must be 'following'"),
+        (
+            NodeReport(9, state="following", batch=100, wall=NOW),
+            "the last report of node 'other' offers no handover",
+        ),
         (
             NodeReport(9, "", "following", 1, 100, NOW - int(1_000 * REPORT_AGE_MAX) - 1, 7),
             "the last report of node 'other'",
         ),
         (NodeReport(9, "", "following", 1, 99, NOW, 7), "lacks 50001 batches"),
-        (NodeReport(9, state="blocked", batch=100, wall=NOW, nonce=7), "is blocked, must be"),
+        (
+            NodeReport(9, state="blocked", batch=100, wall=NOW, nonce=7),
+            "is in the state 'blocked', but must be",
+        ),
     ],
 )
 def test_node_that_cannot_take_over_at_once_is_no_successor(report: NodeReport, text: str) -> None:

@@ -237,7 +237,7 @@ class Adoption:
                     record = decode(data)
                 except ForeignRecord as error:
                     raise ReplicationError(
-                        f"the record at offset {at} is not one of this broker ({error}): set "
+                        f"the record at offset {at} is not a record of this broker ({error}): set "
                         "cluster.topic to another topic"
                     ) from error
                 if isinstance(record, Claim | Mark) and record.state.name != self._name:

@@ -133,9 +133,9 @@ def _foreign(data: bytes, name: str) -> str:
     try:
         record = decode(data)
     except ReplicationError as error:
-        return f"is not one of this version of Trellis ({error})"
+        return f"is not a record of this version of Trellis ({error})"
     if isinstance(record, Claim | Mark) and record.state.name != name:
-        return f"is of the broker '{record.state.name}', and this broker is '{name}'"
+        return f"belongs to the broker '{record.state.name}', and this broker is '{name}'"
     return ""
 
 

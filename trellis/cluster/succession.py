@@ -62,8 +62,14 @@ def _refusal(
         return f"node '{name}' is the active node already"
     if report is None:
         return f"node '{name}' has not reported: check the name with `trellis cluster status`"
-    if report.state != "following" or not report.nonce:
-        return f"node '{name}' is {report.state or 'of an unknown state'}, must be following"
+    if report.state != "following":
+        state = f"in the state '{report.state}'" if report.state else "in an unknown state"
+        return f"node '{name}' is {state}, but must be 'following'"
+    if not report.nonce:
+        return (
+            f"the last report of node '{name}' offers no handover: wait for its next report, and "
+            "try again"
+        )
     age = (wall - report.wall) / 1000
     if abs(age) > REPORT_AGE_MAX:
         return (

@@ -42,7 +42,7 @@ KNOWN_SECONDS: Final = 0.05
 #: it.
 REPLICAS: Final = 3
 IN_SYNC: Final = 2
-_ASK: Final = "ask the leader for an end of topic"
+_ASK: Final = "ask the leader for the first or last offset of topic"
 #: Settings of a topic that Trellis creates. Trellis trims the log itself; Kafka frees the space of
 #: whole segments.
 TOPIC_SETTINGS: Final[Mapping[str, str]] = {

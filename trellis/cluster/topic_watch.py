@@ -97,7 +97,7 @@ def log_unsafe(cluster: ClusterSettings, finding: TopicFinding, refusal: str = "
             topic=topic,
             finding=finding.text,
             mend=mend,
-            note="the active node confirms nothing until this is mended",
+            note="the active node confirms no message until the topic is repaired",
         )
     else:
         logs.warning("cluster_unsafe", topic=topic, finding=finding.text, mend=mend)
