@@ -106,7 +106,7 @@ def test_a_public_address_is_public(address: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "localhost"])
 def test_no_socket_is_made_for_a_private_address(host: str) -> None:
     for place in socket.getaddrinfo(host, 80, type=socket.SOCK_STREAM):
-        with pytest.raises(PrivateAddress, match="no public address: set allow_private = true"):
+        with pytest.raises(PrivateAddress, match="not a public address: set allow_private = true"):
             public_socket(place)
 
 
@@ -179,23 +179,26 @@ def test_a_whole_file_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "has no link"),
+        ("", "the file defines no link"),
         ("x = [", "is not valid TOML"),
-        (WEBHOOK + "tiemout = 3", "webhook[0]: has no setting 'tiemout'; the nearest is 'timeout'"),
-        ("[brokr]", "has no setting 'brokr'; the nearest is 'broker'"),
-        ('[[webhook]]\nname = "a"', "needs the setting 'dead_letter'"),
+        (
+            WEBHOOK + "tiemout = 3",
+            "webhook[0]: unknown setting 'tiemout'; the nearest is 'timeout'",
+        ),
+        ("[brokr]", "unknown setting 'brokr'; the nearest is 'broker'"),
+        ('[[webhook]]\nname = "a"', "the setting 'dead_letter' is missing"),
         (WEBHOOK + "attempts = 0", "webhook[0].attempts: Expected `int` >= 1"),
         (WEBHOOK.replace("https://example.com", "ftp://x"), "must be http://HOST/..."),
         (WEBHOOK.replace("example.com", "a:b@example.com"), "must not contain a login"),
-        (WEBHOOK.replace("example.com", "192.168.1.1"), "192.168.1.1 is no public address"),
+        (WEBHOOK.replace("example.com", "192.168.1.1"), "192.168.1.1 is not a public address"),
         (WEBHOOK.replace(SECRET, "x"), "24 to 64 bytes in Base64"),
-        (WEBHOOK.replace(f'["{SECRET}"]', "[]"), "needs a secret that signs the requests"),
-        (WEBHOOK + 'stream = "s"', "either `queue` or `stream`"),
-        (WEBHOOK.replace("orders.failed", "orders"), "must not be the link's own queue"),
+        (WEBHOOK.replace(f'["{SECRET}"]', "[]"), "set a secret to sign the requests with"),
+        (WEBHOOK + 'stream = "s"', "set exactly one of `queue` and `stream`"),
+        (WEBHOOK.replace("orders.failed", "orders"), "must be another queue"),
         (WEBHOOK + WEBHOOK, "two links have the name 'orders'"),
-        (TO_KAFKA + 'key = "{device}"', "'{device}' is no field"),
-        (TO_KAFKA + "options = { acks = 1 }", "acks is set by the link"),
-        (FROM_KAFKA + 'routing_key = "{topic}"', "'{topic}' is no field"),
+        (TO_KAFKA + 'key = "{device}"', "unknown field '{device}'"),
+        (TO_KAFKA + "options = { acks = 1 }", "the link sets acks itself"),
+        (FROM_KAFKA + 'routing_key = "{topic}"', "unknown field '{topic}'"),
         ('[broker]\nurl = "http://x"\n' + WEBHOOK, "broker.url: must be amqp://"),
         (WEBHOOK + 'secret_files = ["/nowhere"]', "/nowhere"),
     ],

@@ -54,7 +54,7 @@ def public_socket(place: tuple[int, int, int, str, tuple[Any, ...]]) -> socket.s
     if not public:
         raise PrivateAddress(
             errno.EACCES,
-            f"{host} is no public address: set allow_private = true if the service may be in a "
+            f"{host} is not a public address: set allow_private = true if the service may be in a "
             "private network",
         )
     return socket.socket(family, kind, protocol)

@@ -66,7 +66,8 @@ class BrokerSession:
 
     def _closed(self, _: object, error: BaseException | None) -> None:
         if not self.lost.done():
-            self.lost.set_exception(BrokerLost(text_of(error) if error else "connection closed"))
+            text = text_of(error) if error else "the connection to the broker was closed"
+            self.lost.set_exception(BrokerLost(text))
 
     async def publish(self, message: aio_pika.Message, exchange: str, routing_key: str) -> None:
         """Publish a message, and wait for the confirm of the broker.

@@ -36,7 +36,7 @@ class KeyTemplate:
             elif part not in fields and not _WORD.fullmatch(part) and not _is_header(part):
                 known = ", ".join(f"{{{field}}}" for field in sorted(fields))
                 raise TemplateError(
-                    f"'{{{part}}}' is no field: use {known}, {{word1}} to {{word99}} or "
+                    f"unknown field '{{{part}}}': use {known}, {{word1}} to {{word99}} or "
                     "{header.NAME}"
                 )
 

@@ -167,7 +167,7 @@ def parse(text: str, where: str) -> ConnectSettings:
     try:
         tree = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SettingsError(where, f"is not valid TOML: {error}") from None
+        raise SettingsError(where, f"the file is not valid TOML: {error}") from None
     try:
         settings = msgspec.convert(tree, ConnectSettings)
     except msgspec.ValidationError as error:
@@ -225,7 +225,9 @@ def _check(settings: ConnectSettings) -> None:
     names += [link.name for link in settings.to_kafka]
     names += [link.name for link in settings.from_kafka]
     if not names:
-        raise _Wrong("has no link: add a section [[webhook]], [[to_kafka]] or [[from_kafka]]")
+        raise _Wrong(
+            "the file defines no link: add a section [[webhook]], [[to_kafka]] or [[from_kafka]]"
+        )
     for name in names:
         if names.count(name) > 1:
             raise _Wrong("name", f"two links have the name '{name}': rename one of them")
@@ -234,9 +236,12 @@ def _check(settings: ConnectSettings) -> None:
         raise _Wrong("broker.url", "must be amqp://USER:PASSWORD@HOST:PORT/VHOST or amqps://...")
     for source in (*settings.webhook, *settings.to_kafka):
         if bool(source.queue) == bool(source.stream):
-            raise _Wrong(f"link {source.name}", "needs either `queue` or `stream`, and not both")
+            raise _Wrong(f"link {source.name}", "set exactly one of `queue` and `stream`")
         if source.dead_letter in (source.queue, source.stream):
-            raise _Wrong(f"link {source.name}: dead_letter", "must not be the link's own queue")
+            raise _Wrong(
+                f"link {source.name}: dead_letter",
+                "must be another queue than the link's `queue` or `stream`",
+            )
     for webhook in settings.webhook:
         _check_webhook(webhook)
     for to_kafka in settings.to_kafka:
@@ -257,7 +262,7 @@ def _check_webhook(section: WebhookSection) -> None:
     if not section.secrets and not section.secret_files:
         raise _Wrong(
             f"{where}: secrets",
-            f"needs a secret that signs the requests, such as this random one: {new_secret()}",
+            f"set a secret to sign the requests with, such as this random secret: {new_secret()}",
         )
     for text in section.secrets:
         try:
@@ -271,7 +276,7 @@ def _check_webhook(section: WebhookSection) -> None:
     if not section.allow_private and not is_public(address):
         raise _Wrong(
             f"{where}: url",
-            f"{address} is no public address: set allow_private = true to send requests there",
+            f"{address} is not a public address: set allow_private = true to send requests there",
         )
 
 
@@ -295,7 +300,7 @@ def _key(text: str) -> bytes:
 def _check_kafka(name: str, options: dict[str, OptionValue]) -> None:
     for option in options:
         if option in _OWN_OPTIONS:
-            raise _Wrong(f"link {name}: options", f"{option} is set by the link: leave it out")
+            raise _Wrong(f"link {name}: options", f"the link sets {option} itself: remove {option}")
 
 
 def _check_template(name: str, key: str, text: str, fields: frozenset[str]) -> None:
@@ -321,8 +326,8 @@ def _explained(problem: str) -> tuple[str, ...]:
     unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text)
     if unknown is not None:
         known: tuple[Any, ...] = _SECTIONS[key.partition("[")[0]].__struct_fields__
-        text = f"has no setting '{unknown[1]}'; the nearest is '{nearest(unknown[1], known)}'"
+        text = f"unknown setting '{unknown[1]}'; the nearest is '{nearest(unknown[1], known)}'"
     missing = re.fullmatch(r"Object missing required field `(.*)`", text)
     if missing is not None:
-        text = f"needs the setting '{missing[1]}'"
+        text = f"the setting '{missing[1]}' is missing"
     return (key, text) if key else (text,)

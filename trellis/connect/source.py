@@ -189,8 +189,8 @@ class StoredOffset:
             self.stored = int(message.body)
         except ValueError:
             raise MessageRefused(
-                f"the message in the queue {self._name}.offset is no offset: purge the queue, and "
-                "the link begins at `start`"
+                f"the message in the queue '{self._name}.offset' must be an offset: purge the "
+                "queue, and the link begins at `start`"
             ) from None
 
     async def store(self, offset: int) -> None:
