@@ -133,8 +133,8 @@ async def test_the_command_after_a_topic_without_a_subscription_shows_or_makes_o
     client = await broker.amqp()
     await client.queue("q")
     none = (
-        "- no subscription and no binding matches topic 'a/b'; exchange 'amq.topic' has none "
-        "at all: subscribe an MQTT client to the topic, or bind a queue to the exchange\n"
+        "- no subscription and no binding matches topic 'a/b'; exchange 'amq.topic' has no "
+        "binding at all: subscribe an MQTT client to the topic, or bind a queue to the exchange\n"
         "  next: trellis bindings declare amq.topic QUEUE a.b"
     )
     _, output = await command(capsys, "why", "topic", "a/b", "--vhost", "plant")

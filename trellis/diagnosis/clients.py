@@ -107,11 +107,11 @@ def connection_findings(
     """Yield the problems of an open connection; `row` is its row in the list of connections."""
     peer = row["peer"]
     if connection.blocked:
-        names = ", ".join(alarms.on) or "none now"
+        names = ", ".join(alarms.on) or "none"
         yield Problem(
             "blocked",
-            f"the connection from {peer} published during an alarm ({names}), and the broker reads "
-            "from it again when no alarm is on",
+            f"the broker does not read from the connection from {peer}, which published during an "
+            f"alarm, until all alarms have ended; alarms now: {names}",
             command("health"),
         )
     elif row["slow"]:
@@ -208,13 +208,13 @@ def session_findings(session: Session) -> Iterator[Problem]:
     if session.missed:
         yield Problem(
             "missed",
-            "messages of QoS 0 that came while the client was away, and that no session keeps "
-            f"(publish with QoS 1): {int(session.missed):,}",
+            "messages of QoS 0 lost while the client was not connected (to keep messages, publish "
+            f"with QoS 1): {int(session.missed):,}",
             command("trace", "--queue", session.inbox.name, *vhost),
         )
     if not session.subscriptions.total:
         yield Problem(
             "no_subscription",
-            "the session has no subscription, so no message comes for it",
+            "the session has no subscription, so it receives no message",
             command("list", "log", "--filter", "event=subscription_refused"),
         )

@@ -110,7 +110,8 @@ def _consumers(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
     if queue.held and not queue.paused:
         yield Problem(
             "held",
-            "a client returns very many messages, and deliveries continue after that",
+            "a client returns very many messages at once; deliveries continue when all of them are "
+            "in the queue again",
             next_consumers(vhost, queue),
         )
     active = queue.consumers[:CONSUMERS_MAX]
@@ -124,7 +125,7 @@ def _consumers(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
         (
             CHANNEL_FULL,
             "channel_prefetch_full",
-            "wait for the prefetch that all consumers of their channel share",
+            "wait, because the prefetch that all consumers of their channel share is used up",
         ),
         (
             SLOW,
@@ -181,14 +182,15 @@ def _head(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
     if queue.depth > 0 and queue.depth == queue.paged:
         yield Problem(
             "descriptors",
-            "the next messages are on disk, and no file descriptor is left to read them",
+            "the next messages are on disk, and the broker has no free file descriptor to read "
+            "them: raise the limit (`ulimit -n`)",
             command("health"),
         )
     returns = queue.head_attempts
     if returns >= POISON_RETURNS:
         limit = int(queue.arguments.delivery_limit)
         bound = (
-            f"; after {limit:,} returns it is discarded"
+            f"; after {limit:,} returns the message is discarded"
             if limit >= 0
             else "; no delivery limit stops the returns (x-delivery-limit, or `delivery-limit` of "
             "a policy)"
@@ -227,7 +229,7 @@ def _growth(before: QueueCounts | None, now: QueueCounts, consumers: str) -> Ite
             consumers,
         )
     elif now.ready and came < 0.5 and ended < 0.5:
-        text = "no message arrived or was settled between the two counts"
+        text = f"no message arrived or was settled within {seconds:,.1f} s"
         yield Problem("still", text, consumers)
 
 

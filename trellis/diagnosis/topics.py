@@ -48,7 +48,7 @@ def topic_findings(answer: dict[str, Any], bound: bool) -> Iterator[Problem]:
         yield Problem(
             "no_subscription",
             f"no subscription and no binding matches topic '{topic}'{_key_text(answer)}{kept}"
-            + ("" if bound else f"; exchange '{EXCHANGE}' has none at all: {_SUBSCRIBE}"),
+            + ("" if bound else f"; exchange '{EXCHANGE}' has no binding at all: {_SUBSCRIBE}"),
             _after_no_match(answer, bound),
         )
         for row in answer["near_misses"]:
