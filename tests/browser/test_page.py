@@ -185,7 +185,7 @@ def test_a_queue_is_explained_looked_into_and_purged(page: Page, broker: BrokerP
     page.do("wait", selector="pre", text='"order": 7')
     page.check("queue", 1280)
     page.do("click", selector="text=Purge…")
-    page.do("wait", selector="dialog", text="3 messages of queue orders are discarded")
+    page.do("wait", selector="dialog", text="3 messages of queue orders will be discarded")
     page.check("purge", 1280)
     page.do("click", selector="dialog .danger")
     page.do("wait", selector=".card", text="0ready")
@@ -287,7 +287,7 @@ def test_the_number_of_retained_topics_that_are_not_shown_is_exact(
 def test_topics_are_watched_live(page: Page, broker: BrokerProcess) -> None:
     page.open("#/topics", "#content [role=status]")
     page.do("click", selector="text=Watch live")
-    page.do("wait", selector="#content p", text="No message yet.")
+    page.do("wait", selector="#content p", text="No message has arrived yet.")
     for number in range(250):
         body = {"properties": {}, "payload": f"{number}", "payload_encoding": "string"}
         body["routing_key"] = f"plant.{number:03}.temp"
@@ -377,12 +377,12 @@ def test_the_node_shows_its_log_and_takes_definitions(
     page.do("wait", selector=".card", text="queues and inboxes of sessions")
     page.do("wait", selector="#content td", text="not_compiled" if PURE else "start")
     page.do("choose", selector="#content section select", value="error")
-    page.do("wait", selector="#content caption, #content p", text="No event.")
+    page.do("wait", selector="#content caption, #content p", text="No event has this level")
     page.do("click", selector="#content input[type=checkbox]")
     page.do("wait", selector="#content td", text="limits.connections")
     page.do("upload", selector="input[type=file]", path=str(file))
     page.do("click", selector="text=Import…")
-    page.do("wait", selector="dialog", text="are imported: queues: 1")
+    page.do("wait", selector="dialog", text="will be imported: queues: 1")
     page.check("import", 1280)
     page.do("click", selector="dialog .danger")
     page.do("wait", selector="#content p", text="Imported: queues: 1. Refused: 1.")

@@ -128,7 +128,7 @@ EXPECTED: Final = {
         "--filter 'level!=warning' --filter log --limit 200",
         "field with the text": "list log --filter log --limit 200",
         "field with the name": "list settings --filter 'name=*http*' --filter 'source!=default'",
-        "field defaults, too": "list settings --filter 'name=*http*'",
+        "field also settings with their defaults": "list settings --filter 'name=*http*'",
         "Import…": "definitions import definitions.json",
     },
     "find": {"": "list retained --filter 'topic=*plant*'"},

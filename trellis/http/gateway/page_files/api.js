@@ -21,7 +21,7 @@ export async function ask(method, path, body) {
   if (!response.ok) {
     // A standby answers with plain text, and with the header Location if it knows the address of the active node.
     const active = response.headers.get('Location'), plain = response.headers.get('Content-Type')?.startsWith('text/plain') ? text.trim() : '';
-    throw new Refused(response.status, value?.reason ?? (plain || `status ${response.status}`), active ? `${new URL(active).origin}/` : '');
+    throw new Refused(response.status, value?.reason ?? (plain || `the broker answered with the status ${response.status}`), active ? `${new URL(active).origin}/` : '');
   }
   return value;
 }

@@ -44,13 +44,13 @@ export async function one(view, name) {
 }
 
 async function close(row, load) {
-  if (!await agree(`The connection of user ${row.user} from ${row.peer_host} is closed. Its client may connect again.`, 'Close the connection', line('close', row.name))) return;
+  if (!await agree(`The connection of user ${row.user} from ${row.peer_host} will be closed. Its client may connect again.`, 'Close the connection', line('close', row.name))) return;
   await ask('DELETE', path('connections', row.name));
   await load();
 }
 
 async function end(session, load) {
-  if (!await agree(`The session of ${session.client_id} with ${number(session.subscriptions)} subscriptions and ${number(session.queued)} messages is deleted. This cannot be undone.`, 'Delete the session', line('sessions', 'delete', session.client_id, ...inVhost(session.vhost)))) return;
+  if (!await agree(`The session of ${session.client_id} with ${number(session.subscriptions)} subscriptions and ${number(session.queued)} messages will be deleted. This cannot be undone.`, 'Delete the session', line('sessions', 'delete', session.client_id, ...inVhost(session.vhost)))) return;
   await ask('DELETE', path('trellis', 'sessions', session.vhost, session.client_id));
   await load();
 }

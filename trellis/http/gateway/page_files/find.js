@@ -39,6 +39,6 @@ export async function show(view, needle) {
     any = true;
     view.append(el('h2', {}, title), table(`${number(part.items.length)} of ${number(part.filtered_count)}`, [['name', name], ['vhost', (row) => row.vhost ?? '']], part.items, ''), commandLine(command));
   });
-  if (!any) view.append(el('p', { class: 'soft' }, 'No name contains this text.'), commandLine(list('queues', 'name')));
+  if (!any) view.append(el('p', { class: 'soft' }, 'No object has a name with this text.'), commandLine(list('queues', 'name')));
   if (/^\S+$/.test(needle)) view.append(el('p', {}, link(['client', needle], `What is known about a client, a user or an address ${needle}?`)));
 }

@@ -61,7 +61,7 @@ export async function watch(view, vhost, filter, show) {
     seen.tick();
   };
   const draw = () => {
-    statusLine.textContent = !seen.fetched ? 'No message yet.' : `${number(seen.fetched)} messages of ${number(seen.names.size)} topics.${seen.hidden()}${dropped ? ` ${number(dropped)} messages came too fast for this view.` : ''}`;
+    statusLine.textContent = !seen.fetched ? 'No message has arrived yet.' : `${number(seen.fetched)} messages of ${number(seen.names.size)} topics.${seen.hidden()}${dropped ? ` ${number(dropped)} messages are not shown, because they came too fast for this view.` : ''}`;
     show(seen.rows());
   };
   const turn = async () => {

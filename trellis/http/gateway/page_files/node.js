@@ -75,7 +75,7 @@ async function log(view) {
     used.textContent = line('list', 'log', ...lower, ...(CONDITION.test(word.value) ? containing('fields', word.value) : word.value ? ['--filter', word.value] : []), '--limit', String(LOG_SHOWN));
     const wanted = rows.filter((row) => LEVELS.indexOf(row.level) >= LEVELS.indexOf(level.value) && `${row.event} ${row.fields}`.includes(word.value));
     const shown = wanted.slice(0, LOG_SHOWN);
-    place.replaceChildren(table(`${number(shown.length)} of ${number(wanted.length)} events, the newest first; the broker keeps the last ${number(rows.length)} in memory`, [['time (UTC)', (row) => row.time.slice(0, 19).replace('T', ' '), 'k'], ['level', (row) => el('span', { class: { error: 'bad', warning: 'warn' }[row.level] ?? '' }, row.level), 'k'], ['event', (row) => row.event, 'k'], ['fields', (row) => el('code', {}, row.fields)]], shown, 'No event.'));
+    place.replaceChildren(table(`${number(shown.length)} of ${number(wanted.length)} events, the newest first; the broker keeps the last ${number(rows.length)} in memory`, [['time (UTC)', (row) => row.time.slice(0, 19).replace('T', ' '), 'k'], ['level', (row) => el('span', { class: { error: 'bad', warning: 'warn' }[row.level] ?? '' }, row.level), 'k'], ['event', (row) => row.event, 'k'], ['fields', (row) => el('code', {}, row.fields)]], shown, 'No event has this level and this text.'));
   };
   view.append(el('h2', {}, 'Log'), el('form', { class: 'line', oninput: draw, onsubmit: async (event) => { event.preventDefault(); rows = await get(['trellis', 'log']); draw(); } },
     el('label', {}, 'level, and above', level), el('label', {}, 'with the text', word), el('button', {}, 'Read again')), place, used);
@@ -91,7 +91,7 @@ async function settings(view) {
     const chosen = rows.filter((row) => (all.checked || row.source !== 'default' || row.after_restart) && row.name.includes(word.value));
     place.replaceChildren(table(`${all.checked ? 'Settings' : 'Settings that differ from their defaults'}: ${number(chosen.length)} of ${number(rows.length)}`, [['setting', (row) => row.name, 'k'], ['value', (row) => (row.value.length > 100 ? `${row.value.slice(0, 100)}…` : row.value)], ['source', (row) => row.source], ['value after a restart', (row) => row.after_restart]], chosen, all.checked || word.value ? 'No setting has this name.' : 'All settings have their defaults.'));
   };
-  view.append(el('h2', {}, 'Settings'), el('form', { class: 'line', oninput: draw, onsubmit: (event) => event.preventDefault() }, el('label', {}, 'with the name', word), el('label', {}, 'defaults, too', all)), place, used);
+  view.append(el('h2', {}, 'Settings'), el('form', { class: 'line', oninput: draw, onsubmit: (event) => event.preventDefault() }, el('label', {}, 'with the name', word), el('label', {}, 'also settings with their defaults', all)), place, used);
   draw();
 }
 
@@ -106,7 +106,7 @@ async function definitions(view) {
       const trial = await ask('POST', '/api/definitions?dry_run=true', body);
       const shown = problems(trial).slice(0, 50), hidden = trial.refused.length + trial.notes.length - shown.length;
       statusLine.replaceChildren(el('p', {}, `The file would import: ${counts(trial)}. Refused: ${number(trial.refused.length)}.`), el('ul', { class: 'plain' }, shown), hidden > 0 ? el('p', { class: 'soft' }, `${number(hidden)} more lines are not shown.`) : '');
-      if (!await agree(`The definitions of ${file.files[0].name} are imported: ${counts(trial)}. Objects that exist already may get other arguments; nothing is deleted.`, 'Import them', line('definitions', 'import', file.files[0].name))) return;
+      if (!await agree(`The definitions of ${file.files[0].name} will be imported: ${counts(trial)}. Objects that exist already may get other arguments; nothing is deleted.`, 'Import them', line('definitions', 'import', file.files[0].name))) return;
       const done = await ask('POST', '/api/definitions', body);
       statusLine.prepend(el('p', {}, `Imported: ${counts(done)}. Refused: ${number(done.refused.length)}.`));
     } catch (error) { statusLine.replaceChildren(el('p', { class: 'bad' }, error.message)); }

@@ -50,7 +50,7 @@ export function show(view) {
   const draw = (one) => {
     if (!one) { summary.textContent = 'Waiting for the first sample…'; return; }
     summary.replaceChildren(...sentence(one));
-    alarms.replaceChildren(...(one.alarms.length ? [el('p', { class: 'bad' }, `Alarm: ${one.alarms.join(', ')}. ${number(one.blocked)} publishers wait until it ends.`)] : []));
+    alarms.replaceChildren(...(one.alarms.length ? [el('p', { class: 'bad' }, `Alarm: ${one.alarms.join(', ')}. ${number(one.blocked)} publishers wait until the alarm ends.`)] : []));
     cards.replaceChildren(card(number(one.messages_ready), 'messages ready'), card(number(one.messages_unacknowledged), 'unacknowledged'),
       card(number(one.connections.amqp), 'AMQP connections'), card(number(one.connections.mqtt), 'MQTT connections'), card(number(one.sessions), 'MQTT sessions'),
       card(number(one.queues), 'queues'), card(number(one.consumers), 'consumers'), card(age(one.uptime), 'since the start'));

@@ -22,7 +22,7 @@ export async function one(view, vhost, name) {
   view.append(el('h1', {}, `Queue ${name}`));
   const cards = el('div', { class: 'cards' }), about = el('div'), rest = el('div'), messages = el('div');
   view.append(cards, el('h2', {}, 'What is wrong?'), about, rest, el('h2', {}, 'Messages'), messages);
-  const as = el('select', { id: 'as' }, [['auto', 'as fits'], ['text', 'text'], ['json', 'JSON'], ['hex', 'hex']].map(([value, name]) => el('option', { value }, name)));
+  const as = el('select', { id: 'as' }, [['auto', 'automatic form'], ['text', 'text'], ['json', 'JSON'], ['hex', 'hex']].map(([value, name]) => el('option', { value }, name)));
   const used = commandLine(''), say = (action, ...words) => { used.textContent = line(action, name, ...words, ...inVhost(vhost)); };
   const pausing = el('button', { type: 'button', onclick: () => pause(at, pausing.textContent === 'Resume', load, say) }, 'Pause');
   const load = async () => {
@@ -34,7 +34,7 @@ export async function one(view, vhost, name) {
     const consumers = (await get(['consumers', vhost], { queue: name, page: 1, page_size: 100 })).items;
     rest.replaceChildren(el('div', { class: 'columns' },
       el('section', {}, el('h2', {}, 'Bindings'), table('Bindings of the queue', [['exchange', (row) => row.source || '(default)'], ['routing key', (row) => row.routing_key], ['arguments', (row) => JSON.stringify(row.arguments) === '{}' ? '' : JSON.stringify(row.arguments)]], bindings.slice(0, 200), 'No binding leads to the queue.')),
-      el('section', {}, el('h2', {}, 'Consumers'), table('Consumers of the queue', [['tag', (row) => row.consumer_tag], ['connection', (row) => link(['client', row.channel_details.connection_name], row.channel_details.connection_name)], ['holds', (row) => number(row.messages_unacknowledged), 'n'], ['prefetch', (row) => number(row.prefetch_count), 'n'], ['state', (row) => row.activity_status]], consumers, 'No client consumes the queue.'))),
+      el('section', {}, el('h2', {}, 'Consumers'), table('Consumers of the queue', [['tag', (row) => row.consumer_tag], ['connection', (row) => link(['client', row.channel_details.connection_name], row.channel_details.connection_name)], ['holds', (row) => number(row.messages_unacknowledged), 'n'], ['prefetch', (row) => number(row.prefetch_count), 'n'], ['state', (row) => row.activity_status]], consumers, 'The queue has no consumer.'))),
       el('h2', {}, 'Definition'), el('pre', {}, JSON.stringify({ type: queue.type, durable: queue.durable, auto_delete: queue.auto_delete, exclusive: queue.exclusive, policy: queue.policy ?? '', arguments: queue.arguments }, null, 1)));
   };
   await load();
@@ -110,7 +110,7 @@ function move(at, to, shown, load, say) {
 async function purge(at, load, say) {
   say('purge');
   const [, vhost, name] = at, queue = await get(at);
-  if (!await agree(`${number(queue.messages_ready)} messages of queue ${name} are discarded. This cannot be undone.`, 'Purge the queue', line('purge', name, ...inVhost(vhost)))) return;
+  if (!await agree(`${number(queue.messages_ready)} messages of queue ${name} will be discarded. This cannot be undone.`, 'Purge the queue', line('purge', name, ...inVhost(vhost)))) return;
   await ask('DELETE', `${path(...at)}/contents`);
   await load();
 }

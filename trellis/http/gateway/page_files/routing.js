@@ -55,7 +55,7 @@ function explained(explanation) {
 
 // `without` is called with the binding that the user chooses.
 function map(shown, total, without) {
-  if (!shown.length) return [el('p', { class: 'soft' }, 'No binding exists, except those of the default exchange.')];
+  if (!shown.length) return [el('p', { class: 'soft' }, 'Only the default exchange has bindings.')];
   const from = [...new Set(shown.map((row) => row.source))];
   const step = 30, height = shown.length * step + 10, width = 900;
   const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
@@ -79,5 +79,5 @@ function map(shown, total, without) {
   from.forEach((name) => box(0, middle(name), 250, name));
   parts.unshift(...lines);
   return [el('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': 'Graph of bindings' }, svg('svg', { class: 'graph', viewBox: `0 0 ${width} ${height}`, width, height, role: 'group', 'aria-label': `${shown.length} bindings of ${from.length} exchanges` }, ...parts)),
-    el('p', { class: 'soft' }, `${number(shown.length)} of ${number(total)} bindings are shown. Choose one to try what would change without it.`)];
+    el('p', { class: 'soft' }, `${number(shown.length)} of ${number(total)} bindings are shown. Choose a binding to try what would change without it.`)];
 }

@@ -39,7 +39,7 @@ export function sandbox(vhost) {
   };
   draw();
   const view = el('section', { id: 'try' }, el('h2', {}, 'Try it: what would another binding change?'),
-    el('p', { class: 'soft' }, 'Nothing changes in the broker. The bindings are tried on the topics that were published in the last hour. Choose a binding of the graph, or name one.'),
+    el('p', { class: 'soft' }, 'Nothing changes in the broker. The bindings are tried on the topics that were published in the last hour. Choose a binding of the graph, or enter its fields.'),
     el('form', { class: 'line', onsubmit: (event) => { event.preventDefault(); add({ change: change.value, source: source.value, routing_key: key.value, destination_type: kind.value, destination: target.value, arguments: pairs(given.value) }); } },
       el('label', {}, 'try', change), el('label', {}, 'exchange', source), el('label', {}, 'binding key', key), el('label', {}, 'to a', kind), el('label', {}, 'name', target), el('label', {}, 'arguments (headers exchange)', given), el('button', {}, 'Add to the trial')),
     list, el('div', { class: 'row' }, trying), answer);

@@ -28,7 +28,7 @@ export async function one(view, vhost, name) {
   let timer = 0, next = null, shown = [];
   const stop = () => { clearTimeout(timer); timer = 0; tailing.textContent = 'Tail'; };
   const draw = () => rows.replaceChildren(table('Rows of the stream', [['offset', (row) => number(row.offset), 'n'], ['time (UTC)', (row) => when(row.published_at), 'k'], ['exchange', (row) => row.exchange || '(default)'], ['routing key', (row) => row.routing_key], ['publisher', (row) => row.publisher ?? ''], ['size', (row) => size(row.payload_bytes), 'n'],
-    ['message', (row) => el('details', {}, el('summary', {}, text(row).slice(0, 60)), Object.keys(row.properties).length ? el('pre', {}, JSON.stringify(row.properties, null, 1)) : null, el('pre', {}, text(row)))]], shown, 'No row.'));
+    ['message', (row) => el('details', {}, el('summary', {}, text(row).slice(0, 60)), Object.keys(row.properties).length ? el('pre', {}, JSON.stringify(row.properties, null, 1)) : null, el('pre', {}, text(row)))]], shown, 'There is no row to show.'));
   const fetchRows = async (query) => get(['streams', 'rows'], { ...about, count: READ, truncate: 4000, ...query });
   const read = async (query) => {
     stop();
@@ -98,7 +98,7 @@ function replaying(view, vhost, name, stream, load) {
     if (going) { going = false; return; }
     const first = Number(from.value), end = Math.min(Number(to.value), (await load()).durable);
     if (first >= end) { statusLine.textContent = `There is no row from offset ${number(first)} to before offset ${number(end)}.`; return; }
-    if (!await agree(`Up to ${number(end - first)} messages, the rows from offset ${number(first)} to ${number(end - 1)}, are published again to ${exchange.value ? `exchange ${exchange.value}` : 'the exchanges that they came from'}.`, 'Publish them', words())) return;
+    if (!await agree(`Up to ${number(end - first)} messages, the rows from offset ${number(first)} to ${number(end - 1)}, will be published again to ${exchange.value ? `exchange ${exchange.value}` : 'the exchanges that they came from'}.`, 'Publish them', words())) return;
     going = true;
     button.textContent = 'Stop';
     let next = first, published = 0, refused = 0, ended = '';

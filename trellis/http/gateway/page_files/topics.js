@@ -30,7 +30,7 @@ export async function show(view) {
     used.textContent = line('retained', 'clear', filter.value || '#', ...inVhost(vhost.value));
     const trial = await ask('DELETE', `${path('retained', vhost.value)}?${new URLSearchParams({ filter: filter.value || '#', dry_run: true })}`);
     if (!trial.removed) { where.textContent = 'No retained message matches the filter.'; return; }
-    if (!await agree(`${number(trial.removed)} retained messages of topics that match ${filter.value || '#'} are removed. This cannot be undone.`, 'Remove them', line('retained', 'clear', filter.value || '#', ...inVhost(vhost.value)))) return;
+    if (!await agree(`${number(trial.removed)} retained messages of topics that match ${filter.value || '#'} will be removed. This cannot be undone.`, 'Remove them', line('retained', 'clear', filter.value || '#', ...inVhost(vhost.value)))) return;
     await ask('DELETE', `${path('retained', vhost.value)}?${new URLSearchParams({ filter: filter.value || '#' })}`);
     await draw();
   };
