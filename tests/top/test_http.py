@@ -41,8 +41,8 @@ PAGES: Final = {
     "/": (
         404,
         (
-            b"no such path; there are /healthz, /metrics, /metrics/detailed, /metrics/per-object, "
-            b"/readyz\n"
+            b"no such path; the paths are /healthz, /metrics, /metrics/detailed, "
+            b"/metrics/per-object, /readyz\n"
         ),
     ),
     "/metrics/": (404, b"no such path"),

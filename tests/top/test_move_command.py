@@ -123,7 +123,7 @@ async def test_a_move_over_http_is_listed_and_can_be_cancelled(broker: Running) 
     assert (row["id"], row["state"], row["messages"], row["user"]) == (1, "running", 300, "admin")
     status, answer = await api(broker, "POST", "queues/%2F/q/move", body)
     assert (status, answer["error"]) == (409, "conflict")
-    assert answer["reason"].startswith("move 1 of queue 'q' runs")
+    assert answer["reason"].startswith("move 1 of queue 'q' is running")
     await broker.until(lambda: depth(broker, "r") > 0)
     assert [one["id"] for one in (await api(broker, "GET", "moves"))[1]] == [1]
     assert (await api(broker, "DELETE", "moves/1", None, "known"))[0] == 403
@@ -166,9 +166,9 @@ async def test_a_user_whose_rights_end_moves_no_further(broker: Running) -> None
         ("q/move", {"queue": "none"}, 404, "no queue 'none'"),
         ("q/move", {"exchange": "none"}, 404, "no exchange 'none'"),
         ("none/move", {"queue": "r"}, 404, "no queue 'none'"),
-        ("rows/move", {"queue": "r"}, 400, "it is a stream"),
+        ("rows/move", {"queue": "r"}, 400, "the queue is a stream"),
         ("q/move", {"queue": "r", "rate": -1}, 400, "'rate' must be a number"),
-        ("q/move", {"queue": "r", "count": "x"}, 400, "'count' is not a number"),
+        ("q/move", {"queue": "r", "count": "x"}, 400, "'count' must be a number from 0 to"),
         ("q/redrive", {"dry_run": 3}, 400, "'dry_run' must be true or false"),
     ],
 )

@@ -144,10 +144,14 @@ async def test_a_session_shows_its_messages_to_administrators(broker: Running) -
         ("queues/none/q/messages", 404, "there is no vhost 'none'"),
         ("queues/%2F/q/messages?count=1001", 400, "'count' must be a number from 0 to 1000"),
         ("queues/%2F/q/messages?count=x", 400, "'count' must be a number"),
-        ("queues/%2F/q/messages?after=9:9:9", 400, "'after' is '9:9:9'"),
-        ("queues/%2F/q/messages?after=9999999999999999999", 400, "'after' is"),
-        ("queues/%2F/q/messages?encoding=no", 400, "'encoding' is 'no'"),
-        ("queues/%2F/rows/messages", 400, "it is a stream"),
+        (
+            "queues/%2F/q/messages?after=9:9:9",
+            400,
+            "'after' must be the 'sequence' of a message, not '9:9:9'",
+        ),
+        ("queues/%2F/q/messages?after=9999999999999999999", 400, "'after' must be the 'sequence'"),
+        ("queues/%2F/q/messages?encoding=no", 400, "'encoding' must be auto or base64, not 'no'"),
+        ("queues/%2F/rows/messages", 400, "the queue is a stream"),
     ],
 )
 async def test_invalid_questions_are_refused(

@@ -132,7 +132,7 @@ async def test_traces_over_http(broker: Running) -> None:
     ("body", "reason"),
     [
         ({"topic": "a/#/b"}, "the filter of the trace is invalid: "),
-        ({"topics": "a"}, "unknown field 'topics'; there are exchange, key, topic, user, client"),
+        ({"topics": "a"}, "unknown field 'topics'; known are exchange, key, topic, user, client"),
         ({"key": 3}, "'key' "),
         ({"rate": -1}, "'rate' "),
     ],

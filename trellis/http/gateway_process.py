@@ -155,7 +155,8 @@ class GatewayProcess:
             self._log(
                 "http_gateway_lost",
                 status=status,
-                note="open requests to the gateway failed; the next request starts it again",
+                note="open requests to the gateway failed; the next request starts the gateway "
+                "again",
             )
 
     def _log(self, event: str, **fields: object) -> None:

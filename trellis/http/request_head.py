@@ -43,6 +43,6 @@ def origin_form(target: bytes, headers: dict[bytes, bytes]) -> bytes:
     if host.lower() != headers.get(b"host", b"").lower():
         raise AmbiguousHead(
             f"the URL of the request names the host '{host.decode('ascii', 'replace')}', and the "
-            "header 'Host' another one; both must be equal"
+            "header 'Host' names another host; both must be equal"
         )
     return slash + path or b"/"

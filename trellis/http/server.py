@@ -203,9 +203,10 @@ class HttpServer:
         """Return the response for an unknown path, or a method that the path does not support."""
         if match.status == 404:
             paths = ", ".join(sorted(self._routes.paths))
-            return Response(404, f"no such path; there are {paths}\n".encode())
+            return Response(404, f"no such path; the paths are {paths}\n".encode())
         allowed = match.allow.replace(", ", " and ")
-        return Response(405, f"only {allowed} are served here\n".encode(), allow=match.allow)
+        text = f"only {allowed} are allowed for this path\n"
+        return Response(405, text.encode(), allow=match.allow)
 
     async def _answer(
         self,

@@ -163,7 +163,7 @@ def wanted_segment(
     local = find_stream(broker, identity, query).local
     name = query.get("segment", "")
     if not name:
-        text = "segment=NAME is missing: /api/streams/segments lists the segments"
+        text = "the parameter segment=NAME is missing: /api/streams/segments lists the segments"
         raise StreamRefusal(400, text)
     return local, name
 
@@ -269,7 +269,8 @@ def find_stream(broker: Broker, identity: Identity, query: Mapping[str, str]) ->
     """Return the stream that a query names by `vhost` and `queue`. Raises StreamRefusal."""
     vhost, name = query.get("vhost", "/"), query.get("queue", "")
     if not name:
-        raise StreamRefusal(400, "queue=NAME is missing: /api/streams lists the streams")
+        text = "the parameter queue=NAME is missing: /api/streams lists the streams"
+        raise StreamRefusal(400, text)
     within = identity.for_vhost(vhost)
     known = broker.vhosts.get(vhost)
     queue = None if known is None else known.queues.get(name)

@@ -255,7 +255,7 @@ class GatewayProtocol(H11Protocol):
         if self.ending:
             return None
         if self.conn.trailing_data[0] and self.conn.their_state is h11.IDLE:
-            self._refuse(400, "the connection was closed within a request")
+            self._refuse(400, "the connection was closed before the request was complete")
             return None
         if (
             self.cycle is not None
@@ -295,7 +295,7 @@ class GatewayProtocol(H11Protocol):
             self._head_timer = None
 
     def _refuse_slow(self) -> None:
-        self._refuse(408, "time limit exceeded")
+        self._refuse(408, f"no complete request within {self._seconds:g} s (limits.handshake)")
 
     def send_400_response(self, msg: str) -> None:
         """Refuse input that is not HTTP; uvicorn calls this method when h11 raises an error."""

@@ -142,8 +142,8 @@ def check_parameter(call: Call, component: str, vhost: str, name: str, value: ob
     uris = [parse_uri(uri) for uri in (*link.source.uris, *link.target.uris)]
     if any(not uri.host and uri.user is None for uri in uris):
         call.require_administrator(
-            "upstreams of federation, and shovels with a URI of this broker that names no user "
-            "(amqp://USER:PASSWORD@/VHOST does),"
+            "federation upstreams, and shovels that connect to this broker without a user name "
+            "(with one: amqp://USER:PASSWORD@/VHOST),"
         )
     for user, _ in (uri.login for uri in uris):
         account = call.node.accounts.find_account(user, proven=False)

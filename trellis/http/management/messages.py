@@ -378,7 +378,7 @@ def _encoded_properties(given: Row) -> bytes:
     properties: dict[str, Any] = {}
     for name, value in given.items():
         if name not in known:
-            raise bad_request(f"unknown property '{name}'; there are {', '.join(known)}")
+            raise bad_request(f"unknown property '{name}'; known are {', '.join(known)}")
         properties[name] = value
     moment = properties.get("timestamp")
     if isinstance(moment, int) and not isinstance(moment, bool):

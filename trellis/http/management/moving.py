@@ -93,9 +93,11 @@ async def _begin(
     other = call.moves.running(source)
     if other or call.moves.is_full:
         problem = (
-            f"move {other} of queue '{source.name}' runs" if other else f"{RUNNING_MAX} moves run"
+            f"move {other} of queue '{source.name}' is running"
+            if other
+            else f"{RUNNING_MAX} moves (the limit) are running"
         )
-        raise ApiRefusal(409, "conflict", f"{problem}: wait until a move ends, or cancel one")
+        raise ApiRefusal(409, "conflict", f"{problem}: wait until a move ends, or cancel a move")
     begun = MessageMove(
         vhost, source, destination, _identity_now(call, vhost), count, rate, call.identity.name
     )

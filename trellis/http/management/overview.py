@@ -232,7 +232,7 @@ def _check_node(call: Call) -> None:
     """Raise ApiRefusal unless the path names this node. There are no other nodes in the API."""
     if call.path_parameters[0] != call.broker.name:
         raise not_found(
-            f"there is no node '{call.path_parameters[0]}'; this one is '{call.broker.name}'"
+            f"there is no node '{call.path_parameters[0]}'; this node is '{call.broker.name}'"
         )
 
 

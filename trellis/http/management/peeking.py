@@ -47,8 +47,8 @@ def readable_queue(call: Call, purpose: str) -> tuple[VirtualHost, Queue]:
     vhost, queue = named_queue(call)
     if isinstance(queue, StreamQueue):
         raise bad_request(
-            f"cannot {purpose} '{queue.name}' in vhost '{vhost.name}': it is a stream; use "
-            "`trellis stream`"
+            f"cannot {purpose} queue '{queue.name}' in vhost '{vhost.name}', because the queue is "
+            "a stream; use `trellis stream`"
         )
     if queue.private:
         call.require_administrator("the messages of an MQTT session")

@@ -38,7 +38,7 @@ async def begin(call: Call) -> Row:
     row = call.body()
     unknown = [field for field in row if field not in (*_FIELDS, "rate")]
     if unknown:
-        raise bad_request(f"unknown field '{unknown[0]}'; there are {', '.join(_FIELDS)}, rate")
+        raise bad_request(f"unknown field '{unknown[0]}'; known are {', '.join(_FIELDS)}, rate")
     given = {field: text(row, field) for field in _FIELDS if field in row}
     exchange = given.pop("exchange", None)
     chosen = TraceFilter(None if exchange is None else exchange_name(exchange), **given)

@@ -109,9 +109,8 @@ async def put_user(call: Call) -> Empty:
         tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise bad_request(
-            "'tags' must be a list of texts, or one text with commas, of "
+            "'tags' must be a list of tags, or a text with tags separated by commas; the tags are "
             + ", ".join(TAGS)
-            + "; it may be empty"
         )
     password_hash = await _password_hash(call, name, row)
     role = text(row, "role") if "role" in row else None
