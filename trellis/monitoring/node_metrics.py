@@ -100,7 +100,8 @@ def add_identity(page: MetricsPage, node: BrokerNode, endpoint: str) -> None:
     name = node.settings.node.name
     page.gauge(
         "rabbitmq_identity_info",
-        "Names of this node and its cluster, and the kind of this page.",
+        "Name of this node and of its cluster. `rabbitmq_endpoint` is the kind of this page of "
+        "metrics: with totals, or with single objects.",
         1,
         rabbitmq_node=f"{name}@{platform.node()}",
         rabbitmq_cluster=name,
