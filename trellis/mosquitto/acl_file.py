@@ -108,7 +108,7 @@ def _note_pattern(line: AclLine, report: Report) -> None:
             report.differs(
                 line.place,
                 text,
-                f"{variable} is part of a level: Trellis replaces it as Mosquitto 2.0 does, "
+                f"Trellis replaces {variable} also in a part of a level, as Mosquitto 2.0 does; "
                 "Mosquitto 2.1 does not",
             )
 

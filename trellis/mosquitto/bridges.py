@@ -49,11 +49,11 @@ def _bridge_table(bridge: MosquittoListener, report: Report) -> dict[str, Any] |
     try:
         check_name(line.value)
     except ValueError as error:
-        problem = f"its name {error}"
+        problem = f"the name of the bridge {error}"
     if address is None:
-        problem = "it has no address"
+        problem = "the bridge has no address; add a line `address HOST:PORT`"
     elif not topics:
-        problem = "it has no topic"
+        problem = "the bridge has no topic that Trellis can use; add a line `topic PATTERN`"
     if problem or address is None:
         report.not_taken(line.place, line.text, problem)
         return None
@@ -96,6 +96,6 @@ def _is_topic(line: Line, report: Report) -> bool:
     try:
         check_topic(line.value)
     except ValueError as error:
-        report.not_taken(line.place, line.text, f"Trellis cannot use this topic: it {error}")
+        report.not_taken(line.place, line.text, f"Trellis cannot use this line: the topic {error}")
         return False
     return True

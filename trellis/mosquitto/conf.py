@@ -141,7 +141,7 @@ class Configuration:
         option = option_named(line.name)
         if option is None:
             self._report.not_taken(
-                line.place, line.text, "Mosquitto has no such option; correct or remove it"
+                line.place, line.text, "Mosquitto has no such option; correct or remove this line"
             )
             return
         self._note(line, option)
@@ -164,13 +164,19 @@ class Configuration:
         elif line.name == "plugin_use":
             plugin = self._loaded.get(line.value)
             if plugin is None:
-                self._report.not_taken(line.place, line.text, "no `plugin_load` has this name")
+                self._report.not_taken(
+                    line.place, line.text, "no line `plugin_load` above this line has this name"
+                )
             else:
                 self._current.plugins.append(plugin)
         elif line.name.startswith(_PLUGIN_OPTIONS):
             name = line.name.partition("_opt_")[2]
             if self._plugin is None:
-                self._report.not_taken(line.place, line.text, "no plugin is above this line")
+                self._report.not_taken(
+                    line.place,
+                    line.text,
+                    "there is no line `plugin` above, so the option belongs to no plugin",
+                )
             else:
                 self._plugin.options[name] = line
         elif option.of_listener or (self.per_listener and line.name in _PER_LISTENER):

@@ -37,7 +37,7 @@ class DynamicSecurity:
 
     def __init__(self, document: object, file: Path, report: Report) -> None:
         if not isinstance(document, dict):
-            raise ValueError(f"{file} must hold a JSON object")
+            raise ValueError("the content must be a JSON object")
         self._report = report
         self._place = Place(file, 0)
         self._roles = {str(role.get("rolename")): role for role in _tables(document, "roles")}
@@ -190,7 +190,7 @@ class DynamicSecurity:
                         self._place,
                         text,
                         "a rule denies topics, not one filter, so this filter is not denied; "
-                        "`mqtt.no_subscribe` denies it to all clients",
+                        "`mqtt.no_subscribe` denies a filter to all clients",
                     )
                 elif kind == LITERAL and ("+" in topic or "#" in topic):
                     self._report.differs(
@@ -200,7 +200,8 @@ class DynamicSecurity:
             note(
                 self._place,
                 f"role '{name}' allowwildcardsubs false",
-                "a rule does not look for wildcards; `mqtt.no_subscribe` denies single filters",
+                "a topic rule cannot deny all filters with wildcards; `mqtt.no_subscribe` denies "
+                "single filters",
             )
 
     def _password(self, name: str, client: Table) -> str:
@@ -216,7 +217,8 @@ class DynamicSecurity:
             self._report.differs(
                 self._place,
                 f"client '{name}' disabled",
-                f"the user has no password; set one with `trellis users add {name}` to enable it",
+                "the user has no password, so it cannot log in; to enable the user, set a password "
+                f"with `trellis users add {name}`",
             )
             return ""
         encoded = client.get("encoded_password")

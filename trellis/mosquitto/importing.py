@@ -122,8 +122,8 @@ class MosquittoImport:
                 self.report.not_taken(
                     line.place,
                     line.text,
-                    "Trellis cannot load it; amqtt's plugins in Python are the nearest way "
-                    "(docs/amqtt-plugins.md)",
+                    "Trellis cannot load this plugin; plugins for amqtt, in Python, are the "
+                    "nearest replacement (docs/amqtt-plugins.md)",
                 )
 
     def _listeners(self) -> tuple[list[MosquittoListener], SecurityFiles]:
@@ -149,9 +149,9 @@ class MosquittoImport:
             self.report.not_taken(
                 line.place,
                 line.text,
-                "its password_file, acl_file or plugin differs from the first listener's, "
-                "and all listeners of Trellis have the same users; run a second broker, or merge "
-                "the files",
+                "the listener has another password_file, acl_file or plugin than the first "
+                "listener, but all listeners of Trellis have the same users; run a second broker, "
+                "or merge the files",
             )
         return taken, files[0]
 
@@ -193,7 +193,8 @@ class MosquittoImport:
                     self.report.not_taken(
                         line.place,
                         line.text,
-                        "the dynamic security plugin decides; merge the files",
+                        "users and rights come from the dynamic security plugin; add the users and "
+                        "rights of this file to the plugin's file",
                     )
             self._read_dynamic(files.dynamic)
             return
@@ -261,8 +262,8 @@ class MosquittoImport:
             self.report.not_taken(
                 self._place,
                 f"{left_out} rules of {owner}",
-                f"there are {len(rules)}; the limit is {RULES_MAX}; "
-                "use wildcards, or several users",
+                f"{owner} would have {len(rules)} rules; the limit is {RULES_MAX}; use wildcards, "
+                "or several users",
             )
         return kept
 

@@ -80,7 +80,8 @@ log_dest | missing | stderr stdout | - | the log goes to standard error; redirec
 log_facility | missing | | - | the log goes to standard error
 log_timestamp | not needed | | - | each line has its time
 log_timestamp_format | not needed | | - | each line has its time in ISO 8601
-log_type | different | | `log.level` | `log.level` is one lowest level instead of a set of types
+log_type | different | | `log.level` | `log.level` sets the lowest level that is logged, instead of
+    a set of types
 websockets_log_level | not needed | | `log.level` | one level for the whole log
 [listener]
 accept_protocol_versions | missing | | - | versions 3.1, 3.1.1 and 5 are accepted

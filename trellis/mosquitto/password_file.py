@@ -21,7 +21,9 @@ def read_passwords(text: str, file: Path, report: Report) -> dict[str, str]:
             report.not_taken(place, "a line without a user name", "give a name before the colon")
             continue
         if name in users:
-            report.not_taken(place, f"user '{name}'", "the name is given twice; remove a line")
+            report.not_taken(
+                place, f"user '{name}'", "the file has two lines for this user; remove one of them"
+            )
             continue
         users[name] = checked(name, password_hash if colon else "", place, report)
     return users
@@ -31,8 +33,8 @@ def checked(name: str, password_hash: str, place: Place, report: Report) -> str:
     """Return a password hash if Trellis can verify it. Otherwise report the hash, and return ""."""
     advice = f"set a password with `trellis users add {name}` after the import"
     if not password_hash.startswith("$"):
-        what = "is not hashed" if password_hash else "is missing"
-        report.not_taken(place, f"password of user '{name}'", f"it {what}; {advice}")
+        what = "the password must be hashed" if password_hash else "the password is missing"
+        report.not_taken(place, f"password of user '{name}'", f"{what}; {advice}")
         return ""
     try:
         return check_hash(password_hash, "mosquitto")

@@ -77,7 +77,9 @@ def general_settings(conf: Configuration, report: Report) -> Tables:
     if line is not None:
         match = re.fullmatch(r"(\d+)([shdwmy])", line.value)
         if match is None:
-            report.not_taken(line.place, line.text, "write a number and one of s h d w m y")
+            report.not_taken(
+                line.place, line.text, "the value must be a number with a unit: s, h, d, w, m or y"
+            )
         else:
             tables["mqtt"]["session_expiry"] = min(_FOREVER, int(match[1]) * _UNITS[match[2]])
     if conf.general.value("persistence").lower() in ("false", "0"):
@@ -117,8 +119,8 @@ def listener_settings(
         report.not_taken(
             named.place,
             "a Unix socket without a port",
-            "Trellis opens the socket beside the port of `mqtt`; set `mqtt.enabled`, `mqtt.port` "
-            "and `mqtt.socket`",
+            "Trellis opens the socket in addition to the port of `mqtt`; set `mqtt.enabled`, "
+            "`mqtt.port` and `mqtt.socket`",
         )
     if len({listener.value("max_topic_alias") for listener in listeners}) == 1:
         line = listeners[0].last("max_topic_alias")
@@ -167,7 +169,9 @@ def _add_listener(
     table = tables[section]
     if socket:
         if section != "mqtt" or table.get("socket"):
-            report.not_taken(line.place, line.text, "Trellis has one Unix socket, of `mqtt`")
+            report.not_taken(
+                line.place, line.text, "Trellis has only one Unix socket, `mqtt.socket`"
+            )
             return False
         table["socket"] = socket
         return True
@@ -295,7 +299,8 @@ def _add_tls(tables: Tables, section: str, listener: MosquittoListener, report: 
             report.not_taken(
                 line.place,
                 line.text,
-                f"without cafile no authority is known; set `tls.ca`, then `{section}.enabled`",
+                "the listener has no cafile, so no certificate authority is known; set `tls.ca`, "
+                f"then `{section}.enabled`",
             )
     if listener.is_on("use_identity_as_username"):
         line = listener.last("use_identity_as_username")
@@ -304,8 +309,9 @@ def _add_tls(tables: Tables, section: str, listener: MosquittoListener, report: 
         report.differs(
             line.place,
             line.text,
-            "a client that gives a user name logs in with its password, others as the common name "
-            "of the certificate; that user must exist",
+            "a client with a user name logs in with its password; a client without a user name "
+            "logs in as the user whose name is the common name of its certificate, and this user "
+            "must exist",
         )
 
 
