@@ -247,7 +247,8 @@ class DurableStoreWriter(StoreWriter):
                 logs.error(
                     "store_blocked",
                     reason=str(error),
-                    note="no message is confirmed until a retry succeeds",
+                    note="no message is confirmed until a retry succeeds: remove the cause that "
+                    "`reason` names",
                 )
                 self._idle.set()
             if is_full:
@@ -338,7 +339,9 @@ class DurableStoreWriter(StoreWriter):
         if self._freeing_failure != reason:
             self._freeing_failure = reason
             logs.error(
-                "checkpoint_failed", reason=reason, note="the log grows until a retry succeeds"
+                "checkpoint_failed",
+                reason=reason,
+                note="the store's log grows until a retry succeeds",
             )
 
     # -- in the threads

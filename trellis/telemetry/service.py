@@ -156,7 +156,7 @@ class TelemetryService:
         logs.warning(
             "telemetry_worker_lost",
             reason=reason,
-            note=f"the spans in the worker are lost; next start in {delay:g} s",
+            note=f"the spans in the worker are lost; the worker starts again in {delay:g} s",
         )
 
 
@@ -176,7 +176,8 @@ def telemetry_from_settings(
         return None
     disabled = is_disabled(environment)
     if disabled:
-        logs.info("telemetry_disabled", note=f"{disabled} overrides telemetry.enabled")
+        note = f"{disabled} overrides telemetry.enabled, so no spans are made"
+        logs.info("telemetry_disabled", note=note)
         return None
     try:
         importlib.metadata.version(_EXPORTER)

@@ -113,7 +113,7 @@ class ForkServer:
             _, status = os.waitpid(pid, 0)
             ours.close()
             written = Path(log).read_text(errors="replace").strip().splitlines()
-            reason = written[-1] if written else "it wrote nothing"
+            reason = written[-1] if written else "its log is empty"
             code = os.waitstatus_to_exitcode(status)
             return {"error": f"the broker did not start (exit code {code}): {reason}"}
         self._brokers[pid] = ours
