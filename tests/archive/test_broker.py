@@ -167,7 +167,7 @@ def test_a_full_backlog_drops_the_oldest_segments(tmp_path: Path, directory: Pat
         assert stream["first"] == local, "the archive begins where the backlog ended"
         assert [offset for offset, _ in broker.read(ROWS)] == list(range(local, ROWS))
         status, reason = broker.refusal("streams/rows", queue="s", offset=0)
-        assert status == 410 and f"no row before offset {local}" in reason
+        assert status == 410 and f"the first available offset is {local}" in reason
     finally:
         broker.kill()
 

@@ -252,7 +252,7 @@ def test_an_offset_before_the_archive_is_refused(archived: Archived) -> None:
     first = int(archived.archive.stored[0].base)
     assert 0 < first < archived.first
     code, text = reason(consume(archived.client, first - 1))
-    assert code == 406 and f"no row before offset {first}" in text
+    assert code == 406 and f"the first available offset is {first}" in text
 
 
 def test_a_deleted_stream_asks_for_nothing_more(archived: Archived) -> None:

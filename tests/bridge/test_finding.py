@@ -66,9 +66,7 @@ def test_after_the_limit_one_link_is_listed_with_the_reason_and_the_rest_is_left
     assert len(every) == LINKS_MAX + 1
     last = every.pop()
     assert isinstance(last, InvalidLink)
-    assert (
-        last.reason == f"the limit is {LINKS_MAX} shovels and federation links: delete some of them"
-    )
+    assert last.reason == f"the limit is {LINKS_MAX} shovels and federation links: delete some"
     again = links_of(links)
     assert all(before is after for before, after in zip(every, again[:-1], strict=True))
     world.vhost.parameters.clear(SHOVEL, "s0")
