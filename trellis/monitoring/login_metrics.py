@@ -28,13 +28,13 @@ def add_logins(page: MetricsPage, node: BrokerNode) -> None:
     )
     page.gauge(
         "trellis_login_failures",
-        "Number of addresses and of user names with recent login failures.",
+        "Number of addresses (`by=address`) or user names (`by=user`) with recent login failures.",
         len(throttle.addresses),
         by="address",
     )
     page.gauge(
         "trellis_login_failures",
-        "Number of addresses and of user names with recent login failures.",
+        "Number of addresses (`by=address`) or user names (`by=user`) with recent login failures.",
         len(throttle.users),
         by="user",
     )

@@ -308,9 +308,9 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
     ):
         page.counter(
             "trellis_long_turns",
-            "Total number of turns longer than 10 ms. `working`: the thread of the event loop used "
-            "10 ms of CPU time. `waiting`: the thread used less, because the machine did not run "
-            "it or a call waited.",
+            "Total number of event loop turns longer than 10 ms. `working`: the thread used 10 ms "
+            "of CPU time. `waiting`: the thread used less, because the machine did not run it or a "
+            "call waited.",
             count,
             spent=spent,
         )
