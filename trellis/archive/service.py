@@ -390,8 +390,7 @@ class ArchiveService(ArchiveBackend):
                 url=self.url,
                 reason=reason,
                 waiting=self.counters.waiting_segments,
-                note="full segments stay on the disk, and readers of rows that only the archive "
-                "has wait, until it can be reached",
+                note="full segments stay on the disk, and readers of archived rows wait",
             )
         self.up = False
         if self._retry is None:
@@ -417,8 +416,7 @@ class ArchiveService(ArchiveBackend):
             vhost=rows.vhost,
             stream=rows.name,
             reason=reason,
-            note="no more rows of this stream are uploaded: remove the cause that `reason` names, "
-            "and restart the broker",
+            note="no more rows are uploaded: remove the cause in `reason`, and restart the broker",
         )
 
     def _finish(self, request: contract.Request, rows: ArchivedRows) -> None:

@@ -123,10 +123,7 @@ class PluginTopicRules:
         except Exception as error:  # noqa: BLE001  (every error is a denial)
             self._report(plugin, error_location(error))
             return False
-        self._report(
-            plugin,
-            "its topic_filtering must answer without waiting, so an await there denies the topic",
-        )
+        self._report(plugin, "topic_filtering must answer without an await; the topic is denied")
         with contextlib.suppress(Exception):
             call.close()
         return False

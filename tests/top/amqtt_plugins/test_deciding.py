@@ -249,7 +249,8 @@ async def test_all_topic_plugins_must_say_yes_as_in_amqtt(answers: tuple[Any, ..
 
 
 @pytest.mark.parametrize(
-    ("kind", "problem"), [(TopicWaits, "waits"), (TopicBroken, "LookupError in plugins.py:")]
+    ("kind", "problem"),
+    [(TopicWaits, "without an await"), (TopicBroken, "LookupError in plugins.py:")],
 )
 async def test_a_topic_plugin_that_waits_or_raises_denies_and_is_reported_once(
     build: Build, caplog: pytest.LogCaptureFixture, kind: type, problem: str
