@@ -96,8 +96,8 @@ def _user(call: Call, name: str) -> User:
         return user
     if name in call.node.accounts.settings_accounts:
         raise bad_request(
-            f"user '{name}' is defined in the settings, so it has no limits of its own: change "
-            "limits.user_connections and limits.user_channels"
+            f"user '{name}' is defined in the settings: limits.user_connections and "
+            "limits.user_channels apply to it"
         )
     raise not_found(f"there is no user '{name}'")
 
