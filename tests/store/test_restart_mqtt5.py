@@ -237,6 +237,28 @@ def test_a_session_that_has_left_a_group_does_not_come_back_to_it(
     world.crash()
 
 
+def test_a_message_in_flight_of_a_group_that_has_ended_survives_a_crash(tmp_path: Path) -> None:
+    """[MQTT-3.10.4-3]: the broker completes the deliveries that it has begun."""
+    world = Home(tmp_path)
+    member, writer = Client5(world, "m", **LASTS), Client5(world, "w")
+    member.subscribe(subscription("$share/g/a", 1), subscription("b", 2))
+    writer.send(publish("a", b"shared", 1, 1), publish("b", b"own", 2, 2))
+    sent = {one.payload: one.packet_id for one in member.publications()}
+    member.send(mqtt5.UnsubscribePacket(2, ["$share/g/a"]))
+    world = again(world)
+    resent = Client5(world, "m", clean=False, **LASTS)
+    got = {one.payload: one.packet_id for one in resent.greeting[1:]}
+    assert got.keys() == {b"shared", b"own"}
+    # A client with QoS 2 drops another message with the same identifier [MQTT-4.3.3-10].
+    assert got[b"own"] == sent[b"own"]
+    resent.send(mqtt5.PubAckPacket(got[b"shared"]))
+    world = again(world)
+    resent = Client5(world, "m", clean=False, **LASTS)
+    assert [one.payload for one in resent.greeting[1:]] == [b"own"]
+    assert not world.mqtt_front.sessions.groups
+    world.crash()
+
+
 @pytest.mark.parametrize("shared", [1, 2])
 @pytest.mark.parametrize("group_first", [False, True])
 def test_packet_identifiers_are_equal_after_a_crash_beside_a_shared_subscription(

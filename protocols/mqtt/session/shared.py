@@ -4,7 +4,8 @@
                 --QoS 1----> queue of the group --> a GroupConsumer with room --> its client
                 --QoS 2----> queue of the group --> a GroupConsumer with room --> session's inbox
 
-A QoS 1 message returns to the group if its member's connection ends without acknowledging it. A
+A QoS 1 message returns to the group if its member's connection ends without acknowledging it. If
+the group has ended, the message stays with the member's session, which sends it again. A
 QoS 2 message belongs to the session that it was delivered to, and goes to no other session
 [MQTT-4.8.2-4], [MQTT-4.8.2-5]. A group exists while it has members.
 """
@@ -101,9 +102,33 @@ class GroupConsumer(Consumer):
 
 
 def _hand_over(session: Session, queue: MessageSource, message: Message) -> None:
-    """Move a QoS 2 message from its subscription group to the inbox of a session.
+    """Move a QoS 2 message from its subscription group to the inbox of a session."""
+    inbox = session.inbox
+    inbox.put(_moved(session, queue, message, inbox.next_sequence()))
 
-    The store records the move as one atomic change.
+
+def _leave_to(session: Session, deliveries: list[Delivery]) -> None:
+    """Make QoS 1 messages in flight messages of their session, because their group ends.
+
+    The session completes the deliveries [MQTT-3.10.4-3]: it sends the messages again after a lost
+    connection. The packet identifiers stay the same; after a crash of the broker they are new,
+    because the sequence numbers of the stored messages of an inbox must ascend.
+    """
+    inbox, consumer = session.inbox, session.absent_consumer()
+    for delivery in deliveries:
+        queue = delivery.consumer.queue
+        delivery.message = _moved(session, queue, delivery.message, inbox.reserve())
+        delivery.consumer = consumer
+        queue.unacked -= 1
+        queue.auto_acknowledged += 1
+        inbox.unacked += 1
+
+
+def _moved(session: Session, queue: MessageSource, message: Message, sequence: i64) -> Message:
+    """Return the copy for a session's inbox of a message that moves there from its group.
+
+    `sequence` is the sequence number of the stored copy. The store records the move as one atomic
+    change.
     """
     vhost = session.vhost
     inbox = session.inbox
@@ -112,15 +137,13 @@ def _hand_over(session: Session, queue: MessageSource, message: Message) -> None
         vhost.store.begin()
         position: i64 = 0
         if inbox.durable:
-            position = vhost.store.append(
-                MessageStored(vhost.name, copy, [int(inbox.number)], [int(inbox.next_sequence())]),
-                None,
-            )
+            stored = MessageStored(vhost.name, copy, [int(inbox.number)], [int(sequence)])
+            position = vhost.store.append(stored, None)
         queue.release(message)
         vhost.store.commit()
         copy.position = position
     vhost.internal.count_copies(1, 0)
-    inbox.put(copy)
+    return copy
 
 
 class SharedMember(SharedSubscription):
@@ -177,6 +200,9 @@ class SubscriptionGroup(Subscriber):
         self.members: list[SharedMember] = []
         self._groups: SubscriptionGroups | None = groups
         self._turn = 0
+        #: Connected sessions that have left the group while messages of the group were in flight to
+        #: them.
+        self._leavers: list[Session] = []
         #: The QoS of the group's binding: the highest QoS that a member was granted; -1 if the
         #: group is not bound.
         self._qos = -1
@@ -236,10 +262,9 @@ class SubscriptionGroup(Subscriber):
                 EXCHANGE, Binding(self.topic_filter, self, self._qos, None, MQTT), ticket
             )
             self._qos = -1
-        for member in self.members:
-            for _, delivery in member.session.in_flight.outstanding():
-                if delivery.consumer.queue is inbox:
-                    delivery.message = _not_stored(delivery.message)
+        for session in self._receivers():
+            for delivery in self._in_flight_to(session):
+                delivery.message = _not_stored(delivery.message)
         waiting: list[Message] = []
         taker = self.members[0].session.absent_consumer() if self.members else None
         inbox.expire(UNLIMITED)
@@ -267,17 +292,39 @@ class SubscriptionGroup(Subscriber):
     def remove(self, member: SharedMember, ticket: Ticket | None) -> None:
         """Remove a member; the group ends with its last member."""
         self.members.remove(member)
+        if member.session.outlet is not None:
+            # The other sessions have returned their messages when they were disconnected.
+            left = member.session
+            others = [one for one in self._leavers if one.outlet is not None and one is not left]
+            self._leavers = [*others, left]
         if self.members:
             self.bind(ticket)
         else:
             self.end(ticket)
 
     def end(self, ticket: Ticket | None) -> None:
-        """End the group, and remove it from the store."""
+        """End the group, and remove it from the store.
+
+        Messages in flight are not lost: each belongs to its receiver's session from now on.
+        """
         groups, self._groups = self._groups, None
         if groups is not None:
             groups.remove(self)
+            for session in self._receivers():
+                deliveries = self._in_flight_to(session)
+                if deliveries:
+                    _leave_to(session, deliveries)
+            self._leavers = []
             delete_subscriber(self.vhost, self, ticket)
+
+    def _receivers(self) -> list[Session]:
+        """Return the sessions to which messages of the group may be in flight."""
+        return [member.session for member in self.members] + self._leavers
+
+    def _in_flight_to(self, session: Session) -> list[Delivery]:
+        """Return the deliveries of the group's messages that a session has not acknowledged."""
+        deliveries = session.in_flight.outstanding()
+        return [delivery for _, delivery in deliveries if delivery.consumer.queue is self.inbox]
 
 
 def _not_stored(message: Message) -> Message:

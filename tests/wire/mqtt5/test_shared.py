@@ -167,6 +167,57 @@ def test_a_qos_2_message_stays_with_the_session_that_got_it() -> None:  # [MQTT-
     world.fates()
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_messages_in_flight_survive_the_end_of_their_group(last: bool) -> None:
+    """The broker completes the deliveries that it has begun [MQTT-3.10.4-3]."""
+    world = World()
+    member = Client5(world, "m", session_expiry_interval=100)
+    member.subscribe(subscription(SHARED, 1))
+    writer = Client5(world, "w")
+    writer.send(*[publish("a", b"%d" % number, 1, number + 1) for number in range(3)])
+    given = member.publications()
+    assert [one.payload for one in given] == [b"0", b"1", b"2"]
+    assert acknowledge(member, given[0]) == []
+    if not last:
+        # The member leaves, and another member ends the group later.
+        other = Client5(world, "other")
+        other.subscribe(subscription(SHARED, 1))
+    member.send(mqtt5.UnsubscribePacket(5, [SHARED]))
+    if not last:
+        other.send(mqtt5.UnsubscribePacket(5, [SHARED]))
+    # The end of the group has counted its messages.
+    world.fates()
+    assert acknowledge(member, given[1]) == []
+    member.vanish()
+    again = Client5(world, "m", clean=False, session_expiry_interval=100)
+    assert [(one.payload, one.packet_id, one.duplicate) for one in again.greeting[1:]] == [
+        (b"2", given[2].packet_id, True)
+    ]
+    assert acknowledge(again, given[2]) == []
+    again.vanish()
+    assert Client5(world, "m", clean=False, session_expiry_interval=100).greeting[1:] == []
+    world.fates()
+
+
+def test_messages_of_a_member_that_left_return_to_its_group() -> None:  # [MQTT-4.8.2-4]
+    world = World()
+    leaver = Client5(world, "l", session_expiry_interval=100)
+    leaver.subscribe(subscription(SHARED, 1))
+    Client5(world, "w").send(publish("a", b"x", 1))
+    [given] = leaver.publications()
+    stays = Client5(world, "s")
+    stays.subscribe(subscription(SHARED, 1))
+    for _ in range(3):
+        leaver.send(mqtt5.UnsubscribePacket(5, [SHARED]))
+        leaver.subscribe(subscription(SHARED, 1))
+    leaver.send(mqtt5.UnsubscribePacket(5, [SHARED]))
+    leaver.vanish()
+    [one] = stays.publications()
+    assert one.payload == given.payload
+    assert acknowledge(stays, one) == []
+    world.fates()
+
+
 def test_a_message_that_a_member_refuses_is_dropped() -> None:  # [MQTT-4.8.2-6]
     world = World()
     one, two = Client5(world, "1"), Client5(world, "2")
