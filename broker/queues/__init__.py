@@ -27,6 +27,7 @@ Reading order:
     deduplicated      the queue that deduplicates its messages
     duplicate_filter  the header values that a deduplicating exchange remembers
     heap              queues that order messages by a rank: the base of priority and delay
+    heap_search       the search for one message of a HeapQueue, in slices
     paged_heap        the messages of a long HeapQueue that are on disk only
     priority          the queue of x-max-priority: higher priorities first
     delay             the queue of delayed messages (x-delay): earlier times first

@@ -8,20 +8,44 @@ the message to its virtual host, which publishes the message through the exchang
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from mypy_extensions import i64
 
+from broker.agenda import Agenda, BulkTask
 from broker.messages.fates import EXPIRED, PURGED, RELEASED
 from broker.messages.message import Message
+from broker.queues.arguments import QueueArguments
 from broker.queues.consumer import ReturnedMessage
 from broker.queues.heap import HeapQueue
+from broker.queues.heap_search import HeapSearch, remove_at
+from broker.queues.limited import DeadLetterHost
 from broker.queues.paged_heap import key_of, position_of, rank_of, read_entries, sequence_of
 from broker.queues.paged_tail import CHUNK_MESSAGES
+from broker.store.contract import Store
+
+#: Number of delayed messages that one slice of a withdrawal compares. A slice takes up to 2 ms.
+COMPARED_PER_SLICE: Final[i64] = 10_000
 
 
 class DelayQueue(HeapQueue):
     """The delayed messages of one exchange. The `expires` of a message is the end of its delay."""
+
+    def __init__(
+        self,
+        vhost: str,
+        name: str,
+        agenda: Agenda,
+        store: Store,
+        durable: bool,
+        arguments: QueueArguments,
+        host: DeadLetterHost,
+    ) -> None:
+        super().__init__(vhost, name, agenda, store, durable, arguments, host)
+        #: The withdrawals that have not ended. Only the first one runs.
+        self._withdrawals: deque[Withdrawal] = deque()
 
     def _rank(self, message: Message) -> i64:
         return message.expires
@@ -37,32 +61,55 @@ class DelayQueue(HeapQueue):
         else:
             super().discard(message, fate)
 
-    def withdraw(self, sequence: i64) -> bool:
-        """Discard the message with this sequence number; return True if it was in the queue.
+    def withdraw(self, sequence: int, answer: Callable[[bool], None]) -> None:
+        """Discard the message with this sequence number.
 
-        The method is slow, because it searches the whole queue.
+        Call `answer` afterwards: with True, or with False if the queue does not have the message.
+        The search runs as bulk work, because it compares all messages. Withdrawals of one queue run
+        one after the other.
         """
-        for at, entry in enumerate(self._heap):
-            if entry[1] == sequence:
-                self._heap[at] = self._heap[-1]
-                self._heap.pop()
-                heapq.heapify(self._heap)
-                self.depth -= 1
-                self.discard(entry[2].message, PURGED)
-                self._load_head()
-                return True
-        paged = self._paged_heap.entries
-        for at, packed in enumerate(paged):
-            if sequence_of(packed) == sequence:
-                paged[at] = paged[-1]
-                paged.pop()
-                heapq.heapify(paged)
-                self.depth -= 1
-                self.count(PURGED)
-                self.release_position(position_of(packed))
-                self._load_head()
-                return True
-        return False
+        self._withdrawals.append(Withdrawal(self, sequence, answer))
+        if len(self._withdrawals) == 1:
+            self._withdrawals[0].schedule()
+
+    def _push(self, rank: int, sequence: int, returned: ReturnedMessage) -> None:
+        super()._push(rank, sequence, returned)
+        if self._withdrawals:
+            self._withdrawals[0].on_push()
+
+    def search_paged(self, sequence: int) -> HeapSearch:
+        """Return a search for a message that is only on disk, and tell it of each new entry."""
+        search = HeapSearch(self._paged_heap.entries, sequence_of, sequence)
+        self._paged_heap.search = search
+        return search
+
+    def search_memory(self, sequence: int) -> HeapSearch:
+        """Return a search for a message in memory; the search of the messages on disk is over."""
+        self._paged_heap.search = None
+        return HeapSearch(self._heap, _sequence_in, sequence)
+
+    def searches(self, search: HeapSearch) -> bool:
+        """True if a search still has the messages of this queue: the queue was not purged."""
+        return search.entries is self._heap or search.entries is self._paged_heap.entries
+
+    def remove_found(self, search: HeapSearch, at: i64) -> None:
+        """Discard the message at the index `at` of the heap that was searched."""
+        entry = search.entries[at]
+        remove_at(search.entries, at)
+        self.depth -= 1
+        if search.entries is self._heap:
+            self.discard(entry[2].message, PURGED)
+        else:
+            self.count(PURGED)
+            self.release_position(position_of(entry))
+        self._load_head()
+
+    def end_withdrawal(self) -> None:
+        """Begin the next withdrawal, because the first one has ended."""
+        self._paged_heap.search = None
+        self._withdrawals.popleft()
+        if self._withdrawals:
+            self._withdrawals[0].schedule()
 
     def waiting(self) -> Iterator[ReturnedMessage]:
         """Yield the present delayed messages, ordered by the end of their delay."""
@@ -79,3 +126,55 @@ class DelayQueue(HeapQueue):
                 if message is not None:
                     loaded = ReturnedMessage(message, sequence_of(entry), 0)
                     heapq.heappush(heap, (rank_of(entry), int(loaded.sequence), loaded))
+
+
+class Withdrawal(BulkTask):
+    """A task that finds and discards one message of a DelayQueue, in slices.
+
+    The search begins with the messages on disk only. Such a message may move into memory meanwhile,
+    where the search comes later; a message in memory does not move to the disk.
+    """
+
+    def __init__(self, queue: DelayQueue, sequence: int, answer: Callable[[bool], None]) -> None:
+        super().__init__(queue.agenda)
+        self._queue = queue
+        self._sequence = sequence
+        self._answer = answer
+        #: The present search; None before the first slice. `_in_memory` says which search it is.
+        self._search: HeapSearch | None = None
+        self._in_memory = False
+        self._ended = False
+
+    def on_push(self) -> None:
+        """Handle a message that was added to the messages in memory."""
+        if self._search is not None and self._in_memory:
+            self._search.on_push()
+
+    def has_work(self) -> bool:
+        return not self._ended
+
+    def do_slice(self) -> None:
+        queue = self._queue
+        search = self._search
+        if search is None:
+            search = self._search = queue.search_paged(self._sequence)
+        if not queue.searches(search):
+            self._end(False)
+            return
+        at = search.find(COMPARED_PER_SLICE)
+        if at >= 0:
+            self._end(True)
+            queue.remove_found(search, at)
+        elif search.is_over and self._in_memory:
+            self._end(False)
+        elif search.is_over:
+            self._search, self._in_memory = queue.search_memory(self._sequence), True
+
+    def _end(self, existed: bool) -> None:
+        self._ended = True
+        self._queue.end_withdrawal()
+        self._answer(existed)
+
+
+def _sequence_in(entry: tuple[int, int, ReturnedMessage]) -> int:
+    return entry[1]

@@ -16,6 +16,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.messages.message import Message
+from broker.queues.heap_search import HeapSearch
 from broker.queues.paged_tail import CHUNK_MESSAGES, flags_of, for_queue
 from broker.store.contract import Store
 
@@ -73,10 +74,17 @@ class PagedHeap:
         #: True while no file descriptor is free to read the next messages, and a retry is
         #: scheduled.
         self.waits = False
+        #: A search among the entries that runs in slices; None if none runs.
+        self.search: HeapSearch | None = None
 
     def push(self, rank: int, sequence: int, message: Message) -> None:
         """Add an entry for a stored message. The heap does not keep the message's content."""
-        heapq.heappush(self.entries, _pack(rank, sequence, message))
+        self._push(_pack(rank, sequence, message))
+
+    def _push(self, entry: int) -> None:
+        heapq.heappush(self.entries, entry)
+        if self.search is not None:
+            self.search.on_push()
 
     def precedes(self, rank: int, sequence: int) -> bool:
         """True if the first message of the heap precedes this rank and sequence number."""
@@ -97,7 +105,7 @@ class PagedHeap:
             done = len(pairs)
         finally:
             for entry in first[done:]:
-                heapq.heappush(heap, entry)
+                self._push(entry)
         return pairs
 
     def memory_bytes(self) -> i64:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
+from broker.queues.delay import DelayQueue
 from broker.replication.records import ReplicationError
-from broker.store.contract import Ticket
 from trellis.http import contract
 from trellis.http.management.answers import (
     ApiRefusal,
@@ -93,17 +94,25 @@ async def cancel(call: Call) -> list[Row]:
     vhost, name, order = (call.query.get(field, "") for field in ("vhost", "exchange", "id"))
     waiting = call.broker.vhosts[vhost].delays.get(name) if vhost in call.broker.vhosts else None
 
-    def withdraw(ticket: Ticket) -> bool:
-        is_number = order.isdecimal() and len(order) <= ORDER_DIGITS_MAX
-        if waiting is None or not is_number or not waiting.withdraw(int(order)):
-            return False
-        call.broker.store.wait_for_all(ticket)
-        return True
-
-    if not await call.make_durable(withdraw):
+    is_number = order.isdecimal() and len(order) <= ORDER_DIGITS_MAX
+    if waiting is None or not is_number or not await _withdrawn(call, waiting, int(order)):
         raise not_found(f"no message {order} is delayed by exchange '{name}' in vhost '{vhost}'")
+    await call.make_durable(call.broker.store.wait_for_all)
     call.audit("delete", "delayed message", vhost, name, {"id": order})
     return []
+
+
+async def _withdrawn(call: Call, waiting: DelayQueue, sequence: int) -> bool:
+    """Withdraw a delayed message; return False if the exchange does not delay the message."""
+    answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def on_answer(existed: bool) -> None:
+        if not answer.done():
+            answer.set_result(existed)
+
+    waiting.withdraw(sequence, on_answer)
+    call.node.turn.schedule()
+    return await answer
 
 
 async def delete_session(call: Call) -> Empty:
