@@ -8,6 +8,10 @@ The AMQP and MQTT clients are answered by the front ends of an empty broker in m
 headers, TLS, WebSocket and all limits on connections apply as on the active node. An http port with
 TLS stays closed: its certificate belongs to the gateway, which runs on the active node only. If the
 setting `cluster.redirect` is false, only the metrics port is open.
+
+With the setting `metrics.login`, `/metrics` needs a login here as on the active node. A standby
+knows the users of its settings and the tokens of `jwt`; the users in the replicated log are known
+to the active node only.
 """
 
 from __future__ import annotations
@@ -31,11 +35,13 @@ from protocols.mqtt.options import MqttOptions
 from protocols.redirect import Redirect
 from trellis.auth.authenticate import Accounts
 from trellis.auth.rates import PublishRates
+from trellis.auth.tokens.authenticator import TokenAuthenticator
+from trellis.http.metrics_endpoint import refuse_reader
 from trellis.http.routes import HttpRouter, Unrouted
 from trellis.http.server import Handler, HttpServer, Request, Response
 from trellis.http.service import HTTP_LISTENERS
 from trellis.monitoring.cluster_metrics import add_cluster
-from trellis.monitoring.http_counters import HttpListenerCounters
+from trellis.monitoring.http_counters import HttpCounters, HttpListenerCounters
 from trellis.monitoring.page import CONTENT_TYPE, MetricsPage
 from trellis.node_state import readiness_text
 from trellis.process import raise_descriptor_limit
@@ -68,9 +74,20 @@ class StandbyServer:
     """The open ports of a node while it follows its cluster."""
 
     def __init__(self, settings: Settings, accounts: Accounts, member: ClusterMember) -> None:
-        self._settings = settings
+        self.settings = settings
+        self.accounts = accounts
+        #: The authenticator for tokens; None if no token can log in, or metrics need no login.
+        self.tokens = (
+            TokenAuthenticator(settings.jwt, accounts)
+            if settings.metrics.login and settings.jwt.enabled
+            else None
+        )
+        if self.tokens is not None:
+            self.tokens.start()
+        self.refusals = RefusalLog(asyncio.get_running_loop())
+        self._counters = HttpCounters()
         self._member = member
-        self._fronts = RedirectingFronts(settings, accounts, member)
+        self._fronts = RedirectingFronts(settings, accounts, member, self.refusals)
         self._http = HttpServer(
             RedirectingRouter(member), settings.limits.handshake, HttpListenerCounters()
         )
@@ -81,7 +98,7 @@ class StandbyServer:
 
     def open(self, bound: dict[str, BoundListener]) -> None:
         """Open the ports, add them to `bound`, and serve them. Raises ListenError."""
-        for name, listener in self._settings.listeners.items():
+        for name, listener in self.settings.listeners.items():
             if self._is_served(name):
                 bound[name] = bind(name, listener)
         for name, ports in bound.items():
@@ -94,7 +111,7 @@ class StandbyServer:
 
     def _is_served(self, name: str) -> bool:
         """True if a standby answers the clients of a listener. Other ports stay closed."""
-        settings = self._settings
+        settings = self.settings
         if name == "metrics" or not settings.cluster.redirect:
             return name == "metrics"
         return name != "http" or not settings.http.tls
@@ -106,6 +123,8 @@ class StandbyServer:
         self._fronts.close()
         await self._http.close()
         await self._metrics.close()
+        if self.tokens is not None:
+            self.tokens.tokens.source.close()
 
     # -- the metrics port
 
@@ -123,6 +142,9 @@ class StandbyServer:
         return Response(503, f"{readiness_text(self._member.figures().state)}\n".encode())
 
     async def _metrics_page(self, request: Request) -> Response:
+        refusal = await refuse_reader(self, self._counters, request)
+        if refusal is not None:
+            return refusal
         page = MetricsPage()
         add_cluster(page, self._member.figures())
         page.counter(
@@ -137,7 +159,9 @@ class StandbyServer:
 class RedirectingFronts:
     """The front ends of an empty broker, which send each client the address of the active node."""
 
-    def __init__(self, settings: Settings, accounts: Accounts, member: ClusterMember) -> None:
+    def __init__(
+        self, settings: Settings, accounts: Accounts, member: ClusterMember, refusals: RefusalLog
+    ) -> None:
         loop = asyncio.get_running_loop()
         store = MemoryStore()
         broker = Broker(
@@ -152,16 +176,15 @@ class RedirectingFronts:
             AmqpFront(broker, fill(AmqpOptions(trellis.__version__), settings)),
             MqttFront(broker, fill(MqttOptions(trellis.__version__), settings)),
         )
-        self._refusals = RefusalLog(loop)
         for front in self._fronts:
-            front.log = self._refusals.add
+            front.log = refusals.add
             front.redirect = Redirect(member.name, member.active_server)
         shares = DescriptorShares(raise_descriptor_limit())
         self._admission = Admission(
             min(settings.limits.connections or shares.clients, shares.clients),
             settings.limits.unauthenticated_per_address,
             settings.limits.address_connections,
-            self._refusals.add,
+            refusals.add,
         )
         certificates = Certificates(settings)
         amqp, mqtt = self._fronts

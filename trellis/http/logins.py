@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from broker.access.identity import Credentials, Identity, Verdict
-from trellis.auth.tokens.authenticator import token_of
+from trellis.auth.authenticate import Accounts
+from trellis.auth.tokens.authenticator import TokenAuthenticator, token_of
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.listener_context import peer_of
-from trellis.server.node import BrokerNode
+from trellis.server.refusals import RefusalLog
+from trellis.settings import Settings
+
+
+class LoginParts(Protocol):
+    """The parts of a broker node, or of a standby, that check and log the logins over HTTP."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the node."""
+
+    @property
+    def accounts(self) -> Accounts:
+        """The authenticator for passwords."""
+
+    @property
+    def tokens(self) -> TokenAuthenticator | None:
+        """The authenticator for tokens; None if the settings name no keys."""
+
+    @property
+    def refusals(self) -> RefusalLog:
+        """The log of refusals."""
 
 
 async def authenticate(
-    node: BrokerNode,
+    node: LoginParts,
     counters: HttpCounters,
     login: tuple[str | None, bytes, bytes],
     address: object,

@@ -6,7 +6,7 @@ Health needs no login, because orchestrators request it without one.
 
 from __future__ import annotations
 
-from trellis.http.logins import authenticate, tags_of
+from trellis.http.logins import LoginParts, authenticate, tags_of
 from trellis.http.origins import is_direct
 from trellis.http.refusals import log_refused_request
 from trellis.http.routes import HttpRouter
@@ -35,43 +35,18 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
         )
 
     async def aggregated(request: Request) -> Response:
-        refusal = await refused(request)
+        refusal = await refuse_reader(node, counters, request)
         return refusal or await rendered(request, await metrics.aggregated_metrics(node, counters))
 
     async def per_object(request: Request) -> Response:
-        refusal = await refused(request)
+        refusal = await refuse_reader(node, counters, request)
         return refusal or await rendered(request, await metrics.per_object_metrics(node, counters))
 
     async def by_family(request: Request) -> Response:
-        refusal = await refused(request)
+        refusal = await refuse_reader(node, counters, request)
         return refusal or await rendered(
             request, await detailed.detailed_metrics(node, counters, request.query)
         )
-
-    async def refused(request: Request) -> Response | None:
-        """Return the response for a client that may not read metrics; None for other clients."""
-        if not node.settings.metrics.login:
-            return None
-        verdict = await authenticate(
-            node,
-            counters,
-            (request.user, request.password, request.token),
-            request.address,
-            is_direct(request.headers, node.settings.http.host_names),
-        )
-        if verdict.identity is None:
-            return (
-                Response(503, f"{verdict.reason}\n".encode())
-                if verdict.busy
-                else Response(401, f"{verdict.reason}\n".encode(), challenge=True)
-            )
-        if READERS & tags_of(verdict.identity):
-            return None
-        name = verdict.identity.name
-        reason = f"user '{name}' lacks the tag 'monitoring', which this page requires"
-        address, note = peer_of(request.address).address, f"{reason} (metrics.login)"
-        log_refused_request(node, address, request.line, 403, note, name)
-        return Response(403, f"{reason}\n".encode())
 
     async def rendered(request: Request, page: MetricsPage) -> Response:
         if wants_openmetrics(request.headers.get(b"accept", b"")):
@@ -88,3 +63,34 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
     ):
         router.add("GET", path, handler)
     return router
+
+
+async def refuse_reader(
+    node: LoginParts, counters: HttpCounters, request: Request
+) -> Response | None:
+    """Return the response for a client that may not read metrics; None for other clients.
+
+    With the setting `metrics.login`, a client needs the tag monitoring or administrator.
+    """
+    if not node.settings.metrics.login:
+        return None
+    verdict = await authenticate(
+        node,
+        counters,
+        (request.user, request.password, request.token),
+        request.address,
+        is_direct(request.headers, node.settings.http.host_names),
+    )
+    if verdict.identity is None:
+        return (
+            Response(503, f"{verdict.reason}\n".encode())
+            if verdict.busy
+            else Response(401, f"{verdict.reason}\n".encode(), challenge=True)
+        )
+    if READERS & tags_of(verdict.identity):
+        return None
+    name = verdict.identity.name
+    reason = f"user '{name}' lacks the tag 'monitoring', which this page requires"
+    address, note = peer_of(request.address).address, f"{reason} (metrics.login)"
+    log_refused_request(node, address, request.line, 403, note, name)
+    return Response(403, f"{reason}\n".encode())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from trellis.diagnosis.clients import HTTP_REFUSED
-from trellis.server.node import BrokerNode
+from trellis.http.logins import LoginParts
 
 
 def log_refused_request(
-    node: BrokerNode,
+    node: LoginParts,
     address: str,
     request: str,
     status: int,
