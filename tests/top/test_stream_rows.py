@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import mqtt5
 import pytest
 
 from tests.clients import mqtt_publish
@@ -13,6 +14,7 @@ from tests.top.api_client import api, journaled, users
 from tests.top.commands import Commands
 from tests.top.conftest import Start
 from tests.top.running import Running
+from tests.wire.mqtt5.client import publish
 from trellis.http.management import stream_rows
 
 
@@ -143,3 +145,68 @@ async def test_a_topic_that_is_too_long_for_amqp_is_not_replayed_under_another_n
     assert [one["routing_key"] for one in copies] == 2 * [
         topic.replace("/", ".") for topic in topics[:2]
     ]
+
+
+@pytest.mark.parametrize("over_http", [True, False])
+async def test_a_replay_to_another_exchange_reaches_no_further_queue(
+    start: Start,
+    over_http: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The routing keys in the headers CC and BCC were meant for the exchange of the row."""
+    broker = await start(**users(), data={"dir": str(tmp_path / "data")})
+    commands = Commands(broker, capsys, monkeypatch)
+
+    async def replayed(*exchange: str) -> None:
+        if over_http:
+            more = {"exchange": exchange[0]} if exchange else {}
+            _, answer = await replay(broker, to=1, **more)
+            assert answer == {"published": 1, "refused": 0, "next": 1}
+            return
+        place = ("--amqp", f"127.0.0.1:{broker.port('amqp')}", "--to", "1")
+        flags = ("--exchange", exchange[0]) if exchange else ()
+        code, _, error = await commands.run("replay", "rows", *place, *flags)
+        assert code == 0, error
+
+    async def taken(queue: str) -> list[Any]:
+        body = {"count": 10, "ackmode": "ack_requeue_false", "encoding": "auto"}
+        return [one["properties"] for one in (await api(broker, "POST", queue, body))[1]]
+
+    stream = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+    await api(broker, "PUT", "queues/%2F/rows", stream)
+    for queue in ("copies", "other"):
+        await api(broker, "PUT", f"queues/%2F/{queue}", {"durable": True})
+    for queue, key in (("copies", "rows"), ("other", "copies")):
+        path = f"bindings/%2F/e/amq.direct/q/{queue}"
+        await api(broker, "POST", path, {"routing_key": key})
+    row = {
+        "routing_key": "rows",
+        "payload": "x",
+        "payload_encoding": "string",
+        "properties": {"headers": {"CC": ["copies"], "kept": 1}},
+    }
+    await api(broker, "POST", "exchanges/%2F/amq.default/publish", row)
+    await broker.until(lambda: broker.durable_rows("rows") == 1)
+    copies, other = (f"queues/%2F/{name}/get" for name in ("copies", "other"))
+    assert len(await taken(copies)) == 1
+    await replayed("amq.direct")
+    assert await taken(copies) == [{"headers": {"kept": 1}}]
+    assert await taken(other) == []
+    # At the exchange of the row, the row has all its routing keys.
+    await replayed()
+    assert [one["headers"] for one in await taken(copies)] == [{"CC": ["copies"], "kept": 1}]
+
+
+async def test_a_user_property_with_the_name_of_a_header_does_not_end_a_replay(
+    start: Start, tmp_path: Path
+) -> None:
+    """A header CC that is no list, as MQTT makes it, would be refused."""
+    broker = await start(**journaled(tmp_path))
+    device = await broker.socket("mqtt")
+    await device.send(mqtt5.ConnectPacket(client_id="device").write())
+    await device.send(publish("a", b"m", 0, user_properties=[("CC", "x"), ("kept", "1")]))
+    await broker.until(lambda: broker.durable_rows("all") == 1)
+    status, answer = await replay(broker, queue="all", to=1)
+    assert (status, answer) == (200, {"published": 1, "refused": 0, "next": 1})

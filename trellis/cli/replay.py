@@ -15,11 +15,14 @@ from trellis.cli.parsing import CommandError, Commands, add_command, load_settin
 from trellis.cli.replay_publisher import ReplayPublisher
 from trellis.cli.stream_source import StreamSource, add_range
 from trellis.progress import Interval
+from trellis.replayed_properties import replayed_properties
 from trellis.settings import Settings
 
 PORT_MAX: Final = 65_535
 #: Largest size in bytes of a routing key of AMQP. A topic of MQTT may be longer.
 KEY_MAX: Final = 255
+#: Bytes of a content header before the properties: class, weight and size of the body.
+HEADER_HEAD: Final = 12
 #: Seconds between two lines of progress.
 EVERY: Final = 1.0
 
@@ -61,8 +64,8 @@ def replay_rows(arguments: argparse.Namespace) -> int:
     """Publish the message of each chosen row, and wait for all confirms.
 
     The message has the content header, body and routing key of the row, and is published to the
-    exchange of the row, or to --exchange. The exit code is 1 if the broker refused a message, or if
-    a routing key is too long for AMQP.
+    exchange of the row, or without the headers CC and BCC to --exchange. The exit code is 1 if the
+    broker refused a message, or if a routing key is too long for AMQP.
     """
     settings = load_settings(arguments).settings
     host, port = _target(arguments, settings)
@@ -92,6 +95,9 @@ def replay_rows(arguments: argparse.Namespace) -> int:
                         else batch.text("exchange", row)
                     )
                     header, body = batch.text("content_header", row), batch.text("body", row)
+                    header = header[:HEADER_HEAD] + replayed_properties(
+                        header[HEADER_HEAD:], arguments.exchange is not None
+                    )
                     publisher.publish(exchange, key, header, body, at)
                     at += 1
                     if interval.due():

@@ -32,6 +32,7 @@ from trellis.http.management.streaming import (
     stream_result,
 )
 from trellis.http.management.topology import exchange_name
+from trellis.replayed_properties import replayed_properties
 
 #: Largest number of rows in one answer, and the number if the query has no `count`.
 ROWS_MAX: Final = 1_000
@@ -254,6 +255,7 @@ def _publication(call: Call, batch: BatchView, row: int, exchange: bytes | None)
     name = batch.text("exchange", row) if exchange is None else exchange
     key = _key_of(batch, row)
     header = batch.text("content_header", row)[_HEADER_HEAD:] or b"\0\0"
+    header = replayed_properties(header, exchange is not None)
     method = _PUBLISH + bytes([len(name)]) + name + bytes([len(key)]) + key + b"\0"
     limits = frames_of(_CHANNEL, call.node.amqp.options.frame_max)
     return method_frame(_CHANNEL, method) + split_content(header, batch.text("body", row), limits)
