@@ -66,6 +66,48 @@ def test_only_the_listed_binding_keys_are_copied(pair: TrellisPair) -> None:
     assert [body for _, body, _ in take(pair.near, "direct.to", 3)] == [b"a", b"b", b"last"]
 
 
+def test_removed_binding_keys_are_unbound(pair: TrellisPair) -> None:
+    """Check that the bindings follow `bindings`, also after a change that no running link saw."""
+    pair.federate("narrow", "direct", "few", bindings=["a", "b"])
+    queue = "federation: narrow -> trellis:/:narrow"
+    # Builds before the internal exchanges bound the queue to the exchange of the upstream.
+    pair.far.queue_bind(queue, "narrow", "b")
+    pair.near.queue_declare("narrow.to")
+    for key in "abcd":
+        pair.near.queue_bind("narrow.to", "narrow", key)
+
+    def change(*keys: str) -> None:
+        pair.put("few", "federation-upstream", uri=pair.remote_uri, bindings=keys)
+
+    def bound(*keys: str) -> bool:
+        rows = pair.remote.request("GET", "exchanges/%2F/narrow/bindings/source")
+        return sorted(row["routing_key"] for row in rows) == list(keys)
+
+    change("b", "c")
+    wait_for(lambda: bound("b", "c"))
+    for key in "abcd":
+        pair.far.basic_publish("narrow", key, key.encode())
+    assert [body for _, body, _ in take(pair.near, "narrow.to", 2)] == [b"b", b"c"]
+
+    policy = pair.local.request("GET", "policies/%2F/few")
+    pair.local.request("DELETE", "policies/%2F/few")
+    pair.wait_gone("few -> narrow")
+    pair.far.basic_publish("narrow", "c", b"waits")
+    change("d")
+    pair.local.request("PUT", "policies/%2F/few", policy)
+    wait_for(lambda: bound("d"))
+    pair.far.basic_publish("narrow", "c", b"no")
+    pair.far.basic_publish("narrow", "d", b"last")
+    assert [body for _, body, _ in take(pair.near, "narrow.to", 2)] == [b"waits", b"last"]
+
+    # The internal exchange is deleted with the queue.
+    pair.local.request("DELETE", "policies/%2F/few")
+    pair.wait_gone("few -> narrow")
+    pair.far.queue_delete(queue)
+    names = [row["name"] for row in pair.remote.request("GET", "exchanges/%2F")]
+    assert not [name for name in names if name.startswith(queue)]
+
+
 def test_a_message_passes_no_more_than_max_hops_links(pair: TrellisPair) -> None:
     """Check that a message between two brokers with links in both directions is not sent back."""
     pair.federate("both", "fanout", "there")

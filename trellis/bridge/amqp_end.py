@@ -18,6 +18,10 @@ from trellis.bridge.tls_files import load_files
 #: Seconds to wait for a connection, and for the answer to a method.
 TIMEOUT: Final = 30.0
 
+#: The ends of the names of the two internal exchanges of a federation link, which replace each
+#: other.
+INTERNAL_EXCHANGES: Final = ("A", "B")
+
 
 class LinkLost(Exception):
     """Raised if a connection or channel is closed or cannot be opened, or gets no answer."""
@@ -189,6 +193,37 @@ class AmqpEnd:
                 raise
             await self.open_channel()
             await self.call(self.channel.exchange_declare, name, exchange_type=kind, durable=True)
+
+    async def bind_exactly(self, queue: str, exchange: str, keys: tuple[str, ...]) -> None:
+        """Bind a durable queue to an exchange with these binding keys, and with no other keys.
+
+        AMQP has no method that lists the keys of an earlier link. So the keys belong to an internal
+        exchange between `exchange` and the queue. Each call replaces the internal exchange by a new
+        one, which has no earlier keys. The queue is always bound to one of the two internal
+        exchanges, so it misses no message; it gets one copy of a message that comes through both.
+        (RabbitMQ's federation replaces its exchanges in the same way.) The first of the two passes
+        ends a call that was interrupted earlier. An internal exchange is deleted with its queue.
+        Raises LinkLost.
+        """
+        channel = self.channel
+        names = [f"{queue} {letter}" for letter in INTERNAL_EXCHANGES]
+        for name, former in (names, reversed(names)):
+            await self.call(
+                channel.exchange_declare,
+                name,
+                exchange_type="fanout",
+                durable=True,
+                auto_delete=True,
+                internal=True,
+            )
+            for key in keys:
+                # Without answers: 100 keys would need 100 round trips. An error closes the channel.
+                channel.exchange_bind(name, exchange, key)
+            await self.call(channel.queue_bind, queue, name)
+            await self.call(channel.exchange_delete, former)
+        # Builds before the internal exchanges bound the queue itself.
+        for key in keys:
+            await self.call(channel.queue_unbind, queue, exchange, key)
 
     def lose(self, reason: str) -> None:
         """Set the result of `lost` to this reason, unless `lost` is done already."""

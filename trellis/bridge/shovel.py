@@ -144,6 +144,10 @@ class ShovelLink:
         cancelled = f"the broker cancelled the consumer: was the queue '{queue}' deleted?"
         source.channel.add_on_cancel_callback(lambda _: self._source.lose(cancelled))
         await self._consume(queue)
+        if shovel.kind == contract.FEDERATION:
+            # Only the consumer changes the bindings: another broker with the same name may have a
+            # link to this queue.
+            await source.bind_exactly(queue, shovel.source.exchange, shovel.source.keys)
         self._state, self._error = contract.UP, ""
         finished = asyncio.create_task(self._finished.wait())
         try:
@@ -163,7 +167,10 @@ class ShovelLink:
                 raise LinkLost(f"{place}: {error}")
 
     async def _prepare_source(self) -> str:
-        """Declare and bind the queue of the source; return its name. Raises LinkLost."""
+        """Declare and bind the queue of the source; return its name. Raises LinkLost.
+
+        The queue of a federation link is bound when the link is its consumer.
+        """
         definition, end = self._shovel.source, self._source
         arguments = msgspec.json.decode(definition.arguments)
         if not definition.exchange:
@@ -179,8 +186,8 @@ class ShovelLink:
                 end.channel.queue_declare, "", exclusive=True, arguments=arguments
             )
             name = frame.method.queue
-        for key in definition.keys:
-            await end.call(end.channel.queue_bind, name, definition.exchange, key)
+            for key in definition.keys:
+                await end.call(end.channel.queue_bind, name, definition.exchange, key)
         self._limit(None)
         return name
 
