@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.bridge.amqp import channel, take
 from tests.bridge.running import BridgingBroker, Received, RecordedPair, Recorder, bridge
 
 TOPICS = ('s/# out 1 "" plant/', 'c/# in 2 "" plant/', "both/# both 1", "zero/# out 0")
@@ -129,6 +132,85 @@ def test_the_list_and_the_metrics_count_the_copied_messages(pair: Pair) -> None:
     pair.far.take(6)
     listed = pair.local.trellis("list", "bridges", "--columns", "name,state")
     assert listed.stdout.split() == ["name", "state", "b", "up"]
+
+
+def test_a_message_that_the_remote_refuses_for_now_is_published_again(tmp_path: Path) -> None:
+    remote = BridgingBroker(tmp_path / "remote")
+    far = channel(remote)
+    far.queue_declare("full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    far.queue_bind("full", "amq.topic", "full")
+    far.queue_declare("free")
+    far.queue_bind("free", "amq.topic", "free")
+    table = bridge("b", remote.mqtt.port, ["# out 1"], reconnect_max=1)
+    local = BridgingBroker(tmp_path / "local", table)
+    local.wait_up("b")
+    near = Recorder(local.mqtt.port, "near")
+    bodies = [b"%d" % number for number in range(5)]
+    for body in bodies:
+        near.publish("full", body)
+    row = local.wait("b", lambda row: "refuses messages with the topic 'full'" in row["error"])
+    assert (row["state"], row["refused"]) == ("up", 0)
+    # Messages with other topics do not wait.
+    near.publish("free", b"passes")
+    assert [body for _, body, _ in take(far, "free", 1)] == [b"passes"]
+    assert [body for _, body, _ in take(far, "full", 5)] == bodies
+    row = local.wait("b", lambda row: row["sent"] == 6 and row["error"] == "")
+    assert (row["refused"], row["dropped"], row["in_flight"]) == (0, 0, 0)
+    near.close()
+    far.connection.close()
+    local.stop()
+    remote.stop()
+
+
+class Refuser:
+    """An MQTT 5 server that answers each PUBLISH of QoS 1 with a reason code, and counts them."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+        self.published = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        client, _ = self._listener.accept()
+        with client, client.makefile("rb") as packets:
+            while head := packets.read(1):
+                length = shift = 0
+                while (byte := packets.read(1)[0]) & 0x80:
+                    length |= (byte & 0x7F) << shift
+                    shift += 7
+                packet = packets.read(length | byte << shift)
+                if head[0] >> 4 == 1:  # CONNECT
+                    client.sendall(b"\x20\x03\0\0\0")
+                elif head[0] >> 4 == 3:  # PUBLISH
+                    self.published += 1
+                    after = 2 + int.from_bytes(packet[:2], "big")
+                    identifier = packet[after : after + 2]
+                    client.sendall(b"\x40\x03" + identifier + bytes([self._code]))
+                elif head[0] >> 4 == 12:  # PINGREQ
+                    client.sendall(b"\xd0\0")
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "attempts"), [(0x87, 1), pytest.param(0x83, 10, marks=pytest.mark.long)]
+)
+def test_the_bridge_gives_up_a_message_that_is_refused_for_good(
+    tmp_path: Path, code: int, attempts: int
+) -> None:
+    remote = Refuser(code)
+    local = BridgingBroker(tmp_path, bridge("b", remote.port, ["# out 1"], reconnect_max=1))
+    local.wait_up("b")
+    near = Recorder(local.mqtt.port, "near")
+    near.publish("a", b"x")
+    row = local.wait("b", lambda row: row["refused"] == 1)
+    assert (row["in_flight"], row["error"], remote.published) == (0, "", attempts)
+    near.close()
+    local.stop()
+    remote.close()
 
 
 def test_two_brokers_that_bridge_to_each_other_do_not_loop(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import time
 from collections import deque
 from typing import Any, Final, NamedTuple
@@ -11,7 +13,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from trellis.bridge.echoes import Echoes
-from trellis.bridge.mqtt_end import IDENTIFIERS, MqttEnd, Publication
+from trellis.bridge.mqtt_end import IDENTIFIERS, RETRY_MIN, MqttEnd, Publication
 from trellis.bridge.topic_map import TopicMap
 from trellis.settings.bridge import MQTT311
 
@@ -31,18 +33,28 @@ COPIED: Final = (
     "ResponseTopic",
     "CorrelationData",
 )
+#: Number of characters of a topic in the text of a problem.
+SHOWN_MAX: Final = 100
+#: Reason codes of PUBACK with which a destination refuses a message for now, and the number of such
+#: refusals after which the bridge gives the message up; 0 for never (MQTT 5, section 3.4.2.1).
+#: "Quota exceeded" (0x97) and "Packet identifier in use" (0x91) say that a later attempt can
+#: succeed. "Unspecified error" (0x80) and "Implementation specific error" (0x83) do not say it:
+#: RabbitMQ sends 0x83 for a full queue, other brokers for a message that they never accept.
+TEMPORARY: Final = {0x80: 10, 0x83: 10, 0x91: 0, 0x97: 0}
 
 
 class UnderWay(NamedTuple):
     """A message that the bridge has not acknowledged at the source.
 
     `session` is the number of the source's session, and `identifier` the packet identifier of the
-    message at the source; 0 if the message came with QoS 0.
+    message at the source; 0 if the message came with QoS 0. The destination has refused the message
+    `refusals` times for now.
     """
 
     session: int
     identifier: int
     publication: Publication
+    refusals: int = 0
 
 
 class Forwarding:
@@ -51,10 +63,14 @@ class Forwarding:
     A message of QoS 1 is acknowledged at the source when the destination has accepted or refused
     the message. So after a crash of a broker or of the worker, the source sends the message again,
     and the destination may get the message twice. The source sends at most `window` messages that
-    are not acknowledged, so `_held` and `_published` are bounded. (A source with MQTT 3.1.1 may
-    send more, until MqttEnd.limit stops the reading of its messages.) `mark` is the value of the
-    user property HOP. `echoes` has the publications that a remote broker with MQTT 3.1.1 will send
-    back.
+    are not acknowledged, so `_held`, `_published` and `_deferred` are bounded. (A source with MQTT
+    3.1.1 may send more, until MqttEnd.limit stops the reading of its messages.) `mark` is the value
+    of the user property HOP. `echoes` has the publications that a remote broker with MQTT 3.1.1
+    will send back.
+
+    A message that the destination refuses for now (TEMPORARY) is published again after RETRY_MIN
+    seconds, then after twice the time, up to `retry_max` seconds. Meanwhile later messages of
+    QoS 1 with the same topic wait behind the message.
     """
 
     def __init__(
@@ -65,6 +81,7 @@ class Forwarding:
         mark: str,
         max_hops: int,
         echoes: Echoes,
+        retry_max: float,
     ) -> None:
         self._source = source
         self._destination = destination
@@ -72,6 +89,7 @@ class Forwarding:
         self._mark = mark
         self._max_hops = max_hops
         self._echoes = echoes
+        self._retry_max = retry_max
         #: Packet identifiers that the source has given to messages not acknowledged yet (_waiting),
         #: and number of the source's session to which these identifiers belong (_session).
         self._waiting: set[int] = set()
@@ -80,6 +98,13 @@ class Forwarding:
         self._held: deque[UnderWay] = deque()
         #: Messages that the destination has not settled, by packet identifier at the destination.
         self._published: dict[int, UnderWay] = {}
+        #: Messages that the destination has refused for now, and later messages with their topics
+        #: (_deferred_topics), which wait for `_retry`.
+        self._deferred: deque[UnderWay] = deque()
+        self._deferred_topics: set[str] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        #: The first refusal of the messages that the destination refuses for now.
+        self._problem = ""
         self._last_identifier = 0
         self._transient = 0
         self.copied = 0
@@ -92,7 +117,18 @@ class Forwarding:
     @property
     def in_flight(self) -> int:
         """Number of messages that were received from the source and not acknowledged there."""
-        return len(self._held) + len(self._published)
+        return len(self._held) + len(self._published) + len(self._deferred)
+
+    @property
+    def problem(self) -> str:
+        """The reason why messages wait that the destination refuses for now; "" if none waits."""
+        entries = itertools.chain(self._deferred, self._held, self._published.values())
+        return self._problem if any(entry.refusals for entry in entries) else ""
+
+    def stop(self) -> None:
+        """Publish no refused message again."""
+        if self._retry is not None:
+            self._retry.cancel()
 
     # -- events of the source
 
@@ -122,7 +158,9 @@ class Forwarding:
         if identifier:
             self._waiting.add(identifier)
             self._source.limit(len(self._waiting))
-        if publication.qos:
+        if publication.qos and publication.topic in self._deferred_topics:
+            self._deferred.append(entry)
+        elif publication.qos:
             self._held.append(entry)
             self._publish_held()
         elif self._must_drop():
@@ -179,7 +217,7 @@ class Forwarding:
         if len(self._published) > self._destination.capacity:
             self._destination.take_back()
             self._hold_published()
-        self._publish_held()
+        self._publish_deferred()
 
     def destination_replaced(self) -> None:
         """Publish all unsettled messages again on the next connection, which has a new client."""
@@ -197,22 +235,50 @@ class Forwarding:
             self._drop(entry)
         self._transient = 0
 
-    def settled(self, identifier: int, refusal: str) -> None:
+    def settled(self, identifier: int, refusal: str, code: int) -> None:
         """Acknowledge the message whose publication the destination has accepted or refused.
 
-        `identifier` is the packet identifier at the destination; `refusal` is the reason of a
-        refusal, "" if the publication was accepted.
+        A message that the destination refuses for now is published again later. `identifier` is the
+        packet identifier at the destination; `refusal` is the reason of a refusal, "" if the
+        publication was accepted, and `code` the reason code.
         """
         entry = self._published.pop(identifier, None)
         if entry is None:
             return
         if not entry.publication.qos:
             self._transient -= 1
-        if refusal:
+        refusals_max = TEMPORARY.get(code, 1)
+        if refusal and (not refusals_max or entry.refusals + 1 < refusals_max):
+            self._defer(entry._replace(refusals=entry.refusals + 1), refusal)
+        elif refusal:
             self._refuse(entry.session, entry.identifier, refusal)
         else:
             self.copied += 1
             self._acknowledge(entry.session, entry.identifier)
+        self._publish_held()
+
+    def _defer(self, entry: UnderWay, refusal: str) -> None:
+        """Publish a message that the destination has refused for now again later."""
+        topic = entry.publication.topic
+        if not self.problem:
+            self._problem = (
+                f"the broker refuses messages with the topic '{topic[:SHOWN_MAX]}' for now "
+                f"({refusal}); the bridge tries again"
+            )
+        self._deferred.append(entry)
+        self._deferred_topics.add(topic)
+        if self._retry is None:
+            delay = min(RETRY_MIN * 2.0 ** min(entry.refusals - 1, 30), self._retry_max)
+            self._retry = asyncio.get_running_loop().call_later(delay, self._publish_deferred)
+
+    def _publish_deferred(self) -> None:
+        """Publish the messages that the destination has refused for now, before all others."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        self._held.extendleft(reversed(self._deferred))
+        self._deferred.clear()
+        self._deferred_topics.clear()
         self._publish_held()
 
     def _publish_held(self) -> None:

@@ -38,8 +38,8 @@ class EndHandler(Handler):
     def on_message(self, message: MQTTMessage) -> None:
         self._away.forward(message)
 
-    def on_settled(self, identifier: int, refusal: str) -> None:
-        self._back.settled(identifier, refusal)
+    def on_settled(self, identifier: int, refusal: str, code: int) -> None:
+        self._back.settled(identifier, refusal, code)
 
 
 class MqttLink:
@@ -52,8 +52,9 @@ class MqttLink:
         self._remote = MqttEnd(bridge, bridge.remote, inward.filters)
         mark, hops = bridge.remote.client_id, bridge.max_hops
         self._echoes = echoes = Echoes(inward)
-        self._outward = Forwarding(self._local, self._remote, outward, mark, hops, echoes)
-        self._inward = Forwarding(self._remote, self._local, inward, mark, hops, echoes)
+        longest = bridge.reconnect_max
+        self._outward = Forwarding(self._local, self._remote, outward, mark, hops, echoes, longest)
+        self._inward = Forwarding(self._remote, self._local, inward, mark, hops, echoes, longest)
         self._local.handler = EndHandler(self._outward, self._inward)
         self._remote.handler = EndHandler(self._inward, self._outward)
         self._tasks: list[asyncio.Task[None]] = []
@@ -67,13 +68,18 @@ class MqttLink:
         for task, end in zip(self._tasks, (self._local, self._remote), strict=True):
             task.cancel()
             end.stop()
+        for direction in (self._outward, self._inward):
+            direction.stop()
 
     @property
     def state(self) -> BridgeState:
         """The present state of the bridge."""
         bridge, local, remote = self._bridge, self._local, self._remote
         outward, inward = self._outward, self._inward
-        errors = [("this broker", local.error), ("the remote broker", remote.error)]
+        errors = [
+            ("this broker", local.error or inward.problem),
+            ("the remote broker", remote.error or outward.problem),
+        ]
         return BridgeState(
             contract.MQTT,
             "",

@@ -56,11 +56,12 @@ class Handler:
     def on_message(self, message: MQTTMessage) -> None:
         """Handle a message that has arrived; if its QoS is 1, call `acknowledge` later."""
 
-    def on_settled(self, identifier: int, refusal: str) -> None:
+    def on_settled(self, identifier: int, refusal: str, code: int) -> None:
         """Handle the answer to the publication with the packet identifier `identifier`.
 
-        `refusal` is the reason of a refusal; "" if the broker accepted the publication. A
-        publication of QoS 0 counts as accepted when it is written to the socket.
+        `refusal` is the text and `code` the reason code of a refusal; "" and 0 if the broker
+        accepted the publication. A publication of QoS 0 counts as accepted when it is written to
+        the socket.
         """
 
 
@@ -102,8 +103,8 @@ class MqttEnd:
         paho.on_disconnect = self._on_disconnect
         paho.on_subscribe = self._on_subscribe
         paho.on_message = lambda _client, _data, message: self._on_message(message)
-        paho.on_publish = lambda _client, _data, identifier, reason, _: self.handler.on_settled(
-            identifier, str(reason) if reason is not None and reason.is_failure else ""
+        paho.on_publish = lambda _client, _data, identifier, reason, _: self._on_publish(
+            identifier, reason
         )
         return client
 
@@ -248,6 +249,12 @@ class MqttEnd:
         if self._login is self._bridge.remote and self._login.protocol == MQTT5:
             self.error += f'; if it speaks only MQTT 3.1.1, set remote_protocol to "{MQTT311}"'
         self._choice.on_unanswered()
+
+    def _on_publish(self, identifier: int, reason: ReasonCode | None) -> None:
+        if reason is not None and reason.is_failure:
+            self.handler.on_settled(identifier, str(reason), reason.value)
+        else:
+            self.handler.on_settled(identifier, "", 0)
 
     def _on_message(self, message: MQTTMessage) -> None:
         # Ignore retained messages that repeat messages of an earlier connection. A message with the
