@@ -353,3 +353,53 @@ def test_a_file_with_text_around_its_certificate_is_read(authority: Authority) -
     file.write_bytes(b"Bag Attributes\n    friendlyName: x\n" + file.read_bytes())
     (ends,) = Certificates(settings(**chosen)).expirations.values()
     assert ends > datetime.now(UTC).timestamp()
+
+
+def https(authority: Authority) -> dict[str, Any]:
+    """Return the settings of `secure`, with an HTTP listener over TLS."""
+    http = {"enabled": True, "port": 0, "host": "127.0.0.1", "tls": True}
+    return secure(authority) | {"http": http}
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_renewal_while_the_files_are_read_gives_all_listeners_the_new_certificate(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, torn: bool
+) -> None:
+    """All listeners, the gateway and the expirations have the certificate of one renewal."""
+    given = settings(**https(authority))
+    file = Path(given.tls.certificate)
+    ends = datetime(2040, 1, 1, tzinfo=UTC)
+    load = ssl.SSLContext.load_cert_chain
+    loaded: list[bytes] = []
+
+    def renewed(context: ssl.SSLContext, *arguments: Any) -> None:
+        first = not loaded
+        if first and torn:
+            file.write_bytes(file.read_bytes()[:500])
+        loaded.append(file.read_bytes())
+        try:
+            load(context, *arguments)
+        finally:
+            if first:
+                authority.sign("localhost", "127.0.0.1", ends=ends)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", renewed)
+    certificates = Certificates(given)
+    assert loaded[-3:] == [file.read_bytes()] * 3
+    assert certificates.contents[str(file)] == file.read_bytes()
+    assert certificates.expirations == {str(file): ends.timestamp()}
+
+
+def test_files_that_change_again_and_again_are_refused(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings(**https(authority))
+    load = ssl.SSLContext.load_cert_chain
+
+    def renewed(context: ssl.SSLContext, *arguments: Any) -> None:
+        load(context, *arguments)
+        authority.sign("localhost", "127.0.0.1")
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", renewed)
+    with pytest.raises(SettingsError, match=r"^tls: the files changed again and again"):
+        Certificates(given)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 #: A warning is logged if a certificate expires in less than this number of seconds.
 SOON: Final = 14 * 86_400
+#: Number of times that the files are read if a renewal changes them while they are read.
+READS_MAX: Final = 10
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _MODES: Final = {
@@ -69,11 +71,41 @@ class CertificateFiles:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.contexts = contexts(settings)
-        self.contents = _contents(settings.tls) if "http" in self.contexts else {}
+        self.contexts: dict[str, ssl.SSLContext] = {}
+        self.contents: dict[str, bytes] = {}
         self.times: dict[str, tuple[float, float]] = {}
         self._crl = settings.tls.crl
         self._revocations: list[float] = []
+        if uses_tls(settings):
+            self._read_unchanged(settings)
+
+    def _read_unchanged(self, settings: Settings) -> None:
+        """Read the files, again if a renewal changes them meanwhile. Raises SettingsError.
+
+        OpenSSL reads each file from the disk for each listener. Without the comparison, listeners,
+        gateway and expirations could have certificates of different renewals.
+        """
+        contents = _contents(settings.tls)
+        for _ in range(READS_MAX):
+            before = contents
+            try:
+                self._read(settings)
+            except SettingsError:
+                contents = _contents(settings.tls)
+                if contents == before:
+                    raise
+                continue
+            contents = _contents(settings.tls)
+            if contents == before:
+                self.contents = contents if "http" in self.contexts else {}
+                return
+        raise SettingsError(
+            "tls", "the files changed again and again while they were read; wait and try again"
+        )
+
+    def _read(self, settings: Settings) -> None:
+        self.contexts = contexts(settings)
+        self.times = {}
         if self.contexts:
             names = settings.tls.names
             for where, file in [
@@ -168,6 +200,14 @@ def _contents(tls: Tls) -> dict[str, bytes]:
         except OSError:
             continue
     return contents
+
+
+def uses_tls(settings: Settings) -> bool:
+    """True if an enabled listener uses TLS."""
+    protocols = settings.protocol_listeners.values()
+    return any(isinstance(entry, TlsListener) for entry in protocols) or (
+        settings.http.enabled and settings.http.tls
+    )
 
 
 def contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
