@@ -97,10 +97,15 @@ class ArchivingBroker(BrokerProcess):
 
     def get(self, path: str, **query: Any) -> Any:
         """Get a path of the HTTP API; return the answer's JSON. Raises HTTPError for a refusal."""
+        return json.loads(self.get_bytes(path, **query))
+
+    def get_bytes(self, path: str, **query: Any) -> bytes:
+        """Get a path of the HTTP API; return the answer. Raises HTTPError for a refusal."""
         request = urllib.request.Request(f"{self.url}/api/{path}?{urlencode(query)}")
         request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
         with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)
+            content: bytes = answer.read()
+            return content
 
     def refusal(self, path: str, **query: Any) -> tuple[int, str]:
         """Get a path of the HTTP API, which must be refused; return the status and the reason."""

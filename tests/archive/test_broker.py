@@ -74,6 +74,16 @@ def test_streams_are_uploaded_and_read_after_retention(tmp_path: Path, directory
             "the segment that was active is uploaded as well"
         )
 
+        for number in (10**20 - 1, 1 << 63):
+            name = f"archived-{number:020d}.arrow"
+            status, reason = broker.refusal("streams/segment", queue="s", segment=name)
+            assert (status, name in reason) == (410, True)
+        first = broker.get("streams/segments", queue="s")[0]
+        assert first["archived"]
+        named = {"queue": "s", "segment": first["name"]}
+        whole = broker.get_bytes("streams/segment", **named)
+        assert broker.get_bytes("streams/segment", **named, start=100, end=300) == whole[100:300]
+
         archived = pyarrow.dataset.dataset(directory, partitioning="hive").to_table()
         assert archived["offset"].to_pylist() == list(range(archived.num_rows))
         assert archived["body"].to_pylist() == [body(n) for n in range(archived.num_rows)]

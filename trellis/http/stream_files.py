@@ -7,6 +7,7 @@ reads and sends the file. A StreamRefusal has the HTTP status of a request that 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -26,6 +27,9 @@ Row = dict[str, object]
 
 #: The beginning of the names of segments in the archive.
 ARCHIVED: Final = "archived-"
+_ARCHIVED_NAME: Final = re.compile(ARCHIVED + r"([0-9]{20})\.arrow")
+#: Highest offset of a row.
+OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class StreamRefusal(Exception):
@@ -173,11 +177,13 @@ def archived_offset(local: LocalSegments, name: str, query: Mapping[str, str]) -
 
     Retention may have removed a segment from the disk after a client got its name. The archive
     stores the rows in another file format, so the result for a removed segment is -1 if the query
-    has `start` or `end`, offsets in bytes.
+    has `start` or `end`, offsets in bytes. The name of an archived segment always means the format
+    of the archive, so a range of it stays valid.
     """
-    number = name.removeprefix(ARCHIVED).removesuffix(".arrow")
-    if name.startswith(ARCHIVED) and number.isdecimal():
-        return int(number)
+    match = _ARCHIVED_NAME.fullmatch(name)
+    if match is not None:
+        first = int(match[1])
+        return first if first <= OFFSET_MAX else -1
     known = parse_segment(name)
     if known is None or "start" in query or "end" in query or known[1] >= int(local.first_offset):
         return -1
