@@ -163,7 +163,10 @@ COMMANDS = [
         "`rabbitmqctl delete_queue`, `rabbitmqadmin declare`, `delete`",
         "`trellis queues`, `exchanges`, `bindings`: `declare` and `delete`",
     ),
-    ("`rabbitmqctl set_vhost_limits`, `set_user_limits`", "`PUT /api/vhost-limits/...`"),
+    (
+        "`rabbitmqctl set_vhost_limits`, `set_user_limits`",
+        "`PUT /api/vhost-limits/...`, `PUT /api/user-limits/...`",
+    ),
     ("`rabbitmqctl set_parameter`, `set_operator_policy`", "`PUT /api/parameters/...`"),
     ("`rabbitmq-diagnostics check_running`", "`trellis health`"),
     ("`rabbitmqadmin`", "`rabbitmqadmin`: it works with the [HTTP API](http-api.md)"),

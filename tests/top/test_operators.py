@@ -135,7 +135,6 @@ async def test_a_request_for_messages_above_the_limit_of_channels_leaves_no_conn
         ("vhost-limits/a/max-queues", {}, 400, "'value' is missing"),
         ("vhost-limits/none/max-queues", {"value": 1}, 404, "there is no vhost"),
         ("user-limits/none/max-channels", {"value": 1}, 404, "there is no user"),
-        ("user-limits/known/max-channels", {"value": 1}, 400, "defined in the settings"),
         ("user-limits/ann/max-queues", {"value": 1}, 400, "unknown limit 'max-queues'"),
         ("parameters/vhost-limits/a/limits", {"value": {}}, 400, "/api/vhost-limits"),
         ("parameters/operator_policy/a/p", {"value": {}}, 400, "/api/operator-policies"),
@@ -297,3 +296,26 @@ async def test_an_import_says_that_the_settings_decide_about_their_users(broker:
                 "users 'admin': its password and tags come from the settings, not from the import"
             ]
     assert (await api(broker, "GET", "whoami"))[1]["tags"] == ["administrator"]
+
+
+async def test_a_user_of_the_settings_has_limits_too(broker: Running) -> None:
+    """As in RabbitMQ, each user can have limits, also one without stored permissions."""
+    path = "user-limits/admin/max-channels"
+    assert (await api(broker, "DELETE", path))[0] == 404
+    assert (await api(broker, "GET", "user-limits/admin"))[1] == []
+    assert (await api(broker, "PUT", path, {"value": "many"}))[0] == 400
+    assert (await api(broker, "PUT", path, {"value": 1}))[0] == 201
+    assert (await api(broker, "PUT", path, {"value": 1}))[0] == 204
+    wanted = [{"user": "admin", "value": {"max-channels": 1}}]
+    assert (await api(broker, "GET", "user-limits/admin"))[1] == wanted
+    assert (await api(broker, "GET", "user-limits"))[1] == wanted
+    assert (await api(broker, "GET", "users/admin"))[1]["limits"] == {"max-channels": 1}
+    client, answer = await entered(broker, user="admin")
+    assert isinstance(answer, spec.Connection.OpenOk)
+    await client.call(spec.Channel.Open(), spec.Channel.OpenOk)
+    await client.socket.send(marshal(2, spec.Channel.Open()))
+    assert "maximum allowed limit of (1)" in (await client.frame()).reply_text
+    # The limits change nothing else: the user still has its password, tags and permissions.
+    assert (await api(broker, "GET", "users/admin"))[1]["tags"] == ["administrator"]
+    assert (await api(broker, "DELETE", path))[0] == 204
+    assert (await api(broker, "GET", "user-limits"))[1] == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.access.users import User
+from broker.store.contract import Ticket
 from broker.vhost.options import USER_LIMITS, VHOST_LIMITS, limits_of
 from trellis.http.management.answers import (
     ApiRefusal,
@@ -13,6 +13,7 @@ from trellis.http.management.answers import (
     iterate,
     not_found,
 )
+from trellis.http.management.users import known_user
 
 
 async def vhost_limits(call: Call) -> Listing:
@@ -75,7 +76,8 @@ async def user_limits(call: Call) -> Listing:
                 f"user '{call.identity.name}' lacks the tag 'monitoring', which the limits of "
                 "another user require",
             )
-        users = [_user(call, name)]
+        known_user(call, name)
+        users = [user for user in users if user.name == name]
     return Listing(
         iterate(
             {"user": user.name, "value": dict(user.limits)}
@@ -86,45 +88,45 @@ async def user_limits(call: Call) -> Listing:
     )
 
 
-def _user(call: Call, name: str) -> User:
-    """Return the stored user with a name. Raises ApiRefusal if the broker stores no such user.
+def _limits(call: Call) -> tuple[str, dict[str, int]]:
+    """Return the name of the user in the path and a copy of the user's limits. Raises ApiRefusal.
 
-    The error for a user of the settings names the settings that limit this user.
+    A user that the settings define has limits, too: the stored user of the same name holds them.
     """
-    user = call.broker.users.by_name.get(name)
-    if user is not None:
-        return user
-    if name in call.node.accounts.settings_accounts:
-        raise bad_request(
-            f"user '{name}' is defined in the settings: limits.user_connections and "
-            "limits.user_channels apply to it"
-        )
-    raise not_found(f"there is no user '{name}'")
+    name = call.path_parameters[0]
+    known_user(call, name)
+    stored = call.broker.users.by_name.get(name)
+    return name, {} if stored is None else dict(stored.limits)
 
 
-async def _set_limits(call: Call, user: User, limits: dict[str, int]) -> None:
-    await call.make_durable(
-        lambda ticket: call.broker.users.define(
-            user.name, user.password_hash, user.tags, ticket, limits
-        )
-    )
+async def _set_limits(call: Call, name: str, limits: dict[str, int]) -> None:
+    """Set the limits of a user; store a user of the settings, without a password and tags."""
+
+    def define(ticket: Ticket) -> None:
+        users = call.broker.users
+        stored = users.by_name.get(name)
+        if stored is None:
+            users.define(name, "", [], ticket, limits)
+        else:
+            users.define(name, stored.password_hash, stored.tags, ticket, limits)
+
+    await call.make_durable(define)
 
 
 async def put_user_limit(call: Call) -> Empty:
     """Set a limit of a user, both named in the path, to the `value` in the body."""
-    user = _user(call, call.path_parameters[0])
-    limits = dict(user.limits)
+    name, limits = _limits(call)
     fresh = limits.pop(call.path_parameters[1], None) is None
-    limits |= _value(call, USER_LIMITS, f"user '{user.name}'")
-    await _set_limits(call, user, limits)
+    limits |= _value(call, USER_LIMITS, f"user '{name}'")
+    await _set_limits(call, name, limits)
     return Empty(fresh)
 
 
 async def delete_user_limit(call: Call) -> Empty:
     """Delete the limit of a user that the path names."""
-    user, name = _user(call, call.path_parameters[0]), call.path_parameters[1]
-    limits = dict(user.limits)
-    if limits.pop(name, None) is None:
-        raise not_found(f"user '{user.name}' has no limit '{name}'")
-    await _set_limits(call, user, limits)
+    name, limits = _limits(call)
+    limit = call.path_parameters[1]
+    if limits.pop(limit, None) is None:
+        raise not_found(f"user '{name}' has no limit '{limit}'")
+    await _set_limits(call, name, limits)
     return Empty()

@@ -41,12 +41,13 @@ def _user_row(user: User) -> Row:
     }
 
 
-def _account_row(account: Account) -> Row:
+def _account_row(call: Call, account: Account) -> Row:
     identity = account.identity
+    stored = call.broker.users.by_name.get(identity.name)
     return {
         "name": identity.name,
         "tags": list(identity.tags),
-        "limits": {},
+        "limits": {} if stored is None else dict(stored.limits),
         "from": "settings",
         "loopback_only": account.loopback_only,
     }
@@ -54,7 +55,7 @@ def _account_row(account: Account) -> Row:
 
 def _rows(call: Call) -> Iterator[Row]:
     accounts = call.node.accounts.settings_accounts
-    yield from map(_account_row, accounts.values())
+    yield from (_account_row(call, account) for account in accounts.values())
     for user in list(call.broker.users.by_name.values()):
         if user.name not in accounts:
             yield _user_row(user)
@@ -97,7 +98,7 @@ def _changeable(call: Call, name: str) -> None:
 async def user(call: Call) -> Row:
     """Return the user that the path names."""
     known = known_user(call, call.path_parameters[0])
-    return _account_row(known) if isinstance(known, Account) else _user_row(known)
+    return _account_row(call, known) if isinstance(known, Account) else _user_row(known)
 
 
 async def put_user(call: Call) -> Empty:
