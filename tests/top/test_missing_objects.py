@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import threading
+from collections.abc import AsyncIterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -42,7 +43,10 @@ MISSPELT: Final = [
     ("roles delete device", "devices", "roles list"),
     ("roles assign device ann", "devices", "roles list"),
     ("why client device-8", "device-7", "list connections"),
-    ("close device-8", "device-7", "list connections"),
+    # The client device-7 has a session, but no connection that can be closed.
+    ("close device-8", "", "list connections"),
+    ("close meter-8", "meter-7", "list connections"),
+    ("close '127.0.0.1:1 -> mqtt'", "CONNECTION", "list connections"),
     ("sessions delete device-8", "device-7", "list sessions"),
     ("stream head histry", "history", "stream list"),
     ("stream export histry FILE", "history", "stream list"),
@@ -54,7 +58,7 @@ SETTING: Final = ("users tags", "permissions set")
 @pytest.fixture
 async def commands(
     start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Commands:
+) -> AsyncIterator[Commands]:
     """Start a broker with an object of each kind, and return the commands against it."""
     broker = await start(**users())
     stream = {"arguments": {"x-queue-type": "stream"}}
@@ -73,13 +77,17 @@ async def commands(
     ):
         assert (await api(broker, "PUT", path, body))[0] == 201, path
     await (await broker.mqtt("device-7", user="known/known", clean=False)).leave()
-    return Commands(broker, capsys, monkeypatch)
+    meter = await broker.mqtt("meter-7", user="known/known")
+    yield Commands(broker, capsys, monkeypatch)
+    await meter.leave()
 
 
 async def test_the_error_names_the_nearest_object_and_the_command_that_lists_all(
     commands: Commands, tmp_path: Path
 ) -> None:
+    [row] = await commands.json("list", "connections", "--columns", "peer")
     for command, nearest, lists in MISSPELT:
+        nearest = nearest.replace("CONNECTION", f"{row['peer']} -> mqtt")
         words = shlex.split(command.replace("FILE", str(tmp_path / "rows.parquet")))
         error = await commands.fails(*words)
         name = f"; the nearest is '{nearest}'" if nearest else ""

@@ -24,6 +24,7 @@ _TEXTS: Final = (
     re.compile(
         r"no queue '.+?', but (?P<kind>session) '(?P<name>.+?)' in vhost '(?P<vhost>.+?)' has"
     ),
+    re.compile(r"no client '(?P<name>.+?)' is (?P<kind>connected)(?P<vhost>)"),
     re.compile(r"\bno (?P<kind>[a-z]+) '(?P<name>.+?)'(?: in vhost '(?P<vhost>.+?)')?(?!\w)"),
     re.compile(
         r"client identifier '(?P<name>.+?)' has no (?P<kind>session) in vhost '(?P<vhost>.+?)'"
@@ -38,7 +39,8 @@ class _ListedKind(NamedTuple):
 
     `command` is the command line without `trellis`. `path` is the path of the list in the HTTP API;
     an empty path means that no nearest name is searched. `by_vhost` is True if the command has
-    --vhost and the path ends with the virtual host. `field` of a row is the object's name.
+    --vhost and the path ends with the virtual host. `fields` of a row are the object's names;
+    "a.b" is the field b of the object in the field a.
     `by_name` is True if the command takes the name in the error as an argument, and lists only the
     rows of this name. `add` is the command that adds an object of the kind; "" if no command adds
     one from its name alone.
@@ -47,7 +49,7 @@ class _ListedKind(NamedTuple):
     command: str
     path: tuple[str, ...] = ()
     by_vhost: bool = False
-    field: str = "name"
+    fields: tuple[str, ...] = ("name",)
     by_name: bool = False
     add: str = ""
 
@@ -63,8 +65,14 @@ _KINDS: Final = {
     "role": _ListedKind("roles list", ("roles",)),
     "permissions": _ListedKind("permissions list", by_name=True),
     "connection": _ListedKind("list connections", ("connections",)),
-    "client": _ListedKind("list connections", ("trellis", "sessions"), field="client_id"),
-    "session": _ListedKind("list sessions", ("trellis", "sessions"), field="client_id"),
+    # A client that `trellis close` can close: only open connections have names.
+    "connected": _ListedKind(
+        "list connections",
+        ("connections",),
+        fields=("name", "user_provided_name", "variable_map.client_id"),
+    ),
+    "client": _ListedKind("list connections", ("trellis", "sessions"), fields=("client_id",)),
+    "session": _ListedKind("list sessions", ("trellis", "sessions"), fields=("client_id",)),
 }
 
 #: Returns the first rows of a list of the HTTP API; the arguments are path and query.
@@ -84,8 +92,10 @@ def advice_about(error: str, list_rows: ListRows, may_add: bool = False) -> str:
     path = (*kind.path, vhost) if kind.by_vhost and vhost else kind.path
     names: list[str] = []
     if path:
-        query = {"page": 1, "page_size": NAMES_MAX, "columns": kind.field}
-        names = [str(row.get(kind.field, "")) for row in list_rows(path, query)[:NAMES_MAX]]
+        columns = ",".join(kind.fields)
+        query = {"page": 1, "page_size": NAMES_MAX, "columns": columns}
+        rows = list_rows(path, query)[:NAMES_MAX]
+        names = list(filter(None, (_text_in(row, each) for row in rows for each in kind.fields)))
     near = get_close_matches(name, names, 1, SIMILARITY_MIN)
     nearest = f"; the nearest is '{near[0]}'" if near and near[0] != name else ""
     words = [name] if kind.by_name else []
@@ -96,3 +106,11 @@ def advice_about(error: str, list_rows: ListRows, may_add: bool = False) -> str:
         return text
     add = shlex.join(["trellis", *kind.add.split(), name])
     return f"{text}, or to add this {match['kind']}: {add}"
+
+
+def _text_in(row: Mapping[str, Any], field: str) -> str:
+    """Return the text in a field of a row, or "" if the row has no such text."""
+    value: Any = row
+    for part in field.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value if isinstance(value, str) else ""
