@@ -9,7 +9,9 @@ import pytest
 
 from tests.clients import World
 from trellis.bridge.collecting import LINKS_MAX, InvalidLink, Link, LinkFinder
-from trellis.bridge.contract import SHOVEL, LocalAmqp, Shovel
+from trellis.bridge.contract import LINKS_BYTES, SHOVEL, Configure, LocalAmqp, Shovel, line
+
+LOCAL = LocalAmqp("127.0.0.1", 5672, "guest", "guest", "here")
 
 VALUE: dict[str, Any] = {
     "src-uri": "amqp://",
@@ -71,6 +73,32 @@ def test_after_the_limit_one_link_is_listed_with_the_reason_and_the_rest_is_left
     assert all(before is after for before, after in zip(every, again[:-1], strict=True))
     world.vhost.parameters.clear(SHOVEL, "s0")
     assert isinstance(links_of(links)[LINKS_MAX - 1], Shovel)
+
+
+def test_large_shovels_that_do_not_fit_into_the_message_to_the_worker_are_listed() -> None:
+    """The worker would end at a line above LINE_MAX, and no link would run."""
+    world = World()
+    links = finder(world)
+    # Each quotation mark takes four bytes in JSON within JSON.
+    value = {**VALUE, "src-consumer-args": {"x": '"' * 30_000}}
+    vhosts = [world.vhost, *(world.broker.create_vhost(name) for name in ("b", "c"))]
+    for vhost in vhosts:
+        for number in range(100):
+            vhost.parameters.set(SHOVEL, f"s{number}", value)
+    every = links_of(links)
+    assert len(every) == 300
+    configured = [link for link in every if isinstance(link, Shovel)]
+    size = len(line(Configure(1, [], configured, LOCAL)))
+    assert LINKS_BYTES - 130_000 < size < LINKS_BYTES + 1_000
+    last = every[-1]
+    assert isinstance(last, InvalidLink)
+    assert f"together is {LINKS_BYTES} bytes: shorten or delete some" in last.reason
+    # A small shovel still fits, and the others as soon as there is room.
+    vhosts[-1].parameters.set(SHOVEL, "small", VALUE)
+    assert isinstance(links_of(links)[-1], Shovel)
+    for number in range(50):
+        world.vhost.parameters.clear(SHOVEL, f"s{number}")
+    assert all(isinstance(link, Shovel) for link in links_of(links))
 
 
 @pytest.mark.parametrize(

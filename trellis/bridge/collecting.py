@@ -8,10 +8,12 @@ from contextlib import aclosing
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from broker.broker import Broker
 from broker.vhost.vhost import VirtualHost
 from trellis.bridge.amqp_uri import parse_uri
-from trellis.bridge.contract import FEDERATION, SHOVEL, LocalAmqp, Shovel
+from trellis.bridge.contract import FEDERATION, LINKS_BYTES, SHOVEL, LocalAmqp, Shovel
 from trellis.bridge.shovel_definition import federation_of, shovel_of
 
 UPSTREAM: Final = "federation-upstream"
@@ -20,6 +22,8 @@ UPSTREAM_SET: Final = "federation-upstream-set"
 EXAMINED_PER_SLICE: Final = 50
 #: Largest number of shovels and federation links of a broker.
 LINKS_MAX: Final = 1_000
+#: Number of bytes of links that are encoded in one turn of the event loop, to measure the links.
+MEASURED_PER_SLICE: Final = 1 << 20
 #: Types of exchanges that may be federated.
 FEDERATED_KINDS: Final = ("topic", "fanout", "direct", "headers")
 
@@ -45,6 +49,8 @@ class LinkFinder:
         self._broker = broker
         self._local = local
         self._parsed: Parsed = {}
+        #: The sizes of the links that the last search found, as `_size` returns them.
+        self._sizes: dict[tuple[str, str, str], tuple[Link, int]] = {}
         self._has_client = find_spec("pika") is not None
 
     async def find(self) -> list[Link]:
@@ -52,18 +58,38 @@ class LinkFinder:
 
         The search runs in slices of EXAMINED_PER_SLICE. If there are more than LINKS_MAX links, the
         link after the first LINKS_MAX is returned as an InvalidLink, and no further links are
-        returned.
+        returned. A link with which the worker's links would have more than LINKS_BYTES is returned
+        as an InvalidLink, too.
         """
         all_links: list[Link] = []
         parsed: Parsed = {}
+        sizes: dict[tuple[str, str, str], tuple[Link, int]] = {}
+        total = measured = 0
         async with aclosing(self._links(parsed)) as links:
             async for link in links:
                 if len(all_links) >= LINKS_MAX:
                     reason = f"the limit is {LINKS_MAX} shovels and federation links: delete some"
                     all_links.append(InvalidLink(link.kind, link.vhost, link.name, reason))
                     break
-                all_links.append(link)
-        self._parsed = parsed
+                name = (link.kind, link.vhost, link.name)
+                known = self._sizes.get(name)
+                if known is None or known[0] is not link:
+                    known = link, _size(link)
+                    measured += known[1]
+                sizes[name] = known
+                if total + known[1] <= LINKS_BYTES:
+                    total += known[1]
+                    all_links.append(link)
+                else:
+                    reason = (
+                        f"the definition has {known[1]} bytes; the limit for all shovels and "
+                        f"federation links together is {LINKS_BYTES} bytes: shorten or delete some"
+                    )
+                    all_links.append(InvalidLink(*name, reason))
+                if measured > MEASURED_PER_SLICE:
+                    measured = 0
+                    await asyncio.sleep(0)
+        self._parsed, self._sizes = parsed, sizes
         return all_links
 
     def defines(self, shovel: Shovel) -> bool:
@@ -119,6 +145,11 @@ class LinkFinder:
         else:
             return link
         return InvalidLink(link.kind, link.vhost, link.name, reason)
+
+
+def _size(link: Link) -> int:
+    """Return the size of a link in the message to the worker in bytes; 0 for an InvalidLink."""
+    return 0 if isinstance(link, InvalidLink) else len(msgspec.json.encode(link)) + 1
 
 
 def _policy_keys(vhost: VirtualHost) -> Iterator[str]:

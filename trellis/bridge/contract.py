@@ -21,6 +21,12 @@ MQTT, SHOVEL, FEDERATION = "mqtt", "shovel", "federation"
 #: INVALID: the link cannot run, for example because its definition is wrong.
 UP, CONNECTING, ENDED, INVALID = "up", "connecting", "ended", "invalid"
 
+#: Largest size in bytes of a line that the broker sends (Configure).
+LINE_MAX: Final = 64 << 20
+#: Largest size in bytes of the shovels and federation links in such a line; the rest is for MQTT
+#: bridges.
+LINKS_BYTES: Final = 32 << 20
+
 
 class MqttLogin(Struct, frozen=True):
     """The login of a bridge at one of its two brokers.

@@ -15,8 +15,6 @@ from trellis.bridge.contract import BridgeState, LocalAmqp, MqttBridge, Shovel
 REPORT_SECONDS: Final = 0.5
 #: The priority of the process is lowered by this number, so that the broker runs first.
 NICE: Final = 5
-#: Largest size in bytes of a line that the broker sends (Configure).
-LINE_MAX: Final = 64 << 20
 
 
 class RunningLink(Protocol):
@@ -90,7 +88,7 @@ def _link(definition: MqttBridge | Shovel, local: LocalAmqp) -> RunningLink:
 
 async def _serve(descriptor: int) -> None:
     reader, writer = await asyncio.open_unix_connection(
-        sock=socket.socket(fileno=descriptor), limit=LINE_MAX
+        sock=socket.socket(fileno=descriptor), limit=contract.LINE_MAX
     )
     await BridgeWorker(writer).serve(reader)
 
