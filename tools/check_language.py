@@ -10,7 +10,6 @@ any. The words are in tools/vocabulary.py, the exceptions in tools/language_allo
 from __future__ import annotations
 
 import argparse
-import ast
 import io
 import re
 import sys
@@ -65,7 +64,13 @@ RULES = (
 #: Characters that may stand between two words of a phrase: white space, underscores, comment signs.
 _GAP = r"[\s_#*/\"'-]*"
 _PHRASES = [
-    (re.compile(phrase.replace(" ", _GAP), re.IGNORECASE), phrase == QUOTABLE, instead)
+    (
+        # The longest word of the phrase: a text without this word is not searched further.
+        max(re.sub(r".\?", " ", phrase).split(), key=len).casefold(),
+        re.compile(phrase.replace(" ", _GAP), re.IGNORECASE),
+        phrase == QUOTABLE,
+        instead,
+    )
     for phrase, instead in BANNED.items()
 ]
 #: Names that stay: a media type, and columns of `trellis list connections`.
@@ -78,7 +83,7 @@ _BACKTICKED = re.compile(r"`[^`\n]*`")
 _OPENING = re.compile("|".join(OPENINGS), re.IGNORECASE)
 _EXCEPTION_OPENING = re.compile(r"Raised (if|when)\b")
 #: A comment that documents an attribute: on a line of its own, or two blanks after the attribute.
-_ATTRIBUTE_COMMENT = re.compile(r"^(?: *|.*\S {2})#: ?(?P<text>.*)$", re.MULTILINE)
+_ATTRIBUTE_COMMENT = re.compile(r"(?: *|.*\S {2})#: ?(?P<text>.*)")
 
 
 class AllowList:
@@ -129,8 +134,9 @@ class AllowList:
 
 def banned_words(file: TextFile) -> Iterator[Violation]:
     """Find words that Trellis does not use, in prose and as words of identifiers."""
-    for pattern, quotable, instead in _PHRASES:
-        for match in pattern.finditer(file.text):
+    folded = file.text.casefold()
+    for word, pattern, quotable, instead in _PHRASES:
+        for match in pattern.finditer(file.text) if word in folded else ():
             start, end = match.span()
             if not _is_word(file.text, start, end) or _KEPT_NAME.match(file.text, start):
                 continue
@@ -205,40 +211,35 @@ def _identifier_offsets(file: TextFile) -> set[int]:
 
 def vague_variables(module: Module) -> Iterator[Violation]:
     """Find variables and parameters whose names do not say what their values are."""
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.arg):
-            name = node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            name = node.id
-        else:
-            continue
-        if name in VAGUE_VARIABLES:
-            text = f"'{name}'; name what the variable holds, for example 'queue' or 'answer'"
-            offset = module.file.offset(node.lineno, node.col_offset + 1)
-            yield module.file.violation(offset, VAGUE_VARIABLE, text)
+    for name, line, column in module.bound:
+        text = f"'{name}'; name what the variable holds, for example 'queue' or 'answer'"
+        offset = module.file.offset(line, column + 1)
+        yield module.file.violation(offset, VAGUE_VARIABLE, text)
 
 
 def docstring_openings(module: Module) -> Iterator[Violation]:
     """Find docstrings, and comments that document attributes, whose opening names no subject."""
-    for node in module.documented:
-        text = ast.get_docstring(node)
+    for documented in module.documented:
+        text = documented.docstring
         if text is not None and _OPENING.match(text):
-            yield _opening(module.file, node.body[0].lineno, text)
-    for comment in _ATTRIBUTE_COMMENT.finditer(module.file.text):
-        line, _ = module.file.position(comment.start())
-        continues = module.file.lines[line - 2].lstrip().startswith("#:") if line > 1 else False
-        if not continues and _OPENING.match(comment["text"]):
+            yield _opening(module.file, documented.docstring_line, text)
+    before = ""
+    for line, code in enumerate(module.file.lines, start=1):
+        comment = _ATTRIBUTE_COMMENT.fullmatch(code) if "#:" in code else None
+        continues = before.lstrip().startswith("#:")
+        before = code
+        if comment and not continues and _OPENING.match(comment["text"]):
             yield _opening(module.file, line, comment["text"])
 
 
 def exception_openings(index: PythonIndex) -> Iterator[Violation]:
     """Find docstrings of exceptions that do not begin with the condition for raising them."""
     for module in index.modules.values():
-        for node in module.documented:
-            if isinstance(node, ast.ClassDef) and index.is_exception(module, node):
-                text = ast.get_docstring(node)
-                if text is not None and not _EXCEPTION_OPENING.match(text):
-                    line = node.body[0].lineno
+        for documented in module.documented:
+            text = documented.docstring if documented.is_class else None
+            if text is not None and not _EXCEPTION_OPENING.match(text):
+                if index.is_exception(module, documented):
+                    line = documented.docstring_line
                     advice = "begin with 'Raised if' or 'Raised when'"
                     yield _opening(module.file, line, text, EXCEPTION_OPENING, advice)
 
@@ -259,8 +260,8 @@ def missing_docstrings(index: PythonIndex) -> Iterator[Violation]:
     """Find public modules, classes, functions and methods without docstring, outside the tests."""
     for module in index.modules.values():
         for public in () if module.file.is_test else index.public_names(module):
-            if ast.get_docstring(public.node) is None:
-                line = 1 if isinstance(public.node, ast.Module) else public.node.lineno
+            if public.definition.docstring is None:
+                line = public.definition.line
                 column = module.file.lines[line - 1].find(public.name.rpartition(".")[2]) + 1
                 text = f"{public.kind} {public.name} has no docstring; write one that stands alone"
                 yield Violation(module.file.path, line, max(column, 1), MISSING_DOCSTRING, text)
@@ -280,16 +281,16 @@ def duplicate_classes(index: PythonIndex, allowed: AllowList) -> Iterator[Violat
         for module in modules if len(modules) > 1 else ():
             others = ", ".join(other.file.path for other in modules if other is not module)
             text = f"class {name} is also in {others}; give each class a name of its own"
-            node = module.classes[name]
-            offset = module.file.offset(node.lineno, node.col_offset + len("class ") + 1)
+            place = module.classes[name]
+            offset = module.file.offset(place.line, place.column + len("class ") + 1)
             places.append(module.file.violation(offset, DUPLICATE_CLASS, text))
         yield from [place for place in places if not allowed.covers(place)][1:]
 
 
 def long_lines(file: TextFile) -> Iterator[Violation]:
     """Find Python lines that are too long."""
-    for number, line in enumerate(file.lines, start=1):
-        if file.is_python and len(line) > MAX_COLUMNS:
+    for number, line in enumerate(file.lines if file.is_python else (), start=1):
+        if len(line) > MAX_COLUMNS:
             text = f"{len(line)} columns; write at most {MAX_COLUMNS}"
             yield Violation(file.path, number, MAX_COLUMNS + 1, LINE_LENGTH, text)
 
@@ -297,7 +298,7 @@ def long_lines(file: TextFile) -> Iterator[Violation]:
 def check(root: Path) -> list[Violation]:
     """Return the violations below `root` that the allow-list does not cover, sorted."""
     files = read_text_files(root)
-    index = PythonIndex(files)
+    index = PythonIndex(files, VAGUE_VARIABLES)
     allowed = AllowList({file.path: file for file in files})
     violations = [*missing_docstrings(index), *exception_openings(index)]
     for file in files:
