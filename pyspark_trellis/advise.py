@@ -122,7 +122,10 @@ def advise(
                 continue
             keys = [(each.key, each.grammar) for each in host.outgoing.get(exchange, [])]
             most = busiest.top[vhost, exchange]
-            progress(f"{exchange} of {vhost}: {len(keys)} bindings, {topics} topics")
+            progress(
+                f"measuring exchange {exchange} of vhost {vhost}: "
+                f"{len(keys)} bindings, {topics} topics"
+            )
             prewarm = carrying(most, messages)
             carried += sum(count for _, count in most[: len(prewarm)])
             measured = measure(keys, [topic for topic, _ in most], clock)
@@ -195,7 +198,7 @@ def measure(
     expected = [sorted(matchers["auto"].match(topic)) for topic in some]
     for name, matcher in matchers.items():
         assert [sorted(matcher.match(topic)) for topic in some] == expected, (
-            f"matcher {name} found other bindings than auto"
+            f"the matcher {name} is wrong: it found other bindings than the matcher auto"
         )
     taken: dict[str, list[float]] = {name: [] for name in matchers}
     gc.collect()

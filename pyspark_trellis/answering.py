@@ -40,10 +40,11 @@ def times_of(arguments: argparse.Namespace) -> tuple[int | None, int | None]:
     since, until = (getattr(arguments, name, None) for name in ("since", "until"))
     if arguments.journal is None and (since is not None or until is not None):
         raise PipelineError(
-            "--since and --until select rows of a journal: with --traffic, leave them out"
+            "--since and --until cannot be combined with --traffic, because they select rows of a "
+            "journal: leave them out"
         )
     if since is not None and until is not None and until < since:
-        raise PipelineError("--until is a time before --since: exchange the two")
+        raise PipelineError("--until is a time before --since: exchange the two times")
     return _microseconds(since), _microseconds(until)
 
 
@@ -58,21 +59,25 @@ def check(arguments: argparse.Namespace) -> None:
     """
     if (arguments.journal is None) == (arguments.traffic is None):
         raise PipelineError(
-            "the messages come from --journal PLACE or from --traffic DIR: name one of the two"
+            "exactly one source of messages is required: set either --journal or --traffic"
         )
     if arguments.traffic is not None:
         _check_traffic(arguments)
     elif arguments.starting.isdecimal() and arguments.ending.isdecimal():
         if int(arguments.ending) < int(arguments.starting):
             raise PipelineError(
-                f"--ending {arguments.ending} is before --starting {arguments.starting}"
+                f"--ending {arguments.ending} is before --starting {arguments.starting}: exchange "
+                "the two offsets"
             )
     if arguments.follow and arguments.ending != offsets.LATEST:
-        raise PipelineError("--follow never ends: leave --ending out")
+        raise PipelineError(
+            "--ending cannot be combined with --follow, which reads without end: leave --ending out"
+        )
     for path in (getattr(arguments, "output", None), getattr(arguments, "json", None)):
         if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
             raise PipelineError(
-                f"{path} cannot be written: there is no directory {Path(path).absolute().parent}"
+                f"cannot write {path}: the directory {Path(path).absolute().parent} does not "
+                "exist; create it"
             )
 
 
@@ -81,7 +86,10 @@ def _check_traffic(arguments: argparse.Namespace) -> None:
     defaults = {"starting": offsets.EARLIEST, "ending": offsets.LATEST}
     for name in ("starting", "ending", "pattern"):
         if getattr(arguments, name, None) != defaults.get(name):
-            raise PipelineError(f"--{name} selects rows of a journal: with --traffic, leave it out")
+            raise PipelineError(
+                f"--{name} cannot be combined with --traffic, because it selects rows of a "
+                "journal: leave it out"
+            )
 
 
 def write_json(
@@ -131,8 +139,8 @@ def repeated(
             began = time.monotonic()
             while not extended():
                 progress.say(
-                    f"{arguments.job}  nothing new for {time.monotonic() - began:,.0f} s; "
-                    "Ctrl-C ends it"
+                    f"{arguments.job}  no new messages for {time.monotonic() - began:,.0f} s; "
+                    "press Ctrl-C to stop"
                 )
                 time.sleep(arguments.every)
             progress.end()

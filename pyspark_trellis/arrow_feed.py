@@ -191,7 +191,8 @@ class RollupFeed:
                 tables.append(table.select(SUMS.names).cast(SUMS))
             except (OSError, KeyError, pa.ArrowException) as error:
                 raise PipelineError(
-                    f"{file} cannot be read as the output of `trellis pipeline traffic`: {error}"
+                    f"{file} cannot be read as the output of `trellis pipeline traffic`: {error}; "
+                    "to write new files, run that command with a new --target"
                 ) from None
         self._read = files
         table = pa.concat_tables(tables) if tables else SUMS.empty_table()
@@ -228,7 +229,8 @@ class RollupFeed:
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise PipelineError(
-                f"{self._path} cannot be read as the output of `trellis pipeline traffic`: its log "
-                f"{log.name} is not readable ({reason})"
+                f"{self._path} cannot be read as the output of `trellis pipeline traffic`: cannot "
+                f"read its log {log.name} ({reason}); give the directory that the option --target "
+                "of that command named"
             ) from None
         return frozenset(files)

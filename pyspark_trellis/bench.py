@@ -93,7 +93,8 @@ def cpu_seconds() -> float:
     """
     if not Path("/proc/self/stat").exists():
         raise PipelineError(
-            "the bench reads CPU times from /proc, which this system does not have; run it on Linux"
+            "the bench reads CPU times from /proc, which this system does not have: run the bench "
+            "on Linux"
         )
     own = _facts(os.getpid())
     family = {os.getpid()}
@@ -244,7 +245,9 @@ def _matching(
         few,
     )
     ours = match_topics(some, many[:few]).agg(F.sum("messages")).collect()[0][0]
-    assert (ours or 0) == number, f"bulk matching found {ours} pairs, crossJoin and rlike {number}"
+    assert (ours or 0) == number, (
+        f"bulk matching found {ours} pairs, but crossJoin with rlike found {number}"
+    )
     assert matches[0] > 0
     times = rival / part * count / a_few
     figures.aim(

@@ -90,16 +90,16 @@ def _kept(arguments: argparse.Namespace) -> int:
             progress.watch(query, arguments.job, counts)
             if not write_object(arguments, _written(arguments, counts)):
                 print(
-                    f"{counts.rows:,} new rows are in {arguments.target}"
+                    f"wrote {counts.rows:,} new rows to {arguments.target}"
                     if counts.rows
-                    else f"no new rows for {arguments.target}"
+                    else f"wrote nothing to {arguments.target}: the journal has no new rows"
                 )
         except KeyboardInterrupt:
             counts.read(query)
             query.stop()
             print(
-                f"stopped; `trellis pipeline {arguments.job}` with the same --target continues "
-                "from there",
+                f"stopped; to continue, run `trellis pipeline {arguments.job}` again with the same "
+                "--target",
                 file=sys.stderr,
             )
             write_object(arguments, _written(arguments, counts))

@@ -40,7 +40,7 @@ def credentials_of(parts: SplitResult, options: Mapping[str, str]) -> tuple[str,
     if parts.password is not None:
         raise PipelineError(
             f"the URL of {shown(parts.geturl())} contains a password, which lists of processes and "
-            f"Spark's logs would show: leave it out, and {_ADVICE}"
+            f"Spark's logs would show: remove the password from the URL, and {_ADVICE}"
         )
     user = (
         options.get("user")
@@ -57,7 +57,7 @@ def credentials_of(parts: SplitResult, options: Mapping[str, str]) -> tuple[str,
         or ("guest" if user == "guest" else "")
     )
     if not password:
-        raise PipelineError(f"no password for user '{user}' is known: {_ADVICE}")
+        raise PipelineError(f"no password for user '{user}' is set: {_ADVICE}")
     return user, password
 
 

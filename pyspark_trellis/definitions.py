@@ -226,7 +226,9 @@ def _rows(document: Mapping[str, Any], section: str, name: str) -> list[dict[str
 def _host(hosts: Mapping[str, DefinedHost], row: Mapping[str, Any], where: str) -> DefinedHost:
     vhost = row.get("vhost", "/")
     if vhost not in hosts:
-        raise PipelineError(f"{where} names the vhost '{vhost}', which the file does not have")
+        raise PipelineError(
+            f"{where} names the vhost '{vhost}', which is not in the list vhosts of the file"
+        )
     return hosts[vhost]
 
 

@@ -233,13 +233,13 @@ def broker(directory: Path, file: Path) -> Iterator[str]:
             address = dict(word.partition("=")[::2] for word in words[1:]).get("amqp")
             if address is None:
                 raise PipelineError(
-                    f"the broker did not start (exit code {process.wait(_PATIENCE)}); see its last "
-                    "lines above"
+                    f"the broker did not start (exit code {process.wait(_PATIENCE)}); see its "
+                    "messages above"
                 )
             yield f"amqp://guest:guest@{address}/%2F"
             process.send_signal(signal.SIGTERM)
             if process.wait(_PATIENCE):
-                raise PipelineError("the broker did not stop cleanly; see its last lines above")
+                raise PipelineError("the broker did not stop cleanly; see its messages above")
         finally:
             process.kill()
 
@@ -277,13 +277,13 @@ def demo(
         "seconds since the start.\n",
         flush=True,
     )
-    step("a broker starts, with a journal of all published messages")
+    step("starting a broker with a journal of all published messages")
     with broker(output / "broker", output / "definitions.json") as url:
         start = int(datetime.now(UTC).timestamp()) // 60 * 60 - HOUR
         sent = SinkPublisher(url).publish(
             _with_progress(traffic(messages, start, random.Random(seed)), messages, progress)
         )
-        step(f"{sent:,} messages of an hour published and confirmed")
+        step(f"published {sent:,} messages of an hour; the broker has confirmed all of them")
     journal = {"path": str(output / "broker" / "streams" / "%2F" / "journal")}
     with session() as spark:
         step("Spark has started")
@@ -301,8 +301,8 @@ def demo(
                 f"{sent:,} messages were published"
             )
         step(
-            f"lake and traffic: {counts[0]:,} messages, each exactly once, and the counts per "
-            "topic and minute, as Parquet"
+            f"lake and traffic: wrote {counts[0]:,} messages, each exactly once, and the counts "
+            "per topic and minute, as Parquet files"
         )
         current, proposed = (
             definitions.read(output / name) for name in ("definitions.json", "proposed.json")
@@ -348,16 +348,18 @@ def _answers(
         )
     answer = what_if(topics, current, proposed)
     step(
-        "whatif: with proposed.json, "
-        f"{', '.join(each.topic for each in answer.lost) or 'no topic'} would be lost, "
-        f"{', '.join(map(str, answer.starved)) or 'no queue'} would receive nothing any more, and "
-        f"{', '.join(map(str, answer.newly_hit)) or 'no queue'} would receive messages for the "
-        "first time"
+        "whatif, with proposed.json: topics that would be lost: "
+        f"{', '.join(each.topic for each in answer.lost) or 'none'}; queues that would lose all "
+        f"messages: {', '.join(map(str, answer.starved)) or 'none'}; queues that would get their "
+        f"first messages: {', '.join(map(str, answer.newly_hit)) or 'none'}"
     )
     advice = advise(topics, current)
     advice.write(output / "matching-profile.json")
     chosen = ", ".join(f"{each.matcher or 'auto'} for {each.exchange}" for each in advice.exchanges)
-    step(f"advise: fastest matchers: {chosen}; matching-profile.json is for the broker")
+    step(
+        f"advise: fastest matchers: {chosen}; wrote them to matching-profile.json, which a broker "
+        "reads (matcher.profile)"
+    )
     history.unpersist()
 
 

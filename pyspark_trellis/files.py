@@ -19,4 +19,4 @@ def write(path: Path, text: str) -> None:
         if draft is not path:
             draft.replace(path)
     except OSError as error:
-        raise PipelineError(f"cannot write {path}: {error.strerror}") from None
+        raise PipelineError(f"cannot write {path}: {error.strerror or error}") from None

@@ -52,13 +52,15 @@ def find(environment: Mapping[str, str] = os.environ) -> Path:
         ("PATH", Path(on_path) if on_path else None),
     ):
         if java is None:
-            seen.append(f"{name} names no Java")
+            seen.append(
+                "JAVA_HOME is not set" if name == "JAVA_HOME" else "PATH has no program java"
+            )
             continue
         version = version_of(java)
         if version >= OLDEST:
             return java.resolve().parents[1]
         seen.append(
-            f"the Java of {name} ({java}) {f'is version {version}' if version else 'does not run'}"
+            f"the Java of {name} ({java}) {f'has version {version}' if version else 'does not run'}"
         )
     bundled = _bundled()
     if bundled is not None:
@@ -90,7 +92,10 @@ def wrapped(home: Path, into: Path | None = None) -> Path:
         into = Path(tempfile.gettempdir(), f"trellis-java-{os.getuid()}")
         into.mkdir(mode=0o700, exist_ok=True)
         if into.stat().st_uid != os.getuid() or into.is_symlink():
-            raise PipelineError(f"{into} belongs to another user: remove it, or set JAVA_HOME")
+            raise PipelineError(
+                f"cannot write {into}: the directory belongs to another user; remove it, or set "
+                "JAVA_HOME"
+            )
     java = into / "bin" / "java"
     java.parent.mkdir(exist_ok=True)
     text = _WRAPPER.format(java=home / "bin" / "java")

@@ -71,7 +71,7 @@ class JobBindings:
     @property
     def effective(self) -> DefinitionsFile:
         """The present bindings. Every job except whatif requires them."""
-        assert self.current is not None, "read_bindings() requires them"
+        assert self.current is not None, "read_bindings() requires the present bindings"
         return self.current
 
     @property
@@ -85,7 +85,7 @@ class JobBindings:
     def proposed_routing(self) -> DefinitionsFile:
         """The proposed bindings, with the times in which sessions existed if these are known."""
         definitions = self.then_proposed or self.proposed
-        assert definitions is not None, "read_bindings() requires them"
+        assert definitions is not None, "read_bindings() requires the proposed bindings"
         return definitions
 
 
@@ -106,8 +106,8 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
         if any(each.vhost == vhost for file in files for each in file.bindings)
     )
     lines = [
-        f"messages of vhost '{vhost}': not in this journal; ask about its bindings and queues with "
-        "a journal of that virtual host"
+        f"this journal has no messages of vhost '{vhost}': to examine the bindings and queues of "
+        "that virtual host, read a journal of it"
         for vhost in others
     ]
     return replace(bindings, sources=(*bindings.sources, *lines), recorded=recorded)
@@ -143,8 +143,8 @@ def _read_bindings(arguments: argparse.Namespace) -> JobBindings:
     until = moment(arguments.as_of)
     if until is not None and file is not None:
         raise PipelineError(
-            f"--as-of asks for past bindings, but {flag} names present ones: leave out one of the "
-            "two options"
+            f"--as-of selects past bindings, but {flag} names present bindings: leave out one of "
+            "the two options"
         )
     login = credentials_of(arguments)
     current = definitions.read(file, login) if file is not None else None
@@ -152,10 +152,10 @@ def _read_bindings(arguments: argparse.Namespace) -> JobBindings:
     streams, states, reason = _topologies(arguments, until)
     if not states:
         if until is not None:
-            raise PipelineError(f"--as-of needs the stream $topology: {reason}")
+            raise PipelineError(f"--as-of requires the stream $topology: {reason}")
         if current is None and arguments.job not in _WITHOUT_BINDINGS:
             raise PipelineError(
-                f"no bindings: name --definitions FILE or --topology PLACE ({reason})"
+                f"the bindings are unknown ({reason}): set --definitions FILE or --topology PLACE"
             )
         bound = current.name if current is not None else "the routing recorded in the journal"
         return JobBindings(
@@ -225,7 +225,7 @@ def moment(text: str | None) -> datetime | None:
         return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     except (ValueError, OverflowError):
         raise PipelineError(
-            f"--as-of {text}: this is not a time like 2026-03-01T12:00:00Z"
+            f"--as-of is '{text}', but must be a time like 2026-03-01T12:00:00Z"
         ) from None
 
 
@@ -263,19 +263,19 @@ def _named_streams(arguments: argparse.Namespace) -> tuple[list[JournalStream], 
     """
     named, journal = arguments.topology, arguments.journal
     if named == NONE:
-        return [], "--topology none"
+        return [], "--topology is none"
     if named is not None:
         if not _remote(named):
             return [Directory(named.removeprefix("file://"))], ""
         return _remote_streams(named, arguments), ""
     if journal is None:
-        return [], "no --topology"
+        return [], "--topology is not set"
     if _remote(journal):
         return _remote_streams(journal, arguments), ""
     vhost = _vhost_directory(arguments)
     beside = vhost / topology.DIRECTORY
     if not beside.is_dir():
-        return [], f"no {topology.DIRECTORY} beside the journal"
+        return [], f"there is no directory {topology.DIRECTORY} beside the journal"
     # Elsewhere, for example in a copy of one stream, the directories beside it are not vhosts.
     others = sorted(
         path

@@ -143,10 +143,9 @@ class FilePiece(Piece):
                 return file.read_buffer(self.cut.end - self.cut.start)
         except FileNotFoundError:
             raise lost_rows(
-                f"{self.path} was removed: retention removed offsets {self.cut.low} to "
-                f"{self.cut.high - 1} while they were "
-                "read; continue with startingOffsets=earliest and a new checkpoint, or increase "
-                "retention"
+                f"retention removed {self.path} while the query read its offsets {self.cut.low} to "
+                f"{self.cut.high - 1}; continue with startingOffsets=earliest and a new "
+                "checkpoint, or increase retention"
             ) from None
 
 
@@ -381,21 +380,18 @@ class Directory(JournalStream):
             }
         except OSError as error:
             raise PipelineError(
-                f"there is no journal in {self._path}: {error.strerror}; name the directory of a "
-                "stream, "
-                "<data directory>/streams/<vhost>/<queue>"
+                f"cannot read the journal {self._path}: {error.strerror}; name the directory of a "
+                "stream, <data directory>/streams/<vhost>/<queue>"
             ) from None
         if not files:
             inside = sorted(file.name for file in self._path.iterdir() if file.is_dir())
             hint = (
-                f"; it holds directories ({', '.join(inside[:3])}): name the directory of one "
-                "stream"
+                f", but directories ({', '.join(inside[:3])}); name the directory of one stream"
                 if inside
                 else ""
             )
             raise PipelineError(
-                f"there is no journal in {self._path}: no file is called "
-                f"<epoch>-<offset>.arrow{hint}"
+                f"{self._path} is not a journal: it has no files <epoch>-<offset>.arrow{hint}"
             )
         self._files = files
         names: list[SegmentName] = []
@@ -432,16 +428,15 @@ def check_whole(name: str, spans: list[JournalSpan], low: int, high: int) -> Non
     if not spans or spans[0].low > low:
         first = spans[0].low if spans else high
         raise lost_rows(
-            f"offset {low} of {name} was removed by retention: the first offset there is {first}; "
+            f"retention removed offset {low} of {name}: the first remaining offset is {first}; "
             "read from startingOffsets=earliest (with a new checkpoint), or increase retention"
         )
     for one, other in pairwise(spans):
         if one.high < other.low:
             raise lost_rows(
-                f"offsets {one.high} to {other.low - 1} of {name} are lost: unreadable data is in "
-                "the stream's "
-                f"quarantine; read up to endingOffsets={one.high}, and continue from "
-                f"startingOffsets={other.low}"
+                f"offsets {one.high} to {other.low - 1} of {name} are lost: their data was "
+                f"damaged, and is in the stream's quarantine; read up to endingOffsets={one.high}, "
+                f"and continue from startingOffsets={other.low}"
             )
     if spans[-1].high < high:
         raise lost_rows(

@@ -32,8 +32,8 @@ class QueryJournals:
         self._path: Final = options.get("path", "")
         if not self._path:
             raise PipelineError(
-                "the query names no journal: use .load(<directory of the stream, or "
-                "http://HOST:15672>)"
+                "the query names no journal: use .load(PATH), where PATH is the directory of a "
+                "stream, or http://HOST:15672"
             )
         named, pattern = options.get("journal"), options.get("journalpattern")
         if named is not None and pattern is not None:
@@ -103,7 +103,10 @@ def one_stream(options: Mapping[str, str]) -> JournalStream:
     """Return the only stream that the options name. Raises PipelineError if they name several."""
     journals = QueryJournals(options)
     if not journals.single:
-        raise PipelineError("this command reads one journal: name one, without a pattern")
+        raise PipelineError(
+            "this command reads one journal, but the options name several: name one journal, and "
+            "do not set journalPattern"
+        )
     [stream] = journals.streams().values()
     return stream
 
@@ -125,7 +128,8 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
         return re.compile(pattern)
     except re.error as error:
         raise PipelineError(
-            f"option journalPattern is '{pattern}', which is no regular expression: {error}"
+            f"option journalPattern is '{pattern}', which is not a valid regular expression: "
+            f"{error}"
         ) from None
 
 
@@ -141,6 +145,6 @@ def _names_in(streams: Path) -> list[str]:
         ]
     except OSError as error:
         raise PipelineError(
-            f"there are no streams in {streams}: {error.strerror}; with journalPattern, the path "
-            "is <data directory>/streams"
+            f"cannot read the streams in {streams}: {error.strerror}; with journalPattern, set the "
+            "path to <data directory>/streams"
         ) from None

@@ -107,7 +107,9 @@ class KeptReports:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise PipelineError(f"{self._directory} cannot be created: {error.strerror}") from None
+            raise PipelineError(
+                f"cannot create the directory {self._directory}: {error.strerror}"
+            ) from None
         path = self._directory / report.ends_at.strftime(_NAME)
         document = {"format": _FORMAT} | asdict(report)
         write(path, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
@@ -124,13 +126,13 @@ def _read(path: Path) -> KeptReport:
     try:
         document = json.loads(path.read_bytes())
         if document.pop("format") != _FORMAT:
-            raise ValueError("the report has the format of another version of Trellis")
+            raise ValueError("another version of Trellis wrote it")
         report = KeptReport(**document)
         if report.ends_at.tzinfo is None or set(report.findings) != set(KINDS):
-            raise ValueError("the report has the format of another version of Trellis")
+            raise ValueError("another version of Trellis wrote it")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(
-            f"the kept report {path} cannot be read ({error}): move the file away to start a new "
+            f"cannot read the earlier report {path} ({error}): move the file away to start a new "
             "series of reports"
         ) from None
     return report
@@ -199,21 +201,23 @@ def text_of(report: KeptReport, differences: ReportChanges | None) -> list[str]:
     changed = _since(differences.before.ends_at, report.ends_at)
     had = differences.before.traffic["messages"]
     if had:
-        lines[0] += f"; messages {traffic['messages'] / had - 1:+.1%} {changed}"
+        lines[0] += f"; {traffic['messages'] / had - 1:+.1%} messages {changed}"
     lines += [*report.said_by, counts]
-    for sign, texts, some in (("+", differences.new, "new "), ("-", differences.gone, "former ")):
+    for sign, texts, some in (("+", differences.new, "new "), ("-", differences.gone, "resolved ")):
         for kind, names in texts.items():
             if not names:
                 continue
             count = _count(len(names), kind, some)
-            lines.append(f"{count} {changed}" + (", which has gone" if sign == "-" else ""))
+            lines.append(f"{count} {changed}")
             lines += [f"  {sign} {name}" for name in names[:_SHOWN]]
             if len(names) > _SHOWN:
                 lines.append(f"  ... and {len(names) - _SHOWN:,} more")
     if not any([*differences.new.values(), *differences.gone.values()]):
-        lines.append(f"no finding has changed {changed}")
+        lines.append(f"no finding is new or resolved {changed}")
     if MOST in (len(one.findings["unroutable"]) for one in (differences.before, report)):
-        lines.append(f"only the {MOST:,} topics with the most unroutable messages are compared")
+        lines.append(
+            f"the comparison has only the {MOST:,} topics with the most unroutable messages"
+        )
     return lines
 
 
@@ -251,7 +255,9 @@ def run(arguments: argparse.Namespace) -> int:
         if latest is not None:
             due = latest.ends_at + timedelta(seconds=arguments.every)
             if (left := (due - _now()).total_seconds()) > 0:
-                print(f"the next report is due at {due:%Y-%m-%d %H:%M:%S} UTC; Ctrl-C ends it")
+                print(
+                    f"the next report is due at {due:%Y-%m-%d %H:%M:%S} UTC; press Ctrl-C to stop"
+                )
                 sys.stdout.flush()
                 time.sleep(left)
         try:
@@ -259,7 +265,10 @@ def run(arguments: argparse.Namespace) -> int:
         except PipelineError as error:
             if first:
                 raise
-            print(f"no report: {error}; another attempt follows in {_RETRY} s", file=sys.stderr)
+            print(
+                f"cannot make the report: {error}; the next attempt is in {_RETRY} s",
+                file=sys.stderr,
+            )
             time.sleep(_RETRY)
         first = False
 
@@ -281,7 +290,7 @@ def _report(arguments: argparse.Namespace, reports: KeptReports, until: datetime
         else:
             write(Path(arguments.json), text + "\n")
     if arguments.json != "-":
-        print("\n".join([*text_of(report, differences), f"kept in {path}"]), flush=True)
+        print("\n".join([*text_of(report, differences), f"report written to {path}"]), flush=True)
     return int(arguments.check and differences is not None and any(differences.new.values()))
 
 
@@ -294,4 +303,4 @@ def _utc(at: float) -> datetime:
     try:
         return datetime.fromtimestamp(at, UTC).replace(microsecond=0)
     except (ValueError, OverflowError, OSError):
-        raise PipelineError("--until must be a time of the years 1 to 9999 UTC") from None
+        raise PipelineError("--until must be a time in the years 1 to 9999 (UTC)") from None

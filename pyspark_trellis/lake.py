@@ -88,13 +88,12 @@ def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
                 )
         elif not files.exists(checkpoint, mark):
             raise PipelineError(
-                f"{checkpoint} is the checkpoint of another query than `{job}`: choose another "
-                "--checkpoint"
+                f"{checkpoint} is not a checkpoint of the job `{job}`: choose another --checkpoint"
             )
         elif not kept:
             raise PipelineError(
-                f"{checkpoint} was used with another directory than {target}, which lacks the rows "
-                "that the query has read so far: set --target to the former directory, or choose "
+                f"{target} lacks the rows that the query has read so far, because {checkpoint} was "
+                "used with another --target: set --target to the former directory, or choose "
                 "another --checkpoint to start again"
             )
         files.make(target)
@@ -103,7 +102,7 @@ def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
         if not of_spark(error):
             raise
         raise PipelineError(
-            f"{target}, or {checkpoint}, cannot be written: {line_of(error) or brief(error)}"
+            f"cannot write {target} or {checkpoint}: {line_of(error) or brief(error)}"
         ) from None
 
 

@@ -56,7 +56,7 @@ def whatif(answer: WhatIf, compared: bool) -> None:
                 f"{change.vhost} {change}",
                 _rate(change.before, seconds),
                 _rate(change.after, seconds),
-                "gets first messages"
+                "gets its first messages"
                 if compared and change.after and not change.before
                 else "STARVED"
                 if change.before and not change.after
@@ -78,13 +78,13 @@ def whatif(answer: WhatIf, compared: bool) -> None:
     )
     if answer.unknown:
         print(
-            f"{answer.unknown:,} messages pass exchanges that route by more than the topic; their "
-            "destinations are unknown"
+            f"the destinations of {answer.unknown:,} messages are unknown, because exchanges route "
+            "them by more than the topic"
         )
     print(
-        "a topic or a queue would lose all its messages"
+        "the change breaks routing: a topic or a queue would lose all its messages"
         if answer.breaks
-        else "no topic and no queue would lose all its messages"
+        else "the change breaks nothing: no topic or queue would lose all its messages"
     )
 
 

@@ -55,9 +55,8 @@ def positions_of(document: Mapping[str, Any], names: Iterable[str]) -> dict[str,
         if name is None or len(known) == 1:
             if len(known) != 1:
                 raise PipelineError(
-                    "the checkpoint has an offset of one journal and does not name it, but the "
-                    f"query now reads {', '.join(known) or 'no journal'}: start with a new "
-                    "checkpoint"
+                    "the checkpoint has an offset without the name of its journal, but the query "
+                    f"now reads {', '.join(known) or 'no journal'}: start with a new checkpoint"
                 )
             name = known[0]
         return {name: _position(document)}
@@ -112,7 +111,7 @@ def by_journal(text: str, option: str, names: Iterable[str]) -> dict[str, str]:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise PipelineError(f"option {option} is not JSON: {error}; it is {text}") from None
+        raise PipelineError(f"option {option} is '{text}', which is not JSON: {error}") from None
     if "next" in document and not isinstance(document["next"], dict):
         document = {document.get("journal", known[0] if len(known) == 1 else ""): document}
     texts = {}
@@ -129,7 +128,7 @@ def by_journal(text: str, option: str, names: Iterable[str]) -> dict[str, str]:
     for name in known:
         if name not in texts:
             raise PipelineError(
-                f"option {option} has no entry for journal '{name}': it must have one for each of "
+                f"option {option} has no entry for journal '{name}': add an entry for each of "
                 f"{', '.join(known)}"
             )
     return texts
@@ -154,13 +153,13 @@ def starting(text: str, bounds: OffsetRange, name: str, whole: bool = True) -> i
         if not whole:
             return bounds.first
         raise lost_rows(
-            f"offset {offset} of {name} was removed by retention: the first offset there is "
-            f"{bounds.first}; "
-            "read from startingOffsets=earliest, or increase retention"
+            f"retention removed offset {offset} of {name}: the first remaining offset is "
+            f"{bounds.first}; read from startingOffsets=earliest, or increase retention"
         )
     if offset > bounds.next:
         raise PipelineError(
-            f"startingOffsets={offset} is after the end of {name}, which is {bounds.next}"
+            f"startingOffsets={offset} is after the end of {name}: set an offset up to "
+            f"{bounds.next}"
         )
     return offset
 
@@ -181,7 +180,7 @@ def ending(text: str, bounds: OffsetRange, name: str) -> int:
     offset = int(text)
     if offset > bounds.next:
         raise PipelineError(
-            f"endingOffsets={offset} is after the end of {name}, which is {bounds.next}"
+            f"endingOffsets={offset} is after the end of {name}: set an offset up to {bounds.next}"
         )
     return offset
 
@@ -251,7 +250,7 @@ def _by_time(
         return None
     if f"{which}offsets" in options:
         raise PipelineError(
-            f"the options {which}Offsets and {option} name two positions: set only one of them"
+            f"the options {which}Offsets and {option} are both set: set only one of them"
         )
     texts = by_journal(text, option, list(streams))
     return {
@@ -272,17 +271,17 @@ def resumed(start: Position, stream: JournalStream, bounds: OffsetRange, whole: 
         if not whole:
             return min(offset, bounds.next) if rewritten is None else rewritten
         raise lost_rows(
-            f"this query has read {stream.name} up to offset {offset}, but the rows that it read "
-            "are not there (any more): the query now reads another journal, or the machine failed "
-            "before the rows were durable; start with a new checkpoint, or read over HTTP, which "
-            "returns durable rows only"
+            f"this query has read {stream.name} up to offset {offset}, but the journal no longer "
+            "has these rows: the path now names another journal, or the machine failed before the "
+            "rows were durable; start with a new checkpoint, or read over HTTP, which returns "
+            "durable rows only"
         )
     if offset < bounds.first:
         if not whole:
             return bounds.first
         raise lost_rows(
             f"this query continues at offset {offset} of {stream.name}, which retention removed: "
-            "the first offset there "
-            f"is {bounds.first}; start with a new checkpoint, or increase retention"
+            f"the first remaining offset is {bounds.first}; start with a new checkpoint, or "
+            "increase retention"
         )
     return offset

@@ -103,8 +103,8 @@ READING: Final = (
     ),
     SparkOption(
         "failOnDataLoss",
-        "`true`: if rows that the query should read are not there (any more), the query ends with "
-        "an error. `false`: it continues with the next row that is there, and Spark's log of the "
+        "`true`: if the journal lacks rows that the query should read, the query ends with an "
+        "error. `false`: the query continues with the next existing row, and Spark's log of the "
         "query has a warning",
         "`true`",
     ),
@@ -182,7 +182,11 @@ WRITING: Final = (
         "each run is another job",
         ("producer",),
     ),
-    SparkOption("txnVersion", "`df.write` only: the number of the job's run, ascending", "0"),
+    SparkOption(
+        "txnVersion",
+        "`df.write` only: the number of the job's run; a later run has a higher number",
+        "0",
+    ),
     SparkOption(
         "hadoopSecrets",
         "settings of Hadoop for `checkpointLocation`, as a JSON object, if they are not in the "

@@ -266,7 +266,7 @@ class SinkPublisher:
             self._end()
 
     def _on_open_error(self, connection: Any, error: Any) -> None:
-        reason = f"no connection: {error!r}"
+        reason = f"cannot connect: {error!r}"
         rejected = (AuthenticationError, ProbableAuthenticationError, ProbableAccessDeniedError)
         if isinstance(error, rejected) or _closed_for_good(error):
             self._failure = self._failure or reason
@@ -284,7 +284,11 @@ class SinkPublisher:
     def _watch(self) -> None:
         """Give up if the broker has confirmed no message for `patience` seconds."""
         if time.monotonic() - self._progress_at > self._patience:
-            refused = " (it refuses messages: a queue is full)" if self.refusals else ""
+            refused = (
+                " and refuses messages, because a queue is full: consume from it"
+                if self.refusals
+                else ""
+            )
             self._failure = (
                 self._failure
                 or f"the broker confirmed no message for {self._patience:g} s{refused}"
@@ -313,8 +317,8 @@ def _not_encoded(number: int, message: Outgoing, error: Exception) -> str:
     """Return the text of the error for a message with a field that AMQP cannot represent."""
     return (
         f"message {number}, with exchange '{message.exchange[:_SHOWN]}' and topic "
-        f"'{message.key[:_SHOWN]}', does not fit into AMQP: {repr(error)[: 2 * _SHOWN]}; change or "
-        "filter out such rows"
+        f"'{message.key[:_SHOWN]}', cannot be encoded for AMQP ({repr(error)[: 2 * _SHOWN]}): "
+        "change or filter out such rows"
     )
 
 

@@ -117,14 +117,17 @@ class RemoteBroker:
             with error:
                 if error.code == http.HTTPStatus.SERVICE_UNAVAILABLE and attempts > 1:
                     return self.fetch(path, attempts - 1)
-                text = f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}"
+                text = (
+                    f"{self.url} answered a request of user '{self.user}' with status "
+                    f"{error.code}: {_reason(error)}"
+                )
                 if error.code == http.HTTPStatus.GONE:
                     raise lost_rows(text) from None
                 raise failed_request(text, error.code) from None
         except urllib.error.URLError as error:
             untrusted = isinstance(error.reason, ssl.SSLCertVerificationError)
             raise failed_request(
-                f"{self.url} has a certificate that is not trusted: {error.reason}; set the option "
+                f"the certificate of {self.url} is not trusted: {error.reason}; set the option "
                 "caFile to the certificate of its authority"
                 if untrusted
                 else f"{self.url} does not answer: {error.reason}; check that a broker runs there, "
@@ -214,7 +217,7 @@ class Remote(JournalStream):
         stream = options.get("journal") or options.get("stream", "")
         if not stream:
             raise PipelineError(
-                f"no stream of {shown(place)} is named: set the option stream to QUEUE or "
+                f"the query names no stream of {shown(place)}: set the option stream to QUEUE or "
                 "VHOST/QUEUE"
             )
         return cls(RemoteBroker.of(place, options), *name_parts(stream))

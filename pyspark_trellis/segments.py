@@ -233,7 +233,7 @@ def _batches(
             message = pa.ipc.read_message(reader)
             end = reader.tell()
             if summed and not messages.checksum_ok(view[begin:end]):
-                raise messages.DamagedSegment("wrong checksum")
+                raise messages.DamagedSegment("the checksum is wrong")
             batch = pa.ipc.read_record_batch(message, schema)
         except (pa.ArrowInvalid, EOFError, OSError, messages.DamagedSegment) as error:
             raise damaged(

@@ -44,7 +44,10 @@ class JvmFiles(SessionFiles):
         path = self._path(directory)
         system = path.getFileSystem(self._configuration)
         if not system.mkdirs(path):
-            raise PipelineError(f"the directory {directory} cannot be created")
+            raise PipelineError(
+                f"cannot create the directory {directory}: check the permissions of its parent "
+                "directory"
+            )
         if name:
             system.createNewFile(self._path(directory, name))
 

@@ -113,7 +113,8 @@ class MessageSink:
         for name in REQUIRED:
             if name not in columns:
                 raise PipelineError(
-                    f"a message needs a column '{name}'; the query has only {', '.join(columns)}"
+                    f"the query has no column '{name}', which messages require; it has only "
+                    f"{', '.join(columns)}"
                 )
         for name, kind in columns.items():
             allowed = _KINDS.get(name, ("string",) if name in PROPERTIES else ())
@@ -252,7 +253,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         for name in ("txnAppId", "txnVersion"):
             if name.lower() in self._sink.options:
                 raise PipelineError(
-                    f"remove the option {name}, which is for df.write only: the checkpoint "
+                    f"option {name} is for df.write only: remove it, because the checkpoint "
                     "identifies a streaming query"
                 )
 
@@ -308,12 +309,14 @@ class BatchWriter(DataSourceArrowWriter):
         if named is not None and not 0 < len(named.encode()) <= 200:
             raise PipelineError("option txnAppId must have 1 to 200 bytes")
         if named is None and "txnversion" in self._sink.options:
-            raise PipelineError("option txnVersion needs txnAppId, the name of the job")
+            raise PipelineError(
+                "option txnVersion is set without txnAppId: set txnAppId to the name of the job"
+            )
         self._named: Final = named is not None
         self._query: Final = named or uuid4().hex
         self._version: Final = offsets.number(self._sink.options, "txnVersion", 0)
         if self._version >= 1 << 31:
-            raise PipelineError("option txnVersion must be below 2**31")
+            raise PipelineError("option txnVersion must be below 2147483648 (2**31)")
 
     @property
     def _storage(self) -> Storage:

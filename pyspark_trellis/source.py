@@ -158,7 +158,10 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: dict[str, tuple[int, OffsetRange]] = {}
         for name in ("endingOffsets", "endingTimestamp"):
             if name.lower() in options:
-                raise PipelineError(f"a streaming query has no end: {name} is for spark.read only")
+                raise PipelineError(
+                    f"option {name} is for spark.read only: remove it, because a streaming query "
+                    "has no end"
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks do not use the journals, so they are not sent to the tasks.
@@ -225,8 +228,9 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name in positions:
             if name not in streams:
                 raise PipelineError(
-                    f"journal '{name}', which this query has read, is not there (any more): set "
-                    "failOnDataLoss=false to continue without it, or start with a new checkpoint"
+                    f"journal '{name}', which this query has read, does not exist any more, or "
+                    "does not match journalPattern: set failOnDataLoss=false to continue without "
+                    "it, or start with a new checkpoint"
                 )
 
     def _begin(self, position: Position | None, stream: JournalStream, bounds: OffsetRange) -> int:

@@ -133,10 +133,8 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
         )
     if until is not None and first_known > until:
         raise PipelineError(
-            f"{stream.name} does not know the bindings at {until:{_WHEN}}: its first complete "
-            "snapshot is of "
-            f"{first_known:{_WHEN}}; earlier snapshots are missing or were removed "
-            "(256 MiB are kept)"
+            f"{stream.name} has no bindings of {until:{_WHEN}}: its first complete snapshot is of "
+            f"{first_known:{_WHEN}}, and retention keeps 256 MiB; ask for a later time"
         )
     if not known:
         raise PipelineError(
@@ -167,8 +165,8 @@ def rows_of(
                     facts = None
                 if not isinstance(facts, dict):
                     raise PipelineError(
-                        f"{stream.name} has a row '{event}' that is not a JSON object: name the "
-                        f"stream {NAME} instead"
+                        f"{stream.name} has a row '{event}' that is not a JSON object, so it is "
+                        f"not a topology stream: name the stream {NAME}"
                     )
                 yield at, vhost, event, facts
 

@@ -61,7 +61,9 @@ class TopologyHistory:
                     "use the version that wrote it"
                 ) from None
         if history is None:
-            raise PipelineError(f"{stream.name} has no rows: the bindings of the past are unknown")
+            raise PipelineError(
+                f"{stream.name} has no rows, so the bindings of the past are unknown"
+            )
         return history
 
     def _replace(self, state: TopologyState, at: int) -> None:

@@ -29,7 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     output: Path | None = arguments.output
     if output is not None and not output.absolute().parent.is_dir():
         raise PipelineError(
-            f"{output} cannot be written: there is no directory {output.absolute().parent}"
+            f"cannot write {output}: the directory {output.absolute().parent} does not exist; "
+            "create it"
         )
     as_json = _as_json(arguments.format, output)
     servers = [_server(text) for text in arguments.servers]
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.journal = None
         if arguments.definitions is None:
             raise PipelineError(
-                "--journal none reads no messages, so --definitions must name the bindings"
+                "--journal none reads no messages, so the bindings are required: set --definitions"
             )
     else:
         journal = JournalRange(

@@ -314,21 +314,21 @@ def test_an_empty_journal_has_answers(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["traffic", "--journal", "{place}/none"], "there is no journal in {place}/none: No such"),
+        (["traffic", "--journal", "{place}/none"], "cannot read the journal {place}/none: No such"),
         (["traffic", "--journal", "{place}"], "name the directory of one stream"),
         (
             ["audit", "--journal", "{place}/journal", "--topology", "none"],
-            "no bindings: name --definitions FILE or --topology PLACE (--topology none)",
+            "the bindings are unknown (--topology is none): set --definitions FILE or --topology",
         ),
         (
             ["traffic", "--journal", "{place}/journal", "--traffic", "x"],
-            "from --journal PLACE or from --traffic DIR: name one of the two",
+            "exactly one source of messages is required: set either --journal or --traffic",
         ),
         (
             ["traffic", "--traffic", "{place}/journal"],
-            "its log _spark_metadata is not readable (No",
+            "cannot read its log _spark_metadata (No",
         ),
-        (["traffic", "--traffic", "x", "--since", "1h"], "--since and --until select rows of a"),
+        (["traffic", "--traffic", "x", "--since", "1h"], "--since and --until cannot be"),
         (
             ["traffic", "--journal", "{place}/journal", "--starting", "4711"],
             "startingOffsets=4711 is after the end of",
@@ -339,19 +339,19 @@ def test_an_empty_journal_has_answers(tmp_path: Path, capsys: pytest.CaptureFixt
         ),
         (
             ["traffic", "--traffic", "x", "--pattern", "a.#"],
-            "--pattern selects rows of a journal: with --traffic, leave it out",
+            "--pattern cannot be combined with --traffic, because it selects rows of a journal",
         ),
         (
             ["audit", "--traffic", "x", "--starting", "5"],
-            "--starting selects rows of a journal: with --traffic, leave it out",
+            "--starting cannot be combined with --traffic, because it selects rows of a journal",
         ),
         (
             ["traffic", "--journal", "{place}/journal", "--starting", "20", "--ending", "10"],
-            "--ending 10 is before --starting 20",
+            "--ending 10 is before --starting 20: exchange the two offsets",
         ),
         (
             ["traffic", "--journal", "{place}/journal", "--since", "1d", "--until", "2d"],
-            "--until is a time before --since: exchange the two",
+            "--until is a time before --since: exchange the two times",
         ),
         (["traffic", "--by", "queue"], 'unknown value "queue"; the nearest is '),
         (["whatif", "--journal", "{place}/journal"], "are required: --definitions"),
@@ -449,6 +449,6 @@ def test_a_job_waits_for_the_first_message(
     wait_for_message(parser().parse(words))
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(f"{tmp_path}/j: ")[2][:23] for line in lines] == [
-        "there is no journal in ",
+        "cannot read the journal",
         "the journal has no message yet"[:23],
     ]

@@ -422,7 +422,7 @@ def test_rare_topics_and_further_messages_are_left_out_and_counted(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--journal", "none"), "--definitions must name the bindings"),
+        (("--journal", "none"), "so the bindings are required: set --definitions"),
         (("--journal", "J", "--server", "http://h"), "expected PROTOCOL://HOST:PORT"),
         (("--journal", "J", "--server", "mqtt://[::1"), "expected PROTOCOL://HOST:PORT"),
         (("--journal", "J", "--server", "mqtt://h:x"), "expected PROTOCOL://HOST:PORT"),

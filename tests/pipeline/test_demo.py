@@ -88,7 +88,9 @@ def test_a_stream_is_read_over_http_as_from_its_directory(tmp_path: Path) -> Non
             assert tables[0].equals(tables[1])
         with pytest.raises(PipelineError, match="no stream 'none' in vhost '/'"):
             Remote.of(f"http://{http.host}:{http.port}", {"stream": "none"}).bounds()
-        with pytest.raises(PipelineError, match="answered 401 to user 'guest'"):
+        with pytest.raises(
+            PipelineError, match="answered a request of user 'guest' with status 401"
+        ):
             Remote.of(
                 f"http://{http.host}:{http.port}", {"stream": "journal", "password": "wrong"}
             ).bounds()

@@ -148,24 +148,29 @@ def test_an_error_is_one_line(spark: SparkSession, served: Served) -> None:
     wrong = error_of(lambda: load(spark, served.url, password="wrong").count())
     assert (
         wrong
-        == f"http://{served.place} answered 401 to user 'guest': unknown user or wrong password"
+        == f"http://{served.place} answered a request of user 'guest' with status 401: unknown "
+        "user or wrong password"
     )
     refused = error_of(lambda: load(spark, served.url, user="blind", password="night").count())
-    assert refused.startswith(f"http://{served.place} answered 403 to user 'blind': ")
+    assert refused.startswith(
+        f"http://{served.place} answered a request of user 'blind' with status 403: "
+    )
     assert "'all'" in refused
     unknown = error_of(lambda: load(spark, served.url, stream="al").count())
     assert (
         unknown
-        == f"http://{served.place} answered 404 to user 'guest': no stream 'al' in vhost '/'"
+        == f"http://{served.place} answered a request of user 'guest' with status 404: no stream "
+        "'al' in vhost '/'"
     )
     elsewhere = error_of(lambda: load(spark, served.url, stream="other/all").count())
     assert (
         elsewhere
-        == f"http://{served.place} answered 404 to user 'guest': there is no vhost 'other'"
+        == f"http://{served.place} answered a request of user 'guest' with status 404: there is no "
+        "vhost 'other'"
     )
     unsaid = error_of(lambda: spark.read.format("trellis").load(served.url).count())
     assert unsaid == (
-        f"no stream of http://{served.place} is named: set the option stream to QUEUE or "
+        f"the query names no stream of http://{served.place}: set the option stream to QUEUE or "
         "VHOST/QUEUE"
     )
     assert "is after the end of stream 'all'" in error_of(
@@ -188,10 +193,9 @@ def test_an_offset_that_retention_has_removed_is_an_error_and_nothing_is_passed_
         lambda: load(spark, served.url, stream="short", startingOffsets=first - 1).count()
     )
     assert line == (
-        f"offset {first - 1} of stream 'short' in vhost '/' of http://{served.place} was removed "
-        "by retention: "
-        f"the first offset there is {first}; read from startingOffsets=earliest, or increase "
-        "retention"
+        f"retention removed offset {first - 1} of stream 'short' in vhost '/' of "
+        f"http://{served.place}: the first remaining offset is {first}; read from "
+        "startingOffsets=earliest, or increase retention"
     )
     assert offsets_of(load(spark, served.url, stream="short", startingOffsets=first)) == list(
         range(first, 200)

@@ -219,7 +219,7 @@ def test_the_images_steps_and_the_composed_services_make_a_table_of_traffic(tmp_
         assert counted(target) == MESSAGES
         job.send_signal(getattr(signal, SERVICES["pipeline"]["stop_signal"]))
         assert job.wait(PATIENCE) == 0, log.read_text()[-4000:]
-        assert "continues from there" in log.read_text()
+        assert "stopped; to continue, run" in log.read_text()
         for daemon in (worker, master):
             daemon.terminate()
             assert daemon.wait(PATIENCE) in (0, 128 + signal.SIGTERM)

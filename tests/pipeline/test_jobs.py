@@ -551,11 +551,11 @@ def test_advice_is_computed_from_counts_and_measurements() -> None:
         ),
         (
             {"bindings": [{"source": "news", "destination": "q"}]},
-            "file: bindings[0]: the field 'routing_key' is None, not a string",
+            "file: bindings[0]: the field 'routing_key' must be a string, not None",
         ),
         (
             {"queues": [{"name": "q", "vhost": "other"}]},
-            "file: queues[0] names the vhost 'other', which the file does not have",
+            "file: queues[0] names the vhost 'other', which is not in the list vhosts of the file",
         ),
         ({"exchanges": {}}, "file: 'exchanges' is not a list of objects"),
     ],

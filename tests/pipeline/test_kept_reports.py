@@ -89,7 +89,7 @@ def test_a_report_shows_what_has_changed_since_the_report_before(reports: Report
     text = reports.run("--until", "2026-03-03T12:00", "--check", code=1)
     lines = text.splitlines()
     assert lines[0].endswith(
-        "UTC: 3 messages of 3 topics, 2 unroutable; messages +0.0% since yesterday"
+        "UTC: 3 messages of 3 topics, 2 unroutable; +0.0% messages since yesterday"
     )
     assert lines[-8:] == [
         "2 new dead bindings since yesterday",
@@ -97,9 +97,9 @@ def test_a_report_shows_what_has_changed_since_the_report_before(reports: Report
         "  + 'd.*' from exchange 'amq.topic' to queue 'q' in vhost '/'",
         "1 new unroutable topic since yesterday",
         "  + 'lost.2' to exchange 'amq.topic' in vhost '/'",
-        "1 former dead binding since yesterday, which has gone",
+        "1 resolved dead binding since yesterday",
         "  - 'c.*' from exchange 'amq.topic' to queue 'q' in vhost '/'",
-        f"kept in {reports.path / 'kept' / 'report-20260303T120000Z.json'}",
+        f"report written to {reports.path / 'kept' / 'report-20260303T120000Z.json'}",
     ]
     assert reports.files() == ["report-20260302T120000Z.json", "report-20260303T120000Z.json"]
     # A repeated report is compared with the report of the day before, not with its own first run.
@@ -128,7 +128,7 @@ def test_json_has_the_report_and_the_differences(reports: Reports) -> None:
         ["'b.*' from exchange 'amq.topic' to queue 'q' in vhost '/'"],
         ["'lost.2' to exchange 'amq.topic' in vhost '/'"],
     ]
-    assert "no finding has changed since 18:00 UTC" in reports.run(
+    assert "no finding is new or resolved since 18:00 UTC" in reports.run(
         "--until", "2026-03-02T18:30", "--over", "7h", "--check"
     )
 
@@ -168,10 +168,10 @@ def test_every_makes_a_report_when_the_latest_is_old_enough(
     captured = capsys.readouterr()
     assert slept == [3600, 3600, 60, 3600, 3600]
     assert captured.err == (
-        f"no report: cannot read the definitions in {reports.path}/definitions.json: No such file "
-        "or directory; another attempt follows in 60 s\n"
+        f"cannot make the report: cannot read the definitions in {reports.path}/definitions.json: "
+        "No such file or directory; the next attempt is in 60 s\n"
     )
-    assert captured.out.count("kept in") == 4
+    assert captured.out.count("report written to") == 4
     assert "2 new dead bindings since" in captured.out
     # The latest report is an hour old: the next one is due at once.
     slept[:] = [0] * 4
@@ -224,10 +224,10 @@ def test_a_late_report_begins_where_the_report_before_ended(
         (["--every", "0s"], "--every and --over must be longer than 0 s"),
         (["--every", "99999999d"], "--every and --over must be at most 36500d"),
         (["--over", "99999999d"], "--every and --over must be at most 36500d"),
-        (["--until", "99999999d"], "--until must be a time of the years 1 to 9999"),
-        (["--until", "9999-12-31T23:59:59-12:00"], "--until must be a time of the years 1 to 9999"),
+        (["--until", "99999999d"], "--until must be a time in the years 1 to 9999"),
+        (["--until", "9999-12-31T23:59:59-12:00"], "--until must be a time in the years 1 to 9999"),
         (["--definitions", "none.json"], "none.json: No such file or directory"),
-        ([], "the kept report {path}/kept/report-20260301T000000Z.json cannot be read ('format')"),
+        ([], "cannot read the earlier report {path}/kept/report-20260301T000000Z.json ('format')"),
     ],
 )
 def test_an_error_is_one_line(

@@ -119,7 +119,9 @@ def test_an_offset_json_holds_every_position(positions: dict[str, Position]) -> 
 def test_a_checkpoint_without_the_name_of_its_journal_is_of_the_only_journal() -> None:
     document = {"next": 7, "epoch": 1}
     assert offsets.positions_of(document, ["orders"]) == {"orders": Position(7, 1)}
-    with pytest.raises(PipelineError, match="does not name it, and the query now reads a, b"):
+    with pytest.raises(
+        PipelineError, match="without the name of its journal, but the query now reads a, b"
+    ):
         offsets.positions_of(document, ["a", "b"])
 
 
@@ -141,7 +143,7 @@ def test_an_option_has_one_value_or_one_for_each_journal(
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ('{"a": 1}', "has no entry for journal 'b': it must have one for each of a, b"),
+        ('{"a": 1}', "has no entry for journal 'b': add an entry for each of a, b"),
         ('{"a": 1, "bb": 1}', "names journal 'bb', which the query does not read; the nearest is"),
         ("{a: 1}", "option startingOffsets is not JSON"),
     ],
@@ -158,7 +160,7 @@ def test_times_are_iso_8601_or_milliseconds(text: str) -> None:
     micros = int(START.timestamp() + 5) * 1_000_000
     assert offsets.micros_of(str(micros // 1_000), "t") == micros
     if text == "{}":
-        with pytest.raises(PipelineError, match="should be a time like"):
+        with pytest.raises(PipelineError, match="must be a time like"):
             offsets.micros_of(text, "startingTimestamp")
     else:
         assert offsets.micros_of(text, "startingTimestamp") == micros
@@ -345,7 +347,7 @@ def test_rows_that_replaced_lost_rows_are_read_if_loss_is_permitted(tmp_path: Pa
     journal(tmp_path, some(30))
     start = {"next": 30, "epoch": 1}
     journal(tmp_path, some(10, 25), epoch=2)
-    with pytest.raises(PipelineError, match="the rows that it read are not there"):
+    with pytest.raises(PipelineError, match="the journal no longer has these rows"):
         follower(tmp_path).latestOffset(start, ReadAllAvailable())
     reader = follower(tmp_path, failOnDataLoss="false")
     end = reader.latestOffset(start, ReadAllAvailable())
@@ -391,7 +393,9 @@ def test_a_table_leaves_out_rows_that_are_lost_while_it_is_read(tmp_path: Path) 
 def test_a_task_has_at_least_one_row(tmp_path: Path) -> None:
     path = streams(tmp_path, a=3)
     reader = follower(path, journal="a", rowsPerTask=0)
-    with pytest.raises(PipelineError, match="option rowsPerTask is '0', not a whole number of 1"):
+    with pytest.raises(
+        PipelineError, match="option rowsPerTask is '0', but must be a whole number, at least 1"
+    ):
         reader.partitions(reader.initialOffset(), {"next": 3, "epoch": 1, "journal": "a"})
 
 

@@ -103,7 +103,7 @@ def test_a_journal_is_a_table(tmp_path: Path) -> None:
         ]
     for columns, options, text in (
         (["topics"], {}, "a journal has no column 'topics'; the nearest is 'topic'"),
-        (["topic"], {"startingOffsets": "no"}, "and should be earliest, latest or an offset"),
+        (["topic"], {"startingOffsets": "no"}, "but must be earliest, latest or an offset"),
     ):
         with pytest.raises(PipelineError, match=text):
             read_table(str(tmp_path), columns, **options)

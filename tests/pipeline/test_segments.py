@@ -90,13 +90,11 @@ def test_damage_is_named_with_file_and_offset_however_few_columns_are_read(tmp_p
         assert line.endswith("; run `trellis store verify` for details")
         path.write_bytes(whole)
     damage(path, whole.index(b"guest", begin))
-    with pytest.raises(PipelineError, match="wrong checksum"):
+    with pytest.raises(PipelineError, match="the checksum is wrong"):
         read(tmp_path, 0, 21)
     assert len(read(tmp_path, 0, 21, verify="false")) == 21
     assert len(read(tmp_path, 0, 7)) == 7
-    with pytest.raises(
-        PipelineError, match="option verify is 'maybe', and should be true or false"
-    ):
+    with pytest.raises(PipelineError, match="option verify is 'maybe', but must be true or false"):
         read(tmp_path, 0, 21, verify="Maybe")
 
 

@@ -238,17 +238,17 @@ def test_errors_are_one_line(spark: SparkSession, tmp_path: Path) -> None:
     journal(tmp_path / "s" / "deep", some(60, 40))
     deep = tmp_path / "s" / "deep"
     assert error_of(lambda: load(spark, tmp_path / "nowhere").count()).startswith(
-        f"there is no journal in {tmp_path / 'nowhere'}: "
+        f"cannot read the journal {tmp_path / 'nowhere'}: "
     )
-    assert "it holds directories (deep): name the directory of one stream" in error_of(
+    assert "but directories (deep); name the directory of one stream" in error_of(
         lambda: load(spark, tmp_path / "s").count()
     )
     assert "offset 3 of " in error_of(lambda: load(spark, deep, startingOffsets=3).count())
-    assert "the first offset there is 40" in error_of(
+    assert "the first remaining offset is 40" in error_of(
         lambda: load(spark, deep, startingOffsets=3).count()
     )
     assert "is after the end" in error_of(lambda: load(spark, deep, endingOffsets=101).count())
-    assert "should be earliest, latest or an offset" in error_of(
+    assert "must be earliest, latest or an offset" in error_of(
         lambda: load(spark, deep, startingOffsets="first").count()
     )
     assert "has no option 'patern'; the nearest is 'pattern'" in error_of(
@@ -256,8 +256,9 @@ def test_errors_are_one_line(spark: SparkSession, tmp_path: Path) -> None:
     )
     assert "invalid pattern" in error_of(lambda: load(spark, deep, pattern="x" * 300).count())
     narrow = spark.read.format("trellis").schema("offset int")
-    assert "column 'offset' of a journal is long, not int" in error_of(
-        lambda: narrow.load(str(deep)).count()
+    assert (
+        "column 'offset' of a journal has the type long, but the query's schema has int"
+        in error_of(lambda: narrow.load(str(deep)).count())
     )
     other = spark.read.format("trellis").schema("ofset long")
     assert "no column 'ofset'; the nearest is 'offset'" in error_of(

@@ -63,10 +63,12 @@ async def test_questions_are_answered_from_the_journal_of_a_running_broker(
     assert "first report: " in text
 
     error = await command_line.fails("ask", "traffic", "--stream", "none", code=1)
-    answered = f"http://127.0.0.1:{broker.port('http')} answered 404 to user 'admin'"
+    answered = (
+        f"http://127.0.0.1:{broker.port('http')} answered a request of user 'admin' with status 404"
+    )
     assert error == f"trellis: {answered}: no stream 'none' in vhost '/'\n"
     code, _, error = await command_line.run("asyncapi", "--stream", "all", user="stranger")
-    assert code == 1 and "answered 401 to user 'stranger'" in error
+    assert code == 1 and "answered a request of user 'stranger' with status 401" in error
     code, _, error = await command_line.run("ask", "traffic", user="stranger")
     assert code == 1 and "refused user stranger" in error
 
