@@ -197,9 +197,12 @@ def test_message_that_was_never_sent_is_an_error(kind: Callable[[], Mqtt | Amqp]
         ),
         (
             mqtt.publish(NAMES.topic(0), body(0, 0, b"short")),
-            "size of a body is wrong: expected 24, got 13",
+            "size of a body is wrong: expected 24 bytes, got 13 bytes",
         ),
-        (mqtt.publish(NAMES.topic(0), b"x"), "size of a body is wrong: expected 24, got 1"),
+        (
+            mqtt.publish(NAMES.topic(0), b"x"),
+            "size of a body is wrong: expected 24 bytes, got 1 bytes",
+        ),
         (
             mqtt.publish(NAMES.topic(0), body(7, 0, Mqtt().script.filler)),
             "a body has an invalid publisher number: expected a number below 1, got 7",
@@ -224,7 +227,7 @@ def test_other_wrong_mqtt_packets(data: bytes, problem: str) -> None:
         (delivery(2, "bench-0", NAMES.key(0), b""), "delivery tag is wrong: expected 1, got 2"),
         (
             delivery(1, "bench-0", NAMES.key(0), b"12"),
-            "size of the body of message 0 of publisher 0 is wrong: expected 24, got 2",
+            "size of the body of message 0 of publisher 0 is wrong: expected 24 bytes, got 2 bytes",
         ),
         (
             delivery(1, "other", NAMES.key(0), body(0, 0, Amqp().script.filler)),

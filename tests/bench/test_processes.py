@@ -84,6 +84,6 @@ def test_process_that_is_not_there() -> None:
     child.wait()
     with pytest.raises(Unreachable, match=f"process {child.pid} has ended"):
         gone.cpu()
-    missing = f"there is no process {child.pid}; give a process of the broker"
+    missing = f"the process {child.pid} does not exist; give a process of the broker"
     with pytest.raises(Unreachable, match=missing):
         Processes([child.pid])

@@ -557,7 +557,7 @@ def test_advice_is_computed_from_counts_and_measurements() -> None:
             {"queues": [{"name": "q", "vhost": "other"}]},
             "file: queues[0] names the vhost 'other', which is not in the list vhosts of the file",
         ),
-        ({"exchanges": {}}, "file: 'exchanges' is not a list of objects"),
+        ({"exchanges": {}}, "file: 'exchanges' must be a list of objects"),
     ],
 )
 def test_definitions_that_do_not_fit_together_are_named(change: dict[str, Any], line: str) -> None:

@@ -259,7 +259,10 @@ def read_method(payload: bytes) -> tuple[Method, bytes]:
     Raises BenchError if the payload is shorter than four bytes.
     """
     if len(payload) < 4:
-        raise BenchError("the broker sent a method frame that is cut off")
+        raise BenchError(
+            f"the broker sent a method frame of {len(payload)} bytes, but a method has at least 4 "
+            "bytes"
+        )
     return (int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big")), payload[4:]
 
 

@@ -104,8 +104,8 @@ class BenchAmqpConsumer(BenchAmqpReader):
                 raise WrongAnswer(
                     self.where,
                     f"the size of the body of {self.checker.expected()} is wrong",
-                    self.checker.script.size,
-                    left,
+                    f"{self.checker.script.size} bytes",
+                    f"{left} bytes",
                 )
             self._left = left
         elif (
@@ -145,8 +145,8 @@ class BenchAmqpConsumer(BenchAmqpReader):
         if done == 0:
             if end - at < HEADER_SIZE:
                 raise BenchError(
-                    f"{self.where}: the broker split a body of {size} bytes "
-                    f"into frames of {end - at}"
+                    f"{self.where}: the first frame of a body has {end - at} bytes, but must have "
+                    f"at least {HEADER_SIZE} bytes"
                 )
             self._publisher = i64(read_i32_be(data, at))
             self._number = i64(read_i32_be(data, at + 4))

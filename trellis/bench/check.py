@@ -127,7 +127,12 @@ class Checker:
     def check_body(self, data: bytes, at: i64, end: i64) -> None:
         """Check the size and filler of the body `data[at:end]`. Raises WrongAnswer."""
         if end - at != self.script.size:
-            raise WrongAnswer(self.where, "the size of a body is wrong", self.script.size, end - at)
+            raise WrongAnswer(
+                self.where,
+                "the size of a body is wrong",
+                f"{self.script.size} bytes",
+                f"{end - at} bytes",
+            )
         self.check_filler(data, at + HEADER_SIZE, end, 0)
 
     def check_filler(self, data: bytes, at: i64, end: i64, offset: i64) -> None:

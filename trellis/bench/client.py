@@ -44,7 +44,8 @@ class MqttClient(BenchConversation):
         answer = self.read(5, "SUBACK")
         if answer[:4] != bytes([mqtt.SUBACK, 3, 0, 1]):
             raise BenchError(
-                f"{self.where}: {self.target} answered SUBSCRIBE with {answer.hex(' ')}"
+                f"{self.where}: {self.target} answered SUBSCRIBE with {answer.hex(' ')}, which is "
+                "not the expected SUBACK"
             )
         if answer[4] != qos:
             granted = (
@@ -81,7 +82,9 @@ class AmqpClient(BenchConversation):
         self.send(amqp.PROTOCOL_HEADER)
         start = self.read(1, "connection.start")
         if start == b"A":
-            raise Unreachable(f"{target} does not speak AMQP 0-9-1")
+            raise Unreachable(
+                f"{target} does not speak AMQP 0-9-1; give an AMQP 0-9-1 listener with --amqp"
+            )
         if start != bytes([amqp.METHOD_FRAME]):
             raise Unreachable(
                 f"{target} answered the protocol header with {start.hex()}, which is not AMQP; "

@@ -341,4 +341,4 @@ class Generator:
         for line in self.publishers + self.subscribers:
             if line.reader.pending():
                 return f"{line.reader.where} waits for {line.reader.pending()}"
-        return "nothing is missing"
+        return "no connection waits for data"

@@ -126,7 +126,10 @@ class MqttSubscriber(BenchReader):
         start: i64 = behind + 2 if self._qos > 0 else behind
         if stop - start < HEADER_SIZE:
             raise WrongAnswer(
-                self.where, "the size of a body is wrong", checker.script.size, stop - start
+                self.where,
+                "the size of a body is wrong",
+                f"{checker.script.size} bytes",
+                f"{stop - start} bytes",
             )
         publisher = i64(read_i32_be(data, start))
         number = i64(read_i32_be(data, start + 4))

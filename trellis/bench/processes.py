@@ -64,12 +64,14 @@ class Processes:
     def __init__(self, pids: list[int], children: bool = False) -> None:
         if pids and not (_PROC / "self" / "stat").exists():
             raise Unreachable(
-                "--pid: this system has no /proc, from which CPU time and memory are read; leave "
-                "the flag out"
+                "--pid: the load tool reads CPU time and memory from /proc, which this system "
+                "does not have; leave --pid out"
             )
         for pid in pids:
             if not (_PROC / str(pid)).exists():
-                raise Unreachable(f"--pid: there is no process {pid}; give a process of the broker")
+                raise Unreachable(
+                    f"--pid: the process {pid} does not exist; give a process of the broker"
+                )
         self._roots = pids
         self._children = children
 

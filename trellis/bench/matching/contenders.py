@@ -113,7 +113,7 @@ def peers(folder: Path) -> list[Contender]:
         entries: list[dict[str, Any]] = tomllib.loads(file.read_text())["peer"]
         return [_peer(folder, **entry) for entry in entries]
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is not a list of peers: {error}") from None
+        raise ValueError(f"cannot read the list of peers in {file}: {error}") from None
 
 
 def _peer(
@@ -173,7 +173,7 @@ class RunningContender:
             self._in.flush()
             while not line.endswith(b"\n"):
                 if not select.select([self._out], [], [], max(0.0, until - time.monotonic()))[0]:
-                    raise Slow(f"no answer in {patience:g} s")
+                    raise Slow(f"no answer within {patience:g} s")
                 data = os.read(self._out.fileno(), 65_536)
                 if not data:
                     raise ContenderFailed(

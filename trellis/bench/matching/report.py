@@ -49,8 +49,8 @@ def heading(results: MatchingResults) -> str:
     facts = results.environment
     return (
         f"{facts['python']}, {facts['kernel']}, {facts['cpus']} x {facts['cpu']}, "
-        f"load {facts['load']:g}; medians of {results.rounds} rounds; ns of CPU time, "
-        f"{results.loop_ns:.0f} of them for the loop"
+        f"load average {facts['load']:g}; medians of {results.rounds} rounds; times in ns of CPU "
+        f"time, which include {results.loop_ns:.0f} ns for the measuring loop"
     )
 
 

@@ -119,7 +119,7 @@ def read(path: Path) -> MatchingResults:
     """Return the results in a file. Raises ValueError if its format is unknown."""
     document = json.loads(path.read_text())
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
-        raise ValueError(f"{path} holds no results of format {FORMAT}")
+        raise ValueError(f"{path} has no results of format {FORMAT}; measure again with --json")
     document["contenders"] = {
         name: MatchingAbout(**about) for name, about in document["contenders"].items()
     }

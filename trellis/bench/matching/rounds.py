@@ -218,5 +218,5 @@ class _Bench:
             ):
                 self._results.cell(
                     contender.name, case.key
-                ).slow = f"already with {about.size:,} subscriptions: {cell.slow}"
+                ).slow = f"with only {about.size:,} subscriptions: {cell.slow}"
                 return
