@@ -36,11 +36,11 @@ MEMORY := $(shell free=$$(df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 { print $$
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-run: .run/installed ## Compile and install the broker into .run, and serve
+run: .run/installed ## Compile the broker, install it into .run, and start it
 	@exec .run/bin/trellis serve $(ARGS)
 
 test: export PYTEST_DEBUG_TEMPROOT := $(MEMORY)
-test: .venv/installed node kfake rabbitmqadmin ## Run the test suite on the source, uncompiled
+test: .venv/installed node kfake rabbitmqadmin ## Run the test suite on the uncompiled source
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "not long and not alone" $(ARGS)
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
@@ -51,7 +51,7 @@ test-long: .venv/installed node browser conformance openid ldap kfake hadoop rab
 
 test-spark: .venv/installed hadoop ## Run the connector's tests on a cluster of Spark, and on Spark Connect
 	@for kind in cluster connect; do \
-		echo "trellis: Spark: $$kind"; \
+		echo "trellis: running the tests of the connector on Spark: $$kind"; \
 		TRELLIS_SPARK=$$kind .venv/bin/python -m pytest -m spark -o faulthandler_timeout=900 tests/pipeline $(ARGS) || exit 1; \
 	done
 
@@ -59,11 +59,11 @@ test-random: export TRELLIS_PROPERTIES = long
 test-random: .venv/installed ## Run the property tests with new random examples, ten times as many
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "hypothesis and not long" -o faulthandler_timeout=900 $(ARGS)
 
-test-ha: .venv/installed ## Run 50 rounds of each fault of a cluster (ROUNDS, KINDS, RECORD)
+test-ha: .venv/installed ## Run 50 rounds of each fault of a cluster (variables: ROUNDS, KINDS, RECORD)
 	@.venv/bin/python -m tests.cluster.rounds --rounds $(ROUNDS) $(if $(RECORD),--until --record $(RECORD)) $(KINDS)
 
 test-compiled: export TRELLIS_REQUIRE_COMPILED = 1
-test-compiled: dist/built node ## Run the tests of wire, interop, matching, load tool and log on the compiled wheel
+test-compiled: dist/built node ## Run the tests of the protocols, matching, the load tool and the log on the compiled wheel
 	@rm -rf build/compiled build/compiled.venv && mkdir -p build/compiled
 	@tools/make-venv.sh build/compiled.venv
 	@echo "trellis: installing the wheel and the clients that test it"
@@ -78,7 +78,7 @@ guard: .run/installed ## Compare instructions per publication with the recorded 
 guard-options: .run/installed ## Compare instructions with and without rules, traces and a cluster (needs valgrind)
 	@if command -v valgrind > /dev/null; then \
 		cd build && for option in $(GUARD_OPTIONS); do \
-			echo "trellis: guard.py $$option"; \
+			echo "trellis: running guard.py $$option"; \
 			../.run/bin/python -P ../benchmarks/guard.py $$option || exit 1; \
 		done; \
 	else echo "trellis: skipped guard-options: valgrind is missing (on Debian and Ubuntu: apt install valgrind)"; fi
@@ -120,12 +120,12 @@ dist/built: build/sources | .run/pyvenv.cfg
 	@rm -rf dist && mkdir -p dist
 	@.run/bin/python tools/build_progress.py build/wheel.log \
 		.run/bin/python -m pip --disable-pip-version-check wheel --verbose --no-deps --wheel-dir dist . \
-		|| { tail -n 40 build/wheel.log; echo "trellis: the build failed: build/wheel.log"; exit 1; }
+		|| { tail -n 40 build/wheel.log; echo "trellis: the build failed; its output is in build/wheel.log"; exit 1; }
 	@sed -n 's/^ *\(trellis: .*\)/\1/p' build/wheel.log
 	@touch $@
 
 .run/installed: dist/built
-	@echo "trellis: installing"
+	@echo "trellis: installing the wheel into .run"
 	@.run/bin/python $(QUIET_PIP) uninstall --yes trellis-broker 2> build/uninstall.log
 	@.run/bin/python $(QUIET_PIP) install dist/*.whl
 	@touch $@
@@ -167,6 +167,6 @@ ldap: .venv/installed FORCE
 node browser conformance openid: FORCE
 	@installed=tests/$@/node_modules/.package-lock.json; \
 	if command -v npm > /dev/null && [ ! -e $$installed -o tests/$@/package-lock.json -nt $$installed ]; then \
-		echo "trellis: installing what tests/$@ names"; \
+		echo "trellis: installing the npm packages of tests/$@"; \
 		cd tests/$@ && npm ci --silent --no-audit --no-fund || echo "trellis: npm ci failed, see above"; \
 	fi

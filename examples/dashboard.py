@@ -15,7 +15,7 @@ import os
 import aiomqtt
 
 parser = argparse.ArgumentParser(description="Ask about sensors over MQTT.")
-parser.add_argument("sensors", nargs="*", default=["kitchen"], help="the sensors to ask about")
+parser.add_argument("sensors", nargs="*", default=["kitchen"], help="names of the sensors")
 parser.add_argument("--name", default="hall", help="name of the dashboard")
 parser.add_argument("--host", default=os.environ.get("MQTT_HOST", "localhost"))
 parser.add_argument("--port", type=int, default=os.environ.get("MQTT_PORT", "1883"))
@@ -25,7 +25,7 @@ parser.add_argument(
     help="user name; without this option, connect anonymously",
 )
 parser.add_argument("--password", default=os.environ.get("MQTT_PASSWORD"))
-parser.add_argument("--count", type=int, default=0, help="rounds of requests; 0: until Ctrl-C")
+parser.add_argument("--count", type=int, default=0, help="number of rounds; 0 repeats until Ctrl-C")
 parser.add_argument("--interval", type=float, default=2.0, help="seconds between two rounds")
 
 
@@ -43,7 +43,9 @@ async def show(options: argparse.Namespace) -> None:
                 try:
                     message = await asyncio.wait_for(anext(client.messages), 10)
                 except TimeoutError:
-                    raise SystemExit("no answer within 10 s: is service.py running?") from None
+                    raise SystemExit(
+                        "no answer from the service within 10 s: start service.py"
+                    ) from None
                 answer = json.loads(message.payload)
                 sensor = str(message.topic).rsplit("/", 1)[1]
                 mean = f", mean {answer['mean']} °C" if answer["readings"] else ""

@@ -26,7 +26,9 @@ parser.add_argument(
     help="user name; without this option, connect anonymously",
 )
 parser.add_argument("--password", default=os.environ.get("MQTT_PASSWORD"))
-parser.add_argument("--count", type=int, default=0, help="readings to publish; 0: until Ctrl-C")
+parser.add_argument(
+    "--count", type=int, default=0, help="number of readings; 0 repeats until Ctrl-C"
+)
 parser.add_argument("--interval", type=float, default=1.0, help="seconds between two readings")
 
 
@@ -39,7 +41,7 @@ def main() -> None:
     if options.user:
         client.username_pw_set(options.user, options.password)
     client.on_connect = lambda _client, _data, _flags, answer, _properties: print(
-        f"broker: {answer}", flush=True
+        f"the broker answered CONNECT: {answer}", flush=True
     )
     client.connect(options.host, options.port)
     # The network thread of paho-mqtt reconnects after a lost connection.
@@ -53,7 +55,9 @@ def main() -> None:
             reading = client.publish(topic, json.dumps({"celsius": celsius}), qos=1)
             reading.wait_for_publish(10)
             if not reading.is_published():
-                sys.exit("the broker did not acknowledge the reading within 10 s")
+                sys.exit(
+                    "the broker did not acknowledge the reading within 10 s: check that it runs"
+                )
             published += 1
             print(f"{topic}: {celsius}", flush=True)
             time.sleep(options.interval)

@@ -19,7 +19,9 @@ parser = argparse.ArgumentParser(description="Consume readings over AMQP.")
 parser.add_argument(
     "--url", default=os.environ.get("AMQP_URL", "amqp://guest:guest@localhost:5672/")
 )
-parser.add_argument("--count", type=int, default=0, help="readings to consume; 0: until Ctrl-C")
+parser.add_argument(
+    "--count", type=int, default=0, help="number of readings; 0 repeats until Ctrl-C"
+)
 
 
 def main() -> None:

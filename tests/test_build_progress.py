@@ -136,7 +136,7 @@ def test_the_makefile_prints_the_stages_and_then_the_warnings(tmp_path: Path, co
     ]
     if code:
         assert build.returncode == 2
-        assert lines[-1] == "trellis: the build failed: build/wheel.log"
+        assert lines[-1] == "trellis: the build failed; its output is in build/wheel.log"
     else:
         assert build.returncode == 0, build.stderr
         assert lines[3:] == ["trellis: WARNING: slow"]

@@ -154,10 +154,12 @@ def table(version: Version) -> str:
         for statement in listed(numbers)
     }
     wrong = [
-        f"{statement_name(one)} is not in the specification" for one in rows if one not in known
+        f"a test names {statement_name(one)}, which is not in the specification"
+        for one in rows
+        if one not in known
     ]
     wrong += [
-        f"{statement_name(one)} has neither a test nor a reason"
+        f"{statement_name(one)} has no test, and no reason why: add one of the two"
         for one in known
         if one not in rows and one not in reasons
     ]

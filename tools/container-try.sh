@@ -22,7 +22,7 @@ tries=100
 until "$trellis" health; do
     tries=$((tries - 1))
     if [ "$tries" -eq 0 ] || ! kill -0 "$server" 2>/dev/null; then
-        echo "the broker did not become healthy" >&2
+        echo "container-try.sh: the broker did not become healthy; see its output above" >&2
         kill "$server" 2>/dev/null || true
         exit 1
     fi
@@ -30,4 +30,4 @@ until "$trellis" health; do
 done
 kill -TERM "$server"
 wait "$server"
-echo "served, healthy, stopped with exit code 0"
+echo "container-try.sh: the broker started, was healthy, and stopped with exit code 0"

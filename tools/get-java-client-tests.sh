@@ -34,4 +34,4 @@ tar -xzf "$archive"
 mkdir -p "$(dirname "$directory")"
 # Another process may have fetched the source meanwhile.
 mv -T rabbitmq-java-client-5.0.0 "$directory" 2> /dev/null || [ -e "$directory/src" ]
-echo "trellis: the source of RabbitMQ's Java client 5.0.0"
+echo "trellis: downloaded the source of RabbitMQ's Java client 5.0.0"

@@ -30,4 +30,4 @@ CFLAGS="-I$directory/root/usr/include" LDFLAGS="-L$lib -Wl,-rpath,$lib" "$python
     --disable-pip-version-check --target "$directory/python" 'python-ldap>=3.4,<4' ||
     missing "python-ldap cannot be compiled"
 touch "$directory/complete"
-echo "trellis: $(basename "$packages"/slapd_*.deb .deb) and python-ldap"
+echo "trellis: unpacked $(basename "$packages"/slapd_*.deb .deb), and installed python-ldap"

@@ -28,4 +28,4 @@ done
 grep -rlI '/usr/lib/erlang' "$directory/root/usr/lib/erlang/bin" "$directory"/root/usr/lib/erlang/erts-*/bin |
     xargs sed -i "s|/usr/lib/erlang|$directory/root/usr/lib/erlang|g"
 touch "$directory/complete"
-echo "trellis: $(basename "$packages"/rabbitmq-server_*.deb .deb)"
+echo "trellis: unpacked $(basename "$packages"/rabbitmq-server_*.deb .deb)"

@@ -8,7 +8,7 @@ file=$1
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
 if ! command -v apt-get > /dev/null || ! (cd "$directory" && apt-get download -qq rabbitmq-server > log 2>&1); then
-    echo "trellis: cannot download rabbitmqadmin from Debian's packages; its tests run if rabbitmqadmin is on PATH"
+    echo "trellis: cannot download rabbitmqadmin from Debian's packages; its tests are skipped, unless rabbitmqadmin is on PATH"
     exit 0
 fi
 dpkg-deb --fsys-tarfile "$directory"/rabbitmq-server_*.deb > "$directory/tar"
@@ -17,4 +17,4 @@ mkdir -p "$(dirname "$file")"
 tar -xOf "$directory/tar" "$script" > "$directory/rabbitmqadmin"
 chmod +x "$directory/rabbitmqadmin"
 mv "$directory/rabbitmqadmin" "$file"
-echo "trellis: rabbitmqadmin of $(basename "$directory"/rabbitmq-server_*.deb .deb)"
+echo "trellis: unpacked rabbitmqadmin of $(basename "$directory"/rabbitmq-server_*.deb .deb)"

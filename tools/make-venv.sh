@@ -21,16 +21,16 @@ done
 
 if [ -z "$found" ]; then
     if [ -n "${bare:-}" ]; then
-        echo "trellis: $bare cannot make virtual environments: it lacks ensurepip." >&2
+        echo "trellis: $bare cannot make virtual environments, because its module ensurepip is missing." >&2
         echo "         On Debian and Ubuntu: apt install python3-venv" >&2
     elif [ -n "${PYTHON:-}" ]; then
-        echo "trellis: PYTHON=$PYTHON is missing or older than Python 3.11." >&2
+        echo "trellis: PYTHON=$PYTHON is not an executable of Python 3.11 or later." >&2
     else
-        echo "trellis: needs Python 3.11 or newer; PATH has no python3, python3.11 ... python3.14 that is new enough." >&2
-        echo "         If it is elsewhere: make PYTHON=/path/to/python ..." >&2
+        echo "trellis: found no Python 3.11 or later: searched PATH for python3 and python3.11 to python3.14." >&2
+        echo "         To use a Python that is not on PATH: make PYTHON=/path/to/python ..." >&2
     fi
     exit 1
 fi
 
-echo "trellis: virtual environment $directory with $("$found" --version)"
+echo "trellis: making the virtual environment $directory with $("$found" --version)"
 "$found" -m venv --clear "$directory" || { rm -rf "$directory"; exit 1; }

@@ -52,7 +52,10 @@ def run(*command: object, directory: Path = ROOT, environment: dict[str, str] | 
     )
     if ended.returncode != 0:
         print(ended.stdout[-4000:], file=sys.stderr)
-        sys.exit(f"release-check: failed: {' '.join(map(str, command))}")
+        sys.exit(
+            "release-check: this command failed, see its output above: "
+            f"{' '.join(map(str, command))}"
+        )
     return ended.stdout
 
 
@@ -153,7 +156,10 @@ def main() -> None:
     TARGET.mkdir(parents=True)
     interpreters = pythons()
     if len(interpreters) < 2:
-        sys.exit(f"release-check: needs two versions of CPython 3.11 to 3.14; found {interpreters}")
+        sys.exit(
+            "release-check: two versions of CPython 3.11 to 3.14, with their C headers, are "
+            f"required on PATH or in pyenv; found {', '.join(interpreters) or 'none'}"
+        )
 
     run(sys.executable, "-m", "build", "--sdist", "--outdir", TARGET)
     [sdist] = TARGET.glob("*.tar.gz")
@@ -161,8 +167,10 @@ def main() -> None:
         archive.extractall(TARGET, filter="data")
     source = sdist.with_name(sdist.name.removesuffix(".tar.gz"))
     if c_code(source, "1") != c_code(source, "2"):
-        sys.exit("release-check: mypyc gave different C code for the same source in two runs")
-    print(f"{sdist.name}: {sdist.stat().st_size} bytes, the same C code twice", flush=True)
+        sys.exit("release-check: two runs of mypyc gave different C code for the same source")
+    print(
+        f"{sdist.name}: {sdist.stat().st_size} bytes, two builds gave the same C code", flush=True
+    )
 
     for python_version, python in interpreters.items():
         begun = time.monotonic()
@@ -177,15 +185,16 @@ def main() -> None:
             )
         try_wheel(python, wheel, compiled=True)
         print(
-            f"{wheel.name}: {size} bytes, built in {seconds:.0f} s, served on {python_version}",
+            f"{wheel.name}: {size} bytes, built in {seconds:.0f} s, the broker served on CPython "
+            f"{python_version}",
             flush=True,
         )
 
     pure = build_wheel(sys.executable, source, TARGET / "new", "TRELLIS_PURE")
     if not pure.name.endswith("-none-any.whl"):
-        sys.exit(f"release-check: {pure.name} is not a wheel for every platform")
+        sys.exit(f"release-check: the uncompiled wheel {pure.name} is not for every platform")
     try_wheel(sys.executable, pure, compiled=False)
-    print(f"{pure.name}: {pure.stat().st_size} bytes, served uncompiled")
+    print(f"{pure.name}: {pure.stat().st_size} bytes, the uncompiled broker served")
 
     run(sys.executable, "-m", "build", "--outdir", TARGET, ROOT / "connector")
     [connector] = TARGET.glob("trellis_pyspark-*.whl")
