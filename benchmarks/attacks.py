@@ -73,7 +73,7 @@ async def filters(attack: Attack) -> Prepared:
         reader = await MqttSocket.connect(attack.ports["mqtt"], f"reader-{number}")
         names = (f"{number}/{'/'.join(words)}/#" for words in product("+a", repeat=10))
         refused = await reader.subscribe(names)
-        assert not refused, "the filters must be just below the limit"
+        assert not refused, "the size of the filters must be just below the limit of a packet"
         readers.append(reader)
     writer = await MqttSocket.connect(attack.ports["mqtt"], "writer")
     topics = [f"{number % 20}{'/a' * 10}/{number}" for number in range(1_000)]
@@ -419,12 +419,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "attack", nargs="*", choices=[[], *names], help=f"attacks: {', '.join(names)} [all]"
+        "attack", nargs="*", choices=[[], *names], help=f"attacks to run: {', '.join(names)} [all]"
     )
     parser.add_argument("--json", help="write the figures to this JSON file")
     chosen = parser.parse_args()
     print(
-        f"compiled: {trellis.compiled()}, processors: {os.cpu_count()}, load: "
+        f"compiled: {trellis.compiled()}, processors: {os.cpu_count()}, load average: "
         f"{os.getloadavg()[0]:.1f}"
     )
     results: dict[str, dict[str, float]] = {}

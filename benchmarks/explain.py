@@ -135,7 +135,10 @@ async def measure(arguments: argparse.Namespace) -> None:
         began = time.monotonic()
         for document in documents(arguments.bindings):
             await caller.call("POST", "/api/definitions", document)
-        print(f"{arguments.bindings:,} bindings each, imported in {time.monotonic() - began:.0f} s")
+        print(
+            f"imported {arguments.bindings:,} bindings of each kind in "
+            f"{time.monotonic() - began:.0f} s"
+        )
         gateway = broker.children()[0]
         for kind, query in ASKED.items():
             took: list[float] = []

@@ -379,7 +379,7 @@ def main() -> None:
     Bench.sampled = options.sampled
     for name in options.flow:
         if name not in FLOWS:
-            parser.error(f"unknown flow {name!r}; known are {', '.join(FLOWS)}")
+            parser.error(f"unknown flow {name!r}; the flows are {', '.join(FLOWS)}")
     chosen = options.flow or list(FLOWS)
     compiled = not (broker.queues.queue.__file__ or "").endswith(".py")
     print(

@@ -198,10 +198,12 @@ async def measure(arguments: argparse.Namespace) -> None:
     other = MeasuredProcess(arguments.trellis)
     try:
         port = broker.ports["http"]
-        print(f"start {broker.start_seconds:.2f} s; memory {broker.memory()[0]:.1f} MB")
+        print(
+            f"start of the broker {broker.start_seconds:.2f} s; memory {broker.memory()[0]:.1f} MB"
+        )
         _, first = await request(port, "GET", "/api/whoami")
         later = [(await request(port, "GET", "/api/whoami"))[1] for _ in range(20)]
-        print(f"first request {first:.2f} s, later ones {median(later) * 1000:.1f} ms")
+        print(f"first request {first:.2f} s, later requests {median(later) * 1000:.1f} ms")
         print("memory of broker and gateway: {:.1f} and {:.1f} MB".format(*broker.memory()))
         for each in (broker, other):
             status, _ = await request(

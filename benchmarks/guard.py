@@ -213,7 +213,7 @@ def main() -> int:
     options = parser.parse_args()
     for name in options.flow:
         if name not in FLOWS:
-            parser.error(f"unknown flow {name!r}; known are {', '.join(FLOWS)}")
+            parser.error(f"unknown flow {name!r}; the flows are {', '.join(FLOWS)}")
     flows = options.flow or list(FLOWS)
     if (broker.queues.queue.__file__ or "").endswith(".py"):
         sys.exit(
@@ -258,7 +258,10 @@ def main() -> int:
         return 0
     missing = [flow for flow in flows if flow not in known]
     if missing:
-        sys.exit(f"guard: {BASELINE} has no record of {', '.join(missing)}; --write records one")
+        sys.exit(
+            f"guard: {BASELINE} has no recorded count of {', '.join(missing)}; "
+            "record it with --write"
+        )
     return compare(counts, known)
 
 

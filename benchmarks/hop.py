@@ -103,8 +103,10 @@ def measure(count: int, size: int, seconds: float) -> float:
 def main() -> None:
     """Print a row of the table for each size of a batch."""
     parser = argparse.ArgumentParser(description="Measure the cost of a hop between processes.")
-    parser.add_argument("--seconds", type=float, default=2.0, help="seconds per batch size [2]")
-    parser.add_argument("--bytes", type=int, default=100, help="size of a message [100]")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="seconds to measure each batch size [2]"
+    )
+    parser.add_argument("--bytes", type=int, default=100, help="size of a message in bytes [100]")
     given = parser.parse_args()
     print(f"| messages of {given.bytes} bytes in a batch | us a message, both processes |")
     print("|---:|---:|")

@@ -85,13 +85,13 @@ class LoopClock:
         described = NOTED if self._mode == TURNS else LONG
         if used - self._used > described and len(self.long) < DESCRIBED:
             self.long.append(
-                f"{(used - self._used) * 1e3:.1f} ms of {(rang - self._rang) * 1e3:.1f}: "
-                f"user {(usage.ru_utime - before.ru_utime) * 1e3:.1f}, "
-                f"system {(usage.ru_stime - before.ru_stime) * 1e3:.1f}, "
-                f"collection {self._in_gc * 1e3:.1f}, "
-                f"page faults {usage.ru_minflt - before.ru_minflt}, "
-                f"preempted {usage.ru_nivcsw - before.ru_nivcsw} times, "
-                f"steal since the phase began {(stolen() - self._stolen) * 1e3:.0f} ms"
+                f"{(used - self._used) * 1e3:.1f} ms of CPU time in "
+                f"{(rang - self._rang) * 1e3:.1f} ms: user "
+                f"{(usage.ru_utime - before.ru_utime) * 1e3:.1f} ms, system "
+                f"{(usage.ru_stime - before.ru_stime) * 1e3:.1f} ms, collection "
+                f"{self._in_gc * 1e3:.1f} ms, page faults {usage.ru_minflt - before.ru_minflt}, "
+                f"preempted {usage.ru_nivcsw - before.ru_nivcsw} times, steal since the phase "
+                f"began {(stolen() - self._stolen) * 1e3:.0f} ms"
             )
         self._usage, self._in_gc = usage, 0.0
         self._used, self._rang = used, rang

@@ -72,7 +72,7 @@ def shares(trellis: Path, name: str, rounds: int, seconds: float) -> tuple[float
 def main() -> int:
     """Measure each workload and print a row of the table; return the exit code."""
     parser = argparse.ArgumentParser(description="Measure the event loop's share of CPU time.")
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="workloads to measure")
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="names of workloads")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload [5]")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds per round [2]")
     options = parsed(parser)

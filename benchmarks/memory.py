@@ -393,7 +393,7 @@ def main() -> int:
     options = parsed(parser)
     unknown = [name for name in options.subjects if name not in names]
     if unknown:
-        parser.error(f"unknown subject {unknown[0]}; known: {', '.join(names)}")
+        parser.error(f"unknown object {unknown[0]}; the objects are {', '.join(names)}")
     wanted = options.subjects or names
     allow_files()
     results: dict[str, Any] = {

@@ -75,7 +75,7 @@ PLACES: Final = (
         r"[Mm]alloc|[Ff]ree|Alloc|dealloc|_PyObject_GC|gc_|PyBytes_From|PyLong_From|PyList_Append",
     ),
     ("objects made and freed", "mypyc", r"dealloc|_new$|_setup$"),
-    ("our compiled code", "mypyc|strings|librt", ""),
+    ("compiled code of Trellis", "mypyc|strings|librt", ""),
     ("the rest of Python", "", ""),
 )
 ORDER: Final = tuple(dict.fromkeys(place for place, _, _ in PLACES))
@@ -149,7 +149,8 @@ def _sampled(workload: str, trellis: Path, running: Running, directory: Path) ->
         subprocess.run([*record, "--", "sleep", str(SAMPLED)], check=True, capture_output=True)
         if load.poll() is not None:
             sys.exit(
-                f"profile: {workload} ended before {SAMPLED} s of it were sampled; increase LOADED"
+                f"profile: {workload} ended before {SAMPLED} s of it were sampled; increase LOADED "
+                "in perf_profile.py"
             )
     finally:
         if load.wait():
@@ -203,7 +204,7 @@ def read(workload: str, cpu: float, report: str) -> Profile:
         percent, symbol = float(share.strip()[:-1]), symbol[4:]
         where = place(library, symbol)
         profile.places[where] += percent  # type: ignore[assignment]  # a Counter may count parts
-        if where == "our compiled code":
+        if where == "compiled code of Trellis":
             profile.functions[function(symbol)] += percent  # type: ignore[assignment]
     return profile
 

@@ -135,9 +135,9 @@ class Scale:
         self.results[name] = result
         print(
             f"{name:34} {took:7.2f} s   held {result['held_ms']:6.1f} ms   late "
-            f"{result['late_ms']:6.1f}   turn "
-            f"{result['turn_ms']:6.1f}   collection {result['collection_ms']:5.1f} "
-            f"({result['generation']})",
+            f"{result['late_ms']:6.1f} ms   turn "
+            f"{result['turn_ms']:6.1f} ms   collection {result['collection_ms']:5.1f} ms "
+            f"(generation {result['generation']})",
             flush=True,
         )
         for line in result["long"]:
@@ -202,7 +202,7 @@ class Scale:
             ),
         )
         await self.phase(
-            "publish to all",
+            "publish to all queues",
             lambda: self._publish([publication("amq.fanout", "") for _ in range(3)]),
         )
         await self.phase("acknowledge", self._acknowledge)
@@ -215,10 +215,10 @@ class Scale:
                 b"\x00\x32\x00\x0b",
             ),
         )
-        await self.phase("leave at once", self._abort)
+        await self.phase("close all connections at once", self._abort)
         await self.phase("connect again", self._connect)
         await self.phase("exclusive queues", self._exclusive)
-        await self.phase("leave with exclusive queues", self._abort)
+        await self.phase("close connections with queues", self._abort)
         await self.phase(
             "delete half of the queues",
             lambda: self._declare(
@@ -238,7 +238,7 @@ class Scale:
         await self.phase(
             "one connection's exclusive queues", lambda: self._many_exclusive(chosen.queues)
         )
-        await self.phase("this connection leaves", self._abort)
+        await self.phase("close this connection", self._abort)
 
     def _binding(self, name: str, number: int, which: int) -> spec.Queue.Bind:
         if which == 0:
@@ -431,7 +431,7 @@ def main() -> None:
     )
     results = measure(chosen)
     worst = max(results, key=lambda name: results[name]["held_ms"])
-    print(f"longest: {results[worst]['held_ms']:.1f} ms ({worst})")
+    print(f"the longest hold of the event loop: {results[worst]['held_ms']:.1f} ms ({worst})")
     if chosen.json:
         with open(chosen.json, "w") as file:
             json.dump(results, file, indent=1)

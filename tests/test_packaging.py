@@ -364,7 +364,7 @@ def test_a_missing_python_is_reported(tmp_path: Path) -> None:
     ]
     process = subprocess.run(script, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
     assert process.returncode == 1
-    assert "needs Python 3.11 or newer" in process.stderr
+    assert "found no Python 3.11 or later" in process.stderr
 
 
 # -- the workflow of the forge

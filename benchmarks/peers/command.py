@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         help="show what would be measured and how long it takes",
     )
     run.add_argument(
-        "--name", default="peers", help="the part NAME of the default file of --output [peers]"
+        "--name", default="peers", help="NAME in the name of the default file of --output [peers]"
     )
     run.add_argument(
         "--output",
@@ -164,7 +164,7 @@ def _names(text: str) -> tuple[str, ...]:
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not positive")
+        raise argparse.ArgumentTypeError(f"must be positive, not {number}")
     return number
 
 
@@ -224,7 +224,7 @@ def _run(arguments: argparse.Namespace) -> int:
             return 0
         if installed.trellis is None:
             raise Failed(
-                "the load tool is part of Trellis: `make run` installs it into .run; or give "
+                "the load tool is missing: install Trellis into .run with `make run`, or give "
                 "--trellis COMMAND"
             )
         if busy():

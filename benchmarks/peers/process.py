@@ -163,7 +163,9 @@ class Child:
                     f"{self.log_end()}"
                 )
             if time.monotonic() > deadline:
-                raise Failed(f"{self.name} is not ready after {seconds:.0f} s:\n{self.log_end()}")
+                raise Failed(
+                    f"{self.name} is still not ready after {seconds:.0f} s:\n{self.log_end()}"
+                )
             time.sleep(0.02)
 
     def stop(self) -> None:

@@ -52,7 +52,7 @@ def test_a_compiled_function_has_its_name_back() -> None:
 def test_shares_times_the_cost_are_nanoseconds() -> None:
     text = perf_profile.table([perf_profile.read("amqp-auto", 0.4, REPORT)], "the command", "1.0")
     assert "| kernel | 200 |" in text
-    assert "| our compiled code | 80.0 |" in text
+    assert "| compiled code of Trellis | 80.0 |" in text
     assert "| dicts and hashes | 20.0 |" in text
     assert "| together | 400 |" in text
     assert "- amqp-auto: `amqp.connection.AmqpConnection._parse` 20.0 %" in text

@@ -27,11 +27,11 @@ class AedesPeer(PeerBroker):
     def missing(self) -> str:
         """Return which program is missing and how to install it; "" if nothing is missing."""
         if self.tools.program("node") is None:
-            return "node is not on PATH, and aedes needs it"
+            return "aedes needs Node, and node is not on PATH"
         return (
             ""
             if _PACKAGE.is_file()
-            else "aedes is not installed (with npm: benchmarks/peers/install.sh aedes)"
+            else "aedes is not installed; run benchmarks/peers/install.sh aedes (needs npm)"
         )
 
     def version(self) -> str:

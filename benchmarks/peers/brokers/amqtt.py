@@ -32,7 +32,7 @@ class AmqttPeer(PeerBroker):
         return (
             ""
             if self._python.exists()
-            else "amqtt is not installed (from PyPI: benchmarks/peers/install.sh amqtt)"
+            else "amqtt is not installed; run benchmarks/peers/install.sh amqtt (needs PyPI)"
         )
 
     def version(self) -> str:

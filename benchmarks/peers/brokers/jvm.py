@@ -35,8 +35,8 @@ class JvmPeer(PeerBroker):
         if self.tools.program("java") and (self._installed / "classes").is_dir():
             return ""
         return (
-            f"{self.title} is not built (with Java 17 and Maven: benchmarks/peers/install.sh "
-            f"{self.name})"
+            f"{self.title} is not built; build it with benchmarks/peers/install.sh {self.name} "
+            "(needs Java 17 and Maven)"
         )
 
     def version(self) -> str:

@@ -35,7 +35,7 @@ class MochiPeer(PeerBroker):
         return (
             ""
             if self.tools.program("mochi")
-            else "mochi-mqtt is not built (with Go: benchmarks/peers/install.sh mochi)"
+            else "mochi-mqtt is not built; run benchmarks/peers/install.sh mochi (needs Go)"
         )
 
     def version(self) -> str:

@@ -45,7 +45,7 @@ class MosquittoPeer(PeerBroker):
         return (
             ""
             if self.tools.program("mosquitto")
-            else "mosquitto is not installed (apt-get install mosquitto)"
+            else "mosquitto is not installed; run apt-get install mosquitto"
         )
 
     def version(self) -> str:

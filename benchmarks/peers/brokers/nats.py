@@ -45,7 +45,8 @@ class NatsPeer(PeerBroker):
         if self._program() is not None:
             return ""
         return (
-            "the current nats-server is not installed (with Go: benchmarks/peers/install.sh nats)"
+            "the current nats-server is not installed; install it with "
+            "benchmarks/peers/install.sh nats (needs Go)"
         )
 
     def version(self) -> str:
@@ -86,7 +87,7 @@ class DebianNatsPeer(NatsPeer):
         return (
             ""
             if self._program()
-            else "Debian's nats-server is not installed (apt-get install nats-server)"
+            else "Debian's nats-server is not installed; run apt-get install nats-server"
         )
 
     def _program(self) -> Path | None:

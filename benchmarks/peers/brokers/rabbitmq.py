@@ -73,9 +73,9 @@ class RabbitMQPeer(PeerBroker):
     def missing(self) -> str:
         """Return which program is missing and how to install it; "" if nothing is missing."""
         if self._script("rabbitmq-server") is None:
-            return "RabbitMQ is not installed (apt-get install rabbitmq-server)"
+            return "RabbitMQ is not installed; run apt-get install rabbitmq-server"
         if self.tools.program("epmd") is None:
-            return "epmd, of RabbitMQ's Erlang, is not on PATH"
+            return "epmd, a program of Erlang, is not on PATH; run apt-get install rabbitmq-server"
         return ""
 
     def version(self) -> str:

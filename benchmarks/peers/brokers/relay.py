@@ -73,8 +73,8 @@ class RelayPeer(PeerBroker):
             ""
             if self._python()
             else (
-                "uvloop is not installed beside Trellis (`make run` installs both into .run; or "
-                "give --trellis COMMAND)"
+                "uvloop is not installed; install Trellis and uvloop into .run with `make run`, or "
+                "give --trellis COMMAND"
             )
         )
 

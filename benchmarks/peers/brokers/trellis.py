@@ -45,8 +45,8 @@ class TrellisPeer(PeerBroker):
         """Return which program is missing and how to install it; "" if nothing is missing."""
         if self.tools.trellis is None:
             return (
-                "Trellis is not installed (`make run` installs it into .run; or give --trellis "
-                "COMMAND)"
+                "Trellis is not installed; install it into .run with `make run`, or give --trellis "
+                "COMMAND"
             )
         return ""
 
