@@ -115,12 +115,12 @@ class ArrowTopics(PublishedTopics):
             reached[group.rows], unknown[group.rows] = _reached(group), group.routed.unknown
             if missing is not None:
                 missing[group.rows] = group.missing
-            rows, places = group.routed.places
+            rows, receivers = group.routed.receivers
             sums = np.zeros(len(group.names), np.int64)
-            np.add.at(sums, places, self._messages[group.rows[rows]])
-            for place in np.unique(places).tolist():
-                key = (group.vhost, group.names[place])
-                counts[key] = counts.get(key, 0) + int(sums[place])
+            np.add.at(sums, receivers, self._messages[group.rows[rows]])
+            for receiver in np.unique(receivers).tolist():
+                key = (group.vhost, group.names[receiver])
+                counts[key] = counts.get(key, 0) + int(sums[receiver])
         return reached, unknown
 
     def _most_frequent(self, chosen: NDArray[np.bool_]) -> list[TopicCount]:
@@ -153,7 +153,7 @@ class ArrowTopics(PublishedTopics):
 def _reached(group: RoutedGroup) -> NDArray[np.bool_]:
     """Return an array with True for each topic of the group that reaches a queue or session."""
     reached = np.zeros(len(group.rows), bool)
-    reached[group.routed.places[0]] = True
+    reached[group.routed.receivers[0]] = True
     return reached
 
 

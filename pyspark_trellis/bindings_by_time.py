@@ -41,14 +41,14 @@ def by_time(
     histories: Iterable[TopologyHistory],
     periods: Periods,
     all_bindings: bool,
-    ended_places: bool,
+    ended_receivers: bool,
 ) -> DefinitionsFile:
     """Return the definitions with the periods in which each binding existed.
 
     The bindings of `present` come first and keep their numbers. Bindings that existed earlier
     follow. If `all_bindings` is false, only subscriptions of sessions have periods, because the
-    other bindings do not come from the histories. If `ended_places` is false, queues and sessions
-    that do not exist any more are left out.
+    other bindings do not come from the histories. If `ended_receivers` is false, queues and
+    sessions that do not exist any more are left out.
     """
     definitions = DefinitionsFile(present.name, {}, [])
     lives: dict[str, dict[_Identity, tuple[int, ...]]] = {}
@@ -72,12 +72,12 @@ def by_time(
     for vhost, all_lives in lives.items():
         host = definitions.hosts[vhost]
         if all_bindings:
-            _add_names(host, known[vhost], periods, ended_places)
+            _add_names(host, known[vhost], periods, ended_receivers)
         for identity, periods_of in all_lives.items():
             if (vhost, identity) in there_now:
                 continue
             source, destination, kind, key, grammar, scope = identity
-            if kind == "session" and ended_places:
+            if kind == "session" and ended_receivers:
                 host.sessions.add(destination)
             there = {"exchange": host.types, "session": host.sessions}.get(kind, host.queues)
             if periods_of and source in host.types and destination in there:
@@ -125,16 +125,16 @@ def _lives(
 
 
 def _add_names(
-    host: DefinedHost, history: TopologyHistory, periods: Periods, ended_places: bool
+    host: DefinedHost, history: TopologyHistory, periods: Periods, ended_receivers: bool
 ) -> None:
-    """Add the exchanges that existed earlier, and, with `ended_places`, the queues too."""
+    """Add the exchanges that existed earlier, and, with `ended_receivers`, the queues too."""
     for (kind, name), existence in history.names.items():
         facts: Mapping[str, Any] = existence.facts
         if kind == "exchange":
             host.types.setdefault(name, facts.get("type", PREDECLARED.get(name, "")))
             if facts.get("alternate") is not None:
                 host.alternates.setdefault(name, facts["alternate"])
-        elif name != NAME and (ended_places or name in host.queues):
+        elif name != NAME and (ended_receivers or name in host.queues):
             lives = periods.lives([existence])
             if lives != (0,):
                 host.lives[name] = lives

@@ -1,9 +1,9 @@
 """Reads exchanges, queues and bindings from a definitions file: RabbitMQ's JSON, which `trellis
 definitions export` writes.
 
-A definitions file has no subscriptions of MQTT sessions; `topology` adds them. A `place` is the
-text that identifies a final destination of messages. The place of a queue is the queue's name; the
-place of an MQTT session, or of a group of sessions, is the prefix `SESSION` and the name.
+A definitions file has no subscriptions of MQTT sessions; `topology` adds them. A `receiver` is
+the text that identifies a final destination of messages: for a queue, the name of the queue; for an
+MQTT session, or a group of sessions, the prefix `SESSION` and the name.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ BY_NAME: Final = ("direct", "fanout", "topic")
 SESSION: Final = "\0"
 
 
-def shown(place: str) -> str:
-    """Return the name of a destination (a queue or an MQTT session) as text for users."""
-    name = place.removeprefix(SESSION)
+def receiver_text(receiver: str) -> str:
+    """Return the name of a receiver (a queue or an MQTT session) as text for users."""
+    name = receiver.removeprefix(SESSION)
     return (
-        place
-        if name == place
+        receiver
+        if name == receiver
         else f"{name} (MQTT {'group' if name.startswith('$share/') else 'session'})"
     )
 
@@ -79,9 +79,9 @@ class BoundQueue:
         return self.kind == "exchange"
 
     @property
-    def place(self) -> str:
-        """The place of the queue or session to which the binding leads; meaningless if the
-        destination is an exchange.
+    def receiver(self) -> str:
+        """The queue or session to which the binding leads; meaningless if the destination is an
+        exchange.
         """
         return SESSION + self.destination if self.kind == "session" else self.destination
 
@@ -104,8 +104,8 @@ class DefinedHost:
     lives: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
-    def places(self) -> list[str]:
-        """The places of all queues and sessions, sorted."""
+    def receivers(self) -> list[str]:
+        """All queues and sessions, sorted."""
         return sorted([*self.queues, *(SESSION + name for name in self.sessions)])
 
 

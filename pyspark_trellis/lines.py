@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyspark_trellis.advise import Advice
 from pyspark_trellis.audit import Audit
 from pyspark_trellis.counts import Span
-from pyspark_trellis.definitions import shown
+from pyspark_trellis.definitions import receiver_text
 from pyspark_trellis.traffic_table import TIMES, TrafficTable, UnroutableTopics
 from pyspark_trellis.whatif import WhatIf
 
@@ -106,7 +106,7 @@ def audit(findings: Audit) -> None:
         "overlapping",
         [
             (
-                f"'{each.one.key}' and '{each.other.key}' to '{shown(each.one.place)}'",
+                f"'{each.one.key}' and '{each.other.key}' to '{receiver_text(each.one.receiver)}'",
                 f"{each.messages:,}",
             )
             for each in findings.overlapping

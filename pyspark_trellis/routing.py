@@ -42,17 +42,17 @@ class Routed:
     """The destinations of a batch of topics.
 
     A row is the index of a topic in the batch. `bindings` has pairs (row, number of a binding that
-    matches the topic). `places` has pairs (row, index in `BatchRouter.names` of a queue or MQTT
+    matches the topic). `receivers` has pairs (row, index in `BatchRouter.names` of a queue or MQTT
     session that the topic goes to). Each pair occurs once; the pairs are stored as two columns, in
     any order.
 
-    `unknown` is true for the topics whose destinations depend on more than the topic; `places` may
-    lack some of these destinations.
+    `unknown` is true for the topics whose destinations depend on more than the topic; `receivers`
+    may lack some of these destinations.
     """
 
     def __init__(self, count: int) -> None:
         self.bindings: tuple[Rows, Rows] = (_NONE, _NONE)
-        self.places: tuple[Rows, Rows] = (_NONE, _NONE)
+        self.receivers: tuple[Rows, Rows] = (_NONE, _NONE)
         self.unknown = np.zeros(count, bool)
 
 
@@ -110,34 +110,34 @@ class _RowsOfTopics:
         return self._rows[first + np.arange(len(first))]
 
 
-class _RowsOfPlaces:
-    """The rows that go to each queue and session, by the number of the place."""
+class _RowsOfReceivers:
+    """The rows that go to each queue and session, by the number of the receiver."""
 
     def __init__(self, count: int) -> None:
         #: The number of rows of the batch: every row is below this number.
         self._count: Final = count
         self._rows: Final[dict[int, list[Rows]]] = {}
 
-    def add(self, place: int, rows: Rows) -> None:
-        """Add rows, all different, that go to a place. Rows that were added before are ignored."""
-        self._rows.setdefault(place, []).append(rows)
+    def add(self, receiver: int, rows: Rows) -> None:
+        """Add rows, all different, that go to a receiver. Rows that it has already are ignored."""
+        self._rows.setdefault(receiver, []).append(rows)
 
     def add_pairs(self, pairs: list[tuple[int, int]]) -> None:
-        """Add pairs of a row and the number of a place to which the row goes."""
+        """Add pairs of a row and the number of a receiver to which the row goes."""
         if not pairs:
             return
-        rows, places = np.array(pairs, np.int64).T
-        order = np.argsort(places, kind="stable")
-        distinct_places, begins = np.unique(places[order], return_index=True)
-        for place, part in zip(
-            distinct_places.tolist(), np.split(rows[order], begins[1:]), strict=True
+        rows, receivers = np.array(pairs, np.int64).T
+        order = np.argsort(receivers, kind="stable")
+        distinct_receivers, begins = np.unique(receivers[order], return_index=True)
+        for receiver, part in zip(
+            distinct_receivers.tolist(), np.split(rows[order], begins[1:]), strict=True
         ):
-            self.add(place, part)
+            self.add(receiver, part)
 
     def pairs(self) -> tuple[Rows, Rows]:
-        """Return each pair (row, place) once."""
-        once = {place: self._once(lists) for place, lists in self._rows.items()}
-        return _joined([(rows, np.full(len(rows), place)) for place, rows in once.items()])
+        """Return each pair (row, receiver) once."""
+        once = {receiver: self._once(lists) for receiver, lists in self._rows.items()}
+        return _joined([(rows, np.full(len(rows), receiver)) for receiver, rows in once.items()])
 
     def _once(self, lists: list[Rows]) -> Rows:
         if len(lists) == 1:
@@ -161,8 +161,8 @@ class BatchRouter:
 
     def __init__(self, host: DefinedHost) -> None:
         self._host = host
-        #: The names of all queues and sessions; `Routed.places` has indexes in this list.
-        self.names: Final = host.places
+        #: The names of all queues and sessions; `Routed.receivers` has indexes in this list.
+        self.names: Final = host.receivers
         self._numbers: Final = {name: number for number, name in enumerate(self.names)}
         self._batches: dict[str, list[tuple[list[BoundQueue], Batch]]] = {}
 
@@ -186,7 +186,7 @@ class BatchRouter:
         codes, periods = parts.topics, parts.periods
         routed = Routed(len(codes))
         bindings: list[tuple[Rows, Rows]] = []
-        places = _RowsOfPlaces(len(codes))
+        receivers = _RowsOfReceivers(len(codes))
         seen: dict[str, NDArray[np.bool_]] = {}
         ahead = [(exchange, np.arange(len(codes)))]
         while ahead:
@@ -208,7 +208,7 @@ class BatchRouter:
                         )[0]
                     )
                 ]
-                places.add_pairs(pairs)
+                receivers.add_pairs(pairs)
                 continue
             if self._host.types[name] not in BY_NAME:
                 routed.unknown[rows] = True
@@ -232,12 +232,12 @@ class BatchRouter:
                 if bound.to_exchange:
                     ahead.append((bound.destination, which))
                 else:
-                    places.add(self._numbers[bound.place], which)
+                    receivers.add(self._numbers[bound.receiver], which)
             alternate = self._host.alternates.get(name)
             if alternate is not None:
                 ahead.append((alternate, rows[~hit[rows]]))
         # A binding belongs to one exchange, which routes each row once, so no pair occurs twice.
-        routed.bindings, routed.places = _joined(bindings), places.pairs()
+        routed.bindings, routed.receivers = _joined(bindings), receivers.pairs()
         return routed
 
     def _matched(self, exchange: str, topics: list[str]) -> Iterator[tuple[BoundQueue, Rows]]:

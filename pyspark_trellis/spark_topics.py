@@ -48,13 +48,13 @@ class SparkTopics(PublishedTopics):
             routed(history, proposed)
             .select(
                 *history.columns,
-                F.col("places").alias("after"),
+                F.col("receivers").alias("after"),
                 F.col("unknown").alias("after_unknown"),
             )
             .drop("first_at", "last_at")
         )
         if current is not None:
-            both = routed(after, current).select("*", F.col("places").alias("before"))
+            both = routed(after, current).select("*", F.col("receivers").alias("before"))
             was = F.when(F.col("missing"), was_routed).otherwise(
                 (F.size("before") > 0) | F.col("unknown")
             )
@@ -73,10 +73,10 @@ class SparkTopics(PublishedTopics):
                 .orderBy(F.desc("messages"), *KEYS)
                 .collect()
             ]
-            before = _by_place(both, "before") if current is not None else {}
+            before = _by_receiver(both, "before") if current is not None else {}
             messages = both.where(unknown).agg(F.coalesce(F.sum("messages"), F.lit(0)))
             return RoutingComparison(
-                before, _by_place(both, "after"), lost, messages.collect()[0][0]
+                before, _by_receiver(both, "after"), lost, messages.collect()[0][0]
             )
         finally:
             both.unpersist()
@@ -89,7 +89,7 @@ class SparkTopics(PublishedTopics):
             lost = [
                 TopicCount(*row)
                 for row in where.where(
-                    (F.size("places") == 0) & ~F.col("unknown") & ~F.col("missing")
+                    (F.size("receivers") == 0) & ~F.col("unknown") & ~F.col("missing")
                 )
                 .groupBy(*KEYS)
                 .agg(F.sum("messages").alias("messages"))
@@ -98,23 +98,23 @@ class SparkTopics(PublishedTopics):
                 .collect()
             ]
             # Only topics with several bindings to one destination can have overlapping bindings.
-            places = history.sparkSession.createDataFrame(
+            destinations = history.sparkSession.createDataFrame(
                 [
                     (each.number, f"{each.kind}\0{each.vhost}\0{each.source}\0{each.destination}")
                     for each in definitions.bindings
                 ]
                 or [(-1, "")],
-                "binding long, place string",
+                "binding long, destination string",
             )
             met = (
                 where.where(F.size("bindings") > 1)
                 .select(*keys, "messages", F.explode("bindings").alias("binding"))
-                .join(F.broadcast(places), "binding")
+                .join(F.broadcast(destinations), "binding")
             )
             one, other = met.alias("one"), met.alias("other")
             topic = [F.col(f"one.{name}") for name in KEYS]
             same = F.col("one.binding") < F.col("other.binding")
-            for name in ("place", *keys):
+            for name in ("destination", *keys):
                 same = same & (F.col(f"one.{name}") == F.col(f"other.{name}"))
             pairs = [
                 MetBindings(*row)
@@ -152,10 +152,10 @@ class SparkTopics(PublishedTopics):
         return BusiestTopics(counts, top)
 
 
-def _by_place(both: DataFrame, column: str) -> dict[tuple[str, str], int]:
+def _by_receiver(both: DataFrame, column: str) -> dict[tuple[str, str], int]:
     rows: Any = (
-        both.select("vhost", F.explode(column).alias("place"), "messages")
-        .groupBy("vhost", "place")
+        both.select("vhost", F.explode(column).alias("receiver"), "messages")
+        .groupBy("vhost", "receiver")
         .agg(F.sum("messages"))
         .collect()
     )
@@ -167,9 +167,10 @@ def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
 
     `history` must have the columns vhost, exchange and topic. The added columns are:
 
-        places      array<string>  queues, and MQTT sessions with the prefix SESSION
+        receivers   array<string>  queues, and MQTT sessions with the prefix SESSION
         bindings    array<long>    numbers of the matching bindings in the file
-        unknown     boolean        an exchange routes by more than the topic: `places` may lack some
+        unknown     boolean        an exchange routes by more than the topic: `receivers` may be
+                                   incomplete
         missing     boolean        the exchange or vhost is not in the file
     """
     hosts = sent(history.sparkSession, definitions.hosts)
@@ -180,16 +181,16 @@ def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
         for each in batches:
             for group in routers.groups(each):
                 count, destinations = len(group.rows), group.routed
-                place_names = pa.array(group.names, pa.string())
+                receiver_names = pa.array(group.names, pa.string())
                 yield pa.RecordBatch.from_arrays(
                     [
                         *each.take(pa.array(group.rows)).columns,
-                        _lists(destinations.places, count, place_names),
+                        _lists(destinations.receivers, count, receiver_names),
                         _lists(destinations.bindings, count),
                         pa.array(destinations.unknown),
                         pa.array([group.missing] * count),
                     ],
-                    [*names, "places", "bindings", "unknown", "missing"],
+                    [*names, "receivers", "bindings", "unknown", "missing"],
                 )
 
     fields = ", ".join(
@@ -197,7 +198,8 @@ def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
     )
     return history.mapInArrow(
         search,
-        f"{fields}, places array<string>, bindings array<long>, unknown boolean, missing boolean",
+        f"{fields}, receivers array<string>, bindings array<long>, unknown boolean, "
+        "missing boolean",
     )
 
 

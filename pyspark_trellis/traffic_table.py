@@ -157,5 +157,5 @@ def _now(topics: pa.Table, definitions: DefinitionsFile) -> list[str]:
     verdicts = np.full(topics.num_rows, "nowhere", object)
     for group in BatchRouters(definitions.hosts).groups(topics):
         verdicts[group.rows[group.routed.unknown]] = "unknown"
-        verdicts[group.rows[group.routed.places[0]]] = "queue"
+        verdicts[group.rows[group.routed.receivers[0]]] = "queue"
     return [str(each) for each in verdicts]

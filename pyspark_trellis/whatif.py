@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyspark_trellis.counts import Span
-from pyspark_trellis.definitions import SESSION, DefinitionsFile, shown
+from pyspark_trellis.definitions import SESSION, DefinitionsFile, receiver_text
 from pyspark_trellis.topics import PublishedTopics
 
 
@@ -29,7 +29,7 @@ class WhatIfChange:
     after: int | None
 
     def __str__(self) -> str:
-        return shown(SESSION + self.name if self.kind == "session" else self.name)
+        return receiver_text(SESSION + self.name if self.kind == "session" else self.name)
 
 
 @dataclass(frozen=True)
@@ -98,18 +98,22 @@ def what_if(
     there = [
         set()
         if file is None
-        else {(vhost, place) for vhost, host in file.hosts.items() for place in host.places}
+        else {
+            (vhost, receiver) for vhost, host in file.hosts.items() for receiver in host.receivers
+        }
         for file in (current, proposed)
     ]
     changes = []
-    for place in sorted(there[0] | there[1]):
+    for receiver in sorted(there[0] | there[1]):
         before, then = (
-            count.get(place, 0) if place in known else None
+            count.get(receiver, 0) if receiver in known else None
             for known, count in zip(there, counts, strict=True)
         )
-        name = place[1].removeprefix(SESSION)
+        name = receiver[1].removeprefix(SESSION)
         changes.append(
-            WhatIfChange(place[0], "queue" if name == place[1] else "session", name, before, then)
+            WhatIfChange(
+                receiver[0], "queue" if name == receiver[1] else "session", name, before, then
+            )
         )
     return WhatIf(
         topics.span(), changes, [LostTopic(*row) for row in comparison.lost], comparison.unknown

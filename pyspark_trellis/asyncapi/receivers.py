@@ -78,8 +78,8 @@ def _route(
 ) -> None:
     numbers = np.array([number for number, _ in topics])
     routed = router.route(exchange, [topic for _, topic in topics])
-    for number, place in _pairs(numbers, routed.places):
-        name = router.names[place]
+    for number, receiver in _pairs(numbers, routed.receivers):
+        name = router.names[receiver]
         if not name.startswith(SESSION):
             by_address[number].queues.add(name)
     for number, binding in _pairs(numbers, routed.bindings):

@@ -106,7 +106,7 @@ class Past:
     states: dict[int, tuple[Document, list[Reader]]] = field(default_factory=dict)
     proposed: Document = field(default_factory=dict)
 
-    def places(self, number: int, each: Row, document: Document | None = None) -> set[str]:
+    def receivers(self, number: int, each: Row, document: Document | None = None) -> set[str]:
         """Return the queues and sessions that a message reached in its minute.
 
         With `document`, return the queues and sessions that the message would reach with these
@@ -161,7 +161,7 @@ def past(seed: int, path: Path) -> Past:
                 publisher=rng.choice(USERS),
                 published_at=at + timedelta(seconds=rng.randrange(60)),
             )
-            history.messages.append(message | {"routed": len(history.places(number, message))})
+            history.messages.append(message | {"routed": len(history.receivers(number, message))})
     journal(path / "journal", history.messages, 20, 60)
     journal(path / "%24topology", numbered(history.changes), 10, 50)
     (path / "proposed.json").write_text(json.dumps(history.proposed))
@@ -239,12 +239,16 @@ def check(history: Past, answer: Audit, change_of: WhatIf) -> None:
     present = {each["name"] for each in document["queues"]} | {
         SESSION + each.subscription.session for each in readers
     }
-    sessions = {place for place in present if place.startswith(SESSION)}
+    sessions = {receiver for receiver in present if receiver.startswith(SESSION)}
     for each in history.messages:
         number = int((each["published_at"] - START) / timedelta(minutes=1))
-        then = history.places(number, each)
-        next_ = history.places(number, each, history.proposed)
-        next_ = {place for place in next_ if not place.startswith(SESSION) or place in sessions}
+        then = history.receivers(number, each)
+        next_ = history.receivers(number, each, history.proposed)
+        next_ = {
+            receiver
+            for receiver in next_
+            if not receiver.startswith(SESSION) or receiver in sessions
+        }
         unroutable[each["exchange"], each["topic"]] += not then
         lost[each["exchange"], each["topic"]] += bool(then & present and not next_)
         before.update(then & present)
@@ -254,10 +258,10 @@ def check(history: Past, answer: Audit, change_of: WhatIf) -> None:
         == +unroutable
     )
     counts = {place_of(each): (each.before, each.after) for each in change_of.queues}
-    assert {place: one for place, (one, _) in counts.items() if one is not None} == {
-        place: before[place] for place in present
+    assert {receiver: one for receiver, (one, _) in counts.items() if one is not None} == {
+        receiver: before[receiver] for receiver in present
     }
-    assert {place: other for place, (_, other) in counts.items() if other} == dict(after)
+    assert {receiver: other for receiver, (_, other) in counts.items() if other} == dict(after)
     assert Counter({(each.exchange, each.topic): each.messages for each in change_of.lost}) == +lost
 
 

@@ -202,7 +202,8 @@ def test_whatif_counts_the_messages_of_each_queue(case: Case, published: Publish
             place: expected.get(place, 0) for place in places_of(document, case.heard)
         }
         assert (
-            sum(messages for place, messages in expected.items() if place.startswith(SESSION)) > 0
+            sum(messages for receiver, messages in expected.items() if receiver.startswith(SESSION))
+            > 0
         )
     lost, unknown = Counter[tuple[str, str]](), 0
     for (exchange, topic), messages in counted(case.rows).items():
@@ -265,9 +266,9 @@ def test_audit_finds_the_results_of_plain_python(case: Case, published: Publishe
     met: Counter[tuple[int, int]] = Counter()
     lost: Counter[tuple[str, str]] = Counter()
     for (exchange, topic), messages in counted(case.rows).items():
-        places, hit, unknown = goes(case.old, exchange, topic, case.heard)
+        receivers, hit, unknown = goes(case.old, exchange, topic, case.heard)
         used |= hit
-        if not places and not unknown:
+        if not receivers and not unknown:
             lost[exchange, topic] += messages
         for a, b in combinations(sorted(hit), 2):
             one, other = bindings[a], bindings[b]
@@ -293,7 +294,10 @@ def test_audit_finds_the_results_of_plain_python(case: Case, published: Publishe
     assert answer.overlapping
     assert answer.unroutable
     for each in answer.subsumed:
-        assert (each.binding.source, each.binding.place) == (each.by.source, each.by.place)
+        assert (each.binding.source, each.binding.receiver) == (
+            each.by.source,
+            each.by.receiver,
+        )
         assert covers(
             each.by.key, each.binding.key, MQTT if each.binding.kind == "session" else AMQP
         )
@@ -340,17 +344,17 @@ def test_a_router_is_the_oracle(seed: int) -> None:
         topic_names = [*topics(rng, 15), *SPECIAL]
         for exchange in (*EXCHANGES, "", "amq.topic"):
             routes = router.route(exchange, topic_names)
-            places = sorted(
+            receivers = sorted(
                 zip(
-                    routes.places[0].tolist(),
-                    [router.names[at] for at in routes.places[1]],
+                    routes.receivers[0].tolist(),
+                    [router.names[at] for at in routes.receivers[1]],
                     strict=True,
                 )
             )
             hit = sorted(zip(*(column.tolist() for column in routes.bindings), strict=True))
             expected = [goes(document, exchange, topic, heard) for topic in topic_names]
-            assert places == sorted(
-                (row, place) for row, (there, _, _) in enumerate(expected) for place in there
+            assert receivers == sorted(
+                (row, receiver) for row, (there, _, _) in enumerate(expected) for receiver in there
             )
             assert hit == sorted(
                 (row, number) for row, (_, used, _) in enumerate(expected) for number in used

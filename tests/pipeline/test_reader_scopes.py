@@ -48,8 +48,8 @@ def expected_and_found(path: Path) -> tuple[dict[tuple[str, ...], int], dict[tup
     counts = [0] * table.num_rows
     messages = table.column("messages").to_pylist()
     for group in BatchRouters(about.then.hosts).groups(table):
-        for place in group.routed.places[0].tolist():
-            counts[group.rows[place]] += messages[group.rows[place]]
+        for index in group.routed.receivers[0].tolist():
+            counts[group.rows[index]] += messages[group.rows[index]]
     keys = list(
         zip(*(table.column(name).to_pylist() for name in ("topic", "publisher")), strict=True)
     )

@@ -121,7 +121,7 @@ def goes(
         for each in document["exchanges"]
         if each["arguments"]
     }
-    places: set[str] = set()
+    receivers: set[str] = set()
     used: set[int] = set()
     unknown = False
     seen: set[str] = set()
@@ -132,7 +132,7 @@ def goes(
             continue
         seen.add(name)
         if name == "":
-            places |= {each["name"] for each in document["queues"]} & {topic}
+            receivers |= {each["name"] for each in document["queues"]} & {topic}
             continue
         if name not in types:
             continue
@@ -151,7 +151,7 @@ def goes(
                 if each["destination_type"] == "exchange":
                     ahead.append(each["destination"])
                 else:
-                    places.add(each["destination"])
+                    receivers.add(each["destination"])
         for number, subscription in enumerate(
             heard or [] if name == "amq.topic" else [], start=len(document["bindings"])
         ):
@@ -159,10 +159,10 @@ def goes(
                 hit = True
                 if representable(swap(topic)):
                     used.add(number)
-                    places.add(SESSION + subscription.session)
+                    receivers.add(SESSION + subscription.session)
         if not hit and name in alternates:
             ahead.append(alternates[name])
-    return places, used, unknown
+    return receivers, used, unknown
 
 
 def representable(name: str) -> bool:
@@ -315,6 +315,6 @@ def by_place(
 ) -> dict[str, int]:
     totals: dict[str, int] = defaultdict(int)
     for (exchange, topic), messages in counted(some).items():
-        for place in goes(document, exchange, topic, heard)[0]:
-            totals[place] += messages
+        for receiver in goes(document, exchange, topic, heard)[0]:
+            totals[receiver] += messages
     return totals
