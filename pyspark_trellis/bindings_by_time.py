@@ -51,7 +51,7 @@ def by_time(
     sessions that do not exist any more are left out.
     """
     definitions = DefinitionsFile(present.name, {}, [])
-    lives: dict[str, dict[_Identity, tuple[int, ...]]] = {}
+    lifetimes: dict[str, dict[_Identity, tuple[int, ...]]] = {}
     known = {history.vhost: history for history in histories}
     for vhost, host in present.hosts.items():
         definitions.hosts[vhost] = replace(
@@ -60,20 +60,20 @@ def by_time(
             queues=set(host.queues),
             sessions=set(host.sessions),
             outgoing={},
-            lives={},
+            lifetimes={},
         )
         if vhost in known:
-            lives[vhost] = _lives(known[vhost], periods, all_bindings)
+            lifetimes[vhost] = _lifetimes(known[vhost], periods, all_bindings)
     there_now = set()
     for each in present.bindings:
         identity = _identity(each)
         there_now.add((each.vhost, identity))
-        _add(definitions, each, lives.get(each.vhost, {}).get(identity, ()))
-    for vhost, all_lives in lives.items():
+        _add(definitions, each, lifetimes.get(each.vhost, {}).get(identity, ()))
+    for vhost, lifetimes_of in lifetimes.items():
         host = definitions.hosts[vhost]
         if all_bindings:
             _add_names(host, known[vhost], periods, ended_receivers)
-        for identity, periods_of in all_lives.items():
+        for identity, periods_of in lifetimes_of.items():
             if (vhost, identity) in there_now:
                 continue
             source, destination, kind, key, grammar, scope = identity
@@ -86,9 +86,9 @@ def by_time(
     return definitions
 
 
-def _add(definitions: DefinitionsFile, bound: BoundQueue, lives: tuple[int, ...]) -> None:
+def _add(definitions: DefinitionsFile, bound: BoundQueue, lifetimes: tuple[int, ...]) -> None:
     # A binding that begins to exist in period 0, the first, and never ceases, always exists. Empty
-    # `lives` mean the same, and save a comparison with the period of each message.
+    # `lifetimes` mean the same, and save a comparison with the period of each message.
     definitions.add(
         bound.vhost,
         bound.source,
@@ -97,7 +97,7 @@ def _add(definitions: DefinitionsFile, bound: BoundQueue, lives: tuple[int, ...]
         bound.key,
         bound.grammar,
         bound.scope,
-        () if lives == (0,) else lives,
+        () if lifetimes == (0,) else lifetimes,
     )
 
 
@@ -105,7 +105,7 @@ def _identity(bound: BoundQueue) -> _Identity:
     return (bound.source, bound.destination, bound.kind, bound.key, bound.grammar, bound.scope)
 
 
-def _lives(
+def _lifetimes(
     history: TopologyHistory, periods: Periods, all_bindings: bool
 ) -> dict[_Identity, tuple[int, ...]]:
     groups: dict[_Identity, list[Existence]] = defaultdict(list)
@@ -121,7 +121,7 @@ def _lives(
                 facts["grammar"],
                 scope_of(facts) if kind == "session" else None,
             ].append(each)
-    return {identity: periods.lives(group) for identity, group in groups.items()}
+    return {identity: periods.lifetimes(group) for identity, group in groups.items()}
 
 
 def _add_names(
@@ -135,7 +135,7 @@ def _add_names(
             if facts.get("alternate") is not None:
                 host.alternates.setdefault(name, facts["alternate"])
         elif name != NAME and (ended_receivers or name in host.queues):
-            lives = periods.lives([existence])
-            if lives != (0,):
-                host.lives[name] = lives
+            lifetimes = periods.lifetimes([existence])
+            if lifetimes != (0,):
+                host.lifetimes[name] = lifetimes
             host.queues.add(name)

@@ -51,10 +51,10 @@ class BoundQueue:
     """A binding, or a subscription of an MQTT session.
 
     `number` is the index of the binding in the file. `kind` is the kind of its destination: queue,
-    exchange or session. `key` is a pattern of `grammar` (amqp or mqtt). `lives` are numbers of
-    periods (`periods.Periods.lives`): the binding begins to exist in the first, ceases in the
-    second, begins again in the third, and so on. If `lives` is empty, the binding always exists.
-    `scope` is not None if a session does not receive all matching messages.
+    exchange or session. `key` is a pattern of `grammar` (amqp or mqtt). `lifetimes` are numbers of
+    periods (`periods.Periods.lifetimes`): the binding begins to exist in the first, ceases in the
+    second, begins again in the third, and so on. If `lifetimes` is empty, the binding always
+    exists. `scope` is not None if a session does not receive all matching messages.
     """
 
     number: int
@@ -64,7 +64,7 @@ class BoundQueue:
     kind: str
     key: str
     grammar: str = AMQP.name
-    lives: tuple[int, ...] = ()
+    lifetimes: tuple[int, ...] = ()
     scope: ReadScope | None = None
 
     def __str__(self) -> str:
@@ -91,8 +91,8 @@ class DefinedHost:
     """A virtual host: exchanges with their types, alternate exchanges, queues, and MQTT sessions
     with subscriptions.
 
-    `lives` has an entry for each queue that does not always exist: its name, and the numbers of the
-    periods in which it begins and ceases to exist, as in `BoundQueue.lives`.
+    `lifetimes` has an entry for each queue that does not always exist: its name, and the numbers of
+    the periods in which it begins and ceases to exist, as in `BoundQueue.lifetimes`.
     """
 
     types: dict[str, str] = field(default_factory=lambda: dict(PREDECLARED))
@@ -101,7 +101,7 @@ class DefinedHost:
     queues: set[str] = field(default_factory=set)
     sessions: set[str] = field(default_factory=set)
     outgoing: dict[str, list[BoundQueue]] = field(default_factory=dict)
-    lives: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    lifetimes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def receivers(self) -> list[str]:
@@ -126,11 +126,11 @@ class DefinitionsFile:
         key: str,
         grammar: str = AMQP.name,
         scope: ReadScope | None = None,
-        lives: tuple[int, ...] = (),
+        lifetimes: tuple[int, ...] = (),
     ) -> None:
         """Add a binding; its source and its destination must exist."""
         number = len(self.bindings)
-        bound = BoundQueue(number, vhost, source, destination, kind, key, grammar, lives, scope)
+        bound = BoundQueue(number, vhost, source, destination, kind, key, grammar, lifetimes, scope)
         self.bindings.append(bound)
         self.hosts[vhost].outgoing.setdefault(source, []).append(bound)
 

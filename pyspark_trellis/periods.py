@@ -84,8 +84,9 @@ class Periods:
         numbers: NDArray[np.int32] = np.searchsorted(begins, minutes, side="right").astype(np.int32)
         return numbers
 
-    def lives(self, existences: Sequence[Existence]) -> tuple[int, ...]:
-        """Return the numbers of the periods in which the existence of the bindings changes.
+    def lifetimes(self, existences: Sequence[Existence]) -> tuple[int, ...]:
+        """Return the lifetimes of bindings: the numbers of the periods in which their existence
+        changes.
 
         The bindings count as one binding, which exists while at least one of them exists. This
         binding begins to exist in the first of these periods (period 0 if it always existed),

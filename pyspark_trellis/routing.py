@@ -203,8 +203,8 @@ class BatchRouter:
                     if (number := self._numbers.get(topics[codes[row]])) is not None
                     and (
                         periods is None
-                        or alive(
-                            self._host.lives.get(topics[codes[row]], ()), periods[row : row + 1]
+                        or existing(
+                            self._host.lifetimes.get(topics[codes[row]], ()), periods[row : row + 1]
                         )[0]
                     )
                 ]
@@ -217,8 +217,8 @@ class BatchRouter:
             group = _RowsOfTopics(rows, codes)
             for bound, matched in self._matched(name, [topics[code] for code in group.codes]):
                 which = group.rows(matched)
-                if periods is not None and bound.lives:
-                    which = which[alive(bound.lives, periods[which])]
+                if periods is not None and bound.lifetimes:
+                    which = which[existing(bound.lifetimes, periods[which])]
                 hit[which] = True
                 if bound.kind == "session":
                     which = which[
@@ -350,11 +350,11 @@ def _by_exchange(batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, str, R
         yield names[0][vhost], names[1][exchange], rows
 
 
-def alive(lives: tuple[int, ...], periods: Rows) -> NDArray[np.bool_]:
-    """Return an array with True for each period in which a binding with these `lives` exists."""
-    if not lives:
+def existing(lifetimes: tuple[int, ...], periods: Rows) -> NDArray[np.bool_]:
+    """Return an array with True for each period in which a binding with `lifetimes` exists."""
+    if not lifetimes:
         return np.ones(len(periods), bool)
-    exists: NDArray[np.bool_] = np.searchsorted(np.array(lives), periods, side="right") % 2 == 1
+    exists: NDArray[np.bool_] = np.searchsorted(np.array(lifetimes), periods, side="right") % 2 == 1
     return exists
 
 

@@ -427,7 +427,10 @@ def test_rare_topics_and_further_messages_are_left_out_and_counted(
         (("--journal", "J", "--server", "mqtt://[::1"), "expected PROTOCOL://HOST:PORT"),
         (("--journal", "J", "--server", "mqtt://h:x"), "expected PROTOCOL://HOST:PORT"),
         (("--journal", "J", "--url", "http://[::1"), "--url: must be a URL such as"),
-        (("--journal", "J", "--output", "/nowhere/a.yaml"), "the directory /nowhere does not exist"),
+        (
+            ("--journal", "J", "--output", "/nowhere/a.yaml"),
+            "the directory /nowhere does not exist",
+        ),
         (("--journal", "J", "--format", "xml"), "yaml, json"),
         (("--journal", "/nowhere"), "/nowhere"),
     ],

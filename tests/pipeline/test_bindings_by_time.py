@@ -371,8 +371,8 @@ def test_a_binding_exists_in_each_minute_in_which_it_existed_for_a_moment(
     periods = Periods(existences)
     for minute in range(22):
         [period] = periods.numbers(_times([minute * MINUTE]))
-        lives = periods.lives(existences)
-        exists = sum(at <= period for at in lives) % 2 == 1
+        lifetimes = periods.lifetimes(existences)
+        exists = sum(at <= period for at in lifetimes) % 2 == 1
         expected = any(
             begin < (minute + 1) * MINUTE and (end is None or end > minute * MINUTE and end > begin)
             for each in changes
@@ -384,7 +384,7 @@ def test_a_binding_exists_in_each_minute_in_which_it_existed_for_a_moment(
 def test_what_the_first_snapshot_has_always_existed() -> None:
     always = Existence({}, [ALWAYS])
     assert Periods([always]).begins == []
-    assert Periods([always]).lives([always]) == (0,)
+    assert Periods([always]).lifetimes([always]) == (0,)
 
 
 def _times(micros: list[int]) -> Any:
