@@ -31,7 +31,7 @@ from pyspark_trellis.grammars import GRAMMARS
 from pyspark_trellis.topics import PublishedTopics
 
 #: The matchers to measure: all matchers that a broker allows by default.
-TRIED: Final = ("auto", "trie", "shapes", "bitmap")
+MATCHERS: Final = ("auto", "trie", "shapes", "bitmap")
 #: A matcher is recommended if its time per lookup is at most this fraction of the time of `auto`.
 BETTER: Final = 0.9
 #: The maximum number of topics per exchange with which matchers are measured. The topics with the
@@ -126,7 +126,7 @@ def advise(
                 f"measuring exchange {exchange} of vhost {vhost}: "
                 f"{len(keys)} bindings, {topics} topics"
             )
-            prewarm = carrying(most, messages)
+            prewarm = topics_to_prewarm(most, messages)
             carried += sum(count for _, count in most[: len(prewarm)])
             measured = measure(keys, [topic for topic, _ in most], clock)
             advices.append(
@@ -136,7 +136,7 @@ def advise(
                     len(keys),
                     topics,
                     messages,
-                    choice(measured),
+                    fastest_matcher(measured),
                     prewarm,
                     measured,
                 )
@@ -145,7 +145,7 @@ def advise(
     return Advice(span, routes, carried / span.messages if span.messages else 0.0, advices)
 
 
-def carrying(topics: Sequence[tuple[str, int]], messages: int) -> list[str]:
+def topics_to_prewarm(topics: Sequence[tuple[str, int]], messages: int) -> list[str]:
     """Return the most frequent topics that together have the share CARRIED of all messages.
 
     `topics` are pairs of topic and number of messages, the most frequent topic first. At most
@@ -186,7 +186,7 @@ def measure(
     matchers: dict[str, Bilingual[int]] = {}
     if not topics or not any(GRAMMARS[grammar].is_pattern(key) for key, grammar in keys):
         return {}
-    for name in TRIED:
+    for name in MATCHERS:
         try:
             matcher: Bilingual[int] = Bilingual(AMQP, name)
         except ImportError:
@@ -200,7 +200,7 @@ def measure(
         assert [sorted(matcher.match(topic)) for topic in some] == expected, (
             f"the matcher {name} is wrong: it found other bindings than the matcher auto"
         )
-    taken: dict[str, list[float]] = {name: [] for name in matchers}
+    times: dict[str, list[float]] = {name: [] for name in matchers}
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()
@@ -211,14 +211,14 @@ def measure(
                 begin = clock()
                 for topic in topics:
                     match(topic)
-                taken[name].append((clock() - begin) / len(topics))
+                times[name].append((clock() - begin) / len(topics))
     finally:
         if enabled:
             gc.enable()
-    return {name: round(median(rounds)) for name, rounds in taken.items()}
+    return {name: round(median(rounds)) for name, rounds in times.items()}
 
 
-def choice(measured: dict[str, int]) -> str | None:
+def fastest_matcher(measured: dict[str, int]) -> str | None:
     """Return the fastest matcher if it is clearly faster than `auto` (BETTER), otherwise None."""
     if "auto" not in measured:
         return None

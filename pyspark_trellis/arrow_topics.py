@@ -16,15 +16,15 @@ from pyspark_trellis.routing import BatchRouters, RoutedGroup, Rows
 from pyspark_trellis.topics import (
     MOST,
     BusiestTopics,
-    MetBindings,
+    MatchedBindings,
+    OverlapCount,
     PublishedTopics,
     RoutingComparison,
-    TakenTopics,
     TopicCount,
 )
 
-#: If `_MetCounts` stores more partial sums than this number, the sums of equal pairs of bindings
-#: are added up.
+#: If `_OverlapCounts` stores more partial sums than this number, the sums of equal pairs of
+#: bindings are added up.
 _PAIRS: Final = 1 << 20
 
 
@@ -72,10 +72,10 @@ class ArrowTopics(PublishedTopics):
         messages = int(self._messages[unknown].sum())
         return RoutingComparison(before, after, self._most_frequent(was & lost), messages)
 
-    def taken(self, definitions: DefinitionsFile) -> TakenTopics:
+    def matched(self, definitions: DefinitionsFile) -> MatchedBindings:
         lost = np.zeros(self.table.num_rows, bool)
         used = np.zeros(len(definitions.bindings), bool)
-        met = _MetCounts(definitions)
+        met = _OverlapCounts(definitions)
         for group in BatchRouters(definitions.hosts).groups(self.table):
             if group.missing:
                 continue
@@ -84,7 +84,7 @@ class ArrowTopics(PublishedTopics):
             lost[group.rows] = ~_reached(group) & ~group.routed.unknown
             met.add(rows, numbers, self._messages[group.rows], self._topics(group.rows))
         hit = set(np.nonzero(used)[0].tolist())
-        return TakenTopics(hit, self._most_frequent(lost)[:MOST], met.most_frequent())
+        return MatchedBindings(hit, self._most_frequent(lost)[:MOST], met.most_frequent())
 
     def busiest(self, most: int) -> BusiestTopics:
         counts: dict[tuple[str, str], tuple[int, int]] = {}
@@ -157,7 +157,7 @@ def _reached(group: RoutedGroup) -> NDArray[np.bool_]:
     return reached
 
 
-class _MetCounts:
+class _OverlapCounts:
     """Counts what pairs of bindings with the same source and the same destination have in common:
     the topics that both bindings of a pair match, and the messages of these topics.
     """
@@ -227,7 +227,7 @@ class _MetCounts:
         # If all pairs differ, adding up does not shorten the list: do not try again at once.
         self._rows = len(pairs) // 2
 
-    def most_frequent(self) -> list[MetBindings]:
+    def most_frequent(self) -> list[OverlapCount]:
         """Return the pairs of bindings with the most messages, at most MOST pairs."""
         if not self._sums:
             return []
@@ -235,7 +235,7 @@ class _MetCounts:
         pairs, topics, messages = self._sums[0]
         order = np.lexsort((pairs, -messages))[:MOST]
         return [
-            MetBindings(pair // self._count, pair % self._count, count, total)
+            OverlapCount(pair // self._count, pair % self._count, count, total)
             for pair, count, total in zip(
                 pairs[order].tolist(), topics[order].tolist(), messages[order].tolist(), strict=True
             )

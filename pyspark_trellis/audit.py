@@ -98,17 +98,17 @@ def audit(
     more; each has the periods in which it existed (`bindings_by_time`). With `then`, each message
     is routed by the bindings of its minute.
     """
-    taken = topics.taken(then or definitions)
+    matched = topics.matched(then or definitions)
     nearest = NearestBindings(definitions)
     of_file = definitions.bindings
-    duplicate, subsumed = needless(definitions)
+    duplicate, subsumed = redundant_bindings(definitions)
     overlapping = [
         Overlap(of_file[each.one], of_file[each.other], each.topics, each.messages)
-        for each in taken.met
+        for each in matched.overlaps
         if max(each.one, each.other) < len(of_file)
         and definitions.hosts[of_file[each.one].vhost].types[of_file[each.one].source] == "topic"
-        and not _takes_all(of_file[each.one], of_file[each.other])
-        and not _takes_all(of_file[each.other], of_file[each.one])
+        and not _covers(of_file[each.one], of_file[each.other])
+        and not _covers(of_file[each.other], of_file[each.one])
     ]
     return Audit(
         topics.span(),
@@ -116,18 +116,21 @@ def audit(
         [
             each
             for each in of_file
-            if each.number not in taken.hit
+            if each.number not in matched.numbers
             and (not recorded or each.vhost in recorded)
-            and _says(definitions, each)
+            and _is_routed_by_topic(definitions, each)
         ],
         duplicate,
         subsumed,
         overlapping,
-        [Unroutable(*row, *nearest.key(row.vhost, row.exchange, row.topic)) for row in taken.lost],
+        [
+            Unroutable(*row, *nearest.key(row.vhost, row.exchange, row.topic))
+            for row in matched.lost
+        ],
     )
 
 
-def _takes_all(one: BoundQueue, other: BoundQueue) -> bool:
+def _covers(one: BoundQueue, other: BoundQueue) -> bool:
     """True if the binding `one` matches every topic that the binding `other` matches.
 
     Both bindings lead to one destination, and have the same grammar.
@@ -135,7 +138,7 @@ def _takes_all(one: BoundQueue, other: BoundQueue) -> bool:
     return covers(one.key, other.key, GRAMMARS[one.grammar])
 
 
-def _says(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
+def _is_routed_by_topic(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
     """True if topics alone decide whether a message reaches the binding.
 
     False if the binding's exchange, or an exchange that passes messages on to it, routes by more
@@ -160,7 +163,7 @@ def _says(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
     return True
 
 
-def needless(definitions: DefinitionsFile) -> tuple[list[Subsumed], list[Subsumed]]:
+def redundant_bindings(definitions: DefinitionsFile) -> tuple[list[Subsumed], list[Subsumed]]:
     """Return the redundant bindings of a file in two lists: duplicate and subsumed bindings.
 
     The docstring of this module explains both kinds. The lists are in the order of the file.

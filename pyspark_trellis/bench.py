@@ -165,7 +165,7 @@ def bench(spark: Any, quick: bool, progress: PipelineProgress) -> PipelineFigure
     return figures
 
 
-def _took(
+def _measured(
     figures: PipelineFigures,
     progress: PipelineProgress,
     name: str,
@@ -212,10 +212,10 @@ def _matching(
         return row[0], row[1]
 
     total(many[:10])  # A first run warms up the Python workers and the JVM; it is not measured.
-    a_few, matches = _took(
+    a_few, matches = _measured(
         figures, progress, "bulk matching, 1,000 patterns", count, lambda: total(many[:few]), few, 3
     )
-    a_lot, _ = _took(
+    a_lot, _ = _measured(
         figures,
         progress,
         f"bulk matching, {len(many):,} patterns",
@@ -236,7 +236,7 @@ def _matching(
         .crossJoin(F.broadcast(patterns_table))
         .where(F.expr("spelled rlike regex"))
     )
-    rival, number = _took(
+    rival, number = _measured(
         figures,
         progress,
         f"crossJoin + rlike, 1,000 patterns, {part:,} of the messages",
@@ -293,22 +293,24 @@ def _source(
             .collect()[0]
         )
 
-    def took(name: str, work: Callable[[], Any], times: int) -> float:
-        return _took(figures, progress, name, count, work, 0, times)[0]
+    def measured(name: str, work: Callable[[], Any], times: int) -> float:
+        return _measured(figures, progress, name, count, work, 0, times)[0]
 
-    took("source, all columns, the first time", lambda: read("trellis"), 1)
+    measured("source, all columns, the first time", lambda: read("trellis"), 1)
     digests = {name: digest(name) for name in ("trellis", "trellis-rows", "trellis-columns")}
     assert len(set(digests.values())) == 1, f"the sources read different rows: {digests}"
     assert digests["trellis"][0] == count
     for _ in range(WARM):
         read("trellis")
-    seconds = took("source, all columns", lambda: read("trellis"), 5)
-    unchecked = took("source, all columns, verify=false", lambda: read("trellis", verify=False), 5)
-    measure_tasks(spark, str(path), lambda name, work: took(name, work, 5), figures.aim)
+    seconds = measured("source, all columns", lambda: read("trellis"), 5)
+    unchecked = measured(
+        "source, all columns, verify=false", lambda: read("trellis", verify=False), 5
+    )
+    measure_tasks(spark, str(path), lambda name, work: measured(name, work, 5), figures.aim)
     thin = spark.read.format("trellis").schema("offset long, topic string").load(str(path))
-    took("source, two columns", lambda: thin.write.format("noop").mode("overwrite").save(), 5)
-    rows = took("a source that yields tuples, row by row", lambda: read("trellis-rows"), 3)
-    columns = took(
+    measured("source, two columns", lambda: thin.write.format("noop").mode("overwrite").save(), 5)
+    rows = measured("a source that yields tuples, row by row", lambda: read("trellis-rows"), 3)
+    columns = measured(
         "a source that yields tuples, column by column", lambda: read("trellis-columns"), 3
     )
     figures.aim(

@@ -64,23 +64,23 @@ def by_time(
         )
         if vhost in known:
             lifetimes[vhost] = _lifetimes(known[vhost], periods, all_bindings)
-    there_now = set()
+    present_bindings = set()
     for each in present.bindings:
         identity = _identity(each)
-        there_now.add((each.vhost, identity))
+        present_bindings.add((each.vhost, identity))
         _add(definitions, each, lifetimes.get(each.vhost, {}).get(identity, ()))
     for vhost, lifetimes_of in lifetimes.items():
         host = definitions.hosts[vhost]
         if all_bindings:
             _add_names(host, known[vhost], periods, ended_receivers)
         for identity, periods_of in lifetimes_of.items():
-            if (vhost, identity) in there_now:
+            if (vhost, identity) in present_bindings:
                 continue
             source, destination, kind, key, grammar, scope = identity
             if kind == "session" and ended_receivers:
                 host.sessions.add(destination)
-            there = {"exchange": host.types, "session": host.sessions}.get(kind, host.queues)
-            if periods_of and source in host.types and destination in there:
+            names = {"exchange": host.types, "session": host.sessions}.get(kind, host.queues)
+            if periods_of and source in host.types and destination in names:
                 bound = BoundQueue(0, vhost, source, destination, kind, key, grammar, (), scope)
                 _add(definitions, bound, periods_of)
     return definitions

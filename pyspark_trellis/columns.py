@@ -88,12 +88,12 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema, journal: str = "") -> pa.R
             continue
         column = batch.column(field.name)
         columns.append(
-            column if column.type == field.type else pc.cast(_instants(column), field.type)
+            column if column.type == field.type else pc.cast(_valid_timestamps(column), field.type)
         )
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-def _instants(column: pa.Array) -> pa.Array:
+def _valid_timestamps(column: pa.Array) -> pa.Array:
     """Return the column with null in place of timestamps that Spark cannot represent.
 
     Spark's years are 1 to 9999. A publisher may send any number as a timestamp, often milliseconds

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
             wait_for_message(arguments)
         except KeyboardInterrupt:
             print("stopped: the journal has no message yet", file=sys.stderr)
-            write_object(arguments, _written(arguments, QueryCounts()))
+            write_object(arguments, _written_document(arguments, QueryCounts()))
             return 0
     if getattr(arguments, "journal", None) is not None and arguments.master.startswith("local"):
         stream = stream_of({name.lower(): value for name, value in options_of(arguments).items()})
@@ -70,7 +70,7 @@ def wait_for_message(arguments: argparse.Namespace) -> None:
 # -- the jobs
 
 
-def _kept(arguments: argparse.Namespace) -> int:
+def _lake_or_traffic(arguments: argparse.Namespace) -> int:
     from pyspark_trellis import lake
 
     job = lake.lake if arguments.job == "lake" else lake.traffic
@@ -88,7 +88,7 @@ def _kept(arguments: argparse.Namespace) -> int:
         )
         try:
             progress.watch(query, arguments.job, counts)
-            if not write_object(arguments, _written(arguments, counts)):
+            if not write_object(arguments, _written_document(arguments, counts)):
                 print(
                     f"wrote {counts.rows:,} new rows to {arguments.target}"
                     if counts.rows
@@ -102,7 +102,7 @@ def _kept(arguments: argparse.Namespace) -> int:
                 "--target",
                 file=sys.stderr,
             )
-            write_object(arguments, _written(arguments, counts))
+            write_object(arguments, _written_document(arguments, counts))
     return 0
 
 
@@ -111,7 +111,7 @@ def _checkpoint(arguments: argparse.Namespace) -> str:
     return str(arguments.checkpoint or arguments.target.rstrip("/") + ".checkpoint")
 
 
-def _written(arguments: argparse.Namespace, counts: QueryCounts) -> dict[str, object]:
+def _written_document(arguments: argparse.Namespace, counts: QueryCounts) -> dict[str, object]:
     """Return the JSON object about the rows that `lake` or `traffic` has written."""
     return {
         "job": arguments.job,
@@ -213,8 +213,8 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 _JOBS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
-    "lake": _kept,
-    "traffic": _kept,
+    "lake": _lake_or_traffic,
+    "traffic": _lake_or_traffic,
     "whatif": _whatif,
     "audit": _audit,
     "advise": _advise,

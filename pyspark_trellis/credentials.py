@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote
 
-from pyspark_trellis.errors import PipelineError, shown
+from pyspark_trellis.errors import PipelineError, redacted
 
 _ADVICE: Final = (
     "set the options user and passwordFile (or password), or the environment variables "
@@ -39,8 +39,8 @@ def credentials_of(parts: SplitResult, options: Mapping[str, str]) -> tuple[str,
     """
     if parts.password is not None:
         raise PipelineError(
-            f"the URL of {shown(parts.geturl())} contains a password, which lists of processes and "
-            f"Spark's logs would show: remove the password from the URL, and {_ADVICE}"
+            f"the URL of {redacted(parts.geturl())} contains a password, which lists of processes "
+            f"and Spark's logs would show: remove the password from the URL, and {_ADVICE}"
         )
     user = (
         options.get("user")

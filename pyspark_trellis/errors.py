@@ -57,7 +57,7 @@ def line_of(error: BaseException) -> str | None:
     return lines[-1].strip() if lines else None
 
 
-def shown(url: str) -> str:
+def redacted(url: str) -> str:
     """Return a URL without user and password."""
     return re.sub("//[^/]*@", "//", url)
 

@@ -41,8 +41,8 @@ def class_path() -> tuple[str, ...]:
             "checkpointLocation in a directory that is mounted on all machines"
         )
     settings, more = (os.environ.get(name) for name in ("HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH"))
-    places = (str(py4j[0]), settings, str(jars / "*"), *_added_jars(), more)
-    return tuple(place for place in places if place)
+    entries = (str(py4j[0]), settings, str(jars / "*"), *_added_jars(), more)
+    return tuple(entry for entry in entries if entry)
 
 
 def java_classes(classes: tuple[str, ...]) -> Any:

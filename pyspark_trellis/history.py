@@ -125,12 +125,12 @@ class TopologyFeed:
         """
         if self._options is None:
             assert self._traffic is not None
-            self._read = self._there()
+            self._read = self._end()
             sums = read_rollup(self._spark, self._traffic)
             return sums if splits is None else _divided(sums, splits)
         if not self._followed:
             return self._journal(self._options["startingOffsets"], self._ending, splits)
-        end = self._there()
+        end = self._end()
         start = self._options["startingOffsets"] if self._read is None else str(self._read)
         new = self._journal(start if start.lower() != LATEST else str(end), str(end), splits)
         known = self._parts
@@ -148,9 +148,9 @@ class TopologyFeed:
 
         Raises PipelineError.
         """
-        return self._there() != self._read
+        return self._end() != self._read
 
-    def _there(self) -> int:
+    def _end(self) -> int:
         if self._options is None:
             assert self._traffic is not None
             return len(read_rollup(self._spark, self._traffic).inputFiles())

@@ -97,7 +97,7 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
     bindings = _read_bindings(arguments)
     files = [each for each in (bindings.current, bindings.proposed) if each is not None]
     vhosts = {vhost for each in files for vhost in each.hosts}
-    recorded = _recorded(arguments, vhosts)
+    recorded = _recorded_vhosts(arguments, vhosts)
     if not recorded or arguments.job in _OF_TOPICS:
         return replace(bindings, recorded=recorded)
     others = sorted(
@@ -113,7 +113,7 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
     return replace(bindings, sources=(*bindings.sources, *lines), recorded=recorded)
 
 
-def _recorded(arguments: argparse.Namespace, vhosts: Iterable[str]) -> frozenset[str]:
+def _recorded_vhosts(arguments: argparse.Namespace, vhosts: Iterable[str]) -> frozenset[str]:
     """Return the virtual hosts whose messages the journal has.
 
     Each journal records one virtual host. Over HTTP, the name of a journal contains the name of the
@@ -124,13 +124,13 @@ def _recorded(arguments: argparse.Namespace, vhosts: Iterable[str]) -> frozenset
     journal = arguments.journal
     if journal is None:
         return frozenset()
-    if _remote(journal):
+    if _is_remote(journal):
         names = (arguments.stream or "").split(",")
         return frozenset(name_parts(name)[0] for name in names if name)
-    place = _vhost_directory(arguments)
-    if place.parent.name != _STREAMS:
+    directory = _vhost_directory(arguments)
+    if directory.parent.name != _STREAMS:
         return frozenset()
-    return frozenset(vhost for vhost in vhosts if directory_name(vhost) == place.name)
+    return frozenset(vhost for vhost in vhosts if directory_name(vhost) == directory.name)
 
 
 def _read_bindings(arguments: argparse.Namespace) -> JobBindings:
@@ -140,7 +140,7 @@ def _read_bindings(arguments: argparse.Namespace) -> JobBindings:
         ("--current", arguments.current) if whatif else ("--definitions", arguments.definitions)
     )
     wanted = arguments.definitions if whatif else getattr(arguments, "proposed", None)
-    until = moment(arguments.as_of)
+    until = parse_time(arguments.as_of)
     if until is not None and file is not None:
         raise PipelineError(
             f"--as-of selects past bindings, but {flag} names present bindings: leave out one of "
@@ -164,26 +164,26 @@ def _read_bindings(arguments: argparse.Namespace) -> JobBindings:
             (f"bindings: {bound}", f"MQTT sessions: unknown ({reason}); {UNKNOWN}"),
         )
     own = current is None
-    places = [
+    sources = [
         f"{topology.NAME} of vhost '{state.vhost}' as of {state.at:%Y-%m-%d %H:%M:%S} UTC"
         for state in states
     ]
     current = (
-        topology.as_definitions(states, places[0])
+        topology.as_definitions(states, sources[0])
         if current is None
         else topology.with_subscriptions(current, states)
     )
     if proposed is not None:
         proposed = topology.with_subscriptions(proposed, states)
     timed = until is None and arguments.job in _BY_TIME
-    bound = "; ".join(places) if own else current.name
+    bound = "; ".join(sources) if own else current.name
     then = ", for each message as they were in the minute in which it was received" if timed else ""
     lines = [f"bindings: {bound}{then if own else ''}"]
-    for state, place in zip(states, places, strict=True):
+    for state, source in zip(states, sources, strict=True):
         subscriptions = sum(1 for _ in state.subscriptions())
         lines.append(
             f"MQTT sessions and groups: {state.sessions():,}, "
-            f"their subscriptions: {subscriptions:,}, from {place}"
+            f"their subscriptions: {subscriptions:,}, from {source}"
         )
     others = sorted(
         {vhost for each in (current, proposed) if each is not None for vhost in each.hosts}
@@ -213,7 +213,7 @@ def _users_not_received(definitions: DefinitionsFile) -> frozenset[str]:
     return frozenset(scope.not_of for scope in scopes if scope.not_of is not None)
 
 
-def moment(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
     """Parse an ISO 8601 time; return None for None.
 
     A time without a zone is in UTC. Raises PipelineError.
@@ -265,12 +265,12 @@ def _named_streams(arguments: argparse.Namespace) -> tuple[list[JournalStream], 
     if named == NONE:
         return [], "--topology is none"
     if named is not None:
-        if not _remote(named):
+        if not _is_remote(named):
             return [Directory(named.removeprefix("file://"))], ""
         return _remote_streams(named, arguments), ""
     if journal is None:
         return [], "--topology is not set"
-    if _remote(journal):
+    if _is_remote(journal):
         return _remote_streams(journal, arguments), ""
     vhost = _vhost_directory(arguments)
     beside = vhost / topology.DIRECTORY
@@ -292,17 +292,17 @@ def _vhost_directory(arguments: argparse.Namespace) -> Path:
 
     With --stream, --journal is the directory of all streams of a broker.
     """
-    place = Path(arguments.journal.removeprefix("file://")).absolute()
+    directory = Path(arguments.journal.removeprefix("file://")).absolute()
     if arguments.stream is None:
-        return place.parent
-    return place / directory_name(name_parts(arguments.stream.partition(",")[0])[0])
+        return directory.parent
+    return directory / directory_name(name_parts(arguments.stream.partition(",")[0])[0])
 
 
-def _remote(place: str) -> bool:
-    return place.startswith(("http://", "https://"))
+def _is_remote(location: str) -> bool:
+    return location.startswith(("http://", "https://"))
 
 
-def _remote_streams(place: str, arguments: argparse.Namespace) -> list[JournalStream]:
+def _remote_streams(url: str, arguments: argparse.Namespace) -> list[JournalStream]:
     """Return the `$topology` streams of the broker with this URL that the user may read.
 
     The stream of the virtual host in --stream (VHOST/QUEUE) comes first; without a VHOST, the
@@ -311,14 +311,14 @@ def _remote_streams(place: str, arguments: argparse.Namespace) -> list[JournalSt
     login = credentials_of(arguments)
     vhost = (arguments.stream or "").rpartition("/")[0]
     own = Remote.of(
-        place, {"journal": f"{vhost}/{topology.NAME}" if vhost else topology.NAME} | login
+        url, {"journal": f"{vhost}/{topology.NAME}" if vhost else topology.NAME} | login
     )
     own.bounds()  # Raises the error that names a missing stream.
     return [
         own,
         *(
-            Remote.of(place, {"journal": name} | login)
-            for name in sorted(stream_names(RemoteBroker.of(place, login)))
+            Remote.of(url, {"journal": name} | login)
+            for name in sorted(stream_names(RemoteBroker.of(url, login)))
             if name_parts(name)[1] == topology.NAME and name != own.journal
         ),
     ]

@@ -402,10 +402,12 @@ class Directory(JournalStream):
             except FileNotFoundError:
                 continue
             names.append(name)
-        return _counting(names, self._scans)
+        return _valid_spans(names, self._scans)
 
 
-def _counting(names: list[SegmentName], scans: dict[SegmentName, SegmentScan]) -> list[JournalSpan]:
+def _valid_spans(
+    names: list[SegmentName], scans: dict[SegmentName, SegmentScan]
+) -> list[JournalSpan]:
     """Return the parts of the segments whose rows are valid, sorted by epoch and base offset.
 
     If an offset is in two segments, it is valid only in the later segment. `names` must be sorted

@@ -198,7 +198,7 @@ def text_of(report: KeptReport, differences: ReportChanges | None) -> list[str]:
     counts = ", ".join(_count(len(report.findings[kind]), kind) for kind in KINDS)
     if differences is None:
         return [*lines, *report.said_by, f"first report: {counts}"]
-    changed = _since(differences.before.ends_at, report.ends_at)
+    changed = _since_text(differences.before.ends_at, report.ends_at)
     had = differences.before.traffic["messages"]
     if had:
         lines[0] += f"; {traffic['messages'] / had - 1:+.1%} messages {changed}"
@@ -233,7 +233,7 @@ def _count(number: int, kind: str, some: str = "") -> str:
     return f"{number:,} {some}{KINDS[kind][number != 1]}"
 
 
-def _since(before: datetime, now: datetime) -> str:
+def _since_text(before: datetime, now: datetime) -> str:
     days = (now.date() - before.date()).days
     if days == 0:
         return f"since {before:%H:%M} UTC"
@@ -248,20 +248,20 @@ def run(arguments: argparse.Namespace) -> int:
     reports = KeptReports(arguments.directory, arguments.most)
     if arguments.every is None:
         until = arguments.until
-        return _report(arguments, reports, _now() if until is None else _utc(until))
+        return _report(arguments, reports, _present_time() if until is None else _utc(until))
     first = True
     while True:
         latest = reports.before(None)
         if latest is not None:
             due = latest.ends_at + timedelta(seconds=arguments.every)
-            if (left := (due - _now()).total_seconds()) > 0:
+            if (left := (due - _present_time()).total_seconds()) > 0:
                 print(
                     f"the next report is due at {due:%Y-%m-%d %H:%M:%S} UTC; press Ctrl-C to stop"
                 )
                 sys.stdout.flush()
                 time.sleep(left)
         try:
-            _report(arguments, reports, _now())
+            _report(arguments, reports, _present_time())
         except PipelineError as error:
             if first:
                 raise
@@ -294,7 +294,7 @@ def _report(arguments: argparse.Namespace, reports: KeptReports, until: datetime
     return int(arguments.check and differences is not None and any(differences.new.values()))
 
 
-def _now() -> datetime:
+def _present_time() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 

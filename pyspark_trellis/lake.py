@@ -49,7 +49,7 @@ def lake(
     """
     journal = follow(spark, options)
     rows = journal.withColumn("event_time", event_time()).withColumn("day", F.to_date("event_time"))
-    return _written(rows, target, checkpoint, once, every, "lake", DIVIDED_BY)
+    return _started_query(rows, target, checkpoint, once, every, "lake", DIVIDED_BY)
 
 
 def traffic(
@@ -65,12 +65,12 @@ def traffic(
     With `once`, the query stops at the present end of the journal; otherwise it reads new messages
     every `every` seconds. Raises PipelineError.
     """
-    return _written(
+    return _started_query(
         rollup(follow(spark, options, PROJECTION)), target, checkpoint, once, every, "traffic", ()
     )
 
 
-def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
+def _check_ownership(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
     """Check that the target and the checkpoint belong to this job and to each other.
 
     Spark does not check this. With a new checkpoint, Spark would number batches from 0 again, and
@@ -106,7 +106,7 @@ def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
         ) from None
 
 
-def _written(
+def _started_query(
     rows: DataFrame,
     target: str,
     checkpoint: str,
@@ -115,7 +115,7 @@ def _written(
     name: str,
     divided: tuple[str, ...],
 ) -> Any:
-    _claim(rows.sparkSession, target, checkpoint, name)
+    _check_ownership(rows.sparkSession, target, checkpoint, name)
     writer = (
         rows.writeStream.format("parquet")
         .queryName(name)

@@ -50,8 +50,8 @@ def end_of(data: Buffer, at: int, size: int) -> int:
         raise DamagedSegment(f"there is no Arrow message at byte {at}")
     if start + metadata > min(len(data), size):
         return 0
-    place = _field(data, _follow(data, start), _BODY_LENGTH)
-    body = struct.unpack_from("<q", data, place)[0] if place else 0
+    at_length = _field(data, _follow(data, start), _BODY_LENGTH)
+    body = struct.unpack_from("<q", data, at_length)[0] if at_length else 0
     if body < 0:
         raise DamagedSegment(f"there is no Arrow message at byte {at}")
     end = start + metadata + int(body)
@@ -68,16 +68,16 @@ def rows_of(data: Buffer, at: int) -> int:
 def checksum_ok(message: memoryview) -> bool:
     """True if the message (all of its bytes) has a checksum, and the checksum is correct."""
     try:
-        place = _sum_place(message)
+        position = _checksum_position(message)
     except struct.error:
         return False
-    after = place + _SUM_DIGITS
-    return place > 0 and message[place:after] == b"%08x" % crc32(
-        message[after:], crc32(_NO_SUM, crc32(message[:place]))
+    after = position + _SUM_DIGITS
+    return position > 0 and message[position:after] == b"%08x" % crc32(
+        message[after:], crc32(_NO_SUM, crc32(message[:position]))
     )
 
 
-def _sum_place(message: memoryview) -> int:
+def _checksum_position(message: memoryview) -> int:
     """Return the position of the checksum's digits in the message; 0 if it has no checksum."""
     pairs = _field(message, _follow(message, 8), _CUSTOM_METADATA)
     if not pairs:

@@ -85,7 +85,7 @@ class NearestKeys:
     def nearest(self, topic: str) -> tuple[str, int] | None:
         """Return the nearest key, and its distance in words; None if there are no keys."""
         words = AMQP.split(topic)
-        least = self._least(words)
+        least = self._lower_bounds(words)
         best: tuple[float, str] | None = None
         for at_least in np.unique(least).tolist():
             if best is not None and at_least > best[0]:
@@ -96,7 +96,7 @@ class NearestKeys:
                 best = candidate if best is None else min(best, candidate)
         return None if best is None else (best[1], int(best[0]))
 
-    def _least(self, words: list[str]) -> NDArray[np.int64]:
+    def _lower_bounds(self, words: list[str]) -> NDArray[np.int64]:
         """Return a lower bound of the distance between each key and a topic, the words `words`.
 
         The distance is at least the number of the key's literal words that the topic lacks. For a
@@ -125,11 +125,11 @@ def distance(words: list[str], pattern: list[str]) -> float:
             continue
         before, row = row, [row[0] + _WHOLE]
         for at, word in enumerate(words):
-            change = 0.0 if want in (AMQP.one, word) else _unlike(word, want)
+            change = 0.0 if want in (AMQP.one, word) else _word_difference(word, want)
             row.append(min(before[at] + change, before[at + 1] + _WHOLE, row[at] + _WHOLE))
     return row[-1]
 
 
 @lru_cache(maxsize=100_000)
-def _unlike(word: str, other: str) -> float:
+def _word_difference(word: str, other: str) -> float:
     return 1 + (1 - SequenceMatcher(None, word, other, autojunk=False).ratio()) * _SPELLING

@@ -99,8 +99,8 @@ def bars(title: str, unit: str, names: Sequence[str], series: dict[str, Sequence
         )
         wide = 0.8 / len(series)
         for at, (colour, (label, values)) in enumerate(zip(COLOURS, series.items(), strict=False)):
-            places = [place - 0.4 + wide * (at + 0.5) for place in range(len(names))]
-            axes.barh(places, values, wide * 0.92, color=colour, label=label)
+            positions = [bar - 0.4 + wide * (at + 0.5) for bar in range(len(names))]
+            axes.barh(positions, values, wide * 0.92, color=colour, label=label)
         axes.set_yticks(range(len(names)), [short(name) for name in names])
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
@@ -133,7 +133,7 @@ def share(title: str, counts: Sequence[int]) -> str:
         axes.set_ylabel("% of the messages")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         for level in (50, 90):
-            at = next(place for place, value in zip(xs, ys, strict=True) if value >= level)
+            at = next(count for count, value in zip(xs, ys, strict=True) if value >= level)
             axes.plot([at], [level], "o", color=COLOURS[1])
             axes.annotate(
                 f"{level} %: {at:,}",

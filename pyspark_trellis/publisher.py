@@ -28,7 +28,7 @@ from pika.exceptions import (
 )
 
 from pyspark_trellis.credentials import tls_context
-from pyspark_trellis.errors import PipelineError, shown
+from pyspark_trellis.errors import PipelineError, redacted
 
 #: The maximum number of unconfirmed messages in flight, and of bytes of their bodies (one message
 #: may have more).
@@ -76,7 +76,7 @@ class SinkPublisher:
             self._parameters: Final = pika.URLParameters(url)
         except (ValueError, TypeError) as error:
             raise PipelineError(
-                f"option url is '{shown(url)}', but must be amqp://HOST:PORT/VHOST ({error})"
+                f"option url is '{redacted(url)}', but must be amqp://HOST:PORT/VHOST ({error})"
             ) from None
         if credentials is not None:
             self._parameters.credentials = pika.PlainCredentials(*credentials)
@@ -93,7 +93,7 @@ class SinkPublisher:
         self._messages: Iterator[Outgoing] = iter(())
         #: Refused or unconfirmed messages, in order, each with its number. They are published again
         #: before further messages of `_messages`.
-        self._again: deque[tuple[int, Outgoing]] = deque()
+        self._to_republish: deque[tuple[int, Outgoing]] = deque()
         #: Messages in flight with their numbers, by delivery tag, in ascending order.
         self._in_flight: dict[int, tuple[int, Outgoing]] = {}
         self._bytes = 0
@@ -111,7 +111,7 @@ class SinkPublisher:
         self._opened = False
         #: The reason why publishing failed, and the reason why the connection was lost.
         self._failure = ""
-        self._lost = ""
+        self._lost_reason = ""
         self._timer: Any = None
         self._progress_at = 0.0
         #: The number of messages that were refused, and of connections that were lost.
@@ -127,16 +127,16 @@ class SinkPublisher:
         self._messages = messages
         self._progress_at = time.monotonic()
         attempts = 0
-        while not (self._exhausted and not self._again):
+        while not (self._exhausted and not self._to_republish):
             self._run()
             if self._failure:
                 break
-            if not self._lost:
+            if not self._lost_reason:
                 continue
             attempts = 1 if self._opened else attempts + 1
             late = time.monotonic() - self._progress_at > self._patience
             if late or (not self._opened and attempts >= ATTEMPTS):
-                self._failure = self._lost
+                self._failure = self._lost_reason
                 break
             self.reconnects += self._opened
             time.sleep(self._pause)
@@ -150,7 +150,7 @@ class SinkPublisher:
 
     def _run(self) -> None:
         """Publish over one connection, until all messages are confirmed or the connection ends."""
-        self._lost, self._tag, self._channel = "", 0, None
+        self._lost_reason, self._tag, self._channel = "", 0, None
         self._connection = pika.SelectConnection(
             self._parameters,
             on_open_callback=self._on_open,
@@ -161,7 +161,7 @@ class SinkPublisher:
         try:
             self._connection.ioloop.start()
         except AMQPError as error:
-            self._lost = self._lost or str(error)
+            self._lost_reason = self._lost_reason or str(error)
         finally:
             self._connection.ioloop.close()
         self._refused += self._in_flight.values()
@@ -170,8 +170,8 @@ class SinkPublisher:
         self._publish_again()
 
     def _publish_again(self) -> None:
-        """Move the refused messages from `_refused` to `_again`, in the order of their numbers."""
-        self._again = deque(sorted([*self._refused, *self._again], key=_number))
+        """Move the messages in `_refused` to `_to_republish`, in the order of their numbers."""
+        self._to_republish = deque(sorted([*self._refused, *self._to_republish], key=_number))
         self._refused.clear()
 
     # -- what happens on the connection
@@ -210,13 +210,13 @@ class SinkPublisher:
                     raise
                 self._failure = _not_encoded(number, message, error)
         if self._failure or (
-            self._exhausted and not self._again and not self._in_flight and not self._refused
+            self._exhausted and not self._to_republish and not self._in_flight and not self._refused
         ):
             self._end()
 
     def _next(self) -> tuple[int, Outgoing] | None:
-        if self._again:
-            return self._again.popleft()
+        if self._to_republish:
+            return self._to_republish.popleft()
         try:
             message = next(self._messages, None)
         except Exception as error:  # noqa: BLE001 - the loop must end on any error
@@ -270,15 +270,15 @@ class SinkPublisher:
         rejected = (AuthenticationError, ProbableAuthenticationError, ProbableAccessDeniedError)
         if isinstance(error, rejected) or _closed_for_good(error):
             self._failure = self._failure or reason
-        self._lost = reason
+        self._lost_reason = reason
         connection.ioloop.stop()
 
     def _on_close(self, connection: Any, reason: Exception) -> None:
-        self._lost = str(reason) or repr(reason)
+        self._lost_reason = str(reason) or repr(reason)
         if _closed_for_good(reason):
-            self._failure = self._failure or self._lost
-        if self._exhausted and not (self._again or self._in_flight or self._refused):
-            self._lost = ""
+            self._failure = self._failure or self._lost_reason
+        if self._exhausted and not (self._to_republish or self._in_flight or self._refused):
+            self._lost_reason = ""
         connection.ioloop.stop()
 
     def _watch(self) -> None:

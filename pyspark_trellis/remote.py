@@ -22,7 +22,7 @@ import pyarrow as pa
 from matching.topic_summary import TopicSummary
 from pyspark_trellis.archived import ArchivedPiece, ArchivedScan
 from pyspark_trellis.credentials import credentials_of, tls_context, token_of
-from pyspark_trellis.errors import PipelineError, failed_request, lost_rows, shown
+from pyspark_trellis.errors import PipelineError, failed_request, lost_rows, redacted
 from pyspark_trellis.journal import JournalSpan, JournalStream, Piece, journal_name, name_parts
 from pyspark_trellis.messages import DamagedSegment
 from pyspark_trellis.segment_topics import summary_of
@@ -65,19 +65,19 @@ class RemoteBroker:
     ca_file: str = ""
 
     @classmethod
-    def of(cls, place: str, options: Mapping[str, str] = MappingProxyType({})) -> RemoteBroker:
+    def of(cls, url: str, options: Mapping[str, str] = MappingProxyType({})) -> RemoteBroker:
         """Parse http://HOST:15672, and find the credentials (credentials.py).
 
         Raises PipelineError.
         """
         try:
-            parts = urlsplit(place)
+            parts = urlsplit(url)
             port = parts.port or 15672
         except ValueError as error:
-            raise PipelineError(f"{shown(place)} is not a URL: {error}") from None
+            raise PipelineError(f"{redacted(url)} is not a URL: {error}") from None
         if not parts.hostname or parts.path not in ("", "/"):
             raise PipelineError(
-                f"{shown(place)} must be the URL of the broker's HTTP listener, http://HOST:15672"
+                f"{redacted(url)} must be the URL of the broker's HTTP listener, http://HOST:15672"
             )
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         return cls(
@@ -208,19 +208,19 @@ class Remote(JournalStream):
         self._rows: dict[SegmentName, dict[str, Any]] = {}
 
     @classmethod
-    def of(cls, place: str, options: Mapping[str, str]) -> Remote:
+    def of(cls, url: str, options: Mapping[str, str]) -> Remote:
         """Return the stream of http://HOST:15672 that the option `journal` or `stream` names.
 
-        `place` is the URL http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /.
+        `url` is http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /.
         Raises PipelineError.
         """
         stream = options.get("journal") or options.get("stream", "")
         if not stream:
             raise PipelineError(
-                f"the query names no stream of {shown(place)}: set the option stream to QUEUE or "
+                f"the query names no stream of {redacted(url)}: set the option stream to QUEUE or "
                 "VHOST/QUEUE"
             )
-        return cls(RemoteBroker.of(place, options), *name_parts(stream))
+        return cls(RemoteBroker.of(url, options), *name_parts(stream))
 
     def spans(self) -> list[JournalSpan]:
         rows: list[dict[str, Any]] = self._broker.document(
@@ -275,9 +275,9 @@ class Remote(JournalStream):
         path, size = self._path(span), self._rows[span.name]["bytes"]
         some = _HEADS
         while not scan.schema or scan.end < until:
-            start, known = scan.size, len(scan.places)
+            start, known = scan.size, len(scan.positions)
             try:
-                scan.go_on(
+                scan.read_headers(
                     self._broker.fetch(f"{path}&start={start}&end={min(start + some, size)}"),
                     start,
                     size,
@@ -286,7 +286,7 @@ class Remote(JournalStream):
                     raise DamagedSegment(f"there is no batch at byte {start}")
             except (DamagedSegment, struct.error) as error:
                 raise damaged(f"{self._broker.url}{path}", error) from error
-            some = min(2 * some, _HEADS_MAX) if len(scan.places) > known + 1 else _HEADS
+            some = min(2 * some, _HEADS_MAX) if len(scan.positions) > known + 1 else _HEADS
         return scan
 
 

@@ -213,11 +213,11 @@ def _traffic(page: ReportPage, parts: DataFrame, history: DataFrame) -> None:
         name = row[2] or "(default exchange)"
         totals[name] = totals.get(name, 0) + row[3]
     named = sorted(totals, key=lambda name: -totals[name])[: plots.SERIES]
-    places = {moment: at for at, moment in enumerate(moments)}
+    indexes = {moment: at for at, moment in enumerate(moments)}
     by_exchange: dict[str, list[float]] = {name: [0.0] * len(moments) for name in named}
     copies, lost = [0.0] * len(moments), [0.0] * len(moments)
     for minute, _, exchange, messages, fanout, unroutable in rows:
-        at = places[minute]
+        at = indexes[minute]
         name = exchange or "(default exchange)"
         by_exchange.setdefault(name if name in named else "others", [0.0] * len(moments))[at] += (
             messages

@@ -191,9 +191,9 @@ class BatchRouter:
         ahead = [(exchange, np.arange(len(codes)))]
         while ahead:
             name, rows = ahead.pop()
-            been = seen.setdefault(name, np.zeros(len(codes), bool))
-            rows = rows[~been[rows]]
-            been[rows] = True
+            routed_before = seen.setdefault(name, np.zeros(len(codes), bool))
+            rows = rows[~routed_before[rows]]
+            routed_before[rows] = True
             if not len(rows) or name not in self._host.types:
                 continue
             if name == "":

@@ -22,7 +22,7 @@ from pyspark_trellis.job_bindings import JobBindings, read_bindings
 from pyspark_trellis.progress import PipelineProgress
 
 #: The beginnings of lines that Java and Spark print at every start.
-_CHATTER: Final = ("WARNING: ", "Setting default log level", "To adjust logging level")
+_STARTUP_LINES: Final = ("WARNING: ", "Setting default log level", "To adjust logging level")
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Itera
             lines = [
                 line
                 for line in java_output.read_text(errors="replace").splitlines()
-                if line.strip() and not line.startswith(_CHATTER)
+                if line.strip() and not line.startswith(_STARTUP_LINES)
             ]
             raise PipelineError(
                 ": ".join(

@@ -79,8 +79,8 @@ def summary_of(
     size = len(data) - _SUM.size
     if size < _HEAD.size or _SUM.unpack_from(data, size)[0] != crc32(data[:size]):
         return None
-    magic, version, stream, *place = _HEAD.unpack_from(data)
-    if (magic, version, place) != (b"TSTP", 1, [epoch, base, end]):
+    magic, version, stream, *segment = _HEAD.unpack_from(data)
+    if (magic, version, segment) != (b"TSTP", 1, [epoch, base, end]):
         return None
     if schema:
         metadata = pa.ipc.read_schema(pa.py_buffer(schema)).metadata or {}

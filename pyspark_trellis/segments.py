@@ -90,7 +90,7 @@ class SegmentScan:
     #: The first offset of each known batch; an index gives only some of the batches.
     offsets: list[int] = field(default_factory=list)
     #: The position of each known batch in the segment, in bytes.
-    places: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
     #: The offset after the last row of the complete batches.
     end: int = 0
     #: The size of the complete batches and of the schema before them, in bytes.
@@ -102,7 +102,7 @@ class SegmentScan:
     def __post_init__(self) -> None:
         self.end = self.base
 
-    def go_on(self, data: mmap.mmap | bytes, origin: int, size: int) -> None:
+    def read_headers(self, data: mmap.mmap | bytes, origin: int, size: int) -> None:
         """Read the headers of further messages in `data`.
 
         `data` begins at `origin` in a segment of `size` bytes. Raises DamagedSegment, struct.error.
@@ -113,7 +113,7 @@ class SegmentScan:
                 self.schema = bytes(data[at:after])
             else:
                 self.offsets.append(self.end)
-                self.places.append(origin + at)
+                self.positions.append(origin + at)
                 self.end += messages.rows_of(data, at)
             at = after
             self.size = origin + at
@@ -131,17 +131,19 @@ class SegmentScan:
         magic, version, end, known, first_at, last_at, count = _INDEX_HEAD.unpack_from(data)
         if (magic, version) != (b"TSIX", 1) or known > size or marks != count * _INDEX_MARK.size:
             return
-        for offset, place, _ in _INDEX_MARK.iter_unpack(data[_INDEX_HEAD.size : -_INDEX_SUM.size]):
+        for offset, position, _ in _INDEX_MARK.iter_unpack(
+            data[_INDEX_HEAD.size : -_INDEX_SUM.size]
+        ):
             self.offsets.append(offset)
-            self.places.append(place)
+            self.positions.append(position)
         self.end, self.size = end, known
         self.first_at, self.last_at = first_at, last_at
 
     def cut(self, low: int, high: int) -> Cut:
         """Return the offsets from `low` up to, not including, `high`, as a cut."""
         at, after = bisect_right(self.offsets, low) - 1, bisect_left(self.offsets, high)
-        place = self.places[after] if after < len(self.places) else self.size
-        return Cut(self.schema, self.places[at], place, self.offsets[at], low, high)
+        stop = self.positions[after] if after < len(self.positions) else self.size
+        return Cut(self.schema, self.positions[at], stop, self.offsets[at], low, high)
 
     def sizes(self, low: int, high: int) -> Iterator[tuple[int, int]]:
         """Iterate over the known batches with offsets from `low` to before `high`.
@@ -152,7 +154,10 @@ class SegmentScan:
         for at in range(bisect_right(self.offsets, low) - 1, bisect_left(self.offsets, high)):
             last = at + 1 == len(self.offsets)
             stop = self.end if last else self.offsets[at + 1]
-            yield min(stop, high), (self.size if last else self.places[at + 1]) - self.places[at]
+            yield (
+                min(stop, high),
+                (self.size if last else self.positions[at + 1]) - self.positions[at],
+            )
 
 
 def scan_file(path: Path, scan: SegmentScan) -> None:
@@ -173,7 +178,7 @@ def scan_file(path: Path, scan: SegmentScan) -> None:
                 index = path.with_name(f"{path.name}.index")
                 if index.exists():
                     scan.take_index(index.read_bytes(), size)
-            scan.go_on(data, 0, size)
+            scan.read_headers(data, 0, size)
     except (messages.DamagedSegment, struct.error) as error:
         raise damaged(str(path), error) from error
 
@@ -202,13 +207,13 @@ def rows_of(
         group.append(batch)
         rows += batch.num_rows
         if rows >= GATHERED_ROWS or end - begun >= GATHERED_BYTES:
-            yield _one(group, names)
+            yield _combined(group, names)
             group, rows, begun = [], 0, end
     if group:
-        yield _one(group, names)
+        yield _combined(group, names)
 
 
-def _one(group: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBatch:
+def _combined(group: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBatch:
     if len(group) == 1:
         return group[0].select(names)
     # A group is smaller than the 2 GiB that a column of texts may have, so each column stays in one

@@ -111,11 +111,11 @@ def start(
         wanted = _SETTINGS | (settings or {})
         spark = spark_connect.connected(master, name, wanted, ship(directory / _ZIP))
     else:
-        places = {
+        directories = {
             "spark.local.dir": str(directory),
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
         }
-        chosen = ({} if scratch is None else places) | (settings or {})
+        chosen = ({} if scratch is None else directories) | (settings or {})
         spark = _classic(master, name, small, chosen, directory)
         if not master.startswith("local"):
             spark.sparkContext.addPyFile(str(ship(directory / _ZIP)))

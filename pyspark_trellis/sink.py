@@ -133,10 +133,10 @@ class MessageSink:
 
         Raises PipelineError.
         """
-        place = "/".join(
+        location = "/".join(
             [self._checkpoint.rstrip("/"), _DIRECTORY, *([directory] if directory else [])]
         )
-        return storage_at(place, self.options.get("hadoopsecrets", "{}"))
+        return storage_at(location, self.options.get("hadoopsecrets", "{}"))
 
     def publisher(self) -> SinkPublisher:
         """Return a publisher that has published nothing yet. Raises PipelineError."""

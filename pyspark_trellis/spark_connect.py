@@ -42,8 +42,8 @@ def connected(url: str, name: str, settings: dict[str, str], code: Path) -> Spar
     `code` is a zip file with the code of the Python workers. Raises PipelineError.
     """
     try:
-        place = urlsplit(url)
-        host, port = place.hostname or "", place.port or _PORT
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or _PORT
         with socket.create_connection((host, port), _PATIENCE):
             pass
     except (OSError, ValueError) as error:

@@ -18,10 +18,10 @@ from pyspark_trellis.spark_connect import sent
 from pyspark_trellis.topics import (
     MOST,
     BusiestTopics,
-    MetBindings,
+    MatchedBindings,
+    OverlapCount,
     PublishedTopics,
     RoutingComparison,
-    TakenTopics,
     TopicCount,
 )
 
@@ -81,7 +81,7 @@ class SparkTopics(PublishedTopics):
         finally:
             both.unpersist()
 
-    def taken(self, definitions: DefinitionsFile) -> TakenTopics:
+    def matched(self, definitions: DefinitionsFile) -> MatchedBindings:
         history, keys = self._history, hist.keys_of(self._history)
         where = routed(history, definitions).drop("first_at", "last_at").cache()
         try:
@@ -117,7 +117,7 @@ class SparkTopics(PublishedTopics):
             for name in ("destination", *keys):
                 same = same & (F.col(f"one.{name}") == F.col(f"other.{name}"))
             pairs = [
-                MetBindings(*row)
+                OverlapCount(*row)
                 for row in one.join(other, same)
                 .groupBy("one.binding", "other.binding")
                 .agg(
@@ -130,7 +130,7 @@ class SparkTopics(PublishedTopics):
             ]
         finally:
             where.unpersist()
-        return TakenTopics(hit, lost, pairs)
+        return MatchedBindings(hit, lost, pairs)
 
     def busiest(self, most: int) -> BusiestTopics:
         kept = self._history.cache()

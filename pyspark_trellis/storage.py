@@ -106,7 +106,7 @@ class LocalStorage(Storage):
             shutil.move(local, draft)
             draft.replace(file)
         except OSError as error:
-            raise _failed("write", str(self._path / name), error) from None
+            raise _storage_error("write", str(self._path / name), error) from None
 
     def fetched(self, name: str, scratch: Path) -> Path:
         return self._path / name
@@ -121,12 +121,12 @@ class LocalStorage(Storage):
                 os.link(draft, file)  # One step, which fails if the file exists.
             except OSError as error:
                 if file.exists():
-                    raise _exists(str(file)) from None
+                    raise _already_exists(str(file)) from None
                 if error.errno not in _NO_LINKS:
                     raise
                 draft.replace(file)  # If two processes do this at once, both succeed.
         except OSError as error:
-            raise _failed("write", str(file), error) from None
+            raise _storage_error("write", str(file), error) from None
         finally:
             draft.unlink(missing_ok=True)
 
@@ -136,19 +136,19 @@ class LocalStorage(Storage):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _failed("read", str(self._path / name), error) from None
+            raise _storage_error("read", str(self._path / name), error) from None
 
     def exists(self, name: str) -> bool:
         try:
             return (self._path / name).exists()
         except OSError as error:  # Such as a parent that this user may not read.
-            raise _failed("find", str(self._path / name), error) from None
+            raise _storage_error("find", str(self._path / name), error) from None
 
     def make(self) -> None:
         try:
             self._path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _failed("create", str(self._path), error) from None
+            raise _storage_error("create", str(self._path), error) from None
 
     def directories(self) -> list[str]:
         try:
@@ -156,7 +156,7 @@ class LocalStorage(Storage):
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise _failed("list", str(self._path), error) from None
+            raise _storage_error("list", str(self._path), error) from None
 
     def delete(self, name: str = "") -> None:
         path = self._path / name
@@ -166,7 +166,7 @@ class LocalStorage(Storage):
             else:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            raise _failed("delete", str(path), error) from None
+            raise _storage_error("delete", str(path), error) from None
 
 
 class HadoopStorage(Storage):
@@ -213,18 +213,18 @@ class HadoopStorage(Storage):
 
     def put(self, local: Path, name: str) -> None:
         # Write to the final name at once: on an object store, `rename` copies all rows once more.
-        with _Failing("write", f"{self._url}/{name}"):
+        with _JavaErrors("write", f"{self._url}/{name}"):
             self._files.copyFromLocalFile(True, False, self._local_path(local), self._path(name))
 
     def fetched(self, name: str, scratch: Path) -> Path:
         copy = scratch / uuid4().hex
-        with _Failing("read", f"{self._url}/{name}"):
+        with _JavaErrors("read", f"{self._url}/{name}"):
             # The last argument prevents a checksum file beside the copy.
             self._files.copyToLocalFile(False, self._path(name), self._local_path(copy), True)
         return copy
 
     def write(self, name: str, text: str) -> None:
-        with _Failing("write", f"{self._url}/{name}"):
+        with _JavaErrors("write", f"{self._url}/{name}"):
             files, target = self._files, self._path(name)
             # HDFS renames in one step, and only if the target does not exist. An object store
             # copies instead, so of two processes that rename to one target at once, the second
@@ -235,7 +235,7 @@ class HadoopStorage(Storage):
             else:
                 created = self._rename_if_absent(files, target, name, text)
             if not created:
-                raise _exists(f"{self._url}/{name}")
+                raise _already_exists(f"{self._url}/{name}")
 
     def _create_if_absent(self, files: Any, target: Any, text: str) -> bool:
         """Create a file; return False if it exists."""
@@ -276,7 +276,7 @@ class HadoopStorage(Storage):
         return False
 
     def read(self, name: str) -> str | None:
-        with _Failing("read", f"{self._url}/{name}"):
+        with _JavaErrors("read", f"{self._url}/{name}"):
             try:
                 stream = self._files.open(self._path(name))
             except Exception as error:
@@ -291,15 +291,15 @@ class HadoopStorage(Storage):
         return bytes(data).decode()
 
     def exists(self, name: str) -> bool:
-        with _Failing("find", f"{self._url}/{name}"):
+        with _JavaErrors("find", f"{self._url}/{name}"):
             return bool(self._files.exists(self._path(name)))
 
     def make(self) -> None:
-        with _Failing("create", self._url):
+        with _JavaErrors("create", self._url):
             self._files.mkdirs(self._path(""))
 
     def directories(self) -> list[str]:
-        with _Failing("list", self._url):
+        with _JavaErrors("list", self._url):
             files, path = self._files, self._path("")
             if not files.exists(path):
                 return []
@@ -310,16 +310,16 @@ class HadoopStorage(Storage):
             )
 
     def delete(self, name: str = "") -> None:
-        with _Failing("delete", f"{self._url}/{name}"):
+        with _JavaErrors("delete", f"{self._url}/{name}"):
             self._files.delete(self._path(name), True)
 
 
-class _Failing:
+class _JavaErrors:
     """A context manager that replaces an error of Java by a PipelineError about `action`."""
 
-    def __init__(self, action: str, place: str) -> None:
+    def __init__(self, action: str, location: str) -> None:
         self._action: Final = action
-        self._place: Final = place
+        self._location: Final = location
 
     def __enter__(self) -> None:
         """Do nothing: `__exit__` handles the errors of the block."""
@@ -331,23 +331,25 @@ class _Failing:
             reason = java_error.toString() if java_error is not None else str(error)
             lacks_classes = any(part in reason for part in _NO_CLASSES)
             advice = _CLASSES_ADVICE if lacks_classes else _ADVICE
-            raise _failed(self._action, self._place, reason, advice) from None
+            raise _storage_error(self._action, self._location, reason, advice) from None
 
 
-def _exists(place: str) -> PipelineError:
+def _already_exists(location: str) -> PipelineError:
     """Return the error for a file that cannot be created because another process has created it."""
-    return _failed(
+    return _storage_error(
         "write",
-        place,
+        location,
         "the file exists, so another process has written it",
         "give each query a checkpoint of its own, and do not run a query a second time before it "
         "has ended",
     )
 
 
-def _failed(action: str, place: str, error: OSError | str, advice: str = _ADVICE) -> PipelineError:
+def _storage_error(
+    action: str, location: str, error: OSError | str, advice: str = _ADVICE
+) -> PipelineError:
     reason = (error.strerror or error) if isinstance(error, OSError) else error
-    return PipelineError(f"cannot {action} {place}: {reason}; {advice}")
+    return PipelineError(f"cannot {action} {location}: {reason}; {advice}")
 
 
 def _java_error(error: BaseException | None) -> Any:
@@ -365,9 +367,9 @@ def _java_error(error: BaseException | None) -> Any:
     return None
 
 
-def storage_at(place: str, settings: str = "{}") -> Storage:
+def storage_at(location: str, settings: str = "{}") -> Storage:
     """Return the directory at a path or URL. `settings` are settings of Hadoop, as JSON."""
-    scheme, separator, _ = place.partition(":/")
+    scheme, separator, _ = location.partition(":/")
     if not separator or scheme == "file" or "/" in scheme:
-        return LocalStorage(place)
-    return HadoopStorage(place, settings)
+        return LocalStorage(location)
+    return HadoopStorage(location, settings)

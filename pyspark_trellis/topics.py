@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from pyspark_trellis.counts import Span
 from pyspark_trellis.definitions import DefinitionsFile
 
-#: The maximum number of unroutable topics in `TakenTopics`, and of pairs of bindings. The topics
-#: and pairs with the most messages are returned.
+#: The maximum number of unroutable topics in `MatchedBindings`, and of pairs of bindings. The
+#: topics and pairs with the most messages are returned.
 MOST: Final = 1_000
 
 
@@ -27,7 +27,7 @@ class TopicCount(NamedTuple):
     messages: int
 
 
-class MetBindings(NamedTuple):
+class OverlapCount(NamedTuple):
     """Two bindings to one destination, and the number of topics and messages that both match.
 
     `one` and `other` are the numbers of the bindings; `one` is the smaller number.
@@ -56,17 +56,17 @@ class RoutingComparison:
 
 
 @dataclass(frozen=True)
-class TakenTopics:
+class MatchedBindings:
     """The bindings that match published topics, and the topics that reach no queue.
 
-    `hit` has the numbers of all bindings that match at least one topic. `lost` has the topics that
-    reach no queue. `met` has the pairs of bindings that match the same topics. `lost` and `met`
-    have at most MOST elements, the element with the most messages first.
+    `numbers` has the numbers of all bindings that match at least one topic. `lost` has the topics
+    that reach no queue. `overlaps` has the pairs of bindings that match the same topics. `lost` and
+    `overlaps` have at most MOST elements, the element with the most messages first.
     """
 
-    hit: set[int]
+    numbers: set[int]
     lost: list[TopicCount]
-    met: list[MetBindings]
+    overlaps: list[OverlapCount]
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class PublishedTopics:
         """
         raise NotImplementedError
 
-    def taken(self, definitions: DefinitionsFile) -> TakenTopics:
+    def matched(self, definitions: DefinitionsFile) -> MatchedBindings:
         """Return the bindings that match published topics, and the topics that reach no queue."""
         raise NotImplementedError
 

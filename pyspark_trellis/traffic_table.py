@@ -135,7 +135,7 @@ def unroutable_topics(sums: pa.Table, definitions: DefinitionsFile | None) -> Un
     columns = [lost.column(name).to_pylist() for name in (*KEYS, "messages", "unroutable")]
     rows = [UnroutableTopic(*row) for row in zip(*columns, strict=True)]
     if definitions is not None:
-        now = _now(lost, definitions)
+        now = _present_verdicts(lost, definitions)
         nearest = NearestBindings(definitions)
         rows = [
             UnroutableTopic(
@@ -152,7 +152,7 @@ def unroutable_topics(sums: pa.Table, definitions: DefinitionsFile | None) -> Un
     return UnroutableTopics(published.span(), total, count, rows)
 
 
-def _now(topics: pa.Table, definitions: DefinitionsFile) -> list[str]:
+def _present_verdicts(topics: pa.Table, definitions: DefinitionsFile) -> list[str]:
     """Return for each topic where a message would go now: "queue", "nowhere" or "unknown"."""
     verdicts = np.full(topics.num_rows, "nowhere", object)
     for group in BatchRouters(definitions.hosts).groups(topics):

@@ -95,7 +95,7 @@ def what_if(
     """
     comparison = topics.compared(current, proposed)
     counts = [comparison.before, comparison.after]
-    there = [
+    receivers = [
         set()
         if file is None
         else {
@@ -104,10 +104,10 @@ def what_if(
         for file in (current, proposed)
     ]
     changes = []
-    for receiver in sorted(there[0] | there[1]):
+    for receiver in sorted(receivers[0] | receivers[1]):
         before, then = (
             count.get(receiver, 0) if receiver in known else None
-            for known, count in zip(there, counts, strict=True)
+            for known, count in zip(receivers, counts, strict=True)
         )
         name = receiver[1].removeprefix(SESSION)
         changes.append(

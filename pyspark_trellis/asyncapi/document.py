@@ -96,8 +96,8 @@ class _Writer:
             if address.exchange:
                 self._add_address(address, self._subscribed(number), messages[number])
         self._add_queues(messages)
-        for bound in self._receivers.silent:
-            self._add_silent(bound)
+        for bound in self._receivers.unobserved:
+            self._add_unobserved(bound)
         part: Document = {
             "asyncapi": "3.0.0",
             "info": {
@@ -174,7 +174,7 @@ class _Writer:
                     "send",
                     name,
                     messages,
-                    f"Published by {_some(publishers)}.",
+                    f"Published by {_shortened(publishers)}.",
                     _delivery(protocol, address.qos[protocol]),
                 )
             if protocol == "mqtt" and subscribed:
@@ -247,7 +247,7 @@ class _Writer:
             own = set() if address.exchange else set(address.topics)
             for queue in queues | own:
                 reached.setdefault((address.vhost, queue), []).append(number)
-        for bound in self._receivers.silent:
+        for bound in self._receivers.unobserved:
             if bound.kind == "queue":
                 reached.setdefault((bound.vhost, bound.destination), [])
         for vhost in sorted({vhost for vhost, _ in reached}):
@@ -289,12 +289,12 @@ class _Writer:
                 own = {
                     key: each for key, each in refers.items() if each in messages[number].values()
                 }
-                text = f"Published through the default exchange by {_some(publishers)}."
+                text = f"Published through the default exchange by {_shortened(publishers)}."
                 self._add_operation("send", name, own, text, _delivery("amqp", address.qos["amqp"]))
 
     # -- bindings without an observed topic
 
-    def _add_silent(self, bound: BoundQueue) -> None:
+    def _add_unobserved(self, bound: BoundQueue) -> None:
         mqtt = bound.grammar == MQTT.name
         key = swap(bound.key) if mqtt else bound.key
         if mqtt:
@@ -313,7 +313,7 @@ class _Writer:
         self, channel: str, messages: dict[str, Document], subscribed: list[BoundQueue]
     ) -> None:
         filters = list(dict.fromkeys(f"`{each.key}`" for each in subscribed))
-        text = f"MQTT subscriptions: {len(subscribed):,}, with the filter {_some(filters)}."
+        text = f"MQTT subscriptions: {len(subscribed):,}, with the filter {_shortened(filters)}."
         self._add_operation("receive", channel, messages, text, None)
 
     def _add_operation(
@@ -351,7 +351,7 @@ def _delivery(protocol: str, qos: set[int]) -> Document | None:
     return {"amqp": {"deliveryMode": 2 if level else 1, "bindingVersion": AMQP_BINDING}}
 
 
-def _some(texts: list[str]) -> str:
+def _shortened(texts: list[str]) -> str:
     """Return at most _SHOWN texts in one line, and how many texts were left out."""
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return ", ".join(texts[:_SHOWN]) + more

@@ -22,7 +22,7 @@ from pyspark_trellis.routing import BatchRouter, Rows
 #: reach all queues.
 _TOGETHER: Final = 500
 #: Largest number of bindings without an observed topic that become addresses.
-SILENT_MAX: Final = 1_000
+UNOBSERVED_MAX: Final = 1_000
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Receivers:
     """The receivers of each observed address, and the bindings that no observed topic matches."""
 
     of: list[AddressReceivers]
-    silent: list[BoundQueue]
+    unobserved: list[BoundQueue]
 
 
 def receivers(addresses: Sequence[ObservedAddress], definitions: DefinitionsFile) -> Receivers:
@@ -57,7 +57,7 @@ def receivers(addresses: Sequence[ObservedAddress], definitions: DefinitionsFile
         router = routers.setdefault(vhost, BatchRouter(host))
         for at in range(0, len(topics), _TOGETHER):
             _route(router, exchange, topics[at : at + _TOGETHER], by_address, used, definitions)
-    silent = [
+    unobserved = [
         each
         for each in definitions.bindings
         if each.number not in used
@@ -65,7 +65,7 @@ def receivers(addresses: Sequence[ObservedAddress], definitions: DefinitionsFile
         and each.source
         and definitions.hosts[each.vhost].types[each.source] in BY_NAME
     ]
-    return Receivers(by_address, silent[:SILENT_MAX])
+    return Receivers(by_address, unobserved[:UNOBSERVED_MAX])
 
 
 def _route(

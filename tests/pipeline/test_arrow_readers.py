@@ -39,29 +39,29 @@ class Reading(NamedTuple):
 
     rows: Rows
     #: Position of each intact batch in the segment, in bytes.
-    places: list[int]
+    positions: list[int]
 
 
 def read_by_broker(data: bytes) -> Reading:
     """Read a segment with the broker's reader."""
     rows: Rows = []
-    places: list[int] = []
+    positions: list[int] = []
     at = len(HEAD)
     while (batch := view_batch(data, at)) is not None and batch.is_intact():
-        places.append(at)
+        positions.append(at)
         rows += [
             tuple(batch.value(column, number) for column in COLUMNS)
             for number in range(int(batch.rows))
         ]
         at = int(batch.end)
-    return Reading(rows, places)
+    return Reading(rows, positions)
 
 
 def read_by_pipeline(data: bytes, rows_per_task: int) -> Reading:
     """Read a segment with the pipeline's reader, in tasks of this many rows."""
     scan = SegmentScan(0)
     try:
-        scan.go_on(data, 0, len(data))
+        scan.read_headers(data, 0, len(data))
     except (messages.DamagedSegment, struct.error):
         assert scan.schema == HEAD
     rows: Rows = []
@@ -73,7 +73,7 @@ def read_by_pipeline(data: bytes, rows_per_task: int) -> Reading:
                 rows += zip(*map(_plain, batch.columns), strict=True)
         except PipelineError:
             break
-    return Reading(rows, scan.places)
+    return Reading(rows, scan.positions)
 
 
 def _plain(column: pa.Array) -> list[Any]:
@@ -88,8 +88,8 @@ def compare(data: bytes, rows_per_task: int = 1 << 30) -> Reading:
     by_broker = read_by_broker(data)
     by_pipeline = read_by_pipeline(data, rows_per_task)
     assert by_pipeline.rows == by_broker.rows
-    count = len(by_broker.places)
-    assert by_pipeline.places[:count] == by_broker.places
+    count = len(by_broker.positions)
+    assert by_pipeline.positions[:count] == by_broker.positions
     return by_broker
 
 

@@ -403,7 +403,7 @@ def test_rare_topics_and_further_messages_are_left_out_and_counted(
 ) -> None:
     monkeypatch.setattr(observations, "ADDRESSES_MAX", 2)
     monkeypatch.setattr(observations, "MESSAGES_MAX", 3)
-    monkeypatch.setattr(receivers, "SILENT_MAX", 0)
+    monkeypatch.setattr(receivers, "UNOBSERVED_MAX", 0)
     rows = [row(0, "often", type=f"t{n}") for n in range(9)]
     rows += [row(0, name) for name in ("x", "x", "y")]
     document = exported(capsys, "--journal", write(tmp_path, rows))

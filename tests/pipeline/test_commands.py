@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from pyspark_trellis import history as hist
 from pyspark_trellis import session
-from pyspark_trellis.advise import TRIED
+from pyspark_trellis.advise import MATCHERS
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.running import Question, answered
 from tests.pipeline.traffic import definitions, numbered, rows, snapshot, subscriptions
@@ -122,7 +122,7 @@ def test_ask_and_pipeline_have_equal_answers(shared: None, seed: int, tmp_path: 
 def unmeasured(advice: dict[str, Any]) -> None:
     """Remove the parts of an answer of `advise` that depend on measured times."""
     for exchange in advice["exchanges"]:
-        assert set(exchange.pop("measured")) <= set(TRIED)
+        assert set(exchange.pop("measured")) <= set(MATCHERS)
         del exchange["matcher"]
 
 

@@ -23,10 +23,10 @@ from matching import AMQP, MQTT
 from matching.covers import covers
 from pyspark_trellis import PipelineError
 from pyspark_trellis import history as hist
-from pyspark_trellis.advise import advise, cache_size, carrying, choice
+from pyspark_trellis.advise import advise, cache_size, fastest_matcher, topics_to_prewarm
 from pyspark_trellis.arrow_feed import JournalFeed
 from pyspark_trellis.arrow_topics import ArrowTopics
-from pyspark_trellis.audit import audit, needless
+from pyspark_trellis.audit import audit, redundant_bindings
 from pyspark_trellis.columns import COLUMNS
 from pyspark_trellis.counts import COUNTS, KEYS
 from pyspark_trellis.definitions import SESSION, parse, read
@@ -43,7 +43,7 @@ from tests.pipeline.traffic import (
     SPECIAL,
     Document,
     Subscription,
-    by_place,
+    by_receiver,
     counted,
     definitions,
     event_time,
@@ -197,7 +197,7 @@ def test_whatif_counts_the_messages_of_each_queue(case: Case, published: Publish
         (case.old, {place_of(each): each.before for each in answer.queues}),
         (case.new, {place_of(each): each.after for each in answer.queues}),
     ):
-        expected = by_place(case.rows, document, case.heard)
+        expected = by_receiver(case.rows, document, case.heard)
         assert counts == {
             place: expected.get(place, 0) for place in places_of(document, case.heard)
         }
@@ -397,7 +397,7 @@ def bound_to(queue: str, keys: list[str]) -> Document:
 def test_audit_names_bindings_that_others_make_needless(
     keys: list[str], duplicates: list[Any], covered: list[Any]
 ) -> None:
-    duplicate, subsumed = needless(parse(bound_to("q", keys), "file"))
+    duplicate, subsumed = redundant_bindings(parse(bound_to("q", keys), "file"))
     assert [(each.binding.number, each.by.number) for each in duplicate] == duplicates
     assert [(each.binding.key, each.by.key) for each in subsumed] == covered
 
@@ -407,7 +407,7 @@ def test_subscriptions_cover_each_other_by_the_mqtt_rules() -> None:
     parsed.hosts["/"].sessions.add("c")
     for key in ("#", "$x/#", "$x/a", "a/+", "+/#"):
         parsed.add("/", "amq.topic", "c", "session", key, "mqtt")
-    assert [(each.binding.key, each.by.key) for each in needless(parsed)[1]] == [
+    assert [(each.binding.key, each.by.key) for each in redundant_bindings(parsed)[1]] == [
         ("$x/a", "$x/#"),
         ("a/+", "#"),
         ("+/#", "#"),
@@ -425,7 +425,7 @@ _TOPICS = [".".join(words) for size in range(6) for words in product("abx", repe
     )
 )
 def test_without_the_needless_ones_the_same_topics_come(keys: list[str]) -> None:
-    duplicate, subsumed = needless(parse(bound_to("q", keys), "file"))
+    duplicate, subsumed = redundant_bindings(parse(bound_to("q", keys), "file"))
     gone = {each.binding.number for each in [*duplicate, *subsumed]}
     kept = [key for at, key in enumerate(keys) if at not in gone]
     taken = {key: {topic for topic in _TOPICS if AMQP.matches(key, topic)} for key in keys}
@@ -509,16 +509,16 @@ def test_advice_is_of_topic_exchanges_and_their_topics(
 
 
 def test_advice_is_computed_from_counts_and_measurements() -> None:
-    assert choice({"auto": 100, "trie": 95, "shapes": 120}) is None
-    assert choice({"auto": 100, "trie": 60, "shapes": 80}) == "trie"
-    assert choice({}) is None
+    assert fastest_matcher({"auto": 100, "trie": 95, "shapes": 120}) is None
+    assert fastest_matcher({"auto": 100, "trie": 60, "shapes": 80}) == "trie"
+    assert fastest_matcher({}) is None
     assert [cache_size(topics) for topics in (0, 1000, 50_000, 1 << 40)] == [
         1024,
         2048,
         65_536,
         4_194_304,
     ]
-    assert carrying([("a", 80), ("b", 15), ("c", 5)], 100) == ["a", "b"]
+    assert topics_to_prewarm([("a", 80), ("b", 15), ("c", 5)], 100) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

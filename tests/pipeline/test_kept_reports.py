@@ -162,7 +162,7 @@ def test_every_makes_a_report_when_the_latest_is_old_enough(
         if len(slept) == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(kept_reports, "_now", lambda: now)
+    monkeypatch.setattr(kept_reports, "_present_time", lambda: now)
     monkeypatch.setattr("pyspark_trellis.kept_reports.time.sleep", sleep)
     assert main(reports.words("--every", "1h")) == 130
     captured = capsys.readouterr()
@@ -206,7 +206,7 @@ def test_a_late_report_begins_where_the_report_before_ended(
         except StopIteration:
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr(kept_reports, "_now", lambda: now)
+    monkeypatch.setattr(kept_reports, "_present_time", lambda: now)
     monkeypatch.setattr("pyspark_trellis.kept_reports.time.sleep", sleep)
     journal = ("--journal", str(tmp_path / "hourly"))
     assert main(reports.words(*journal, "--every", "1h", "--over", over)) == 130

@@ -150,7 +150,7 @@ def test_a_full_segment_is_known_by_its_index_and_its_batches_are_not_looked_at(
     rows, data = divided(scanned)
     assert rows == [(low, min(low + 70, 2950)) for low in range(50, 2950, 70)]
     assert divided(indexed)[0] == rows, "a repeated batch is divided as before"
-    assert divided(indexed)[1] > data, "the index knows fewer places"
+    assert divided(indexed)[1] > data, "the index knows fewer positions"
     for wrong in (
         index.read_bytes()[:-1],
         index.read_bytes()[:20],
@@ -167,11 +167,11 @@ def test_heads_are_read_from_parts_of_a_segment_as_from_the_whole(tmp_path: Path
         writer.write(some(10, base))
     data = writer.path.read_bytes()
     whole, parts = SegmentScan(40), SegmentScan(40)
-    whole.go_on(data, 0, len(data))
-    assert (whole.end, whole.size, len(whole.places)) == (140, len(data), 10)
+    whole.read_headers(data, 0, len(data))
+    assert (whole.end, whole.size, len(whole.positions)) == (140, len(data), 10)
     rng = random.Random(2)
     while parts.size < len(data):
-        parts.go_on(
+        parts.read_headers(
             data[parts.size : parts.size + rng.randrange(2_500, 9_000)], parts.size, len(data)
         )
     assert parts == whole

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.job_bindings import moment, read_bindings
+from pyspark_trellis.job_bindings import parse_time, read_bindings
 from pyspark_trellis.journal import Directory
 from pyspark_trellis.topology import as_definitions, replay
 from tests.broker import Address, BrokerProcess
@@ -175,13 +175,13 @@ def test_a_stream_that_cannot_be_replayed_is_a_one_line_error(tmp_path: Path) ->
 
 def test_a_moment_is_iso_8601(tmp_path: Path) -> None:
     assert (
-        moment("2026-03-01T12:00")
-        == moment("2026-03-01T12:00:00Z")
-        == moment("2026-03-01T13:00+01:00")
+        parse_time("2026-03-01T12:00")
+        == parse_time("2026-03-01T12:00:00Z")
+        == parse_time("2026-03-01T13:00+01:00")
         == START
     )
     with pytest.raises(PipelineError, match="--as-of is 'yesterday', but must be a time like"):
-        moment("yesterday")
+        parse_time("yesterday")
 
 
 # -- the time in a command's arguments

@@ -310,7 +310,7 @@ def counted(some: list[Row]) -> Counter[tuple[str, str]]:
     return Counter((each["exchange"], each["topic"]) for each in some)
 
 
-def by_place(
+def by_receiver(
     some: list[Row], document: Document, heard: list[Subscription] | None = None
 ) -> dict[str, int]:
     totals: dict[str, int] = defaultdict(int)
