@@ -69,7 +69,7 @@ def whatif(answer: WhatIf, compared: bool) -> None:
         "",
     )
     table(
-        "would be lost",
+        "topics that would be lost",
         [
             (_topic(each.vhost, each.exchange, each.topic), f"{each.messages:,}")
             for each in answer.lost
@@ -90,17 +90,19 @@ def whatif(answer: WhatIf, compared: bool) -> None:
 
 def audit(findings: Audit) -> None:
     """Print the findings of an audit."""
-    table("dead: no topic matched", [(str(each),) for each in findings.dead])
+    table("dead: no published topic matched", [(str(each),) for each in findings.dead])
     table(
         "duplicate",
         [
-            (str(each.binding), f"as '{each.by.key}', number {each.by.number}")
+            (str(each.binding), f"same as '{each.by.key}', binding {each.by.number}")
             for each in findings.duplicate
         ],
         "",
     )
     table(
-        "subsumed", [(str(each.binding), f"by '{each.by.key}'") for each in findings.subsumed], ""
+        "subsumed",
+        [(str(each.binding), f"covered by '{each.by.key}'") for each in findings.subsumed],
+        "",
     )
     table(
         "overlapping",
@@ -218,8 +220,8 @@ def unroutable(unroutable_topics: UnroutableTopics) -> None:
             for each in unroutable_topics.rows
         ],
         "messages",
-        "of",
-        "by the bindings",
+        "of all",
+        "with present bindings",
         "nearest",
     )
     print(

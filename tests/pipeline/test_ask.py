@@ -283,8 +283,8 @@ def test_tables_and_exit_codes(
         (("traffic",), 0, "copies  unroutable"),
         (("unroutable",), 0, "topics reached no queue"),
         (("unroutable", "--check"), 1, "topics reached no queue"),
-        (("audit",), 0, "dead: no topic matched"),
-        (("audit", "--check"), 1, "dead: no topic matched"),
+        (("audit",), 0, "dead: no published topic matched"),
+        (("audit", "--check"), 1, "dead: no published topic matched"),
         (("advise", "--output", str(tmp_path / "p.json")), 0, "route cache: 1,024 entries"),
     ):
         assert main(["ask", *words, *history]) == code, words

@@ -63,7 +63,7 @@ def test_whatif_audit_and_advise_answer(
     assert main(["pipeline", "audit", *history]) == 0
     output = capsys.readouterr().out
     assert output.startswith("200 messages of ")
-    assert "dead: no topic matched" in output
+    assert "dead: no published topic matched" in output
     assert "nearest" in output
     assert main(["pipeline", "advise", *history, "--output", str(tmp_path / "p.json")]) == 0
     assert "route cache: 1,024 entries" in capsys.readouterr().out
