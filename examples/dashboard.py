@@ -17,14 +17,23 @@ import aiomqtt
 parser = argparse.ArgumentParser(description="Ask about sensors over MQTT.")
 parser.add_argument("sensors", nargs="*", default=["kitchen"], help="names of the sensors")
 parser.add_argument("--name", default="hall", help="name of the dashboard")
-parser.add_argument("--host", default=os.environ.get("MQTT_HOST", "localhost"))
-parser.add_argument("--port", type=int, default=os.environ.get("MQTT_PORT", "1883"))
+parser.add_argument(
+    "--host", default=os.environ.get("MQTT_HOST", "localhost"), help="host of the MQTT listener"
+)
+parser.add_argument(
+    "--port",
+    type=int,
+    default=os.environ.get("MQTT_PORT", "1883"),
+    help="port of the MQTT listener",
+)
 parser.add_argument(
     "--user",
     default=os.environ.get("MQTT_USER"),
     help="user name; without this option, connect anonymously",
 )
-parser.add_argument("--password", default=os.environ.get("MQTT_PASSWORD"))
+parser.add_argument(
+    "--password", default=os.environ.get("MQTT_PASSWORD"), help="password of the user"
+)
 parser.add_argument("--count", type=int, default=0, help="number of rounds; 0 repeats until Ctrl-C")
 parser.add_argument("--interval", type=float, default=2.0, help="seconds between two rounds")
 

@@ -18,14 +18,23 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 parser = argparse.ArgumentParser(description="Publish readings over MQTT.")
 parser.add_argument("name", nargs="?", default="kitchen", help="name of the sensor")
-parser.add_argument("--host", default=os.environ.get("MQTT_HOST", "localhost"))
-parser.add_argument("--port", type=int, default=os.environ.get("MQTT_PORT", "1883"))
+parser.add_argument(
+    "--host", default=os.environ.get("MQTT_HOST", "localhost"), help="host of the MQTT listener"
+)
+parser.add_argument(
+    "--port",
+    type=int,
+    default=os.environ.get("MQTT_PORT", "1883"),
+    help="port of the MQTT listener",
+)
 parser.add_argument(
     "--user",
     default=os.environ.get("MQTT_USER"),
     help="user name; without this option, connect anonymously",
 )
-parser.add_argument("--password", default=os.environ.get("MQTT_PASSWORD"))
+parser.add_argument(
+    "--password", default=os.environ.get("MQTT_PASSWORD"), help="password of the user"
+)
 parser.add_argument(
     "--count", type=int, default=0, help="number of readings; 0 repeats until Ctrl-C"
 )

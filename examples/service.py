@@ -19,7 +19,9 @@ import aio_pika
 
 parser = argparse.ArgumentParser(description="Answer dashboards over AMQP.")
 parser.add_argument(
-    "--url", default=os.environ.get("AMQP_URL", "amqp://guest:guest@localhost:5672/")
+    "--url",
+    default=os.environ.get("AMQP_URL", "amqp://guest:guest@localhost:5672/"),
+    help="AMQP URL of the broker, with user and password",
 )
 
 

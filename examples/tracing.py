@@ -28,10 +28,19 @@ from pika.spec import Basic, BasicProperties
 TOPIC, QUEUE = "orders/new", "orders"
 
 parser = argparse.ArgumentParser(description="Send one order over MQTT, and process it over AMQP.")
-parser.add_argument("--host", default=os.environ.get("MQTT_HOST", "localhost"))
-parser.add_argument("--port", type=int, default=os.environ.get("MQTT_PORT", "1883"))
 parser.add_argument(
-    "--url", default=os.environ.get("AMQP_URL", "amqp://guest:guest@localhost:5672/")
+    "--host", default=os.environ.get("MQTT_HOST", "localhost"), help="host of the MQTT listener"
+)
+parser.add_argument(
+    "--port",
+    type=int,
+    default=os.environ.get("MQTT_PORT", "1883"),
+    help="port of the MQTT listener",
+)
+parser.add_argument(
+    "--url",
+    default=os.environ.get("AMQP_URL", "amqp://guest:guest@localhost:5672/"),
+    help="AMQP URL of the broker, with user and password",
 )
 
 

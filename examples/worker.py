@@ -17,7 +17,9 @@ from pika.spec import Basic, BasicProperties
 
 parser = argparse.ArgumentParser(description="Consume readings over AMQP.")
 parser.add_argument(
-    "--url", default=os.environ.get("AMQP_URL", "amqp://guest:guest@localhost:5672/")
+    "--url",
+    default=os.environ.get("AMQP_URL", "amqp://guest:guest@localhost:5672/"),
+    help="AMQP URL of the broker, with user and password",
 )
 parser.add_argument(
     "--count", type=int, default=0, help="number of readings; 0 repeats until Ctrl-C"

@@ -7,20 +7,20 @@ tools=$PWD/.tools
 . ../install-common.sh
 
 install_go() {
-    have go || { fail "go: no Go toolchain on PATH"; return; }
-    say "building the matchers in Go, NATS's among them"
+    have go || { fail "go: go is not on PATH; install Go"; return; }
+    say "building the matchers in Go, also the matcher of NATS"
     (cd go && go build -o "$tools/peers" .) || fail "go: go build failed, see above"
 }
 
 install_python() {
     say "installing paho-mqtt and amqtt with pip"
-    ../../tools/make-venv.sh "$tools/python" || { fail "python: no virtual environment, see above"; return; }
+    ../../tools/make-venv.sh "$tools/python" || { fail "python: cannot make a virtual environment, see above"; return; }
     "$tools/python/bin/python" -m pip --disable-pip-version-check --quiet install --requirement requirements.txt \
         || fail "python: pip install failed, see above"
 }
 
 install_erlang() {
-    have erlc || { fail "erlang: no erlc on PATH"; return; }
+    have erlc || { fail "erlang: erlc is not on PATH; install Erlang"; return; }
     say "compiling the walks in Erlang"
     erlc -o "$tools" erlang/walks.erl || { fail "erlang: erlc failed, see above"; return; }
     printf '#!/bin/sh\nexec erl +S 1:1 -noshell -boot no_dot_erlang -pa "%s" -run walks main "$1"\n' "$tools" > "$tools/walks"

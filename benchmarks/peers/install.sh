@@ -13,15 +13,15 @@ debian() {
     local package=$1
     shift
     if dpkg-query --show --showformat='${db:Status-Status}' "$package" 2> /dev/null | grep -qx installed; then
-        say "$package is installed already; its services are left as they are"
+        say "$package is installed already; its services are not changed"
         return
     fi
     if ! have apt-get; then
-        fail "$package: no apt-get here, install it as this system does"
+        fail "$package: apt-get is not on PATH; install $package with the package manager of this system"
         return
     fi
     if ((EUID != 0)); then
-        fail "$package: needs root: apt-get install $package (and disable its services, the benchmark starts its own)"
+        fail "$package: only root can install it; as root, run apt-get install $package, and disable its services"
         return
     fi
     say "installing $package with apt-get"
@@ -46,7 +46,7 @@ debian() {
 
 with_go() {
     have go && return
-    fail "$1: no Go toolchain on PATH"
+    fail "$1: go is not on PATH; install Go"
     return 1
 }
 
@@ -69,7 +69,7 @@ install_mochi() {
 
 install_aedes() {
     if ! have npm; then
-        fail "aedes: no npm on PATH"
+        fail "aedes: npm is not on PATH; install Node and npm"
         return
     fi
     say "installing aedes with npm"
@@ -80,7 +80,7 @@ install_amqtt() {
     say "installing amqtt with pip"
     mkdir -p "$tools"
     "$here/../../tools/make-venv.sh" "$tools/amqtt" || {
-        fail "amqtt: no virtual environment, see above"
+        fail "amqtt: cannot make a virtual environment, see above"
         return
     }
     "$tools/amqtt/bin/python" -m pip --disable-pip-version-check --quiet install --requirement amqtt.txt \
@@ -92,7 +92,7 @@ with_maven() {
     local program
     for program in java mvn; do
         have $program || {
-            fail "$1: no $program on PATH"
+            fail "$1: $program is not on PATH; install Java 17 and Maven"
             return
         }
     done
@@ -108,7 +108,7 @@ install_artemis() { with_maven artemis; }
 for peer in "$@"; do
     case $peer in
         mosquitto | rabbitmq | nats-debian | nats | mochi | aedes | amqtt | hivemq | artemis) "install_${peer//-/_}" ;;
-        trellis | relay | writer) say "$peer comes with the repository: make run" ;;
+        trellis | relay | writer) say "$peer is part of the repository; install it with make run" ;;
         *) fail "unknown peer $peer" ;;
     esac
 done
