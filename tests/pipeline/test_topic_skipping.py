@@ -331,10 +331,10 @@ def test_the_api_serves_the_summary_of_a_full_segment(served: tuple[str, Path]) 
     kept = summary.read_bytes()
     try:
         summary.write_bytes(second.with_name(f"{second.name}.topics").read_bytes())
-        with pytest.raises(PipelineError, match=r"answered 404 .* has no summary of its topics"):
+        with pytest.raises(PipelineError, match=r"with status 404: .* has no summary of its topics"):
             client.fetch(path)
         summary.unlink()
-        with pytest.raises(PipelineError, match=r"answered 404 .* has no summary of its topics"):
+        with pytest.raises(PipelineError, match=r"with status 404: .* has no summary of its topics"):
             client.fetch(path)
         table = read_table(url, COLUMNS, journal="s", pattern="line.0.#", endingOffsets="2")
         assert pairs(table) == [(0, "line.0.temp")]
