@@ -92,7 +92,11 @@ def run(
 
 def _print_failure(reason: str) -> None:
     """Print the reason why the store can no longer be written."""
-    print(f"trellis: stopped: cannot write to the data directory: {reason}", file=sys.stderr)
+    print(
+        f"trellis: stopped: cannot write to the data directory: {reason}; correct this cause, then "
+        "start the broker again",
+        file=sys.stderr,
+    )
 
 
 def join_cluster(settings: Settings) -> Membership | None:
@@ -206,7 +210,10 @@ class App:
             self.reloading.request()
             return
         self._reload_due = True
-        logs.info("reload_postponed", note="this node applies its settings when it becomes active")
+        logs.info(
+            "reload_postponed",
+            note="this node reads the settings again when it becomes active",
+        )
 
     async def serve(self) -> None:
         """Start, print the ready line, serve until `stop`, and stop cleanly.
@@ -399,7 +406,7 @@ class App:
         if not trellis.compiled():
             logs.warning(
                 "not_compiled",
-                note="the hot paths are interpreted, and many times slower than compiled ones; "
+                note="the broker's modules are not compiled, so the broker is many times slower; "
                 "see README, Compiled or not",
             )
         node.turn.begin_counting()

@@ -87,13 +87,15 @@ class Switching:
         continues to its end. A switch that is broken off could leave the node frozen.
         """
         if self._is_leaving:
-            raise ReplicationError("this node is stopping: it hands the log over by itself")
+            raise ReplicationError("this node is stopping, and hands the log over by itself")
         task = self._start(self._hand_over_and_end(wanted))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():  # `leave` cancels a switch that takes too long.
-                raise ReplicationError("this node is stopping: nothing was handed over") from None
+                raise ReplicationError(
+                    "the log was not handed over, because this node is stopping"
+                ) from None
             raise
 
     def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
@@ -211,7 +213,7 @@ class Switching:
         Raises ReplicationError, also if another switch is under way.
         """
         if self._running is not None:
-            raise ReplicationError("a switch is under way already")
+            raise ReplicationError("another switch of this node is under way; wait for its end")
         self._running = asyncio.current_task()
         try:
             self._successor = await self._hand_over(wanted, unwritten)
@@ -232,7 +234,10 @@ class Switching:
             if not unwritten:
                 await self._drain()
             if not ownership.may_act():
-                raise ReplicationError("this node has lost its lease: nothing was handed over")
+                raise ReplicationError(
+                    "the log was not handed over, because this node has lost its lease; see "
+                    "`trellis cluster status`"
+                )
         except (ReplicationError, asyncio.CancelledError):
             if not self._is_stopped:  # A node with a stopped store stays frozen.
                 turn.may_act = lease
@@ -261,8 +266,8 @@ class Switching:
                 return
             if loop.time() > end:
                 raise ReplicationError(
-                    f"the store did not write all batches within {DRAIN_SECONDS:g} s: nothing was "
-                    "handed over; wait until the log and the disk have caught up"
+                    "the log was not handed over, because the store did not write all batches "
+                    f"within {DRAIN_SECONDS:g} s; wait until the log and the disk have caught up"
                 )
             writer.sync()
 

@@ -61,7 +61,7 @@ def test_effective_values_are_printed_as_json(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_default_file_has_no_json_form(capsys: pytest.CaptureFixture[str]) -> None:
-    assert error_of(capsys, "config", "--json").startswith("--json prints the settings in force")
+    assert error_of(capsys, "config", "--json").startswith("--json needs --effective: ")
 
 
 def test_valid_settings_are_reported(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,7 @@ def test_a_port_without_the_expected_paths_is_named_with_the_right_port(
 ) -> None:
     url = f"http://127.0.0.1:{port}"
     assert error_of(capsys, "health", "--url", f"{url}/x", code=1) == (
-        f"{url}/x/readyz answered 404, so no health check is there; health checks are on the "
+        f"{url}/x/readyz answered 404: this port serves no health checks; health checks are on the "
         "metrics port (metrics.port, by default 15692); give its URL with --url"
     )
     hint = "the HTTP API is on the http port (http.port, by default 15672); give its URL with --url"
@@ -67,7 +67,7 @@ def test_url_of_an_http_listener_with_tls_has_the_scheme_https() -> None:
     [
         (
             "--metrics-port 0",
-            "metrics.port is 0 in the settings, a free port chosen at the start; give --url",
+            "metrics.port is 0 in the settings, so the broker has chosen a free port; give --url",
         ),
         ("--metrics-enabled false", "metrics.enabled is false in the settings; give --url"),
         (
@@ -115,7 +115,7 @@ def test_columns_are_chosen_and_ordered(capsys: pytest.CaptureFixture[str], port
     _, out, _ = run(capsys, *words, "--columns", "messages", "--json")
     assert json.loads(out) == [{"messages": 12}, {"messages": 3000}]
     error = error_of(capsys, *words, "--columns", "mesages")
-    assert error == "queues have no column mesages; the nearest is messages"
+    assert error == "`trellis list queues` has no column mesages; the nearest is messages"
 
 
 def test_json_output_equals_the_answer_of_the_broker(
@@ -186,7 +186,13 @@ def test_login_of_a_user(
                 "objects; check that a Trellis broker listens there, or give another --url"
             ),
         ),
-        ("connections", "/api/trellis/connections answered 500 Internal Server Error"),
+        (
+            "connections",
+            (
+                "/api/trellis/connections answered 500 Internal Server Error; check that a "
+                "Trellis broker listens there, and read its log"
+            ),
+        ),
     ],
 )
 def test_unexpected_answer_is_an_error(

@@ -114,7 +114,10 @@ def test_switch_goes_on_when_the_gateway_ends(
     for _ in range(2):
         threading.Thread(target=ask, daemon=True).start()
     status, answer = answers.get(timeout=PATIENCE)
-    assert (status, answer["reason"]) == (409, "a switch is under way already")
+    assert (status, answer["reason"]) == (
+        409,
+        "another switch of this node is under way; wait for its end",
+    )
     os.kill(gateway_of(first), signal.SIGKILL)
     assert isinstance(answers.get(timeout=PATIENCE), OSError)
     wait_for_line(first, "http_gateway_lost")

@@ -65,7 +65,10 @@ class Switched:
         for _ in range(2):
             self.order()
         status, answer = self.answers.get(timeout=PATIENCE)  # The answer to the second order.
-        assert (status, answer["reason"]) == (409, "a switch is under way already")
+        assert (status, answer["reason"]) == (
+            409,
+            "another switch of this node is under way; wait for its end",
+        )
 
     def order_whose_claim_waits(self) -> None:
         """Order a switch; return while the claim for the standby is on its way to the log."""
@@ -118,7 +121,7 @@ def test_stop_cancels_a_switch_that_does_not_go_on(switched: Switched, program: 
     assert switched.first.process.wait(PATIENCE) == DONE
     assert "cluster_handed_over" not in switched.first.log
     answer = switched.answers.get(timeout=PATIENCE)
-    assert isinstance(answer, OSError) or "nothing was handed over" in answer[1]["reason"]
+    assert isinstance(answer, OSError) or "the log was not handed over" in answer[1]["reason"]
 
 
 @pytest.mark.long

@@ -428,7 +428,7 @@ async def test_the_command_writes_files_with_which_clients_log_in(
     output = tmp_path / "new"
     command = ["import", "mosquitto", str(tmp_path), "--output", str(output)]
     assert main(command) == 0
-    assert "3 users; lines not taken: 0" in capsys.readouterr().err
+    assert "3 users; lines of Mosquitto's files: 0 not taken, " in capsys.readouterr().err
     for name in ("broker.toml", "definitions.json"):
         assert stat.S_IMODE((output / name).stat().st_mode) == 0o600
     assert main(command) == 2

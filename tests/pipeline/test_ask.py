@@ -335,7 +335,7 @@ def test_an_empty_journal_has_answers(tmp_path: Path, capsys: pytest.CaptureFixt
         ),
         (
             ["traffic", "--journal", "{place}/journal", "--pattern", "a.b", "--since", "soon"],
-            "'soon' is no time: give an age such as 15m",
+            "'soon' is not a time: give an age such as 15m",
         ),
         (
             ["traffic", "--traffic", "x", "--pattern", "a.#"],

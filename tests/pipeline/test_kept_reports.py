@@ -220,7 +220,7 @@ def test_a_late_report_begins_where_the_report_before_ended(
     [
         (["--every", "1d", "--until", "1h"], "--until is the end of one report: leave it out"),
         (["--every", "1d", "--check"], "--check sets the exit code of one report"),
-        (["--every", "day"], "'day' is no age: give one such as 15m, 2h or 7d"),
+        (["--every", "day"], "'day' is not an age: give an age such as 15m, 2h or 7d"),
         (["--every", "0s"], "--every and --over must be longer than 0 s"),
         (["--every", "99999999d"], "--every and --over must be at most 36500d"),
         (["--over", "99999999d"], "--every and --over must be at most 36500d"),

@@ -252,7 +252,7 @@ def test_a_terminal_shows_the_progress_and_at_the_end_only_the_closing_line(tmp_
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["--from", "yesterday"], 2, "'yesterday' is neither an offset nor a time: give an offset"),
+        (["--from", "yesterday"], 2, "'yesterday' must be an offset or a time: give an offset"),
         (["--from", "9", "--until", "3"], 2, "trellis: --until 3 is before --from 9"),
         (["--from", "1h", "--until", "2h"], 2, "trellis: --until 2h is before --from 1h"),
         (["--from", "11"], 1, "is not written yet: the next offset is 10"),

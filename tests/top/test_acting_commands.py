@@ -38,7 +38,7 @@ async def test_purge_says_how_many_messages_are_discarded(
     client = await broker.amqp()
     await client.socket.send(publication("", "q", b"x") * 1_204)
     await broker.until(lambda: queue_of(broker).depth == 1_204)
-    consequence = "1,204 messages in queue 'q' are discarded\n"
+    consequence = "1,204 messages in queue 'q' will be discarded\n"
     assert await commands.run("purge", "q") == (2, "", consequence + UNASKED)
     assert queue_of(broker).depth == 1_204
     assert await commands.out("purge", "q", "--yes") == "purged queue 'q'\n"
@@ -85,7 +85,7 @@ async def test_on_a_terminal_the_command_asks(
     commands.terminal = Terminal(answer)
     got, out, err = await commands.run("purge", "q")
     assert (got, queue_of(broker).depth) == (code, code)
-    assert err.startswith("1 message in queue 'q' is discarded\nContinue? [y/N] ")
+    assert err.startswith("1 message in queue 'q' will be discarded\nContinue? [y/N] ")
     assert ("nothing was changed" in err) == bool(code)
     assert out == ("" if code else "purged queue 'q'\n")
 
@@ -93,7 +93,7 @@ async def test_on_a_terminal_the_command_asks(
 async def test_pause_and_resume_a_queue(broker: Running, commands: Commands) -> None:
     client = await broker.amqp()
     await client.call(spec.Basic.Consume(queue="q", no_ack=True), spec.Basic.ConsumeOk)
-    consequence = "consumers of queue 'q' that get no more messages: 1\n0 messages wait\n"
+    consequence = "queue 'q' will stop delivering messages to 1 consumer\n0 messages wait\n"
     assert await commands.run("pause", "q") == (2, "", consequence + UNASKED)
     assert await commands.out("pause", "q", "--yes") == (
         "paused queue 'q'; to continue: trellis resume q\n"
@@ -124,7 +124,7 @@ async def test_the_question_names_the_rate_of_the_messages_that_come(
     code, _, question = await commands.run("pause", "q")
     sending.cancel()
     assert code == 2
-    rate = re.search(r"wait, and ([0-9.,]+) messages/s come\n", question)
+    rate = re.search(r"wait, and ([0-9.,]+) messages/s arrive\n", question)
     assert rate is not None and 0 < float(rate[1].replace(",", "")) <= queue.depth
 
 
@@ -153,7 +153,7 @@ async def test_close_ends_the_connections_of_a_client(broker: Running, commands:
     lamp = await broker.mqtt("lamp", user="known/known")
     code, _, err = await commands.run("close", "lamp")
     assert code == 2
-    assert "MQTT client 'lamp' may connect again; its will is published" in err
+    assert "the broker will publish the will message of MQTT client 'lamp', if " in err
     out = await commands.out("close", "lamp", "--yes")
     assert out.startswith("closed 127.0.0.1:") and out.endswith(" -> mqtt\n")
     assert await lamp.socket.read_to_end() == b""
@@ -165,8 +165,8 @@ async def test_close_ends_the_connections_of_a_client(broker: Running, commands:
     (row,) = (await api(broker, "GET", "connections"))[1]
     code, out, err = await commands.run("close", row["name"])
     assert code == 2
-    assert "of user 'known' (AMQP 0-9-1): consumers that end: 1, " in err
-    assert "unacknowledged messages that return to their queues: 2" in err
+    assert "of user 'known' (AMQP 0-9-1) will be closed: 1 consumer will end, " in err
+    assert "2 unacknowledged messages will return to their queues" in err
     assert (await commands.run("close", row["name"], "--yes"))[0] == 0
     await broker.until(lambda: queue_of(broker).depth == 2)
     assert "no client 'lamp' is connected" in (await commands.fails("close", "lamp", "--yes"))
@@ -192,11 +192,11 @@ async def test_retained_messages_are_listed_and_cleared(
     rows = await commands.json("retained", "list", "--count", "2")
     assert [row["topic"] for row in rows] == ["home/door", "home/lamp"]
     out = await commands.out("retained", "list", "--count", "2")
-    assert out.endswith("\nthe first 2 of 4 are shown; --count N shows more\n")
+    assert out.endswith("\nthe first 2 of 4 retained messages are shown; --count N shows more\n")
     assert "are shown" not in await commands.out("retained", "list", "home/#", "--count", "2")
     (row,) = await commands.json("retained", "list", "a.b/#")
     assert (row["topic"], row["routing_key"], row["payload"]) == ("a.b/c", "a/b.c", "a.b/c")
-    consequence = "2 retained messages are removed\n"
+    consequence = "2 retained messages will be removed\n"
     assert await commands.run("retained", "clear", "home/#") == (2, "", consequence + UNASKED)
     assert await commands.out("retained", "clear", "home/#", "--yes") == (
         "removed 2 retained messages\n"
@@ -204,7 +204,9 @@ async def test_retained_messages_are_listed_and_cleared(
     assert await commands.out("retained", "clear", "home/#") == (
         "no retained message has a topic that matches 'home/#'\n"
     )
-    assert await commands.out("retained", "list", "none") == "no retained messages\n"
+    assert await commands.out("retained", "list", "none") == (
+        "no retained message has a topic that matches 'none'\n"
+    )
     assert len(broker.node.broker.vhosts["/"].retained) == 2
     assert "the filter 'a/#/b' is not valid" in await commands.fails("retained", "list", "a/#/b")
 

@@ -33,7 +33,7 @@ CHANGES: Final = [
     ("roles set X a b c", "role 'X' has new permissions in vhost '/'"),
     ("roles assign X X", "1 user has role 'X' now"),
     ("roles assign --none X", "1 user has no role any more"),
-    ("roles clear X --yes", "role 'X' grants nothing in vhost '/' any more"),
+    ("roles clear X --yes", "role 'X' has no permissions in vhost '/' any more"),
     ("roles delete X --yes", "deleted role 'X'"),
     ("policies set X ^x '{\"max-length\": 1}'", "set policy 'X' in vhost '/'"),
     ("policies clear X --yes", "deleted policy 'X' in vhost '/'"),

@@ -63,14 +63,20 @@ async def test_a_policy_names_the_queues_that_change_and_how(
         "'lost' -> not set (policy 'all')"
     )
     assert await consequences(commands, "policies", "clear", "p") == [
-        "policy 'p' in vhost '/' is deleted: 2 queues and 0 exchanges get other arguments",
+        (
+            "policy 'p' in vhost '/' will be deleted: the arguments of 2 queues and 0 exchanges "
+            "will change"
+        ),
         f"queue 'orders': {change}; 5 messages in the queue",
         f"queue 'own': {change.partition(', ')[2]}",
-        "2 messages are over a limit, and dropped",
+        "2 messages over a limit will be dropped",
     ]
     assert queue.depth == 5 and queue.arguments.max_length == 100
     assert await consequences(commands, "policies", "clear", "ex") == [
-        "policy 'ex' in vhost '/' is deleted: 0 queues and 1 exchange get other arguments",
+        (
+            "policy 'ex' in vhost '/' will be deleted: the arguments of 0 queues and 1 exchange "
+            "will change"
+        ),
         "exchange 'shop': alternate-exchange 'lost' -> not set",
     ]
     assert await commands.out("policies", "clear", "p", "--yes") == (
@@ -99,10 +105,13 @@ async def test_setting_a_policy_asks_if_queues_lose_messages(
     )
     words = ("policies", "set", "p", "", '{"max-length": 3}', "--priority", "1")
     assert await consequences(commands, *words) == [
-        "policy 'p' in vhost '/' is set: 2 queues and 0 exchanges get other arguments",
+        (
+            "policy 'p' in vhost '/' will be set: the arguments of 2 queues and 0 exchanges will "
+            "change"
+        ),
         f"queue 'orders': {change}",
         f"queue 'kept': {change}",
-        "1 message is over a limit, and dropped",
+        "1 message over a limit will be dropped",
     ]
     assert queues["orders"].depth == 4 and queues["orders"].arguments.max_length != 3
     # A policy of a lower priority has no effect.
@@ -134,8 +143,8 @@ async def test_a_policy_of_many_queues_names_those_that_lose_most_messages(
     ]
     lines = await consequences(commands, "policies", "clear", "p")
     assert lines[-2:] == [
-        f"further queues and exchanges that change: {10 * SHOWN}",
-        "5 messages are over a limit, and dropped",
+        f"further queues and exchanges whose arguments will change: {10 * SHOWN}",
+        "5 messages over a limit will be dropped",
     ]
 
 
@@ -194,7 +203,7 @@ async def test_dead_letters_are_not_counted_as_dropped(broker: Running, commands
     await publish(broker, "q", [1] * 5)
     lines = await consequences(commands, "policies", "clear", "p")
     assert lines[-1] == (
-        "3 messages are over a limit, and go to the dead letter exchange of the queue"
+        "3 messages over a limit will go to the dead letter exchange of their queue"
     )
     answer, lost = await lose(broker, "p")
     assert (answer["dropped"], answer["dead_lettered"], lost) == (0, 3, {"q": 3})
@@ -261,17 +270,19 @@ async def test_permissions_name_the_rights_and_clients_that_end(
     client = await user_with_clients(broker)
     assert await consequences(commands, "permissions", "clear", "ann") == [
         (
-            "user 'ann' may not use vhost '/' any more: it loses configure '', write '^amq', "
-            "read '.*', 1 topic rule"
+            "user 'ann' will lose its access to vhost '/': configure '', write '^amq', read '.*', "
+            "1 topic rule"
         ),
-        "1 open connection is closed, and 1 MQTT session ends with 1 message",
+        "1 open connection will be closed, and 1 MQTT session with 1 message will end",
     ]
     grant = {"configure": "", "write": "", "read": ".*", "rules": []}
     await put(broker, "roles/devices", {"vhosts": {"/": grant}})
     await put(broker, "users/ann", {"password": "secret", "tags": "", "role": "devices"})
     lines = await consequences(commands, "permissions", "clear", "ann")
-    assert lines[0].startswith("user 'ann' in vhost '/' loses its own permissions: configure ''")
-    assert lines[1].startswith("from then on, the role 'devices' decides for ")
+    assert lines[0].startswith(
+        "user 'ann' will lose its own permissions in vhost '/': configure ''"
+    )
+    assert lines[1].endswith("will then have the permissions of the role 'devices'")
     await commands.out("permissions", "clear", "ann", "--yes")
     assert "no permissions in vhost" in await commands.fails("permissions", "clear", "ann")
     problem = await commands.fails("permissions", "clear", "known")
@@ -290,21 +301,21 @@ async def test_a_role_names_the_users_that_lose_it(broker: Running, commands: Co
     await put(broker, "permissions/%2F/bob", rights)
     assert await consequences(commands, "roles", "clear", "devices") == [
         (
-            "role 'devices' grants nothing in vhost '/' any more: configure '', write '.*', "
+            "role 'devices' will lose its permissions in vhost '/': configure '', write '.*', "
             "read '.*', 1 topic rule"
         ),
         (
-            "2 users have the role: 1 user may not use the vhost any more, and 1 has other "
-            "permissions there"
+            "2 users have the role: 1 user will lose access to the vhost, and 1 keeps other "
+            "permissions in the vhost"
         ),
-        "1 open connection is closed, and 1 MQTT session ends with 1 message",
+        "1 open connection will be closed, and 1 MQTT session with 1 message will end",
     ]
     assert "users in all: 2" in await commands.fails("roles", "delete", "devices")
     await commands.out("roles", "assign", "--none", "ann", "bob")
     assert await client.socket.read_to_end()
     lines = await consequences(commands, "roles", "delete", "devices")
-    assert lines[0] == "role 'devices', which no user has, is deleted"
-    assert len(lines) == 3 and "grants nothing in vhost 'v' any more" in lines[2]
+    assert lines[0] == "role 'devices', which no user has, will be deleted"
+    assert len(lines) == 3 and "will lose its permissions in vhost 'v'" in lines[2]
     assert (await api(broker, "GET", "roles/devices"))[0] == 200
     await commands.out("roles", "delete", "devices", "--yes")
     assert (await api(broker, "GET", "consequences/roles/devices"))[0] == 404
@@ -328,13 +339,13 @@ async def test_a_virtual_host_names_what_is_deleted_and_what_becomes_unroutable(
         body = message | {"routing_key": key}
         assert (await api(broker, "POST", f"exchanges/v/{exchange}/publish", body))[0] == 200
     lines = await consequences(commands, "vhosts", "delete", "v")
-    lines = [re.sub(r"^[0-9.,]+ messages/s|in the last .*", "…", line) for line in lines]
-    assert [line for line in lines if " come now" not in line] == [
-        "vhost 'v' is deleted with 2 queues and 1 message; 0 connections are closed",
-        "queues with most messages: 1 in 'orders'",
-        "deleted, too: 1 stream, 1 exchange, 1 policy",
-        "users that lose their permissions in the vhost: 2",
-        "… become unroutable: 3 …",
+    lines = [re.sub(r"of the last [0-9.]+ m?s|\(.*/s\)", "…", line) for line in lines]
+    assert [line for line in lines if " arrive now" not in line] == [
+        "vhost 'v' will be deleted with 2 queues and 1 message; 0 connections will be closed",
+        "queues with the most messages: 1 in 'orders'",
+        "these objects will be deleted, too: 1 stream, 1 exchange, 1 policy",
+        "2 users will lose permissions in the vhost",
+        "3 messages … would have become unroutable …",
     ]
     out = await commands.json("vhosts", "delete", "v", "--yes")
     assert (out["queues"], out["messages"], out["changed"]) == (2, 1, True)
@@ -357,11 +368,11 @@ async def test_a_delayed_message_is_shown_before_it_is_cancelled(
     cancel = ["list", "delayed", "--cancel", f"/:later:{row['id']}"]
     (line,) = await consequences(commands, *cancel)
     assert line.startswith(
-        f"message {row['id']} of exchange 'later' in vhost '/' is removed: routing key 'k', 5 B, "
-        "due in "
+        f"delayed message {row['id']} of exchange 'later' in vhost '/' will be removed: routing "
+        "key 'k', 5 B, due in "
     )
     assert delays["later"].depth == 1
-    assert await commands.out(*cancel, "--yes") == "no delayed\n"
+    assert await commands.out(*cancel, "--yes") == "no delayed messages\n"
     assert "no message 99 is delayed by exchange 'later'" in await commands.fails(
         "list", "delayed", "--cancel", "/:later:99"
     )

@@ -137,7 +137,7 @@ async def test_the_counts_of_sessions_include_messages_of_qos_0(
     [
         (["--filter", "nam=x"], "--filter: the rows have no column nam; the nearest is name"),
         (["--filter", "messages_ready>x"], "--filter: 'x' in 'messages_ready>x' is not a number"),
-        (["--sort", "depth"], "queues have no column depth; the nearest is"),
+        (["--sort", "depth"], "`trellis list queues` has no column depth; the nearest is"),
         (["--limit", "0"], "must be a whole number of at least 1"),
     ],
 )
@@ -155,8 +155,14 @@ async def test_wrong_columns_of_an_empty_list_are_refused(
     column = next(iter(COLUMNS[kind]))
     for words, says in (
         (["--filter", f"{column}x=1"], f"--filter: the rows have no column {column}x; the nearest"),
-        (["--sort", f"{column}x"], f"{kind} have no column {column}x; the nearest is {column}"),
-        (["--columns", f"{column}x"], f"{kind} have no column {column}x; the nearest is {column}"),
+        (
+            ["--sort", f"{column}x"],
+            f"list {kind}` has no column {column}x; the nearest is {column}",
+        ),
+        (
+            ["--columns", f"{column}x"],
+            f"list {kind}` has no column {column}x; the nearest is {column}",
+        ),
     ):
         assert says in await commands.fails("list", kind, *words, code=2)
     words = ["--filter", f"{column}=1", "--sort", column, "--columns", column]

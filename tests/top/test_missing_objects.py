@@ -143,7 +143,7 @@ async def test_the_name_of_a_session_leads_to_the_inbox_of_the_session(
         )
         rows = await commands.json("list", "sessions", "--json")
         assert inbox in [row["inbox"] for row in rows]
-    assert await commands.out("peek", inbox) == "no message waits\n"
+    assert await commands.out("peek", inbox) == (f"no message waits in queue '{inbox}'\n")
 
 
 @pytest.mark.parametrize(

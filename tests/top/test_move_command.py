@@ -33,7 +33,8 @@ def depth(broker: Running, name: str) -> int:
 
 async def test_move_says_what_it_does_and_does_it(broker: Running, commands: Commands) -> None:
     assert (
-        await commands.out("move", "q", "--to", "r", "--dry-run") == "300 messages to queue 'r'\n"
+        await commands.out("move", "q", "--to", "r", "--dry-run")
+        == "300 messages go to queue 'r'\n"
     )
     assert depth(broker, "q") == 300
     assert await commands.out("move", "q", "--to", "r", "--count", "100", "--yes") == (
@@ -49,7 +50,7 @@ async def test_move_says_what_it_does_and_does_it(broker: Running, commands: Com
 async def test_without_a_terminal_move_needs_yes(broker: Running, commands: Commands) -> None:
     code, out, err = await commands.run("move", "q", "--to", "r")
     assert (code, out) == (2, "")
-    assert err == "300 messages to queue 'r'\n" + UNASKED
+    assert err == "300 messages go to queue 'r'\n" + UNASKED
     assert depth(broker, "q") == 300
 
 
@@ -58,7 +59,7 @@ async def test_a_dry_run_names_transient_queues_and_messages_that_stay(
 ) -> None:
     await api(broker, "PUT", "queues/%2F/t", {"durable": False})
     assert await commands.out("move", "q", "--to", "t", "--dry-run") == (
-        "300 messages to queue 't'; the queue is transient: a restart of the broker deletes "
+        "300 messages go to queue 't'; the queue is transient: a restart of the broker deletes "
         "these messages\n"
     )
     reason = "no queue is bound to exchange 'amq.direct' in vhost '/' for routing key 'k'"
@@ -79,7 +80,7 @@ async def test_a_full_queue_stops_a_move_with_exit_code_1(
     await api(broker, "PUT", "queues/%2F/small", {"arguments": {"x-max-length": 10}})
     reason = "queue 'small' is full: 10 of 10 messages wait"
     assert await commands.out("move", "q", "--to", "small", "--dry-run") == (
-        f"10 messages to queue 'small'\n290 messages stay in queue 'q': {reason}\n"
+        f"10 messages go to queue 'small'\n290 messages stay in queue 'q': {reason}\n"
     )
     code, out, _ = await commands.run("move", "q", "--to", "small", "--yes")
     assert code == 1
@@ -108,7 +109,7 @@ async def test_redrive_shows_the_origins_first(broker: Running, commands: Comman
     code, _, err = await commands.run("redrive", "dead")
     assert code == 2
     assert err.startswith(
-        "2 messages to queue 'a'\n1 message to queue 'b'\ntrellis: nothing was changed"
+        "2 messages go to queue 'a'\n1 message goes to queue 'b'\ntrellis: nothing was changed"
     )
     assert await commands.out("redrive", "dead", "--yes") == (
         "moved 3 messages to the queue in which each message died\n"

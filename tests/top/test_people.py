@@ -103,7 +103,7 @@ async def test_a_user_is_made_given_rights_and_deleted(
     code, _, err = await trellis(broker, capsys, "users", "delete", "ann")
     assert code == 2
     assert err.startswith(
-        "user 'ann' is deleted: 0 connections are closed, and its MQTT sessions end\n"
+        "user 'ann' will be deleted: 0 connections will be closed, and its MQTT sessions will end\n"
     )
     await run("users", "delete", "ann", "--yes")
     assert "ann" not in await run("users", "list")
@@ -187,8 +187,8 @@ async def test_a_session_is_deleted_and_its_identifier_is_free(
     assert await other.connect("dev 7", user="admin/known") == 2
     words = ["sessions", "delete", "dev 7"]
     consequence = (
-        "session 'dev 7' ends: its client is disconnected, 0 subscriptions end, and 0 messages are "
-        "discarded\n"
+        "session 'dev 7' will end: its client will be disconnected, 0 subscriptions will end, and "
+        "0 messages will be discarded\n"
     )
     code, out, err = await trellis(broker, capsys, *words)
     assert (code, out) == (2, "")

@@ -102,7 +102,9 @@ async def test_a_message_without_a_queue_fails_and_names_the_next_command(
 ) -> None:
     code, out, err = await commands.run("publish", "amq.topic", "away.door", "--body", "x")
     assert (code, out) == (1, "reached 0 queues\n")
-    assert err == "no binding matches; the reasons: trellis route amq.topic away.door\n"
+    assert err == (
+        "no queue and no session got the message; to see why: trellis route amq.topic away.door\n"
+    )
     words = ["publish", "--mqtt", "it's away", "--body", "x", "--json"]
     code, out, err = await commands.run(*words)
     assert (code, json.loads(out)) == (1, {"queues": 0})
@@ -121,7 +123,7 @@ async def test_a_message_without_a_queue_fails_and_names_the_next_command(
         (["amq.topic", "k", "--property", "colour=red"], 2, "NAME=VALUE, with NAME one of c"),
         (["amq.topic", "k", "--property", "priority=x"], 2, "priority must be a whole number"),
         (["amq.topic", "k", "--header", "x"], 2, "--header: header 'x'"),
-        (["amq.topic", "k", "--file", "/none"], 2, "--file: /none: No such file"),
+        (["amq.topic", "k", "--file", "/none"], 2, "--file: cannot read /none: No such file"),
         (["amq.topic", "k", "--body", "x", "--file", "-"], 2, "either --body or --file"),
         (["amq.topic", "k", "--body", "x" * 60_000], 1, "too large for the HTTP API"),
     ],

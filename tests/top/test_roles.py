@@ -140,7 +140,8 @@ async def test_the_commands_manage_roles(
     assert (await api(broker, "GET", "roles/devices"))[1]["vhosts"] == {}
     code, _, err = await trellis(broker, capsys, "roles", "clear", "devices")
     assert (
-        code == 1 and "role 'devices' grants nothing in vhost '/'; next: trellis roles list" in err
+        code == 1
+        and "role 'devices' has no permissions in vhost '/'; next: trellis roles list" in err
     )
     code, _, err = await trellis(broker, capsys, "roles", "delete", "devices")
     assert code == 1 and "has the role (users in all: 1)" in err

@@ -234,11 +234,11 @@ async def test_past_messages_have_their_destinations_of_then_and_their_deaths(
         steps = (await command_line.out("trace", "--journal", "all", *words, "--json")).splitlines()
         assert "".join(str(json.loads(step)["message"]) for step in steps) == numbers, words
     error = await command_line.fails("trace", "--journal", "all", "--until", "2020-01-01T00:00")
-    assert error == "no row of journal 'all' matches\n"
+    assert error == "no row of journal 'all' matches the options\n"
     for words, text in (
         (("--queue", "q", "--journal", "all"), "a journal does not record the queue"),
         (("--since", "1h"), "give --journal NAME"),
-        (("--journal", "all", "--since", "soon"), "'soon' is no time: give an age such as 15m"),
+        (("--journal", "all", "--since", "soon"), "'soon' is not a time: give an age such as 15m"),
         (("--journal", "all", "--key", "a" * 300), "the filter of the trace is invalid"),
     ):
         assert text in await command_line.fails("trace", *words, code=2)

@@ -87,10 +87,9 @@ def purge(arguments: argparse.Namespace) -> int:
 
 def _purge_lines(row: Row) -> Iterator[str]:
     ready, held = row["messages_ready"], row["messages_unacknowledged"]
-    verb = "is" if ready == 1 else "are"
-    yield f"{count_text(ready, 'message')} in queue '{row['name']}' {verb} discarded"
+    yield f"{count_text(ready, 'message')} in queue '{row['name']}' will be discarded"
     if held:
-        yield f"unacknowledged messages, which stay in the queue: {held:,}"
+        yield f"{count_text(held, 'unacknowledged message')} will stay in the queue"
 
 
 def pause_queue(arguments: argparse.Namespace) -> int:
@@ -110,7 +109,8 @@ def pause_queue(arguments: argparse.Namespace) -> int:
 
 
 def _pause_lines(client: ApiClient, row: Row) -> Iterator[str]:
-    yield f"consumers of queue '{row['name']}' that get no more messages: {row['consumers']:,}"
+    consumers = count_text(row["consumers"], "consumer")
+    yield f"queue '{row['name']}' will stop delivering messages to {consumers}"
     coming = arriving_text(client, "queues", row["vhost"], row["name"])
     yield waiting(row["messages_ready"]) + (f", and {coming}" if coming else "")
 
@@ -159,14 +159,17 @@ def _is_named(row: Row, name: str) -> bool:
 
 def _close_line(client: ApiClient, row: Row) -> str:
     """Return the line with the consequences of closing a connection."""
-    line = f"closes {row['name']} of user '{row['user']}' ({row['protocol']})"
+    line = f"connection {row['name']} of user '{row['user']}' ({row['protocol']}) will be closed"
     identifier = row.get("variable_map", {}).get("client_id")
     if identifier is not None:
-        return f"{line}: MQTT client '{identifier}' may connect again; its will is published"
+        return (
+            f"{line}: the broker will publish the will message of MQTT client '{identifier}', if "
+            "the client has set one; the client may connect again"
+        )
     channels = client.json("GET", "connections", row["name"], "channels")
     consumers = sum(one["consumer_count"] for one in channels)
     held = sum(one["messages_unacknowledged"] for one in channels)
     return (
-        f"{line}: consumers that end: {consumers:,}, unacknowledged messages that return to their "
-        f"queues: {held:,}"
+        f"{line}: {count_text(consumers, 'consumer')} will end, and "
+        f"{count_text(held, 'unacknowledged message')} will return to their queues"
     )

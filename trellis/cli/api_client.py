@@ -167,7 +167,9 @@ class ApiClient:
         if not is_reason:
             status = f"{error.code} {error.reason}".strip()
             problem = f"{url} answered {status}" + (f": {text}" if text else "")
-            return f"{problem}; {port_hint('http')}" if error.code == 404 else problem
+            if error.code == 404:
+                return f"{problem}; {port_hint('http')}"
+            return f"{problem}; check that a Trellis broker listens there, and read its log"
         return f"{text}; logged in as {self.user}: {self._advice}" if error.code == 403 else text
 
 
@@ -300,7 +302,7 @@ def base_url(url: str | None, section: str, listener: Listener, source: str = "-
     if not listener.enabled:
         raise CommandError(f"{section}.enabled is false in the settings; give --url", 2)
     if listener.port == 0:
-        problem = f"{section}.port is 0 in the settings, a free port chosen at the start"
+        problem = f"{section}.port is 0 in the settings, so the broker has chosen a free port"
         raise CommandError(f"{problem}; give --url", 2)
     address = ipaddress.ip_address(listener.addresses[0])
     if address.is_unspecified:

@@ -21,7 +21,7 @@ from trellis.cli.parsing import (
 from trellis.cli.store import copy_directory, data_directory
 
 _CHECK = "list the settings of the Kafka cluster and of its topic that are unsafe for this broker"
-_STATUS = "show the nodes of the cluster, and how far each of them is behind"
+_STATUS = "show the nodes of the cluster, and how far each node is behind the log"
 _SWITCH = "let a standby become the active node; the present active node ends its process"
 _SEED = "copy the data directory of a node for a new node, or for a node that is too far behind"
 _FORGET = "remove a node that no longer runs, so that the log keeps no records for this node"
@@ -98,7 +98,7 @@ def add(commands: Commands) -> None:
     add_result(seed)
     add_settings(seed, uses=(*_LOG, "data.dir"))
     forget = _add_tool(
-        tools, "forget", forget_node, "NODE [--json]", _FORGET, "The node must be stopped."
+        tools, "forget", forget_node, "NODE [--json]", _FORGET, "Stop the node first."
     )
     forget.add_argument("node", metavar="NODE", help="name of the node")
     add_result(forget)
@@ -201,7 +201,7 @@ def show_status(arguments: argparse.Namespace) -> int:
         *("node", "state", "host", "version", "formats"),
         *("batches_behind", "seconds_behind", "clock_ms", "seen_s", "must_be_seeded"),
     )
-    show(cluster_status.rows, columns, arguments, "no node has reported")
+    show(cluster_status.rows, columns, arguments, "no node has reported its state")
     if not cluster_status.has_active:
         print(cluster_status.next_active(cluster.silence))
     return 0 if cluster_status.has_active else 1
@@ -229,9 +229,9 @@ def seed_node(arguments: argparse.Namespace) -> int:
         raise failure(error) from None
     size = copy_directory(directory, str(arguments.target.expanduser()))
     text = (
-        f"{size} bytes copied to {arguments.target}: move it to the data directory of node "
-        f"'{arguments.node}', and start the node; the log is kept for this node until "
-        f"`trellis cluster forget {arguments.node}`"
+        f"{size} bytes copied to {arguments.target}: move this directory to the machine of node "
+        f"'{arguments.node}' as its data directory, and start the node; the cluster keeps the log "
+        f"for this node until `trellis cluster forget {arguments.node}`"
     )
     fields = {"node": arguments.node, "target": str(arguments.target), "bytes": size}
     print_result(arguments, text, **fields, changed=True)

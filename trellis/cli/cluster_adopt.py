@@ -171,7 +171,11 @@ def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySu
         "cluster": survey.state.name,
     }
     if not arguments.json:
-        owner = f"the broker '{survey.state.name}'" if survey.state.name else "no cluster"
+        owner = (
+            f"the broker '{survey.state.name}'"
+            if survey.state.name
+            else "a broker without a cluster"
+        )
         print(
             f"{survey.path}: data directory of {owner}, position {survey.position}, "
             f"batch {survey.state.number}, {survey.definitions} definitions"
@@ -179,7 +183,7 @@ def _show(arguments: argparse.Namespace, settings: Settings, survey: DirectorySu
     try:
         log = _open(arguments, settings)
     except CommandError as error:
-        problem = f"the reports of the nodes cannot be read: {error}"
+        problem = f"the positions of the other nodes cannot be read from Kafka: {error}"
         print_result(arguments, problem, **row, reports=[], problem=problem)
         return 0
     try:

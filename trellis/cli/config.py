@@ -63,8 +63,8 @@ def config(arguments: argparse.Namespace) -> int:
     """
     if arguments.json and not arguments.effective:
         raise CommandError(
-            "--json prints the settings in force, and needs --effective: the file with all "
-            "defaults is TOML",
+            "--json needs --effective: without --effective, the command prints a TOML file with "
+            "all defaults",
             2,
         )
     if arguments.json:

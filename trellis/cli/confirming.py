@@ -55,17 +55,17 @@ def confirm(arguments: argparse.Namespace, consequences: Iterable[str]) -> None:
 
 
 def arriving_text(client: ApiClient, *path: str) -> str:
-    """Return the rate of messages that come to a queue or virtual host: `14 messages/s come`.
+    """Return the rate of messages to a queue or virtual host: `14 messages/s arrive`.
 
-    Return "" if no message comes. `path` is the path of the object in the HTTP API. The rate is the
-    difference of two readings of the object's counter. Raises CommandError.
+    Return "" if no message arrives. `path` is the path of the object in the HTTP API. The rate is
+    the difference of two readings of the object's counter. Raises CommandError.
     """
     before, began = _published(client.json("GET", *path)), time.monotonic()
     time.sleep(_RATE_SECONDS)
     came = _published(client.json("GET", *path)) - before
     if came <= 0:
         return ""
-    return f"{rate_text(came / (time.monotonic() - began), 'message')} come"
+    return f"{rate_text(came / (time.monotonic() - began), 'message')} arrive"
 
 
 def _published(row: dict[str, Any]) -> int:

@@ -50,7 +50,7 @@ def connect(arguments: argparse.Namespace) -> int:
         print(settings_module.new_secret())
         return 0
     if arguments.json and not arguments.check:
-        raise CommandError("--json needs --check: without it, the command prints no answer", 2)
+        raise CommandError("--json needs --check: `trellis connect FILE` alone prints no answer", 2)
     if arguments.file is None:
         raise CommandError("name the settings file: trellis connect FILE", 2)
     settings = settings_module.load(arguments.file)

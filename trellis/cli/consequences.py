@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trellis.cli.actions import PERMISSIONS
 from trellis.cli.api_client import ApiClient, ApiRefused
-from trellis.cli.readable import count_is_text, count_text, rate_text, time_text
+from trellis.cli.readable import count_text, rate_text, time_text
 
 Row = dict[str, Any]
 
@@ -22,6 +22,8 @@ Row = dict[str, Any]
 SHOWN: Final = 5
 #: The smallest rate in messages per second that is printed as a rate.
 _RATE_MIN: Final = 0.1
+#: The end of a sentence about messages that would reach no queue and no session.
+_UNROUTABLE: Final = " would have become unroutable"
 #: The objects that are deleted with a virtual host, besides queues: field of the answer -> noun.
 _OTHERS: Final = {
     "streams": "stream",
@@ -67,24 +69,23 @@ def _trial_lines(
         return
     seconds = max(1.0, time.time() - answer["since"])
     if answer["newly_unroutable"]:
-        yield _flow("", "become unroutable", answer["newly_unroutable"], seconds)
+        yield _flow("", answer["newly_unroutable"], seconds, _UNROUTABLE)
     else:
-        yield f"no message of the last {time_text(seconds)} would have become unroutable"
+        yield f"no message of the last {time_text(seconds)}{_UNROUTABLE}"
     changed = [row for row in answer["queues"] if (row["type"], row["name"]) != deleted]
     for row in changed[:SHOWN]:
-        subject = f"{row['type']} '{row['name']}' {row['effect']}"
-        yield _flow(f"{subject} ", "", row["messages"], seconds)
+        verb = "lost" if row["effect"] == "loses" else "gained"
+        subject = f"{row['type']} '{row['name']}' would have {verb}"
+        yield _flow(f"{subject} ", row["messages"], seconds)
     more = len(changed) - SHOWN + answer["left_out"]
     if more > 0:
         yield f"further queues and sessions that gain or lose messages: {more:,}"
     if not answer["complete"]:
         known = count_text(answer["topics_known"], "topic")
-        yield f"these numbers cover {answer['topics']:,} of {known}"
+        yield f"the broker ended the trial early: the numbers cover {answer['topics']:,} of {known}"
     if answer["unremembered"]:
-        yield (
-            f"the broker does not remember the topics of further "
-            f"{count_text(answer['unremembered'], 'message')}"
-        )
+        left_out = count_text(answer["unremembered"], "message")
+        yield f"the numbers leave out {left_out}, whose topics the broker does not remember"
     yield from header_lines(answer)
 
 
@@ -106,15 +107,15 @@ def header_lines(answer: Row) -> Iterator[str]:
         )
 
 
-def _flow(before: str, after: str, messages: int, seconds: float) -> str:
+def _flow(before: str, messages: int, seconds: float, after: str = "") -> str:
     """Return a sentence about a number of messages of the last `seconds`, with their rate.
 
-    `before` and `after` are the words around the rate.
+    `before` and `after` are the words around the number of messages.
     """
     rate = messages / seconds
-    amount = rate_text(rate, "message") if rate >= _RATE_MIN else "messages"
-    words = f"{before}{amount} {after}".strip()
-    return f"{words}: {messages:,} in the last {time_text(seconds)}"
+    in_brackets = f" ({rate_text(rate, 'message')})" if rate >= _RATE_MIN else ""
+    amount = f"{count_text(messages, 'message')} of the last {time_text(seconds)}"
+    return f"{before}{amount}{after}{in_brackets}"
 
 
 # -- policies
@@ -131,19 +132,19 @@ def policy_change_lines(answer: Row, verb: str) -> Iterator[str]:
     """Yield the lines about a policy that is `set` or `deleted` (`verb`)."""
     queues, exchanges = answer["queues"], answer["exchanges"]
     yield (
-        f"policy '{answer['policy']}' in vhost '{answer['vhost']}' is {verb}: "
-        f"{count_text(queues, 'queue')} and {count_text(exchanges, 'exchange')} get other arguments"
+        f"policy '{answer['policy']}' in vhost '{answer['vhost']}' will be {verb}: the arguments "
+        f"of {count_text(queues, 'queue')} and {count_text(exchanges, 'exchange')} will change"
     )
     for row in answer["changes"][:SHOWN]:
         yield f"{row['type']} '{row['name']}': {_changes_text(row)}"
     more = queues + exchanges - min(SHOWN, len(answer["changes"]))
     if more > 0:
-        yield f"further queues and exchanges that change: {more:,}"
+        yield f"further queues and exchanges whose arguments will change: {more:,}"
     if answer["dropped"]:
-        yield f"{count_is_text(answer['dropped'], 'message')} over a limit, and dropped"
+        yield f"{count_text(answer['dropped'], 'message')} over a limit will be dropped"
     if answer["dead_lettered"]:
-        messages = count_is_text(answer["dead_lettered"], "message")
-        yield f"{messages} over a limit, and go to the dead letter exchange of the queue"
+        messages = count_text(answer["dead_lettered"], "message")
+        yield f"{messages} over a limit will go to the dead letter exchange of their queue"
     if answer["uncounted"]:
         queues = count_text(answer["uncounted"], "queue")
         yield f"{queues} may lose further messages, which are over the limit max-length-bytes"
@@ -171,14 +172,15 @@ def permission_lines(client: ApiClient, vhost: str, user: str) -> Iterator[str]:
     """Yield the lines about the rights that a user loses in a virtual host."""
     answer: Row = client.json("GET", "consequences", "permissions", vhost, user)
     if answer["role"]:
-        yield f"user '{user}' in vhost '{vhost}' loses its own permissions: {_grant_text(answer)}"
+        grants = _grant_text(answer)
+        yield f"user '{user}' will lose its own permissions in vhost '{vhost}': {grants}"
         yield (
-            f"from then on, the role '{answer['role']}' decides for "
             f"{count_text(answer['connections'], 'open connection')} and "
-            f"{count_text(answer['sessions'], 'MQTT session')} of the user"
+            f"{count_text(answer['sessions'], 'MQTT session')} of the user will then have the "
+            f"permissions of the role '{answer['role']}'"
         )
         return
-    yield f"user '{user}' may not use vhost '{vhost}' any more: it loses {_grant_text(answer)}"
+    yield f"user '{user}' will lose its access to vhost '{vhost}': {_grant_text(answer)}"
     yield _closed_text(answer)
 
 
@@ -193,15 +195,16 @@ def role_lines(client: ApiClient, name: str, vhost: str | None = None) -> Iterat
     users = count_text(answer["users"], "user")
     have = "has" if answer["users"] == 1 else "have"
     if vhost is None:  # The broker refuses to delete a role that a user has.
-        yield f"role '{name}', which no user has, is deleted"
+        yield f"role '{name}', which no user has, will be deleted"
     for row in answer["vhosts"]:
-        yield f"role '{name}' grants nothing in vhost '{row['vhost']}' any more: {_grant_text(row)}"
+        grants = _grant_text(row)
+        yield f"role '{name}' will lose its permissions in vhost '{row['vhost']}': {grants}"
         if answer["users"]:
             own = answer["users"] - row["losing"]
             losing = count_text(row["losing"], "user")
             yield (
-                f"{users} {have} the role: {losing} may not use the vhost any more, and {own:,} "
-                f"{'has' if own == 1 else 'have'} other permissions there"
+                f"{users} {have} the role: {losing} will lose access to the vhost, and {own:,} "
+                f"{'keeps' if own == 1 else 'keep'} other permissions in the vhost"
             )
             yield _closed_text(row)
 
@@ -213,11 +216,10 @@ def _grant_text(row: Row) -> str:
 
 
 def _closed_text(row: Row) -> str:
-    verb = "ends" if row["sessions"] == 1 else "end"
     return (
-        f"{count_is_text(row['connections'], 'open connection')} closed, and "
-        f"{count_text(row['sessions'], 'MQTT session')} {verb} with "
-        f"{count_text(row['messages'], 'message')}"
+        f"{count_text(row['connections'], 'open connection')} will be closed, and "
+        f"{count_text(row['sessions'], 'MQTT session')} with "
+        f"{count_text(row['messages'], 'message')} will end"
     )
 
 
@@ -230,23 +232,23 @@ def vhost_lines(row: Row) -> Iterator[str]:
     `row` is the answer of `GET /api/consequences/vhosts/NAME`.
     """
     yield (
-        f"vhost '{row['vhost']}' is deleted with {count_text(row['queues'], 'queue')} and "
+        f"vhost '{row['vhost']}' will be deleted with {count_text(row['queues'], 'queue')} and "
         f"{count_text(row['messages'], 'message')}; "
-        f"{count_is_text(row['connections'], 'connection')} closed"
+        f"{count_text(row['connections'], 'connection')} will be closed"
     )
     if row["deepest"]:
         shown = [f"{one['messages']:,} in '{one['name']}'" for one in row["deepest"][:SHOWN]]
-        yield f"queues with most messages: {', '.join(shown)}"
+        yield f"queues with the most messages: {', '.join(shown)}"
     texts = {field: count_text(row[field], noun) for field, noun in _OTHERS.items()}
     if row["rows"]:
         texts["streams"] += f" with {count_text(row['rows'], 'row')}"
     deleted = [text for field, text in texts.items() if row[field]]
     if deleted:
-        yield f"deleted, too: {', '.join(deleted)}"
+        yield f"these objects will be deleted, too: {', '.join(deleted)}"
     if row["users"]:
-        yield f"users that lose their permissions in the vhost: {row['users']:,}"
+        yield f"{count_text(row['users'], 'user')} will lose permissions in the vhost"
     seconds = max(1.0, time.time() - row["since"])
     if row["published"]:
-        yield _flow("", "become unroutable", row["published"], seconds)
+        yield _flow("", row["published"], seconds, _UNROUTABLE)
     else:
-        yield f"no message was published there in the last {time_text(seconds)}"
+        yield f"no message was published in the vhost in the last {time_text(seconds)}"

@@ -55,7 +55,7 @@ def _bound_of(text: str) -> _Bound:
         time = round(time_of(text) * 1_000_000)
     except (argparse.ArgumentTypeError, OverflowError):
         raise argparse.ArgumentTypeError(
-            f"'{text}' is neither an offset nor a time: give an offset such as 1000, an age such "
+            f"'{text}' must be an offset or a time: give an offset such as 1000, an age such "
             "as 15m, 2h or 7d, or an ISO 8601 time such as 2026-11-24T14:00"
         ) from None
     return _Bound(text, time=time)
@@ -67,8 +67,8 @@ def _columns_of(text: str) -> list[str]:
     for name in names:
         if name not in COLUMNS:
             raise argparse.ArgumentTypeError(
-                f"a stream has no column '{name}'; the nearest is {nearest(name, COLUMNS)}, and "
-                f"there are {', '.join(COLUMNS)}"
+                f"a stream has no column '{name}'; the nearest is {nearest(name, COLUMNS)}; the "
+                f"columns are {', '.join(COLUMNS)}"
             )
         if names.count(name) > 1:
             raise argparse.ArgumentTypeError(f"column '{name}' is named twice")
@@ -321,7 +321,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
     except FileExistsError:
         raise CommandError(
             f"{partial} exists already: another export is writing this file, or a killed export "
-            "left it behind: if so, remove it"
+            "left it; if no export is running, remove the file"
         ) from None
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror or error}") from None

@@ -51,7 +51,7 @@ def health(arguments: argparse.Namespace) -> int:
         state = standby_state(text)
         if error.code == 404:
             raise CommandError(
-                f"{url} answered 404, so no health check is there; {port_hint('metrics')}"
+                f"{url} answered 404: this port serves no health checks; {port_hint('metrics')}"
             ) from None
         if not state or arguments.active:
             raise CommandError(f"not ready: {url} answered {error.code}: {text}") from None

@@ -282,7 +282,7 @@ def _journal_of(client: ApiClient) -> str:
         )
     raise CommandError(
         f"user {client.user} may read no journal of the broker {client.base}: declare a stream "
-        "with x-journal=true, or grant the permission read on it; or name a directory with "
+        "with x-journal=true, or permit the user to read a journal, or name a directory with "
         "--journal",
         2,
     )

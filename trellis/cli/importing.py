@@ -78,9 +78,9 @@ def import_(arguments: argparse.Namespace) -> int:
         for note in notes:
             print(printable(str(note)))
     print(
-        f"wrote {settings} and {definitions}: {len(imported.definitions['users'])} users; lines "
-        f"not taken: {report.count(NOT_TAKEN)}, with differences: {report.count(DIFFERS)}, not "
-        f"needed: {report.count(NOT_NEEDED)}",
+        f"wrote {settings} and {definitions}: {len(imported.definitions['users'])} users; lines of "
+        f"Mosquitto's files: {report.count(NOT_TAKEN)} not taken, {report.count(DIFFERS)} that "
+        f"differ in Trellis, {report.count(NOT_NEEDED)} not needed",
         file=sys.stderr,
     )
     load([settings], {})  # Two ports may conflict, such as a listener's and the HTTP API's.

@@ -21,6 +21,14 @@ from trellis.cli.table import Cell, Row, columns_of, table
 from trellis.settings.errors import nearest
 
 KINDS: Final = tuple(COLUMNS)
+#: Nouns for the rows of the kinds whose name is not a noun in the plural.
+_NOUNS: Final = {
+    "cluster": "cluster nodes",
+    "delayed": "delayed messages",
+    "log": "log lines",
+    "retained": "retained messages",
+    "topic_groups": "topic groups",
+}
 #: Columns with sizes in bytes, with lengths of time in ms, and with times in seconds since the
 #: epoch. On a terminal, their values are printed with units.
 _SIZES: Final = frozenset({"octets_in", "octets_out", "unsent", "bytes"})
@@ -141,9 +149,9 @@ def _cancel_lines(client: ApiClient, wanted: tuple[str, str, str]) -> Iterator[s
     for row in client.json("GET", "trellis", "delayed"):
         if (row["vhost"], row["exchange"], str(row["id"])) == wanted:
             yield (
-                f"message {row['id']} of exchange '{row['exchange']}' in vhost '{row['vhost']}' is "
-                f"removed: routing key '{row['routing_key']}', {size_text(row['bytes'])}, due in "
-                f"{time_text(row['left_ms'] / 1000)}"
+                f"delayed message {row['id']} of exchange '{row['exchange']}' in vhost "
+                f"'{row['vhost']}' will be removed: routing key '{row['routing_key']}', "
+                f"{size_text(row['bytes'])}, due in {time_text(row['left_ms'] / 1000)}"
             )
             return
     vhost, exchange, identifier = wanted
@@ -191,7 +199,9 @@ def _check_vhost(client: ApiClient, name: str) -> None:
 def _check_column(name: str, known: list[str], arguments: argparse.Namespace) -> None:
     if name not in known:
         raise CommandError(
-            f"{arguments.kind} have no column {name}; the nearest is {nearest(name, known)}", 2
+            f"`trellis list {arguments.kind}` has no column {name}; the nearest is "
+            f"{nearest(name, known)}",
+            2,
         )
 
 
@@ -200,7 +210,7 @@ def _text(rows: list[Row], arguments: argparse.Namespace) -> str:
     if arguments.json:
         return msgspec.json.format(msgspec.json.encode(rows)).decode()
     if not rows:
-        return f"no {arguments.kind}"
+        return f"no {_NOUNS.get(arguments.kind, arguments.kind)}"
     columns = columns_of(rows)
     wide = _WIDE.get(arguments.kind)
     if wide is not None and not arguments.wide and not arguments.columns:

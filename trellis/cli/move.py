@@ -129,12 +129,13 @@ def survey_lines(survey: Row) -> Iterator[str]:
     if not messages:
         yield f"queue '{survey['queue']}' has no waiting message"
     if examined < messages:
-        first, all_ = count_text(examined, "message"), f"{messages:,}"
-        yield f"of the first {first} (of {all_}) in queue '{survey['queue']}':"
+        total = count_text(messages, "message")
+        yield f"the first {examined:,} of {total} in queue '{survey['queue']}' were examined:"
     for queue in survey["queues"]:
         lost = "; the queue is transient: a restart of the broker deletes these messages"
-        number_ = count_text(queue["messages"], "message")
-        yield f"{number_} to queue '{queue['name']}'{lost if queue['transient'] else ''}"
+        number = count_text(queue["messages"], "message")
+        verb = "goes" if queue["messages"] == 1 else "go"
+        yield f"{number} {verb} to queue '{queue['name']}'{lost if queue['transient'] else ''}"
     yield from _refused_lines(survey)
 
 

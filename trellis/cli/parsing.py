@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         kind = "value" if not commands else "command" if action.dest == "command" else "action"
         problem = f"unknown {kind} {shown(value)}; the nearest is {nearest(str(value), known)}"
         if not commands:
-            problem += f", and there are {', '.join(known)}"
+            problem += f"; valid values are {', '.join(known)}"
         raise argparse.ArgumentError(None if commands else action, problem)
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
@@ -190,7 +190,9 @@ def age_of(text: str) -> int:
     """
     age = _AGE.fullmatch(text)
     if age is None:
-        raise argparse.ArgumentTypeError(f"'{text}' is no age: give one such as 15m, 2h or 7d")
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not an age: give an age such as 15m, 2h or 7d"
+        )
     return int(age[1]) * _UNITS[age[2]]
 
 
@@ -206,8 +208,8 @@ def time_of(text: str) -> float:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is no time: give an age such as 15m, 2h or 7d, or an ISO 8601 time such as "
-            "2026-11-24T14:00"
+            f"'{text}' is not a time: give an age such as 15m, 2h or 7d, or an ISO 8601 time such "
+            "as 2026-11-24T14:00"
         ) from None
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 

@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
         "--after",
         default="",
         metavar="SEQUENCE",
-        help="begin behind the message with this sequence number, which an earlier peek has shown",
+        help="begin after the message with this sequence number, which an earlier peek has shown",
     )
     command.add_argument(
         "--bytes",
@@ -68,9 +68,10 @@ def peek(arguments: argparse.Namespace) -> int:
         for line in message_lines(row, f"{place}  sequence {row['sequence']}", arguments.hex):
             print(line)
     if not rows:
-        print("no message waits" + (f" behind {arguments.after}" if arguments.after else ""))
+        after = f" after the sequence number {arguments.after}" if arguments.after else ""
+        print(printable(f"no message waits in queue '{arguments.queue}'{after}"))
     elif len(rows) == arguments.count:
-        print(f"for the messages behind these: --after {rows[-1]['sequence']}")
+        print(f"to print the messages after these, give --after {rows[-1]['sequence']}")
     return 0
 
 

@@ -119,7 +119,7 @@ def publish(arguments: argparse.Namespace) -> int:
         mqtt = arguments.mqtt
         where = ["--mqtt", mqtt] if mqtt is not None else [exchange or "amq.default", key]
         command = printable(shlex.join(["trellis", "route", *where]))
-        print(f"no binding matches; the reasons: {command}", file=sys.stderr)
+        print(f"no queue and no session got the message; to see why: {command}", file=sys.stderr)
     return 0 if done else 1
 
 
@@ -215,4 +215,4 @@ def _body(arguments: argparse.Namespace) -> bytes:
     try:
         return Path(arguments.file).read_bytes()
     except OSError as error:
-        raise CommandError(f"--file: {arguments.file}: {error.strerror}", 2) from None
+        raise CommandError(f"--file: cannot read {arguments.file}: {error.strerror}", 2) from None

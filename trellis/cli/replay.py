@@ -102,9 +102,9 @@ def replay_rows(arguments: argparse.Namespace) -> int:
                     at += 1
                     if interval.due():
                         print(
-                            f"offset {at - 1}: {publisher.published} published, "
+                            f"offset {at - 1}: {publisher.published} messages published, "
                             f"{publisher.confirmed} confirmed, "
-                            f"{publisher.published / interval.elapsed:.0f}/s",
+                            f"{publisher.published / interval.elapsed:.0f} messages/s",
                             file=sys.stderr,
                         )
             publisher.wait_for_confirms()

@@ -18,7 +18,7 @@ from trellis.cli.api_client import ApiClient
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.parsing import Commands, number
 from trellis.cli.peek import body_of
-from trellis.cli.readable import count_is_text, count_text, size_text, time_text
+from trellis.cli.readable import count_text, size_text, time_text
 from trellis.cli.table import Row, table
 
 #: Characters of a body in the table.
@@ -68,13 +68,17 @@ def list_retained(arguments: argparse.Namespace) -> int:
         print_json(rows)
         return 0
     shown = [_cells(row) for row in rows]
-    print(table(shown, list(shown[0])) if shown else "no retained messages")
+    nothing = f"no retained message has a topic that matches '{arguments.filter}'"
+    print(table(shown, list(shown[0])) if shown else nothing)
     if len(rows) == arguments.count:
         answer = client.request("GET", *path, "count", query={"filter": arguments.filter})
         all_: dict[str, Any] = client.decode(answer, dict[str, Any], "count", *path, "count")
         if all_["topics"] > len(rows):
             total = f"{'more than ' if all_['more'] else ''}{all_['topics']:,}"
-            print(f"the first {len(rows):,} of {total} are shown; --count N shows more")
+            print(
+                f"the first {len(rows):,} of {total} retained messages are shown; "
+                "--count N shows more"
+            )
     return 0
 
 
@@ -100,11 +104,11 @@ def clear(arguments: argparse.Namespace) -> int:
         text = f"no retained message has a topic that matches '{arguments.filter}'"
         print_result(arguments, text, **fields, **survey, changed=False)
         return 0
-    lines = [f"{count_is_text(survey['removed'], 'retained message')} removed"]
+    lines = [f"{count_text(survey['removed'], 'retained message')} will be removed"]
     if survey["refused"]:
         lines.append(
-            f"{count_text(survey['refused'], 'message')} stay, because the user may not publish to "
-            "their topics"
+            f"{count_text(survey['refused'], 'retained message')} will stay, because the user may "
+            "not publish to their topics"
         )
     confirm(arguments, lines)
     result = _delete(client, *path, filter=arguments.filter)

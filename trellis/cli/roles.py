@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
         "roles",
         "clear",
         clear_role,
-        "remove a virtual host from a role",
+        "remove the permissions of a role in a virtual host",
         "NAME [--yes] [--vhost NAME]",
     )
     _add_name(command)
@@ -151,13 +151,13 @@ def clear_role(arguments: argparse.Namespace) -> int:
     known = _present(arguments, arguments.name)
     if known is None or arguments.vhost not in known:
         raise CommandError(
-            f"role '{arguments.name}' grants nothing in vhost '{arguments.vhost}'; next: trellis "
-            "roles list"
+            f"role '{arguments.name}' has no permissions in vhost '{arguments.vhost}'; next: "
+            "trellis roles list"
         )
     confirm(arguments, role_lines(ApiClient(arguments), arguments.name, arguments.vhost))
     left = {vhost: grant for vhost, grant in known.items() if vhost != arguments.vhost}
     ask(arguments, "PUT", "roles", arguments.name, body={"vhosts": left})
-    text = f"role '{arguments.name}' grants nothing in vhost '{arguments.vhost}' any more"
+    text = f"role '{arguments.name}' has no permissions in vhost '{arguments.vhost}' any more"
     print_result(arguments, text, role=arguments.name, vhost=arguments.vhost, changed=True)
     return 0
 

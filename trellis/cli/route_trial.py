@@ -100,9 +100,10 @@ def lines_of(answer: dict[str, Any], now: float) -> Iterator[str]:
     tried = count_text(answer["topics"], "topic")
     yield f"tried {tried} with {count_text(answer['messages'], 'message')} of the last {ago}"
     if not answer["complete"]:
-        yield f"the trial ended early: {answer['topics_known']:,} topics are known"
+        yield f"the broker ended the trial early: it remembers {answer['topics_known']:,} topics"
     if answer["unremembered"]:
-        yield f"{answer['unremembered']:,} messages of further topics are not remembered"
+        left_out = count_text(answer["unremembered"], "message")
+        yield f"the trial left out {left_out}, whose topics the broker does not remember"
     yield from header_lines(answer)
     yield ""
     for row in answer["changes"]:

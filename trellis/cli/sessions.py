@@ -11,7 +11,7 @@ from trellis.cli.api_client import ApiClient
 from trellis.cli.confirming import add_yes, arriving_text, confirm
 from trellis.cli.consequences import deletion_lines
 from trellis.cli.parsing import Commands
-from trellis.cli.readable import count_is_text, count_text
+from trellis.cli.readable import count_text
 
 
 def add(commands: Commands) -> None:
@@ -51,16 +51,15 @@ def delete(arguments: argparse.Namespace) -> int:
 
 def _consequences(client: ApiClient, row: dict[str, Any]) -> Iterator[str]:
     """Yield the lines that tell the user the consequences of deleting a session."""
-    present = "its client is disconnected, " if row["connected"] else ""
+    present = "its client will be disconnected, " if row["connected"] else ""
     yield (
-        f"session '{row['client_id']}' ends: {present}"
-        f"{count_text(row['subscriptions'], 'subscription')} "
-        f"{'ends' if row['subscriptions'] == 1 else 'end'}, and "
-        f"{count_is_text(row['queued'] + row['in_flight'], 'message')} discarded"
+        f"session '{row['client_id']}' will end: {present}"
+        f"{count_text(row['subscriptions'], 'subscription')} will end, and "
+        f"{count_text(row['queued'] + row['in_flight'], 'message')} will be discarded"
     )
     if row["inbox"]:
         coming = arriving_text(client, "queues", row["vhost"], row["inbox"])
         if coming:
-            yield f"{coming} to the session, and do not reach its client any more"
+            yield f"{coming} for the session, and will no longer reach its client"
     if row["subscriptions"]:
         yield from deletion_lines(client, row["vhost"], "session", row["client_id"])

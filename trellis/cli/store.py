@@ -210,8 +210,9 @@ def _refuse_replica(directory: Path) -> None:
     catalog.close()
     if state:
         raise CommandError(
-            f"{directory} belongs to a node of a cluster, and a repair would make it differ from "
-            "the other nodes: move it away, and start the node with an empty directory"
+            f"{directory} belongs to a node of a cluster, and a repair would make the node "
+            "differ from the other nodes: move the directory away, and start the node with an "
+            "empty directory"
         )
 
 

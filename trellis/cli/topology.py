@@ -12,7 +12,7 @@ from trellis.cli.api_client import ApiClient, ApiRefused
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.consequences import SHOWN, deletion_lines, unbinding_lines
 from trellis.cli.parsing import CommandError, Commands, Parser
-from trellis.cli.readable import count_is_text, count_text
+from trellis.cli.readable import count_text
 from trellis.monitoring.route_question import header_of
 
 Row = dict[str, Any]
@@ -260,9 +260,9 @@ def _queue_lines(client: ApiClient, row: Row) -> Iterator[str]:
     held = row["messages_unacknowledged"]
     of_consumers = f", of which consumers hold {held:,}" if held else ""
     messages = count_text(row["messages"], "message")
-    yield f"queue '{row['name']}' is deleted with {messages}{of_consumers}"
+    yield f"queue '{row['name']}' will be deleted with {messages}{of_consumers}"
     if row["consumers"]:
-        yield f"{count_is_text(row['consumers'], 'consumer')} cancelled"
+        yield f"{count_text(row['consumers'], 'consumer')} will be cancelled"
     path = ("queues", row["vhost"], row["name"], "bindings")
     first, count = _first_bindings(client, *path)
     # The default exchange has a binding to each queue, which is no binding of a client.
@@ -294,7 +294,7 @@ def _removed_lines(bindings: list[Row], count: int, ends: str) -> Iterator[str]:
     ]
     more = count - len(texts)
     shown = ", ".join(texts) + (f" and {more:,} more" if more else "")
-    yield f"{count_is_text(count, 'binding')} removed: {shown}"
+    yield f"{count_text(count, 'binding')} will be removed: {shown}"
 
 
 # -- exchanges
@@ -325,7 +325,10 @@ def delete_exchange(arguments: argparse.Namespace) -> int:
 def _exchange_lines(client: ApiClient, *path: str) -> Iterator[str]:
     """Yield the lines that tell the user the consequences of deleting an exchange."""
     _, vhost, name = path
-    yield f"exchange '{name}' is deleted; its publishers get the error 404, which ends the channel"
+    yield (
+        f"exchange '{name}' will be deleted: a client that publishes to it will get the error 404, "
+        "which closes the channel"
+    )
     for side, ends in (("source", "to"), ("destination", "from")):
         bindings, count = _first_bindings(client, *path, "bindings", side)
         yield from _removed_lines(bindings, count, ends)
@@ -379,9 +382,9 @@ def delete_binding(arguments: argparse.Namespace) -> int:
     rows = _matching(client, arguments, given)
     if not rows:
         raise CommandError(
-            f"no {_binding_text(arguments)} in vhost '{arguments.vhost}'"
+            f"vhost '{arguments.vhost}' has no {_binding_text(arguments)}"
             + (" with these arguments" if given else " without arguments")
-            + ": `trellis list bindings` shows all"
+            + "; `trellis list bindings` shows all bindings"
         )
     confirm(arguments, _binding_lines(client, rows[0]))
     client.request("DELETE", *_ends(arguments), rows[0]["properties_key"])
@@ -394,6 +397,6 @@ def _binding_lines(client: ApiClient, row: Row) -> Iterator[str]:
     """Yield the lines that tell the user the consequences of deleting a binding."""
     yield (
         f"binding '{row['routing_key']}' of exchange '{row['source']}' to "
-        f"{row['destination_type']} '{row['destination']}' is deleted"
+        f"{row['destination_type']} '{row['destination']}' will be deleted"
     )
     yield from unbinding_lines(client, row)

@@ -195,7 +195,7 @@ def _trace_past(arguments: argparse.Namespace) -> int:
         if shown == arguments.count:
             break
     if not shown:
-        print(f"no row of journal '{arguments.journal}' matches", file=sys.stderr)
+        print(f"no row of journal '{arguments.journal}' matches the options", file=sys.stderr)
     if past.without_destinations:
         print(
             f"the destinations of {count_text(past.without_destinations, 'message')} are not known:"
@@ -221,8 +221,8 @@ def _report(counts: Row) -> None:
     """Print how many messages and steps the trace left out, if any."""
     if counts["skipped"]:
         print(
-            f"{count_text(counts['skipped'], 'matching message')} not followed; --rate raises the "
-            "number per second",
+            f"the trace left out {count_text(counts['skipped'], 'matching message')}; --rate "
+            "raises the number per second",
             file=sys.stderr,
         )
     if counts["lost"]:

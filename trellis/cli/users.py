@@ -28,7 +28,7 @@ from trellis.cli.api_client import ApiClient, ApiRefused
 from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.consequences import permission_lines
 from trellis.cli.parsing import CommandError, Commands, Parser
-from trellis.cli.readable import count_is_text, count_text
+from trellis.cli.readable import count_text
 from trellis.cli.user_file import FIELDS
 from trellis.cli.user_import import import_users
 from trellis.settings.errors import nearest
@@ -323,8 +323,10 @@ def delete_user(arguments: argparse.Namespace) -> int:
     client = ApiClient(arguments)
     client.json("GET", "users", arguments.name)
     connections = len(client.json("GET", "connections", "username", arguments.name))
-    closed = f"{count_is_text(connections, 'connection')} closed, and its MQTT sessions end"
-    confirm(arguments, [f"user '{arguments.name}' is deleted: {closed}"])
+    closed = (
+        f"{count_text(connections, 'connection')} will be closed, and its MQTT sessions will end"
+    )
+    confirm(arguments, [f"user '{arguments.name}' will be deleted: {closed}"])
     client.request("DELETE", "users", arguments.name)
     text = f"deleted user '{arguments.name}' and closed {count_text(connections, 'connection')}"
     print_result(arguments, text, user=arguments.name, connections=connections, changed=True)

@@ -140,7 +140,7 @@ def _deletion_lines(client: ApiClient, row: dict[str, Any]) -> Iterator[str]:
     yield from vhost_lines(row)
     coming = arriving_text(client, "vhosts", row["vhost"])
     if coming:
-        yield f"{coming} now, and their publishers are disconnected"
+        yield f"{coming} now, and their publishers will be disconnected"
 
 
 def list_policies(arguments: argparse.Namespace) -> int:

@@ -79,7 +79,7 @@ def why_queue(arguments: argparse.Namespace) -> int:
         f"consumers: {queue['consumers']:,}"
     )
     if queue["head_age_ms"] is not None:
-        head += f"; the first message waits for {time_text(queue['head_age_ms'] / 1000)}"
+        head += f"; the first message has waited for {time_text(queue['head_age_ms'] / 1000)}"
     return _show(arguments, answer, head)
 
 
