@@ -130,7 +130,10 @@ def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str], command: st
         ),
         ("serve --config", "argument --config: expected one argument"),
         ("list", "the following arguments are required: KIND"),
-        ("list queuez", 'argument KIND: unknown value "queuez"; the nearest is queues, and there'),
+        (
+            "list queuez",
+            'argument KIND: unknown value "queuez"; the nearest is queues; valid values',
+        ),
         ("list queues --columms a", "unknown argument --columms; the nearest flag is --columns"),
         ("bindings declare a b --key c", "unknown argument --key; give KEY without a flag"),
         ("move a b", "unknown argument b; the target is --to QUEUE or --exchange NAME"),

@@ -248,7 +248,7 @@ async def test_retained_topics_are_counted_up_to_a_bound(
     monkeypatch.setattr(retaining, "COUNTED_MAX", 2)
     assert (await api(broker, "GET", "retained/%2F/count"))[1] == {"topics": 2, "more": True}
     out = await commands.out("retained", "list", "--count", "1")
-    assert "the first 1 of more than 2 are shown" in out
+    assert "the first 1 of more than 2 retained messages are shown" in out
 
 
 def test_an_unknown_action_names_the_actions(capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,9 +148,18 @@ async def test_wrong_conditions_are_refused(
     assert says in await commands.fails("list", "queues", *words, code=2)
 
 
-@pytest.mark.parametrize("kind", ["queues", "bridges", "cluster", "retained", "topic_groups"])
+@pytest.mark.parametrize(
+    ("kind", "noun"),
+    [
+        ("queues", "queues"),
+        ("bridges", "bridges"),
+        ("cluster", "cluster nodes"),
+        ("retained", "retained messages"),
+        ("topic_groups", "topic groups"),
+    ],
+)
 async def test_wrong_columns_of_an_empty_list_are_refused(
-    broker: Running, commands: Commands, kind: str
+    broker: Running, commands: Commands, kind: str, noun: str
 ) -> None:
     column = next(iter(COLUMNS[kind]))
     for words, says in (
@@ -166,7 +175,7 @@ async def test_wrong_columns_of_an_empty_list_are_refused(
     ):
         assert says in await commands.fails("list", kind, *words, code=2)
     words = ["--filter", f"{column}=1", "--sort", column, "--columns", column]
-    assert await commands.out("list", kind, *words) == f"no {kind}\n"
+    assert await commands.out("list", kind, *words) == f"no {noun}\n"
 
 
 async def test_consumers_channels_users_and_retained_messages_are_listed(

@@ -68,5 +68,7 @@ async def test_errors_name_the_queue(commands: Commands) -> None:
         await commands.fails("peek", "none")
         == "trellis: no queue 'none' in vhost '/'; next: trellis list queues\n"
     )
-    assert "'after' is 'x'" in await commands.fails("peek", "q", "--after", "x")
+    assert "'after' must be the 'sequence' of a message" in await commands.fails(
+        "peek", "q", "--after", "x"
+    )
     assert "must be a whole number" in await commands.fails("peek", "q", "--count", "0", code=2)
