@@ -52,6 +52,8 @@ def _calls() -> Iterator[tuple[str, str]]:
                     yield literal(call.args[0]), "warning"
                 elif holder == "logs" and name == "log":
                     yield literal(call.args[1]) or constant(tree, call.args[1]), ""
+                elif name == "add" and holder == ".refusals" and isinstance(call.args[0], ast.Name):
+                    yield constant(tree, call.args[0]), "info"
                 elif not call.args or not re.fullmatch("[a-z_]+", literal(call.args[0])):
                     continue
                 elif (
@@ -65,7 +67,16 @@ def _calls() -> Iterator[tuple[str, str]]:
 
 
 def constant(tree: ast.Module, name: ast.expr) -> str:
-    """Return the text of a constant of a module, which has the form `NAME: Final = "text"`."""
+    """Return the text of a constant of a module, which has the form `NAME: Final = "text"`.
+
+    The module may import the constant from another module.
+    """
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and ast.unparse(name) in {
+            one.name for one in node.names
+        }:
+            file = ROOT.joinpath(*str(node.module).split(".")).with_suffix(".py")
+            return constant(ast.parse(file.read_text()), name)
     (text,) = [
         literal(node.value)
         for node in tree.body
