@@ -106,6 +106,7 @@ EXPECTATIONS: Final = [
     {"exchange": "sensors", "key": "sensors.a.temp", "not_queues": ["log"]},
     {"exchange": "sensors", "key": "sensors.a", "queues": ["temps"]},
     {"mqtt": "a/b", "queues": ["temps"], "user": "ann"},
+    {"exchange": "amq.direct", "key": "a", "queues": ["temps"]},
     {
         "exchange": "amq.headers",
         "headers": {"type": "report", "pages": 4},
@@ -124,14 +125,15 @@ def test_each_expectation_has_a_line_and_one_that_fails_gives_exit_code_1(
     done = trellis(directory, "route", "--expect", "routes.json", *source, port=port)
     lines = done.stdout.splitlines()
     assert done.returncode == 1
-    assert [line.split()[0] for line in lines] == ["ok", *["FAILED"] * 4, "ok"]
+    assert [line.split()[0] for line in lines] == ["ok", *["FAILED"] * 5, "ok"]
     for line, reason in zip(
-        lines[1:5],
+        lines[1:6],
         [
             "unknown: exchange 'none', key 'a': no exchange 'none' in vhost '/'",
             "'log' receives the message: '' of exchange 'archive'",
             "'sensors' -> queue 'temps': the binding would match if the routing key had one more",
             "'temps' does not receive the message: write access to exchange 'amq.topic'",
+            "'temps' does not receive the message: no binding to this queue matches",
         ],
         strict=True,
     ):

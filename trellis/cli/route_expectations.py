@@ -153,7 +153,9 @@ def _missing_reason(answer: dict[str, Any], queue: str) -> str:
     own = [row for row in answer["near_misses"] if row["destination"] == queue]
     near = own or answer["near_misses"]
     misses = ", ".join(near_miss_text(row) for row in near[:_NEAR_MISSES])
-    return f"{text}; near misses: {misses}" if misses else text
+    return (
+        f"{text}; near misses: {misses}" if misses else f"{text}: no binding to this queue matches"
+    )
 
 
 def _binding_reason(answer: dict[str, Any], queue: str) -> str:
