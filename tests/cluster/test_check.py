@@ -63,7 +63,7 @@ def test_absent_topic_is_created_on_request_and_is_safe(
 ) -> None:
     create = "create it with `trellis cluster check --create`"
     assert check(kfake, name, capsys) == (1, [f"TOPIC does not exist: {create}"])
-    safe = f"ok: TOPIC at SERVERS is safe for '{name}'"
+    safe = f"ok: TOPIC at SERVERS is safe for cluster '{name}'"
     assert check(kfake, name, capsys, "--create") == (0, ["created TOPIC", safe])
     assert check(kfake, name, capsys, "--create") == (0, [safe])
     assert check(kfake, name, capsys) == (0, [safe])
@@ -300,7 +300,7 @@ def test_settings_of_the_command_are_read_from_a_file(
 def test_real_kafka_with_the_recommended_settings_is_safe_until_a_node_is_lost(
     kafka_nodes: KafkaNodes, name: str, open_log: OpenLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    safe = f"ok: TOPIC at SERVERS is safe for '{name}'"
+    safe = f"ok: TOPIC at SERVERS is safe for cluster '{name}'"
     assert check(kafka_nodes, name, capsys, "--create") == (0, ["created TOPIC", safe])
     log = open_log(ClusterSettings(name=name, servers=kafka_nodes.servers), "one")
     kafka_nodes.kill(3)

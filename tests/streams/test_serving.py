@@ -378,7 +378,7 @@ def test_rows_that_follow_are_fetched_without_the_earlier_ones(
         (
             ["replay", "s", "--amqp", "{amqp}", "--exchange", "none"],
             1,
-            "no exchange 'none' in vhost '/'; 0 messages are confirmed",
+            "no exchange 'none' in vhost '/'; the broker has confirmed 0 messages",
         ),
         (
             ["replay", "s", "--amqp", ":1"],
@@ -484,7 +484,7 @@ def test_stopped_replay_prints_the_offset_to_continue_at(served: Served) -> None
     process.send_signal(signal.SIGINT)
     stderr = process.stderr.read()
     confirmed = re.fullmatch(
-        r"trellis: stopped; (\d+) messages are confirmed; continue with --from (\d+)\n",
+        r"trellis: stopped; the broker has confirmed (\d+) messages; continue with --from (\d+)\n",
         stderr,
     )
     assert process.wait(20) == 130 and confirmed is not None and confirmed[1] == confirmed[2], (

@@ -87,7 +87,7 @@ async def test_a_full_queue_stops_a_move_with_exit_code_1(
     assert out.splitlines() == [
         "moved 10 messages to queue 'small'",
         f"290 messages stay in queue 'q': {reason}",
-        f"stopped: {reason}",
+        f"the move stopped: {reason}",
     ]
     assert (depth(broker, "small"), depth(broker, "q")) == (10, 290)
 

@@ -53,8 +53,8 @@ async def test_users_of_a_csv_file_can_connect(broker: Running, run: Import) -> 
     )
     assert (code, output) == (0, "imported: 3 users, 2 permissions, 1 topic_rules\n")
     assert errors == (
-        "note: 1 users, such as away, cannot connect yet: the file gives them neither permissions "
-        "nor rules\n"
+        "note: users that cannot connect yet: 1, such as away; the file has no permissions and no "
+        "rules for them\n"
     )
     await (await broker.mqtt("a", user="pump 7/drip")).ping()
     await (await broker.amqp("ann", "secret")).queue("ann-1")

@@ -71,7 +71,7 @@ def add(commands: Commands) -> None:
         switch_cluster,
         "[NODE] [--json] [--url URL]",
         _SWITCH,
-        "The command asks the http port of the active node.",
+        "The command calls the HTTP API of the active node.",
     )
     switch.add_argument(
         "node",
@@ -98,7 +98,7 @@ def add(commands: Commands) -> None:
     add_result(seed)
     add_settings(seed, uses=(*_LOG, "data.dir"))
     forget = _add_tool(
-        tools, "forget", forget_node, "NODE [--json]", _FORGET, "Stop the node first."
+        tools, "forget", forget_node, "NODE [--json]", _FORGET, "The node must be stopped."
     )
     forget.add_argument("node", metavar="NODE", help="name of the node")
     add_result(forget)
@@ -150,7 +150,10 @@ def check_cluster(arguments: argparse.Namespace) -> int:
     for line in findings:
         print(line)
     if not findings:
-        print(f"ok: topic '{cluster.log_topic}' at {cluster.servers} is safe for '{cluster.name}'")
+        print(
+            f"ok: topic '{cluster.log_topic}' at {cluster.servers} is safe for "
+            f"cluster '{cluster.name}'"
+        )
     return 1 if findings else 0
 
 

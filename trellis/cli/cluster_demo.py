@@ -43,7 +43,8 @@ def add(tools: Any) -> None:
         "--servers",
         metavar="HOST:PORT,...",
         default="",
-        help="use this Kafka cluster, and start no Kafka node; a topic is created and deleted",
+        help="use this Kafka cluster instead of a new Kafka node; the demo creates and deletes "
+        "a topic",
     )
     kafka.add_argument(
         "--jars",

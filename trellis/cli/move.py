@@ -149,9 +149,9 @@ def _end_lines(row: Row) -> Iterator[str]:
     yield f"moved {count_text(row['moved'], 'message')} to {row['destination']}"
     yield from _refused_lines(row)
     if row["state"] == "stopped":
-        yield f"stopped: {row['reason']}"
+        yield f"the move stopped: {row['reason']}"
     elif row["state"] == "cancelled":
-        yield "cancelled: the other messages stay where they are"
+        yield f"the move was cancelled: the other messages stay in queue '{row['queue']}'"
 
 
 def _follow(client: ApiClient, row: Row, arguments: argparse.Namespace) -> Row:

@@ -111,7 +111,7 @@ class ReplayPublisher:
         all messages, from `end`, the first offset that was not published.
         """
         first = min(self._unconfirmed.values(), default=end)
-        return f"{self.confirmed} messages are confirmed; continue with --from {first}"
+        return f"the broker has confirmed {self.confirmed} messages; continue with --from {first}"
 
     def wait_for_confirms(self) -> None:
         """Wait until every message is confirmed or refused."""

@@ -62,7 +62,7 @@ def add(commands: Commands) -> None:
         "--until",
         metavar="TIME",
         type=time_of,
-        help="end of the period: an age such as 2h, or ISO 8601; without --every only [now]",
+        help="end of the period: an age such as 2h, or an ISO 8601 time; not with --every [now]",
     )
     command.add_argument(
         "--most",

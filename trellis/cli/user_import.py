@@ -88,8 +88,8 @@ def _print(
         note = "nothing was imported, because the broker would refuse some definitions"
     elif without:
         note = (
-            f"note: {len(without)} users, such as {without[0]}, cannot connect yet: the file gives "
-            "them neither permissions nor rules"
+            f"note: users that cannot connect yet: {len(without)}, such as {without[0]}; the file "
+            "has no permissions and no rules for them"
         )
     if note:
         print(printable(note), file=sys.stderr)
