@@ -95,7 +95,7 @@ def test_node_is_seeded_from_a_running_one_and_takes_over(
         cluster, "seed", "third", str(tmp_path / "third"), "--data-dir", str(tmp_path / "first")
     )
     assert (code, errors) == (0, "")
-    assert "move it to the data directory of node 'third'" in output
+    assert "to the machine of node 'third' as its data directory" in output
     publish(channel, range(300, 400))
     third = started(nodes, node_on_kafka(cluster, tmp_path / "third", OFTEN), "following")
     node_rows = wait_for_rows(cluster, {"first": "active", "third": "following"})
