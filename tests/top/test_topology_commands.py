@@ -45,7 +45,9 @@ async def test_topology_is_declared_once(broker: Running, commands: Commands) ->
         "exchange": "e",
         "changed": True,
     }
-    assert "known are direct" in await commands.fails("exchanges", "declare", "f", "--type", "x")
+    assert "known types are direct" in await commands.fails(
+        "exchanges", "declare", "f", "--type", "x"
+    )
     binding = ("bindings", "declare", "e", "q", "--argument", "colour=red")
     assert await commands.out(*binding) == "binding '' of 'e' to 'q' is declared\n"
     assert await commands.out(*binding) == "binding '' of 'e' to 'q' exists already\n"

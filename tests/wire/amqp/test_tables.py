@@ -161,7 +161,7 @@ def test_tables_may_stand_inside_each_other_a_hundred_times(
     else:
         assert answer.reply_text == (
             "FRAME_ERROR - arguments of Queue.Declare: tables are nested more than "
-            f"{NESTING_MAX} deep"
+            f"{NESTING_MAX} levels deep"
         )
 
 
