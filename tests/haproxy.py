@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import socket
 import subprocess
@@ -24,14 +26,36 @@ class HaproxyProcess:
     def __init__(self, configuration: str, directory: Path) -> None:
         path = directory / "haproxy.cfg"
         path.write_text(configuration)
-        # Without -n, HAProxy needs the file descriptors of its maxconn. With -W, a main process
+        # The main process tells this socket when it is ready, as it tells systemd. Its name is one
+        # that the kernel chooses.
+        self._notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._notices.bind("")
+        name = self._notices.getsockname().decode().replace("\0", "@")
+        # Without -n, HAProxy needs the file descriptors of its maxconn. With -Ws, a main process
         # starts the workers, and a signal reloads the configuration, as in Debian's service.
-        command = [require("haproxy"), "-W", "-f", str(path), "-db", "-n", "100"]
+        command = [require("haproxy"), "-Ws", "-f", str(path), "-db", "-n", "100"]
         self._log = directory / "haproxy.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, preexec_fn=end_with_parent, stdout=log, stderr=log
+                command,
+                preexec_fn=end_with_parent,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"NOTIFY_SOCKET": name},
             )
+        self._exited = os.pidfd_open(self._process.pid)
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        """Wait until the main process has started a worker, and handles signals."""
+        end = time.monotonic() + PATIENCE
+        notice = b""
+        while b"READY=1" not in notice:
+            readable, _, _ = select.select(
+                [self._notices, self._exited], [], [], max(0.0, end - time.monotonic())
+            )
+            assert readable == [self._notices], self._log.read_text()
+            notice = self._notices.recv(1_000)
 
     def wait_for_port(self, port: int, host: str = "127.0.0.1") -> None:
         """Wait until HAProxy accepts connections on a port of this address."""
@@ -45,15 +69,20 @@ class HaproxyProcess:
                 assert self._process.poll() is None
 
     def reload(self) -> None:
-        """Reload the configuration: wait until a new worker has replaced the present one."""
+        """Reload the configuration: wait until a new worker has replaced the present one.
+
+        HAProxy ignores a signal that comes before its main process is ready, even after the log
+        says that a worker was loaded.
+        """
         started = self._log.read_text().count(STARTED)
         self._process.send_signal(signal.SIGUSR2)
-        end = time.monotonic() + PATIENCE
-        while self._log.read_text().count(STARTED) == started:
-            assert time.monotonic() < end
-            assert self._process.poll() is None
+        self._wait_until_ready()
+        log = self._log.read_text()
+        assert log.count(STARTED) == started + 1, log
 
     def close(self) -> None:
         """End the HAProxy process and its workers."""
         self._process.terminate()
         self._process.wait(PATIENCE)
+        os.close(self._exited)
+        self._notices.close()
