@@ -3,8 +3,9 @@
 Without this plugin, each worker is a new Python, which needs several seconds of CPU time to import
 the test modules, their libraries and the product.
 
-controller    before pytest-xdist sets up its nodes, imports the test modules and forks a process
-              for each node. execnet gets the pipes of this process, not the pipes of a new Python
+controller    before pytest-xdist sets up its nodes, imports the test modules, prepares Hypothesis,
+              and forks a process for each node. execnet gets the pipes of this process, not the
+              pipes of a new Python
 worker        reads execnet's first line, as a new Python does, and runs pytest as always. The
               modules that pytest collects are loaded already
 
@@ -48,6 +49,7 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
     limits = config.pluginmanager.get_plugin("run limits")
     with limits.limited() if limits else nullcontext():
         _import_modules(config)
+        _prepare_hypothesis()
     if threading.active_count() > 1:
         raise pytest.UsageError(f"cannot fork workers: {threading.enumerate()} run already")
     gc.collect()
@@ -101,6 +103,19 @@ def _import(names: Iterable[str]) -> None:
         # pytest imports a failed module again, and reports the failure or skips the module.
         with suppress(Exception, pytest.skip.Exception, pytest.fail.Exception):
             importlib.import_module(name)
+
+
+def _prepare_hypothesis() -> None:
+    """Let Hypothesis read the constants in the modules and the characters of UTF-8.
+
+    Hypothesis draws values from them. Each worker would need a second of CPU time for the
+    constants, and in a fresh clone as long for the characters.
+    """
+    if "hypothesis" in sys.modules:
+        providers = importlib.import_module("hypothesis.internal.conjecture.providers")
+        # The name is not public: without it, each worker reads the constants.
+        getattr(providers, "_get_local_constants", int)()
+        importlib.import_module("hypothesis.strategies").text().validate()
 
 
 class Fork:
