@@ -2,15 +2,23 @@
 
 controller    forgets finished tests, and finds the index of a test in a dictionary. Otherwise
               its CPU time grows with the square of the number of tests
-worker        sends no event that the controller would not show
+worker        tells the controller the group of each test, and sends no event that the controller
+              would not show
+
+The tests of a group run in one worker, so that a fixture that they share is made once, and not
+once per worker. The mark `xdist_group` names a group. All tests of a file that use a fixture with a
+scope wider than one test, such as a broker for the whole file, are a group without a mark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pytest
+
+#: Scopes of the fixtures whose tests run in one worker.
+SHARED_SCOPES: Final = ("class", "module", "package")
 
 
 class Collection(list[str]):
@@ -55,11 +63,70 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register an EventFilter in each worker, unless an option asks for all reports of a test."""
+    """Register the plugins of a worker.
+
+    There is no EventFilter if an option asks for all reports of a test.
+    """
+    if not hasattr(config, "workerinput"):
+        return
     option = config.option
-    wanted = option.verbose > 0 or option.durations or option.xmlpath or "P" in option.reportchars
-    if hasattr(config, "workerinput") and not wanted:
+    if option.loadgroup:
+        config.pluginmanager.register(GroupNames(), "group names")
+    if not (option.verbose > 0 or option.durations or option.xmlpath or "P" in option.reportchars):
         config.pluginmanager.register(EventFilter(), "event filter")
+
+
+def _interactor(session: pytest.Session) -> Any:
+    """Return the plugin with which pytest-xdist sends the events of a worker."""
+    plugins: set[Any] = session.config.pluginmanager.get_plugins()
+    [interactor] = [one for one in plugins if type(one).__name__ == "WorkerInteractor"]
+    return interactor
+
+
+def group_of(item: pytest.Item) -> str:
+    """Return the name of the group of a test; "" for none."""
+    marked = {str(mark.args[0]) for mark in item.iter_markers("xdist_group")}
+    if marked:
+        return "_".join(sorted(marked))
+    fixtures: Any = getattr(item, "_fixtureinfo", None)
+    shared = fixtures is not None and any(
+        definition.scope in SHARED_SCOPES
+        for name, definitions in fixtures.name2fixturedefs.items()
+        if not name.startswith("_")
+        for definition in definitions
+    )
+    return item.nodeid.partition("::")[0] if shared else ""
+
+
+class GroupNames:
+    """A plugin of a worker that appends the group of a test to the name that the controller gets.
+
+    The name is then `test@group`. pytest-xdist 3.8 appends the mark's name to an attribute that
+    pytest 9.2 does not read, so that its groups would have no effect.
+    """
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Change the list of tests that the worker sends after the collection."""
+        interactor = _interactor(session)
+        send = interactor.sendevent
+
+        def send_groups(name: str, **kwargs: Any) -> None:
+            if name == "collectionfinish":
+                kwargs["ids"] = [self.name(item) for item in session.items]
+            send(name, **kwargs)
+
+        interactor.sendevent = send_groups
+
+    @staticmethod
+    def name(item: pytest.Item) -> str:
+        """Return the name of a test with its group."""
+        group = group_of(item)
+        return (
+            item.nodeid
+            if not group or item.nodeid.endswith("@" + group)
+            else (f"{item.nodeid}@{group}")
+        )
 
 
 class EventFilter:
@@ -72,8 +139,7 @@ class EventFilter:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Put the filter before the method with which pytest-xdist sends events."""
-        plugins: set[Any] = session.config.pluginmanager.get_plugins()
-        [interactor] = [one for one in plugins if type(one).__name__ == "WorkerInteractor"]
+        interactor = _interactor(session)
         send = interactor.sendevent
 
         def send_shown(name: str, **kwargs: Any) -> None:

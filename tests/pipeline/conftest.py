@@ -22,10 +22,12 @@ from tests.pipeline import spark_places
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Put a test of this directory into the group, and mark it as long if it uses Spark."""
-    item.add_marker(pytest.mark.xdist_group("spark"))
-    if {"spark", "spark_master"} & set(getattr(item, "fixturenames", ())):
+    """Put a test that uses Spark into the group, and mark it as long."""
+    fixtures = set(getattr(item, "fixturenames", ()))
+    if {"spark", "spark_master"} & fixtures:
         item.add_marker(pytest.mark.spark)
+    if item.get_closest_marker("spark") or "connector_wheel" in fixtures:
+        item.add_marker(pytest.mark.xdist_group("spark"))
     if item.get_closest_marker("spark") and not item.get_closest_marker("smoke"):
         item.add_marker(pytest.mark.long)
 
