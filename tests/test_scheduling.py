@@ -59,10 +59,10 @@ def test_the_tests_of_a_group_run_in_one_worker(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = (tmp_path / "processes").read_text().split("\n")[:-1]
-    counts = {
+    notes_of = {
         kind: [line for line in lines if line.startswith(kind)]
         for kind in ("fixture", "shared", "marked", "alone")
     }
-    assert [len(found) for found in counts.values()] == [1, 4, 4, 4]
-    assert len(set(counts["shared"])) == len(set(counts["marked"])) == 1
+    assert [len(notes) for notes in notes_of.values()] == [1, 4, 4, 4]
+    assert len(set(notes_of["shared"])) == len(set(notes_of["marked"])) == 1
     assert "@" not in done.stdout, done.stdout
