@@ -51,10 +51,9 @@ class HaproxyProcess:
         end = time.monotonic() + PATIENCE
         notice = b""
         while b"READY=1" not in notice:
-            readable, _, _ = select.select(
-                [self._notices, self._exited], [], [], max(0.0, end - time.monotonic())
-            )
-            assert readable == [self._notices], self._log.read_text()
+            sources = [self._notices.fileno(), self._exited]
+            readable, _, _ = select.select(sources, [], [], max(0.0, end - time.monotonic()))
+            assert readable == sources[:1], self._log.read_text()
             notice = self._notices.recv(1_000)
 
     def wait_for_port(self, port: int, host: str = "127.0.0.1") -> None:
