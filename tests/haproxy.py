@@ -70,8 +70,8 @@ class HaproxyProcess:
     def reload(self) -> None:
         """Reload the configuration: wait until a new worker has replaced the present one.
 
-        HAProxy ignores a signal that comes before its main process is ready, even after the log
-        says that a worker was loaded.
+        A signal that comes before the main process of HAProxy is ready may be lost, even after the
+        log says that a worker was loaded.
         """
         started = self._log.read_text().count(STARTED)
         self._process.send_signal(signal.SIGUSR2)
