@@ -7,6 +7,7 @@ Reading order:
                Trellis leaves out, or that have another effect than in RabbitMQ
     rabbitmq   imports a document in RabbitMQ's JSON format, and makes a report: which objects were
                imported, refused or changed
+    changes    the existing objects that an import changes
     trial      imports a document into a broker in memory: dry runs and `trellis doctor`
     exporting  exports definitions in RabbitMQ's JSON format
 

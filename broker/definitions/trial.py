@@ -8,13 +8,18 @@ report.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from broker.access.identity import Authenticator
 from broker.broker import Broker
-from broker.definitions.rabbitmq import Difference, Import, ImportReport
+from broker.definitions.changes import ImportChange, change_of, label_of, state_of
+from broker.definitions.rabbitmq import REFUSED, Difference, Import, ImportReport
 from broker.limits import BrokerLimits
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.store.memory import MemoryStore
+
+#: Largest number of changes that a trial keeps.
+CHANGES_MAX: Final = 10_000
 
 
 class TrialImport:
@@ -29,6 +34,10 @@ class TrialImport:
         self._copied: set[str] = set()
         self._granted: set[tuple[str, str]] = set()
         self._import = Import(self.broker, check_hash)
+        #: The objects of the real broker that an import changes, by their labels: at most
+        #: CHANGES_MAX. `more_changes` counts the others.
+        self.changes: dict[str, ImportChange] = {}
+        self.more_changes = 0
 
     @property
     def report(self) -> ImportReport:
@@ -38,11 +47,33 @@ class TrialImport:
     def take(self, section: str, row: object) -> list[Difference]:
         """Import one object of a section into the broker in memory.
 
-        Return the differences between the object in the document and the object in the broker.
+        Return the differences between the object in the document and the object in the broker. If
+        an import would change an object of the real broker, the change is added to `changes`.
         """
-        if isinstance(row, dict) and self._original is not None:
-            self._copy_known(self._original, section, row)
-        return self._import.take(section, row)
+        real = self._original
+        if not isinstance(row, dict) or real is None:
+            return self._import.take(section, row)
+        before = state_of(real, section, row)
+        self._copy_known(real, section, row)
+        findings = self._import.take(section, row)
+        if before is not None and not any(finding.kind == REFUSED for finding in findings):
+            self._add_change(
+                label_of(section, row),
+                change_of(section, row, before, state_of(self.broker, section, row)),
+            )
+        return findings
+
+    def _add_change(self, label: str, change: ImportChange | None) -> None:
+        """Keep the change of the object `label`.
+
+        A document may name an object twice: the last change counts, and None is no change.
+        """
+        if change is None:
+            self.changes.pop(label, None)
+        elif len(self.changes) < CHANGES_MAX or label in self.changes:
+            self.changes[label] = change
+        else:
+            self.more_changes += 1
 
     def _copy_known(self, real: Broker, section: str, row: dict[str, object]) -> None:
         """Copy the objects that `row` names from the real broker to the broker in memory.
@@ -89,7 +120,7 @@ class TrialImport:
             return
         if name not in users.by_name:
             self._copy_role(real, known.role_name)
-            users.define(name, known.password_hash, [], None, None, known.role_name)
+            users.define(name, known.password_hash, [], None, known.limits, known.role_name)
         permission = known.permissions.get(vhost)
         if permission is not None and (vhost, name) not in self._granted:
             self._granted.add((vhost, name))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.cluster.nodes import (
     started,
 )
 from tests.cluster.programs import Kfake
+from tests.top.commands import UNASKED
 from trellis.cluster.status import LOST, LOST_SECONDS, ClusterStatus
 from trellis.cluster.topic import TopicFacts
 from trellis.settings.cluster import ClusterSettings
@@ -132,6 +134,20 @@ def test_forgotten_node_does_not_stop_trimming(
     before = first.metrics()
     assert before["nodes"] == 2
     code, output, errors = command(cluster, "forget", "second")
+    lines = errors.splitlines()
+    assert (code, output) == (2, "") and f"{errors.splitlines()[-1]}\n" == UNASKED, errors
+    assert lines[0] == (
+        "node 'second' is removed from the list of nodes, so that the log is not kept for it"
+    )
+    kept = re.fullmatch(
+        r"the node's last report is \d+ s old; it lacks (\d+) records of the log, and the log is "
+        r"kept for this node alone from offset (\d+) on: (\d+) records",
+        lines[1],
+    )
+    assert kept is not None and int(kept[1]) >= int(kept[3]) > 0, lines
+    assert "trellis cluster seed second TARGET" in lines[2]
+    wait_for_rows(cluster, {"first": "active", "second": "lost"})
+    code, output, errors = command(cluster, "forget", "second", "--yes")
     assert (code, errors) == (0, ""), output
     wait_for_rows(cluster, {"first": "active"})
     end = time.monotonic() + PATIENCE

@@ -19,9 +19,11 @@ from pika.exceptions import AMQPError
 
 from broker.replication.records import ReplicationError
 from broker.replication.report import NodeReport
+from tests.broker import run_command
 from tests.cluster.log_server import LogServer
 from tests.cluster.nodes import PATIENCE, QUEUE, NodeProcess, consume, publish, start
 from tests.cluster.waiting import wait_for, wait_for_line
+from tests.top.commands import UNASKED
 from trellis.app import DONE
 from trellis.cluster.membership import FENCED
 from trellis.cluster.succession import BATCHES_MAX, REPORT_AGE_MAX, successor
@@ -47,6 +49,28 @@ def switch(node: NodeProcess, to: str = "", user: str = "guest:guest") -> tuple[
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
+
+
+def test_the_command_names_the_connections_that_are_closed(
+    server: LogServer, nodes: list[NodeProcess], tmp_path: Path
+) -> None:
+    first, second = pair(nodes, server, tmp_path)
+    channel = first.channel()
+    words = ("cluster", "switch", "--url", f"http://{first.addresses['http']}", "--config")
+    login = ("--user", "guest", "--password", "guest")
+    done = run_command(*words, os.devnull, *login)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr == (
+        "node 'first' hands the log over to the standby that has most of the log, and ends its "
+        f"process\n2 open connections are closed; the clients must connect again\n{UNASKED}"
+    )
+    publish(channel, range(1))  # The node is active, and the connection open.
+    done = run_command(*words, os.devnull, *login, "second", "--yes")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "handed over to node 'second'\n",
+        "",
+    )
+    second.wait_for("ready")
 
 
 def wait_for_report(server: LogServer, node: str) -> None:

@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.broker import Broker
-from broker.definitions.rabbitmq import Import, rows_of
+from broker.definitions.changes import NOUNS, change_of, label_of, state_of
+from broker.definitions.rabbitmq import REFUSED, Import, rows_of
 from broker.definitions.trial import TrialImport
 from broker.limits import BrokerLimits
 from tests.clients import World
@@ -171,6 +172,27 @@ def changed(broker: Broker) -> Any:
     ], [(user.name, user.permissions, user.rules) for user in broker.users.by_name.values()]
 
 
+def changes_of(broker: Broker, run: Import, document: Document) -> dict[str, str]:
+    """Import a document, and return the changes of the objects that existed before, by label."""
+    changes: dict[str, str] = {}
+    before = {
+        label_of(section, row): state_of(broker, section, row)
+        for section, row in rows_of(document)
+        if section in NOUNS and isinstance(row, dict)
+    }
+    for section, row in rows_of(document):
+        refused = any(finding.kind == REFUSED for finding in run.take(section, row))
+        if refused or section not in NOUNS or not isinstance(row, dict):
+            continue
+        label = label_of(section, row)
+        change = change_of(section, row, before[label], state_of(broker, section, row))
+        if change is not None:
+            changes[label] = change.text
+        else:
+            changes.pop(label, None)
+    return changes
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(DOCUMENTS, min_size=1, max_size=3), DOCUMENTS)
 @example([DEAD_LETTERS], NEEDS_POLICY)
@@ -189,6 +211,10 @@ def test_a_trial_reports_what_the_import_reports(
         report(Import(world.broker, check_hash), earlier)
         world.settle()
     unchanged = changed(world.broker)
-    trial = report(TrialImport(check_hash, world.broker), document)
+    run = TrialImport(check_hash, world.broker)
+    trial = report(run, document)
     assert changed(world.broker) == unchanged
-    assert report(Import(world.broker, check_hash), document) == trial
+    announced = {label: change.text for label, change in run.changes.items()}
+    real = Import(world.broker, check_hash)
+    assert changes_of(world.broker, real, document) == announced
+    assert (real.report.imported, real.report.refused, real.report.notes) == trial

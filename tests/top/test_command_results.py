@@ -22,7 +22,7 @@ CHANGES: Final = [
     ("vhosts add X", "vhost 'X' is added"),
     ("users add X --tags monitoring --new-password-file PASSWORD", "user X is added. It cannot"),
     ("users change-password X --new-password-file PASSWORD", "changed the password of user 'X'"),
-    ("users tags X", "user 'X' has no tags now, instead of the tag monitoring"),
+    ("users tags X --yes", "user 'X' has no tags now, instead of the tag monitoring"),
     (
         "permissions set X a b .* --vhost X",
         "user 'X' may use vhost 'X': configure 'a', write 'b', read '.*'",
@@ -32,7 +32,7 @@ CHANGES: Final = [
     ("roles set X a b c", "role X is created. Give it to users with `trellis roles assign X"),
     ("roles set X a b c", "role 'X' has new permissions in vhost '/'"),
     ("roles assign X X", "1 user has role 'X' now"),
-    ("roles assign --none X", "1 user has no role any more"),
+    ("roles assign --none X --yes", "1 user has no role any more"),
     ("roles clear X --yes", "role 'X' has no permissions in vhost '/' any more"),
     ("roles delete X --yes", "deleted role 'X'"),
     ("policies set X ^x '{\"max-length\": 1}'", "set policy 'X' in vhost '/'"),

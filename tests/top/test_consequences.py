@@ -20,7 +20,21 @@ from trellis.http.management import policy_change
 from trellis.http.management.policy_change import EFFECTS, SHOWN
 
 #: Last words of commands that delete, discard or stop something.
-DESTRUCTIVE: Final = ("delete", "clear", "purge", "pause", "close", "move", "redrive", "adopt")
+DESTRUCTIVE: Final = (
+    "delete",
+    "clear",
+    "purge",
+    "pause",
+    "close",
+    "move",
+    "redrive",
+    "adopt",
+    "forget",
+    "switch",
+    "set",
+    "assign",
+    "tags",
+)
 
 
 @pytest.fixture
@@ -311,7 +325,7 @@ async def test_a_role_names_the_users_that_lose_it(broker: Running, commands: Co
         "1 open connection will be closed, and 1 MQTT session with 1 message will end",
     ]
     assert "users in all: 2" in await commands.fails("roles", "delete", "devices")
-    await commands.out("roles", "assign", "--none", "ann", "bob")
+    await commands.out("roles", "assign", "--none", "ann", "bob", "--yes")
     assert await client.socket.read_to_end()
     lines = await consequences(commands, "roles", "delete", "devices")
     assert lines[0] == "role 'devices', which no user has, will be deleted"
@@ -397,4 +411,5 @@ def test_each_destructive_command_asks_and_the_page_lists_all_that_ask() -> None
     page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
     section = page.partition("## The question before a change")[2].partition("\n## ")[0]
     listed = set(re.findall(r"^\| `trellis ([a-z -]+?)` \|", section, re.MULTILINE))
-    assert listed == {"list delayed --cancel" if name == "list" else name for name in asking}
+    longer = {"list": "list delayed --cancel", "definitions": "definitions import"}
+    assert listed == {longer.get(name, name) for name in asking}

@@ -63,7 +63,7 @@ async def test_a_user_is_made_given_rights_and_deleted(
 
     await run("users", "add", "ann", "--tags", "management,monitoring", stdin="secret\n")
     await run("permissions", "set", "ann", "", "^amq", ".*")
-    await run("permissions", "topic", "ann", "allow publish a/{username}", "deny all #")
+    await run("permissions", "topic", "ann", "allow publish a/{username}", "deny all #", "--yes")
     assert [line.split() for line in (await run("users", "list")).splitlines()] == [
         ["name", "tags", "role", "from"],
         ["known", "settings"],
@@ -84,7 +84,7 @@ async def test_a_user_is_made_given_rights_and_deleted(
     client = await broker.mqtt("c", user="ann/secret")
     (tmp_path / "password").write_text("other\n")
     await run("users", "change-password", "ann", "--new-password-file", str(tmp_path / "password"))
-    await run("users", "tags", "ann")
+    await run("users", "tags", "ann", "--yes")
     await client.ping()
     await run("permissions", "clear", "ann", "--yes")
     assert await client.socket.read() == b""
@@ -98,7 +98,7 @@ async def test_a_user_is_made_given_rights_and_deleted(
         "/",
         *["allow", "publish", "a/{username};", "deny", "all", "#"],
     ]
-    await run("permissions", "topic", "ann", "--clear")
+    await run("permissions", "topic", "ann", "--clear", "--yes")
     assert "no permissions" in await run("permissions", "list", "ann")
     code, _, err = await trellis(broker, capsys, "users", "delete", "ann")
     assert code == 2
@@ -216,8 +216,8 @@ async def test_the_example_of_the_readme_works_as_written(
         ["list", "sessions"],
         ["route", "amq.topic"],
         ["users", "add"],
-        ["permissions", "set"],
         ["permissions", "topic"],
+        ["permissions", "set"],
     ]
     for words in commands[3:]:
         code, _, err = await trellis(

@@ -86,6 +86,7 @@ async def test_users_of_a_json_file_and_hashes(broker: Running, run: Import) -> 
         "refused": [],
         "notes": [],
         "changed": False,
+        "changes": [],
         "cannot_connect": [],
     }
     assert (await run(json.dumps(document)))[0] == 0
@@ -93,7 +94,7 @@ async def test_users_of_a_json_file_and_hashes(broker: Running, run: Import) -> 
     await broker.mqtt("r", user="rob/rob")
     # A second import changes the users.
     document[1]["password"] = "other"
-    assert (await run(json.dumps(document)))[0] == 0
+    assert (await run(json.dumps(document), "--yes"))[0] == 0
     await broker.mqtt("r", user="rob/other")
 
 

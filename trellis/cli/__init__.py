@@ -24,6 +24,7 @@ In each line: a module, its commands, and a module that supports them, with its 
     vhosts_policies.py   vhosts, policies
     topology.py          queues, exchanges, bindings
                                         consequences.py      consequences of a deletion
+                                        right_consequences.py  rights that a change takes away
     definitions.py       definitions
     doctor.py            doctor
     route.py             route          route_text.py        the answer as text

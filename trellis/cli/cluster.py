@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from trellis.cli import cluster_adopt, cluster_demo
 from trellis.cli.actions import add_json, add_result, ask, print_json, print_result, show
-from trellis.cli.api_client import add_login
+from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.cluster_log import cluster_settings, failure
+from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.parsing import (
     CommandError,
     Commands,
@@ -18,6 +19,7 @@ from trellis.cli.parsing import (
     add_command,
     add_settings,
 )
+from trellis.cli.readable import count_is_text
 from trellis.cli.store import copy_directory, data_directory
 
 _CHECK = "list the settings of the Kafka cluster and of its topic that are unsafe for this broker"
@@ -69,7 +71,7 @@ def add(commands: Commands) -> None:
         tools,
         "switch",
         switch_cluster,
-        "[NODE] [--json] [--url URL]",
+        "[NODE] [--yes] [--json] [--url URL]",
         _SWITCH,
         "The command calls the HTTP API of the active node.",
     )
@@ -80,6 +82,7 @@ def add(commands: Commands) -> None:
         metavar="NODE",
         help="name of the standby [the standby that has most of the log]",
     )
+    add_yes(switch)
     add_result(switch)
     add_login(switch)
     seed = _add_tool(
@@ -98,9 +101,10 @@ def add(commands: Commands) -> None:
     add_result(seed)
     add_settings(seed, uses=(*_LOG, "data.dir"))
     forget = _add_tool(
-        tools, "forget", forget_node, "NODE [--json]", _FORGET, "The node must be stopped."
+        tools, "forget", forget_node, "NODE [--yes] [--json]", _FORGET, "The node must be stopped."
     )
     forget.add_argument("node", metavar="NODE", help="name of the node")
+    add_yes(forget)
     add_result(forget)
     add_settings(forget, uses=_LOG)
     cluster_adopt.add(tools)
@@ -211,11 +215,29 @@ def show_status(arguments: argparse.Namespace) -> int:
 
 
 def switch_cluster(arguments: argparse.Namespace) -> int:
-    """Ask the active node to hand over to a standby, and print the name of the standby."""
+    """Ask the active node to hand over to a standby, after a confirmation.
+
+    Print the name of the standby.
+    """
+    if not arguments.yes:
+        client = ApiClient(arguments)
+        if client.json(
+            "GET", "trellis", "cluster"
+        ):  # A broker without a cluster refuses to switch.
+            confirm(arguments, _switch_lines(client, arguments.node))
     answer = ask(arguments, "POST", "trellis", "cluster", "switch", body={"to": arguments.node})
     text = f"handed over to node '{answer['to']}'"
     print_result(arguments, text, node=answer["to"], changed=True)
     return 0
+
+
+def _switch_lines(client: ApiClient, standby: str) -> Iterator[str]:
+    """Yield the lines about the effect of a switch to `standby`; "" if the broker chooses it."""
+    overview = client.json("GET", "overview")
+    target = f"node '{standby}'" if standby else "the standby that has most of the log"
+    connections = count_is_text(overview["object_totals"]["connections"], "open connection")
+    yield f"node '{overview['node']}' hands the log over to {target}, and ends its process"
+    yield f"{connections} closed; the clients must connect again"
 
 
 def seed_node(arguments: argparse.Namespace) -> int:
@@ -242,11 +264,16 @@ def seed_node(arguments: argparse.Namespace) -> int:
 
 
 def forget_node(arguments: argparse.Namespace) -> int:
-    """Remove a node from the cluster: the replicated log keeps no more records for the node."""
+    """Remove a node from the cluster, after a confirmation.
+
+    The replicated log keeps no more records for the node.
+    """
     cluster = cluster_settings(arguments)
     from trellis.cluster import status
 
     try:
+        if not arguments.yes:
+            confirm(arguments, status.removal_lines(cluster, arguments.node))
         status.remove_node(cluster, arguments.node)
     except status.FAILURES as error:
         raise failure(error) from None

@@ -4,6 +4,8 @@ For a queue, an exchange, a binding or a session, the broker tries the deletion 
 last hour (`POST /api/route/try`), as for `trellis route --remove`. For a policy, permissions, a
 role or a virtual host, the broker answers `GET /api/consequences/...`, and for a policy that is set
 the request `POST /api/consequences/policies/...`. The broker changes nothing.
+
+right_consequences.py has the lines about permissions, topic rules, tags and roles that are set.
 """
 
 from __future__ import annotations
@@ -172,7 +174,7 @@ def permission_lines(client: ApiClient, vhost: str, user: str) -> Iterator[str]:
     """Yield the lines about the rights that a user loses in a virtual host."""
     answer: Row = client.json("GET", "consequences", "permissions", vhost, user)
     if answer["role"]:
-        grants = _grant_text(answer)
+        grants = grant_text(answer)
         yield f"user '{user}' will lose its own permissions in vhost '{vhost}': {grants}"
         yield (
             f"{count_text(answer['connections'], 'open connection')} and "
@@ -180,7 +182,7 @@ def permission_lines(client: ApiClient, vhost: str, user: str) -> Iterator[str]:
             f"permissions of the role '{answer['role']}'"
         )
         return
-    yield f"user '{user}' will lose its access to vhost '{vhost}': {_grant_text(answer)}"
+    yield f"user '{user}' will lose its access to vhost '{vhost}': {grant_text(answer)}"
     yield _closed_text(answer)
 
 
@@ -197,7 +199,7 @@ def role_lines(client: ApiClient, name: str, vhost: str | None = None) -> Iterat
     if vhost is None:  # The broker refuses to delete a role that a user has.
         yield f"role '{name}', which no user has, will be deleted"
     for row in answer["vhosts"]:
-        grants = _grant_text(row)
+        grants = grant_text(row)
         yield f"role '{name}' will lose its permissions in vhost '{row['vhost']}': {grants}"
         if answer["users"]:
             own = answer["users"] - row["losing"]
@@ -209,7 +211,7 @@ def role_lines(client: ApiClient, name: str, vhost: str | None = None) -> Iterat
             yield _closed_text(row)
 
 
-def _grant_text(row: Row) -> str:
+def grant_text(row: Row) -> str:
     """Return permissions as text: `configure 'a', write 'b', read 'c', 2 topic rules`."""
     patterns = ", ".join(f"{name} '{row[name]}'" for name in PERMISSIONS)
     return patterns + (f", {count_text(len(row['rules']), 'topic rule')}" if row["rules"] else "")

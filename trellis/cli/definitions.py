@@ -14,7 +14,10 @@ import msgspec
 
 from trellis.cli.actions import print_json
 from trellis.cli.api_client import ApiClient, add_login
+from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.consequences import SHOWN
 from trellis.cli.parsing import CommandError, Commands, add_command
+from trellis.cli.readable import count_text
 from trellis.settings.errors import printable
 
 #: Seconds within which the broker must answer an import. The broker imports thousands of objects in
@@ -22,22 +25,37 @@ from trellis.settings.errors import printable
 _IMPORT_SECONDS: Final = 600.0
 
 
+class ReportedChange(msgspec.Struct):
+    """An existing object that an import would change; `text` says how.
+
+    `section` is the object's section of the document, and `name` its name, or its user's name.
+    """
+
+    section: str
+    name: str
+    text: str
+
+
 class ImportResult(msgspec.Struct):
     """The broker's answer to an import.
 
     `taken` counts the imported objects by kind; `refused` has a line for each refused object, and
-    `notes` a line for each part of an imported object that is different or missing.
+    `notes` a line for each part of an imported object that is different or missing. The answer to a
+    dry run has the existing objects that change; `more_changes` counts those that are left out.
     """
 
     taken: dict[str, int]
     refused: list[str]
     notes: list[str] = []
+    changes: list[ReportedChange] = []
+    more_changes: int = 0
 
 
 def add(commands: Commands) -> None:
     """Add the parser of the command `trellis definitions`."""
     usage = (
-        "import FILE [--dry-run] [--json] | export [FILE] [--url URL] [--user NAME --password WORD]"
+        "import FILE [--dry-run] [--yes] [--json] | export [FILE] [--url URL] "
+        "[--user NAME --password WORD]"
     )
     command = add_command(
         commands,
@@ -45,6 +63,7 @@ def add(commands: Commands) -> None:
         definitions,
         "import or export definitions in RabbitMQ's JSON format",
         usage,
+        more="If an import changes existing objects, the command says which, and asks.",
     )
     command.add_argument(
         "action", metavar="ACTION", choices=("import", "export"), help="import or export"
@@ -64,11 +83,15 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--json", action="store_true", help="print the report of an import as a JSON object"
     )
+    add_yes(command)
     add_login(command)
 
 
 def definitions(arguments: argparse.Namespace) -> int:
-    """Import or export definitions; the exit code of an import is 1 if an object was refused."""
+    """Import or export definitions; the exit code of an import is 1 if an object was refused.
+
+    If an import changes existing objects, ask for a confirmation first.
+    """
     client = ApiClient(arguments)
     if arguments.action == "export":
         answer = client.request("GET", "definitions")
@@ -76,6 +99,10 @@ def definitions(arguments: argparse.Namespace) -> int:
         _write(arguments.file, msgspec.json.format(answer, indent=2))
         return 0
     data = _read(arguments.file)
+    if not arguments.dry_run and not arguments.yes:
+        lines = change_lines(request_import(client, data, dry_run=True))
+        if lines:
+            confirm(arguments, lines)
     result = request_import(client, data, arguments.dry_run)
     if arguments.json:
         print_json(report_row(result, data, arguments.dry_run))
@@ -100,17 +127,33 @@ def request_import(client: ApiClient, data: bytes, dry_run: bool) -> ImportResul
     return result
 
 
+def change_lines(report: ImportResult) -> list[str]:
+    """Return the lines about the existing objects that an import changes; `report` of a dry run."""
+    changes = len(report.changes) + report.more_changes
+    if not changes:
+        return []
+    lines = [f"the import changes {count_text(changes, 'existing object')}:"]
+    lines += [f"  {change.text}" for change in report.changes[:SHOWN]]
+    if changes > SHOWN:
+        lines.append(f"further objects that change: {changes - SHOWN:,}")
+    return lines
+
+
 def report_row(result: ImportResult, data: bytes, dry_run: bool) -> dict[str, object]:
     """Return the report of an import as a JSON object; `imported` counts the objects by kind.
 
-    `data` is the document. `dry_run` is True if nothing was changed.
+    `data` is the document. `dry_run` is True if nothing was changed: then `changes` has the
+    existing objects that an import would change.
     """
-    return {
+    row: dict[str, object] = {
         "imported": result.taken,
         "refused": result.refused,
         "notes": [*_unknown_parts(data), *result.notes],
         "changed": not dry_run and any(result.taken.values()),
     }
+    if dry_run:
+        row |= {"changes": [change.text for change in result.changes]}
+    return row
 
 
 def print_report(result: ImportResult, data: bytes, dry_run: bool) -> int:
@@ -122,6 +165,10 @@ def print_report(result: ImportResult, data: bytes, dry_run: bool) -> int:
     print(f"{'would import' if dry_run else 'imported'}: {counts or 'nothing'}")
     for line in [*_unknown_parts(data), *result.notes]:
         print(printable(f"note: {line}"), file=sys.stderr)
+    for change in result.changes if dry_run else ():
+        print(printable(f"would change: {change.text}"), file=sys.stderr)
+    if dry_run and result.more_changes:
+        print(f"would change: {result.more_changes:,} further objects", file=sys.stderr)
     for line in result.refused:
         print(printable(f"refused: {line}"), file=sys.stderr)
     return 1 if result.refused else 0

@@ -23,6 +23,7 @@ from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.consequences import role_lines
 from trellis.cli.parsing import CommandError, Commands, Parser
 from trellis.cli.readable import count_text
+from trellis.cli.right_consequences import assignment_lines, role_change_lines
 
 
 def add(commands: Commands) -> None:
@@ -58,12 +59,14 @@ def add(commands: Commands) -> None:
         "assign",
         assign_role,
         "give users a role instead of the role that they have",
-        "(NAME | --none) USER...",
+        "(NAME | --none) USER... [--yes]",
+        "If users lose rights of their present role, the command says which, and asks.",
     )
     command.add_argument("name", metavar="NAME", nargs="?", help="name of the role")
     command.add_argument("--none", action="store_true", help="take the users' role away")
     command.add_argument("members", metavar="USER", nargs="+", help="name of a user")
     command.set_defaults(sets_user=True)
+    add_yes(command)
     add_result(command)
 
 
@@ -74,7 +77,8 @@ def _add_set(roles: Commands) -> None:
         "set",
         set_role,
         "create a role, or replace its permissions and topic rules in a virtual host",
-        "NAME CONFIGURE WRITE READ [--rule RULE]... [--vhost NAME]",
+        "NAME CONFIGURE WRITE READ [--rule RULE]... [--yes] [--vhost NAME]",
+        "If users of the role lose rights, the command says which, and asks.",
     )
     _add_name(command)
     add_patterns(command)
@@ -86,6 +90,7 @@ def _add_set(roles: Commands) -> None:
         help='topic rule such as "allow publish sensors/{username}/#"; may be repeated; the first '
         "rule that matches a topic decides [all topics are permitted]",
     )
+    add_yes(command)
     add_result(command)
     add_vhost(command)
 
@@ -127,10 +132,17 @@ def _present(arguments: argparse.Namespace, name: str) -> dict[str, Any] | None:
 
 
 def set_role(arguments: argparse.Namespace) -> int:
-    """Create a role, or replace what it grants in one virtual host."""
+    """Create a role, or replace what it grants in one virtual host.
+
+    If users of the role lose rights, ask for a confirmation first.
+    """
     known = _present(arguments, arguments.name)
     grant = {name: getattr(arguments, name) for name in PERMISSIONS}
     vhosts = (known or {}) | {arguments.vhost: grant | {"rules": arguments.rule}}
+    if known is not None and not arguments.yes:
+        lines = role_change_lines(ApiClient(arguments), arguments.name, vhosts)
+        if lines:
+            confirm(arguments, lines)
     ask(arguments, "PUT", "roles", arguments.name, body={"vhosts": vhosts})
     text = f"role '{arguments.name}' has new permissions in vhost '{arguments.vhost}'"
     if known is None:
@@ -175,7 +187,8 @@ def delete_role(arguments: argparse.Namespace) -> int:
 def assign_role(arguments: argparse.Namespace) -> int:
     """Give users a role, or with --none take their role away.
 
-    Raises CommandError if the arguments name neither a role nor --none.
+    If users lose rights of their present role, ask for a confirmation first. Raises CommandError
+    if the arguments name neither a role nor --none.
     """
     names, role = list(arguments.members), arguments.name
     if arguments.none:
@@ -184,6 +197,10 @@ def assign_role(arguments: argparse.Namespace) -> int:
         raise CommandError(
             f"give a role and at least one user, such as `trellis roles assign NAME {names[0]}`", 2
         )
+    if not arguments.yes:
+        lines = list(assignment_lines(ApiClient(arguments), role, names))
+        if lines:
+            confirm(arguments, lines)
     for name in names:
         tags = ask(arguments, "GET", "users", name)["tags"]
         ask(arguments, "PUT", "users", name, body={"tags": tags, "role": role})

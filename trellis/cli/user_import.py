@@ -15,7 +15,10 @@ import msgspec
 from trellis.auth.passwords import decoy_hash
 from trellis.cli.actions import PERMISSIONS, print_json
 from trellis.cli.api_client import ApiClient
+from trellis.cli.confirming import confirm
+from trellis.cli.consequences import SHOWN
 from trellis.cli.definitions import ImportResult, print_report, report_row, request_import
+from trellis.cli.readable import count_text
 from trellis.cli.user_file import Row, definitions_of, password_hashes, read_users, users_of
 from trellis.progress import Interval, ProgressLine
 from trellis.settings.errors import printable
@@ -29,7 +32,10 @@ _LINE_SECONDS: Final = 10.0
 
 
 def import_users(arguments: argparse.Namespace) -> int:
-    """Import the users of a file, all or none; the exit code is 1 if the broker refuses a user."""
+    """Import the users of a file, all or none; the exit code is 1 if the broker refuses a user.
+
+    If existing users get another password or other tags or rights, ask for a confirmation first.
+    """
     rows = read_users(arguments.file)
     client = ApiClient(arguments)
     decoys = (decoy_hash() if "password" in row else None for row in rows)
@@ -38,9 +44,29 @@ def import_users(arguments: argparse.Namespace) -> int:
     report = request_import(client, data, dry_run=True)
     dry_run = arguments.dry_run or bool(report.refused)
     if not dry_run:
+        lines = _change_lines(report)
+        if lines:
+            confirm(arguments, lines)
         data = _document(rows, _hashed(rows))
         report = request_import(client, data, dry_run=False)
     return _print(arguments, rows, report, data, dry_run)
+
+
+def _change_lines(report: ImportResult) -> list[str]:
+    """Return the lines about the existing users that an import changes; `report` of a dry run.
+
+    A password of the file counts as new: whether it is the present one is not checked.
+    """
+    users = dict.fromkeys(change.name for change in report.changes)
+    if not users:
+        return []
+    more = "at least " if report.more_changes else ""
+    named = set(list(users)[:SHOWN])
+    lines = [f"the import changes {more}{count_text(len(users), 'existing user')}:"]
+    lines += [f"  {change.text}" for change in report.changes if change.name in named]
+    if len(users) > SHOWN:
+        lines.append(f"further users that change: {more}{len(users) - SHOWN:,}")
+    return lines
 
 
 def _document(rows: list[Row], users: list[Row]) -> bytes:

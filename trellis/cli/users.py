@@ -29,6 +29,7 @@ from trellis.cli.confirming import add_yes, confirm
 from trellis.cli.consequences import permission_lines
 from trellis.cli.parsing import CommandError, Commands, Parser
 from trellis.cli.readable import count_text
+from trellis.cli.right_consequences import permission_change_lines, tags_lines
 from trellis.cli.user_file import FIELDS
 from trellis.cli.user_import import import_users
 from trellis.settings.errors import nearest
@@ -82,12 +83,14 @@ def _add_users(commands: Commands) -> None:
         "tags",
         set_tags,
         "replace the tags of a user, which permit HTTP requests",
-        "NAME [TAG]...",
+        "NAME [TAG]... [--yes]",
+        "If the user loses tags, the command says which, and asks.",
     )
     _add_name(command, sets_user=True)
     command.add_argument(
         "tags", metavar="TAG", nargs="*", help=f"{', '.join(TAGS)} [none: remove all tags]"
     )
+    add_yes(command)
     add_result(command)
     command = add_action(
         users,
@@ -95,7 +98,8 @@ def _add_users(commands: Commands) -> None:
         "import",
         import_users,
         "add or change many users, with permissions and topic rules, from a CSV or JSON file",
-        "FILE [--dry-run] [--json]",
+        "FILE [--dry-run] [--yes] [--json]",
+        "If existing users change, the command says how many and how, and asks.",
     )
     command.add_argument(
         "file",
@@ -106,6 +110,7 @@ def _add_users(commands: Commands) -> None:
     command.add_argument(
         "--dry-run", action="store_true", help="change nothing: report what would be refused"
     )
+    add_yes(command)
     add_result(command)
     command = add_action(
         users,
@@ -141,10 +146,12 @@ def _add_permissions(commands: Commands) -> None:
         set_permission,
         "grant a user access to a virtual host, with patterns of the names that the user may "
         "configure, write and read",
-        "USER CONFIGURE WRITE READ [--vhost NAME]",
+        "USER CONFIGURE WRITE READ [--yes] [--vhost NAME]",
+        "If the user loses rights, the command says which, and asks.",
     )
     _add_name(command, "USER", sets_user=True)
     add_patterns(command)
+    add_yes(command)
     add_result(command)
     add_vhost(command, 1)
     command = add_action(
@@ -166,7 +173,9 @@ def _add_permissions(commands: Commands) -> None:
         set_rules,
         "replace the topic rules of a user in a virtual host; a user without topic rules may use "
         "all topics",
-        "USER (RULE... | --clear) [--vhost NAME]",
+        "USER (RULE... | --clear) [--yes] [--vhost NAME]",
+        "If the user loses topics or reserved client identifiers, the command says which, and "
+        "asks.",
     )
     _add_name(command, "USER", sets_user=True)
     command.add_argument(
@@ -177,6 +186,7 @@ def _add_permissions(commands: Commands) -> None:
         'decides) or "reserve client {username}-*"',
     )
     command.add_argument("--clear", action="store_true", help="remove all rules of the user")
+    add_yes(command)
     add_result(command)
     add_vhost(command)
     _add_readers(permissions)
@@ -299,9 +309,12 @@ def change_password(arguments: argparse.Namespace) -> int:
 
 
 def set_tags(arguments: argparse.Namespace) -> int:
-    """Replace the tags of a user."""
+    """Replace the tags of a user; if the user loses tags, ask for a confirmation first."""
     tags = _checked_tags(arguments.tags)
     before = ask(arguments, "GET", "users", arguments.name)["tags"]
+    lines = list(tags_lines(arguments.name, before, tags))
+    if lines:
+        confirm(arguments, lines)
     ask(arguments, "PUT", "users", arguments.name, body={"tags": tags})
     text = (
         f"user '{arguments.name}' has {_tags_text(tags)} now, instead of {_tags_text(before)}"
@@ -375,14 +388,28 @@ def list_readers(arguments: argparse.Namespace) -> int:
 
 
 def set_permission(arguments: argparse.Namespace) -> int:
-    """Grant a user access to a virtual host, or replace the user's permissions there."""
+    """Grant a user access to a virtual host, or replace the user's permissions there.
+
+    If the user loses rights, ask for a confirmation first.
+    """
     body = {name: getattr(arguments, name) for name in PERMISSIONS}
+    _confirm_losses(arguments, body)
     ask(arguments, "PUT", "permissions", arguments.vhost, arguments.name, body=body)
     patterns = ", ".join(f"{name} '{pattern}'" for name, pattern in body.items())
     text = f"user '{arguments.name}' may use vhost '{arguments.vhost}': {patterns}"
     fields = {"user": arguments.name, "vhost": arguments.vhost, **body}
     print_result(arguments, text, **fields, changed=True)
     return 0
+
+
+def _confirm_losses(arguments: argparse.Namespace, body: dict[str, Any]) -> None:
+    """Ask for a confirmation if the user loses rights by new permissions or rules: `body`."""
+    if arguments.yes:
+        return
+    client = ApiClient(arguments)
+    lines = permission_change_lines(client, arguments.vhost, arguments.name, body)
+    if lines:
+        confirm(arguments, lines)
 
 
 def clear_permission(arguments: argparse.Namespace) -> int:
@@ -398,7 +425,8 @@ def clear_permission(arguments: argparse.Namespace) -> int:
 def set_rules(arguments: argparse.Namespace) -> int:
     """Replace the topic rules of a user in a virtual host, or remove all of them (`--clear`).
 
-    Raises CommandError unless either rules or `--clear` is given.
+    If the user loses topics, ask for a confirmation first. Raises CommandError unless the arguments
+    have either rules or `--clear`.
     """
     if bool(arguments.rules) == arguments.clear:
         raise CommandError(
@@ -407,6 +435,7 @@ def set_rules(arguments: argparse.Namespace) -> int:
             2,
         )
     body = {"rules": arguments.rules}
+    _confirm_losses(arguments, body)
     ask(arguments, "PUT", "topic-rules", arguments.vhost, arguments.name, body=body)
     where = f"user '{arguments.name}' in vhost '{arguments.vhost}'"
     rules = count_text(len(arguments.rules), "topic rule")

@@ -204,6 +204,48 @@ def _unreported(reports: Mapping[str, NodeReport]) -> set[str]:
     return {name for report in reports.values() for name in report.unreported.splitlines()}
 
 
+def removal_lines(cluster: ClusterSettings, node: str) -> list[str]:
+    """Return lines about the effect of removing a node, which changes nothing yet.
+
+    Raises LogUnreachable, ReplicationError.
+    """
+    topic = KafkaTopic(cluster)
+    reports = node_reports(cluster, topic)
+    report = _report_of_stopped(reports, node)
+    lines = [f"node '{node}' is removed from the list of nodes, so that the log is not kept for it"]
+    if report is None:
+        lines.append("Kafka has no report of the node: how many records it lacks is unknown")
+    else:
+        low, tip = topic.low(), topic.tip()
+        others = [one.offset for name, one in reports.items() if name != node]
+        kept = max(0, min(others, default=tip) - max(low, report.offset))
+        lines.append(
+            f"the node's last report is {(wall_ms() - report.wall) / 1000:,.0f} s old; it lacks "
+            f"{max(0, tip - report.offset):,} records of the log, and the log is kept for this "
+            f"node alone from offset {report.offset:,} on: {kept:,} records"
+        )
+    lines.append(
+        "once these records are trimmed, the node cannot follow the log any more: to let it come "
+        f"back, seed it with `trellis cluster seed {node} TARGET`"
+    )
+    return lines
+
+
+def _report_of_stopped(reports: Mapping[str, NodeReport], node: str) -> NodeReport | None:
+    """Return the last report of a node that may be removed.
+
+    Return None if Kafka has lost the report of a listed node. Raises ReplicationError if the node
+    is not known, or reports still.
+    """
+    report = reports.get(node)
+    if report is None and node not in _unreported(reports):
+        names = ", ".join(sorted(reports)) or "none"
+        raise ReplicationError(f"node '{node}' has not reported; nodes that have reported: {names}")
+    if report and not report.forgotten and wall_ms() - report.wall <= LOST_SECONDS * 1000:
+        raise ReplicationError(_still_here(node, report))
+    return report
+
+
 def remove_node(cluster: ClusterSettings, node: str) -> None:
     """Remove a node from the cluster, so that the log is no longer kept for this node.
 
@@ -211,16 +253,6 @@ def remove_node(cluster: ClusterSettings, node: str) -> None:
     ReplicationError.
     """
     topic = KafkaTopic(cluster)
-    reports = node_reports(cluster, topic)
-    report = reports.get(node)
-    if report is None:
-        if node not in _unreported(reports):
-            names = ", ".join(sorted(reports)) or "none"
-            raise ReplicationError(
-                f"node '{node}' has not reported; nodes that have reported: {names}"
-            )
-        report = NodeReport(0)  # Kafka has forgotten the report of this listed node.
-    if not report.forgotten and wall_ms() - report.wall <= LOST_SECONDS * 1000:
-        raise ReplicationError(_still_here(node, report))
+    report = _report_of_stopped(node_reports(cluster, topic), node) or NodeReport(0)
     gone = NodeReport(report.offset, report.version, LOST, wall=report.wall, forgotten=True)
     topic.report(group_name(cluster, node), gone.offset, gone.encode())

@@ -9,6 +9,8 @@
     routing.py      where a message would go, for `trellis route`
     policies.py     policies
     consequences.py consequences of deletions; policy_change.py: of a policy
+    right_consequences.py  rights that are lost if permissions, rules or roles are set;
+                    right_changes.py compares two grants
     parameters.py   parameters, global parameters and operator policies
     limits.py       limits of virtual hosts and users
     messages.py     fetch and publish messages

@@ -6,6 +6,8 @@
     GET /api/consequences/roles/NAME               users, connections and sessions that lose rights
     GET /api/consequences/vhosts/NAME              objects and messages that are deleted
 
+right_consequences.py has the consequences of permissions, topic rules and roles that are set.
+
 Nothing in the broker changes. The work is done in slices, and the lists in the answers are bounded.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from broker.access.roles import Role
 from broker.access.users import User
 from broker.routing.topic_history import HistorySum
 from broker.stream.queue import StreamQueue
@@ -77,7 +80,7 @@ async def permission(call: Call) -> Row:
         "read": read,
         "rules": user.rules.get(vhost.name, []),
         "role": role.name if role is not None and decides else "",
-        **await _clients(call, vhost, {user.name}),
+        **await count_clients(call, vhost, {user.name}),
     }
 
 
@@ -90,24 +93,30 @@ async def role(call: Call) -> Row:
     """
     candidate = known_role(call)
     wanted = call.query.get("vhost")
-    users: list[User] = []
-    async with call.slice() as work:
-        for user in list(call.broker.users.by_name.values()):
-            if user.role is candidate and user.name not in call.node.accounts.settings_accounts:
-                users.append(user)
-            if work.over:
-                await work.pause()
+    users = await users_of_role(call, candidate)
     rows = []
     for name, grant in list(candidate.grants.items()):
         vhost = call.broker.vhosts.get(name)
         if vhost is not None and wanted in (None, name):
             losing = {user.name for user in users if name not in user.permissions}
-            clients = await _clients(call, vhost, losing)
+            clients = await count_clients(call, vhost, losing)
             rows.append({"vhost": name, **grant.row, "losing": len(losing), **clients})
     return {"role": candidate.name, "users": len(users), "vhosts": rows}
 
 
-async def _clients(call: Call, vhost: VirtualHost, users: set[str]) -> Row:
+async def users_of_role(call: Call, role: Role) -> list[User]:
+    """Return the users that have a role, without the users that the settings define."""
+    users: list[User] = []
+    async with call.slice() as work:
+        for user in list(call.broker.users.by_name.values()):
+            if user.role is role and user.name not in call.node.accounts.settings_accounts:
+                users.append(user)
+            if work.over:
+                await work.pause()
+    return users
+
+
+async def count_clients(call: Call, vhost: VirtualHost, users: set[str]) -> Row:
     """Count the open connections and the MQTT sessions of some users in a virtual host."""
     counts = {"connections": 0, "sessions": 0, "messages": 0}
     async with call.slice() as work:

@@ -27,7 +27,8 @@ async def import_(call: Call) -> Row:
 
     RabbitMQ stops at the first refused definition; Trellis imports all other definitions. `notes`
     names the parts of imported objects that are different or missing. With `dry_run=true` in the
-    query, nothing is imported, and the answer is the same.
+    query, nothing is imported, and the answer also has `changes`: the existing objects that an
+    import would change, at most CHANGES_MAX, and `more_changes`, the number of others.
     """
     answer = await _import(call, None)
     call.node.review()
@@ -107,7 +108,14 @@ async def _import(call: Call, vhost: str | None) -> Row:
         more = dropped[name] + max(0, len(lines) - REFUSED_MAX)
         if more:
             lines[REFUSED_MAX:] = [f"and {more} more"]
-    return {"taken": report.imported, "refused": report.refused, "notes": report.notes}
+    answer: Row = {"taken": report.imported, "refused": report.refused, "notes": report.notes}
+    if isinstance(run, TrialImport):
+        answer["changes"] = [
+            {"section": change.section, "name": change.name, "text": change.text}
+            for change in run.changes.values()
+        ]
+        answer["more_changes"] = run.more_changes
+    return answer
 
 
 def _overruled(call: Call, row: object) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from broker.access.roles import RoleGrant
 from broker.access.rules import UserPermissions
 from broker.access.users import User
 from broker.names import checked_name
@@ -54,6 +55,22 @@ def _permission_of(call: Call, name: str, vhost: str) -> tuple[str, str, str] | 
         if account.is_fixed(vhost):
             return None
     return None if stored is None else stored.permissions.get(vhost)
+
+
+def grant_in_force(call: Call, name: str, vhost: str) -> RoleGrant | None:
+    """Return the permission and the topic rules that decide about a user in a virtual host.
+
+    They are the user's own, or those of its role. Return None if the user may not use the virtual
+    host.
+    """
+    permission = _permission_of(call, name, vhost)
+    stored = call.broker.users.by_name.get(name)
+    if permission is not None:
+        has_own = stored is not None and vhost in stored.permissions
+        return RoleGrant(permission, stored.rules.get(vhost, ()) if stored and has_own else ())
+    if stored is None:
+        return None
+    return next((grant for granted, grant in role_grants(call, stored) if granted == vhost), None)
 
 
 def _permissions(call: Call) -> Iterator[Row]:

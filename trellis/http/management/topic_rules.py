@@ -54,16 +54,25 @@ async def rules_of(call: Call) -> Row:
     return _rule_row(name, vhost.name, () if stored is None else stored.rules.get(vhost.name, ()))
 
 
-async def put_rules(call: Call) -> Empty:
-    """Replace the topic rules of the user in the virtual host that the path names."""
-    vhost, name = changeable_user(call)
-    given: Any = call.body().get("rules")
+def given_rules(vhost: str, name: str, body: Row) -> list[str]:
+    """Return the topic rules of the user `name` in the body of a request.
+
+    Raises ApiRefusal, PreconditionFailed if the rules are invalid.
+    """
+    given: Any = body.get("rules")
     if not isinstance(given, list) or not all(isinstance(rule, str) for rule in given):
         raise bad_request(
             "'rules' must be a list of texts such as 'allow publish sensors/{username}/#'"
         )
+    check_variables(vhost, name, given)
+    return given
+
+
+async def put_rules(call: Call) -> Empty:
+    """Replace the topic rules of the user in the virtual host that the path names."""
+    vhost, name = changeable_user(call)
+    given = given_rules(vhost.name, name, call.body())
     users = call.broker.users
-    check_variables(vhost.name, name, given)
     new = UserPermissions(name, vhost.name, NO_PERMISSION, given)
     fresh = name not in users.by_name or vhost.name not in users.by_name[name].rules
 

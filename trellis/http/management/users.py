@@ -89,7 +89,7 @@ def known_user(call: Call, name: str) -> User | Account:
     return user
 
 
-def _changeable(call: Call, name: str) -> None:
+def require_changeable(call: Call, name: str) -> None:
     """Raise ApiRefusal if the settings define the user: the API cannot change such a user."""
     if name in call.node.accounts.settings_accounts:
         raise bad_request(f"user '{name}' is defined in the settings: {change_advice(call, name)}")
@@ -104,7 +104,7 @@ async def user(call: Call) -> Row:
 async def put_user(call: Call) -> Empty:
     """Create or change the user that the path names."""
     name, row = call.path_parameters[0], call.body()
-    _changeable(call, name)
+    require_changeable(call, name)
     tags = row.get("tags")
     if isinstance(tags, str):
         tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
@@ -150,7 +150,7 @@ async def delete_user(call: Call) -> Empty:
     """Delete the user that the path names."""
     name = call.path_parameters[0]
     known_user(call, name)
-    _changeable(call, name)
+    require_changeable(call, name)
     await call.make_durable(lambda ticket: call.broker.users.remove(name, ticket))
     return Empty()
 
@@ -161,7 +161,7 @@ async def bulk_delete(call: Call) -> Empty:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise bad_request("'users' must be a list of names")
     for name in names:
-        _changeable(call, name)
+        require_changeable(call, name)
     for done, name in enumerate(names):
         try:
             await call.make_durable(partial(call.broker.users.remove, name))
