@@ -28,6 +28,7 @@ from trellis.server.descriptors import DescriptorShares
 from trellis.server.link_factory import link_factory
 from trellis.server.listener import BoundListener, ListenError, bind
 from trellis.server.node import BrokerNode
+from trellis.server.offline_audit import OfflineAudit
 from trellis.server.reachability import log_reachability
 from trellis.server.recovery import adopt_directory, codecs, report
 from trellis.server.reload import Read, SettingsReload
@@ -281,8 +282,12 @@ class App:
                 "leave the section [cluster] out; to begin a new topic with this data directory, "
                 "run `trellis cluster adopt`"
             )
-        if directory is not None:
-            adopt_directory(self._disk or RealDisk(), directory)
+        if directory is None:
+            return
+        with OfflineAudit(self.settings, "trellis serve --adopt") as audit:
+            left = adopt_directory(self._disk or RealDisk(), directory)
+            if left:
+                audit.add("adopt", "directory", str(directory), {"cluster": left})
 
     async def _take_over(
         self,

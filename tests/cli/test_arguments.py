@@ -56,11 +56,14 @@ def test_help_exits_with_0_and_has_no_colour(
         ("cluster status", sorted([*LOG, "--cluster-silence", "--cluster-unsafe"])),
         (
             "cluster check",
-            sorted([*LOG, "--cluster-lease", "--cluster-silence", "--cluster-unsafe"]),
+            sorted(
+                [*LOG, "--cluster-lease", "--cluster-silence", "--cluster-unsafe", "--log-audit"]
+            ),
         ),
-        ("cluster seed", [*LOG, "--data-dir"]),
-        ("cluster forget", LOG),
+        ("cluster seed", [*LOG, "--data-dir", "--log-audit"]),
+        ("cluster forget", [*LOG, "--log-audit"]),
         ("store verify", ["--data-dir"]),
+        ("store repair", ["--data-dir", "--log-audit"]),
         ("list", ["--http-enabled", "--http-host", "--http-port", "--http-tls"]),
         ("users add", ["--http-enabled", "--http-host", "--http-port", "--http-tls"]),
         (

@@ -23,7 +23,7 @@ from tests.cluster.nodes import (
     started,
 )
 from tests.cluster.programs import Kfake
-from tests.cluster.test_commands import command
+from tests.cluster.test_commands import command, offline_lines
 from tests.cluster.test_faults import delete
 from trellis.app import MISCONFIGURED
 from trellis.settings.cluster import ClusterSettings
@@ -46,14 +46,14 @@ def adopt(cluster: ClusterSettings, directory: Path, *words: str) -> tuple[int, 
     )
 
 
-def adopted(cluster: ClusterSettings, directory: Path) -> str:
+def adopted(cluster: ClusterSettings, directory: Path, *words: str) -> str:
     """Repeat `trellis cluster adopt` until it succeeds, and return its output.
 
     The command refuses as long as a node has reported in the last 12 s.
     """
     end = time.monotonic() + PATIENCE
     while True:
-        code, output, errors = adopt(cluster, directory, "--yes")
+        code, output, errors = adopt(cluster, directory, "--yes", *words)
         if code == 0:
             return output
         assert "stop all nodes, and repeat this command after 12 s" in errors, errors
@@ -131,7 +131,15 @@ def test_plain_broker_joins_a_cluster_and_leaves_it(
     code, output, errors = adopt(cluster, tmp_path / "data")
     assert (code, output) == (2, ""), errors
     assert "begins with the data directory" in errors and "give --yes" in errors
-    assert "epoch 1000" in adopted(cluster, tmp_path / "data")
+    audit = tmp_path / "adopted.jsonl"
+    assert "epoch 1000" in adopted(cluster, tmp_path / "data", "--log-audit", str(audit))
+    (line,) = offline_lines(audit)
+    assert (line["action"], line["kind"], line["name"]) == ("adopt", "cluster", cluster.name)
+    assert line["facts"] == {
+        "directory": str(tmp_path / "data"),
+        "topic": cluster.log_topic,
+        "epoch": 1000,
+    }
     node = started(nodes, node_on_kafka(cluster, tmp_path / "data"), "active")
     publish(node.channel(), range(30, 40))
     node.kill()
@@ -139,8 +147,12 @@ def test_plain_broker_joins_a_cluster_and_leaves_it(
     refused = plain()
     assert refused.process.wait(PATIENCE) == MISCONFIGURED
     assert "with `trellis serve --adopt`" in refused.errors.read_text()
-    broker = plain("--adopt")
+    audit = tmp_path / "audit.jsonl"
+    broker = plain("--adopt", "--log-audit", str(audit))
     broker.wait_for("ready")
+    (line,) = offline_lines(audit)
+    assert (line["action"], line["name"]) == ("adopt", str(tmp_path / "data"))
+    assert (line["command"], line["facts"]) == ("trellis serve --adopt", {"cluster": cluster.name})
     assert consume(broker.channel(), 40) == list(range(40))
     assert "cluster_given_up" in broker.errors.read_text()
 

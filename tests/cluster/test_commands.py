@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import time
 from pathlib import Path
@@ -15,7 +16,10 @@ from typing import Any
 import pytest
 
 import trellis
+from broker.replication.records import ClusterState
+from broker.replication.report import NodeReport
 from broker.store.catalog import Catalog
+from broker.store.opening import CATALOG, LOG
 from tests.broker import run_command
 from tests.cluster.conftest import cluster_on, created
 from tests.cluster.nodes import (
@@ -29,8 +33,10 @@ from tests.cluster.nodes import (
 )
 from tests.cluster.programs import Kfake
 from tests.top.commands import UNASKED
+from trellis.cluster.kafka_log import group_name
 from trellis.cluster.status import LOST, LOST_SECONDS, ClusterStatus
-from trellis.cluster.topic import TopicFacts
+from trellis.cluster.topic import KafkaTopic, TopicFacts
+from trellis.server.offline_audit import offline_path
 from trellis.settings.cluster import ClusterSettings
 
 OFTEN = {"cluster-keep-time": "1"}
@@ -61,6 +67,45 @@ def command(cluster: ClusterSettings, *words: str) -> tuple[int, str, str]:
         *("--cluster-name", cluster.name, "--cluster-servers", cluster.servers),
     )
     return done.returncode, done.stdout, done.stderr
+
+
+def offline_lines(audit: Path) -> list[dict[str, Any]]:
+    """Return the lines of the file beside the audit log in which commands record their changes."""
+    return [json.loads(line) for line in offline_path(audit).read_text().splitlines()]
+
+
+@pytest.mark.long
+def test_commands_record_their_changes_of_the_topic(
+    kfake: Kfake, name: str, tmp_path: Path
+) -> None:
+    cluster = cluster_on(kfake.servers, name, 1.5, 1.0, 0.2)
+    audit = tmp_path / "audit.jsonl"
+    words = ("--log-audit", str(audit))
+    for _ in range(2):  # The second command has nothing to create.
+        code, output, errors = command(cluster, "check", "--create", *words)
+        assert (code in (0, 1), errors) == (True, ""), output
+    state = ClusterState(cluster.name).encode()
+    (tmp_path / "data" / LOG).mkdir(parents=True)
+    catalog = Catalog(str(tmp_path / "data" / CATALOG))
+    catalog.write([], 0, state)
+    catalog.close()
+    seed = ("seed", "new", str(tmp_path / "new"), "--data-dir", str(tmp_path / "data"), *words)
+    code, output, errors = command(cluster, *seed)
+    assert (code, errors) == (0, "")
+    # A command that is refused records nothing: the report of the new node is fresh.
+    assert command(cluster, "forget", "new", "--yes", *words)[0] == 1
+    lost = NodeReport(0, trellis.__version__, "following", wall=1)
+    KafkaTopic(cluster).report(group_name(cluster, "new"), 0, lost.encode())
+    assert command(cluster, "forget", "new", "--yes", *words)[0] == 0
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert [
+        tuple(line[field] for field in ("action", "kind", "name", "user", "command"))
+        for line in offline_lines(audit)
+    ] == [
+        ("create", "topic", cluster.log_topic, user, "trellis cluster check"),
+        ("seed", "node", "new", user, "trellis cluster seed"),
+        ("forget", "node", "new", user, "trellis cluster forget"),
+    ]
 
 
 def rows(cluster: ClusterSettings) -> tuple[int, dict[str, Any]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,7 +114,28 @@ def test_damage_is_found_and_repaired(home: Path) -> None:
     answer = json.loads(output)
     assert (code, errors, answer["damaged"]) == (1, "", 1)
     assert {finding["kind"] for finding in answer["findings"]} == {"fine", "quarantined"}
-    code, output, errors = store("repair", "--data-dir", home)
+    audit = home.parent / "audit.jsonl"
+    words = ("repair", "--data-dir", home, "--log-audit", audit)
+    audit.with_name("audit-offline.jsonl").symlink_to(home.parent / "elsewhere")
+    code, output, errors = store(*words)
+    assert (code, output) == (2, "") and "nothing was changed" in errors
+    assert not (home.parent / "elsewhere").exists()
+    assert store("verify", "--data-dir", home)[0] == 1
+    audit.with_name("audit-offline.jsonl").unlink()
+    code, output, errors = store(*words)
+    lines = [json.loads(line) for line in audit.with_name("audit-offline.jsonl").open()]
+    assert [line["facts"]["kind"] for line in lines] == ["quarantined", "repaired"]
+    for line in lines:
+        assert line.pop("time").endswith("Z") and line.pop("facts")["directory"] == str(home)
+        assert line == {
+            "action": "repair",
+            "kind": "file",
+            "name": segment.name,
+            "user": pwd.getpwuid(os.getuid()).pw_name,
+            "protocol": "command",
+            "command": "trellis store repair",
+        }
+    assert not audit.exists()
     assert (
         (code, errors) == (0, "")
         and "rewritten without the damage" in output

@@ -18,9 +18,12 @@ from trellis.cli.parsing import (
     Parser,
     add_command,
     add_settings,
+    load_settings,
 )
 from trellis.cli.readable import count_is_text
 from trellis.cli.store import copy_directory, data_directory
+from trellis.server.offline_audit import OfflineAudit
+from trellis.settings.cluster import ClusterSettings
 
 _CHECK = "list the settings of the Kafka cluster and of its topic that are unsafe for this broker"
 _STATUS = "show the nodes of the cluster, and how far each node is behind the log"
@@ -56,7 +59,7 @@ def add(commands: Commands) -> None:
         "--create", action="store_true", help="first create the topic, if it does not exist"
     )
     add_result(check)
-    add_settings(check, uses=(*_LOG, *_SAFETY, "cluster.lease"))
+    add_settings(check, uses=(*_LOG, *_SAFETY, "cluster.lease", "log.audit"))
     status = _add_tool(
         tools,
         "status",
@@ -99,14 +102,14 @@ def add(commands: Commands) -> None:
         "target", type=Path, metavar="TARGET", help="directory to create; it must not exist yet"
     )
     add_result(seed)
-    add_settings(seed, uses=(*_LOG, "data.dir"))
+    add_settings(seed, uses=(*_LOG, "data.dir", "log.audit"))
     forget = _add_tool(
         tools, "forget", forget_node, "NODE [--yes] [--json]", _FORGET, "The node must be stopped."
     )
     forget.add_argument("node", metavar="NODE", help="name of the node")
     add_yes(forget)
     add_result(forget)
-    add_settings(forget, uses=_LOG)
+    add_settings(forget, uses=(*_LOG, "log.audit"))
     cluster_adopt.add(tools)
     cluster_demo.add(tools)
 
@@ -140,12 +143,14 @@ def check_cluster(arguments: argparse.Namespace) -> int:
     from trellis.cluster import check
 
     created = False
+    from broker.store.disk import StoreError
+
     try:
-        created = arguments.create and check.create(cluster)
+        created = arguments.create and _create_topic(arguments, cluster)
         if created and not arguments.json:
             print(f"created topic '{cluster.log_topic}'")
         findings = list(check.findings(cluster))
-    except check.FAILURES as error:
+    except (*check.FAILURES, StoreError) as error:
         raise failure(error) from None
     if arguments.json:
         names = {"cluster": cluster.name, "topic": cluster.log_topic, "servers": cluster.servers}
@@ -159,6 +164,17 @@ def check_cluster(arguments: argparse.Namespace) -> int:
             f"cluster '{cluster.name}'"
         )
     return 1 if findings else 0
+
+
+def _create_topic(arguments: argparse.Namespace, cluster: ClusterSettings) -> bool:
+    """Create the topic of the log unless it exists; return True if it was created."""
+    from trellis.cluster import check
+
+    with OfflineAudit(load_settings(arguments).settings, "trellis cluster check") as audit:
+        created = check.create(cluster)
+        if created:
+            audit.add("create", "topic", cluster.log_topic, {"cluster": cluster.name})
+    return created
 
 
 def show_status(arguments: argparse.Namespace) -> int:
@@ -249,7 +265,10 @@ def seed_node(arguments: argparse.Namespace) -> int:
     from trellis.cluster import status
 
     try:
-        status.announce(cluster, arguments.node, directory)
+        with OfflineAudit(load_settings(arguments).settings, "trellis cluster seed") as audit:
+            status.announce(cluster, arguments.node, directory)
+            facts = {"cluster": cluster.name, "target": str(arguments.target)}
+            audit.add("seed", "node", arguments.node, facts)
     except status.FAILURES as error:
         raise failure(error) from None
     size = copy_directory(directory, str(arguments.target.expanduser()))
@@ -272,9 +291,11 @@ def forget_node(arguments: argparse.Namespace) -> int:
     from trellis.cluster import status
 
     try:
-        if not arguments.yes:
-            confirm(arguments, status.removal_lines(cluster, arguments.node))
-        status.remove_node(cluster, arguments.node)
+        with OfflineAudit(load_settings(arguments).settings, "trellis cluster forget") as audit:
+            if not arguments.yes:
+                confirm(arguments, status.removal_lines(cluster, arguments.node))
+            status.remove_node(cluster, arguments.node)
+            audit.add("forget", "node", arguments.node, {"cluster": cluster.name})
     except status.FAILURES as error:
         raise failure(error) from None
     text = f"node '{arguments.node}' is removed; the active node applies this within seconds"

@@ -26,7 +26,7 @@ TEXT: Final = "begin a new topic with the data directory of this node"
 _USED: Final = (
     *(f"cluster.{name}" for name in ("name", "servers", "topic")),
     *(f"cluster.{name}" for name in ("silence", "lease", "beat", "unsafe")),
-    *("node.name", "data.dir", "store.segment"),
+    *("node.name", "data.dir", "store.segment", "log.audit"),
 )
 
 
@@ -139,12 +139,16 @@ def _adopt(
     arguments: argparse.Namespace, settings: Settings, survey: DirectorySurvey, log: ReplicatedLog
 ) -> int:
     from trellis.cluster.adopting import Adoption
+    from trellis.server.offline_audit import OfflineAudit
 
     cluster = settings.cluster
     adoption = Adoption(log, cluster.name, settings.node.name, cluster.timing)
     log_survey = adoption.examine(survey, arguments.over_records, arguments.behind)
     confirm(arguments, adoption.consequences(survey, log_survey))
-    epoch = _carry_out(settings, survey, adoption, log_survey)
+    with OfflineAudit(settings, "trellis cluster adopt") as audit:
+        epoch = _carry_out(settings, survey, adoption, log_survey)
+        facts = {"directory": survey.path, "topic": cluster.log_topic, "epoch": epoch}
+        audit.add("adopt", "cluster", cluster.name, facts)
     text = (
         f"the log of '{cluster.name}' begins with {survey.path} (epoch {epoch}): start this node "
         "with `trellis serve`, then give each other node a copy of its directory with `trellis "

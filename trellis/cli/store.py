@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from trellis.progress import Interval, ProgressLine
 if TYPE_CHECKING:
     from broker.store.entries import Defined
     from broker.store.findings import Finding
+    from trellis.server.offline_audit import OfflineAudit
 
 _USAGE = "verify|dump|repair|backup [ARGUMENT]... [--data-dir DIR] [--config FILE]..."
 #: Seconds between two updates of the progress line.
@@ -58,6 +59,7 @@ def add(commands: Commands) -> None:
         "the streams of a stopped broker without the damage; "
         "copies of the damaged files are kept in the directory quarantine beside them",
         "[--json] ",
+        uses=("data.dir", "log.audit"),
     )
     add_result(tool)
     backup = _add(
@@ -77,11 +79,16 @@ def add(commands: Commands) -> None:
 
 
 def _add(
-    tools: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, arguments: str = ""
+    tools: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    text: str,
+    arguments: str = "",
+    uses: Collection[str] = ("data.dir",),
 ) -> Parser:
     usage = f"{arguments}[--data-dir DIR] [--config FILE]..."
     tool = add_command(tools, name, run, text, usage, group="store")
-    add_settings(tool, uses=("data.dir",))
+    add_settings(tool, uses=uses)
     return tool
 
 
@@ -137,19 +144,36 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 class _FindingPrinter:
-    """Prints the findings of a check line by line, or with --json all findings at the end."""
+    """Prints the findings of a check line by line, or with --json all findings at the end.
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    With `audit`, the findings are those of a repair of `directory`: each one but FINE is recorded.
+    """
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        audit: OfflineAudit | None = None,
+        directory: Path | None = None,
+    ) -> None:
         self._json = arguments.json
+        self._audit = audit
+        self._directory = directory
         self._rows: list[dict[str, Any]] = []
 
     def add(self, finding: Finding) -> None:
         """Print a finding, or with --json store it until `end`."""
-        if not self._json:
-            print(finding)
-            return
+        from broker.store.inspect import FINE
+
         names = ("kind", "file", "offset", "size", "reason", "copy")
-        self._rows.append({name: getattr(finding, name) for name in names})
+        row: dict[str, Any] = {name: getattr(finding, name) for name in names}
+        if self._json:
+            self._rows.append(row)
+        else:
+            print(finding)
+        if self._audit is not None and finding.kind != FINE:
+            facts = {name: value for name, value in row.items() if name != "file" and value}
+            facts["directory"] = str(self._directory)
+            self._audit.add("repair", "file", finding.file, facts)
 
     def end(self, text: str = "", **fields: object) -> None:
         """Print `text`, or with --json an object with all findings and `fields`."""
@@ -175,15 +199,23 @@ def dump_store(arguments: argparse.Namespace) -> int:
 
 
 def repair(arguments: argparse.Namespace) -> int:
-    """Copy damaged files to quarantine, rewrite them without the damage, and print the changes."""
+    """Copy damaged files to quarantine, rewrite them without the damage, and print the changes.
+
+    Each change is recorded in the audit log of offline changes.
+    """
     from broker.store import inspect
     from broker.stream import inspect as streams
+    from trellis.server.offline_audit import OfflineAudit
 
-    with _store(arguments) as (directory, log):
+    settings = load_settings(arguments).settings
+    with (
+        _store(arguments) as (directory, log),
+        OfflineAudit(settings, "trellis store repair") as audit,
+    ):
         _refuse_replica(directory)
         from broker.store.disk import RealDisk
 
-        printer = _FindingPrinter(arguments)
+        printer = _FindingPrinter(arguments, audit, directory)
         _rename_invalid(directory, printer)
         check = inspect.EntryCheck()
         undamaged = True

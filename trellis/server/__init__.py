@@ -10,6 +10,7 @@ Reading order, by subject:
     a start or a reload          reload, definitions_files, matching_profile
     running in the background    alarms, memory, heap, gc_policy
     log lines                    refusals, reachability
+    the audit log                audit_log, offline_audit
 
 A LoopTurn does the work of all links once per turn of the event loop. BrokerNode builds the broker
 and these parts; trellis/app.py opens the listeners and runs them.

@@ -83,8 +83,7 @@ class AuditLog:
 
         Never fails. After `finish`, the line is lost.
         """
-        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line = _line({"time": now, **record})
+        line = timed_line(record)
         if self._finished or self.waiting_bytes + len(line) > WAITING_BYTES:
             self.lost += 1
             return
@@ -188,7 +187,10 @@ def append(path: Path, lines: bytes) -> None:
         os.close(descriptor)
 
 
-def _line(record: dict[str, object]) -> bytes:
+def timed_line(record: AuditRecord) -> bytes:
+    """Return a record with the present time as a line of JSON of at most LINE_BYTES."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    record = {"time": now, **record}
     line = msgspec.json.encode(record, enc_hook=str) + b"\n"
     if len(line) > LINE_BYTES:
         short = {name: value for name, value in record.items() if name != "definition"}

@@ -116,11 +116,11 @@ def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> Open
     return opened
 
 
-def adopt_directory(disk: Disk, directory: Path) -> None:
-    """Take the data directory of a cluster's node out of its cluster.
+def adopt_directory(disk: Disk, directory: Path) -> str:
+    """Take the data directory of a cluster's node out of its cluster, and return the cluster.
 
-    Afterwards a broker without a cluster may use the directory. The caller must have locked the
-    directory. Raises StoreError.
+    Return "" if the directory belongs to no cluster. Afterwards a broker without a cluster may use
+    the directory. The caller must have locked the directory. Raises StoreError.
     """
     left = leave_cluster(disk, str(directory))
     if left.name:
@@ -131,6 +131,7 @@ def adopt_directory(disk: Disk, directory: Path) -> None:
             note="this data directory has left its cluster for good: stop the other nodes, because "
             "their messages differ from this broker's messages from now on; remove --adopt",
         )
+    return left.name
 
 
 def _plural(kind: str) -> str:
