@@ -57,7 +57,7 @@ def _calls() -> Iterator[tuple[str, str]]:
                 elif not call.args or not re.fullmatch("[a-z_]+", literal(call.args[0])):
                     continue
                 elif (
-                    name in ("log_refusal", "_log_error")
+                    name in ("log_refusal", "log_refused_publication", "_log_error")
                     or (name == "add" and holder.endswith("refusals"))
                     or file.name == "admission.py"
                 ):

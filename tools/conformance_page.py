@@ -95,7 +95,7 @@ Mosquitto, apart from the exception in the last item:
 - If the CONNACK is larger than the Maximum Packet Size of the client, the connection closes without
   an answer.
 - A topic with more than `mqtt.max_levels` levels is refused, but the connection stays open.
-  (Mosquitto closes the connection.) The log names the first refused topic of a connection, and
+  (Mosquitto closes the connection.) The log names the first 10 refused topics of a connection, and
   `trellis_mqtt_topics_refused_total` counts all refused topics.
 
 `tools/conformance_page.py` generates this page from the tests, and a test checks that it is up to

@@ -314,7 +314,7 @@ async def test_a_session_that_two_devices_use(
 async def test_topics_that_a_user_may_not_use(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has one line for the first refused publication of a connection.
+    """The log has one line for the first refused publication of each topic of a connection.
 
     The log also has one line for each SUBSCRIBE with refused filters.
     """
@@ -326,10 +326,14 @@ async def test_topics_that_a_user_may_not_use(
         await client.socket.send(mqtt_publish("others/t", b"x", 1, number))
     line = await refused(running, caplog, "publication_refused")
     assert line.startswith(
-        "publication_refused protocol=mqtt user=known vhost=/ address=127.0.0.1 client_id=device"
+        "publication_refused protocol=mqtt user=known vhost=/ address=127.0.0.1 client_id=device "
+        "topic=others/t cause=access"
     )
     assert "others.t" in line and ' cause=access note="' in line
-    assert "Further refused publications" in line
+    assert "Further refused publications to this topic are counted" in line
+    assert running.node.refusals.counts == {"publication_refused": 1}
+    await client.socket.send(mqtt_publish("others/u", b"x", 1, 4))
+    await running.until(lambda: "others.u" in caplog.text)
     await client.socket.send(subscribe(4, ("mine/a", 0), ("others/#", 0), ("theirs/#", 0)))
     line = await refused(running, caplog, "subscription_refused")
     assert line == (
@@ -338,7 +342,15 @@ async def test_topics_that_a_user_may_not_use(
         "this filter: grant `read` on the exchange, or allow the filter with a rule; further "
         'refused filters of this SUBSCRIBE: 1"'
     )
-    assert running.node.refusals.counts == {"publication_refused": 1, "subscription_refused": 1}
+    await client.socket.exactly(4 * 4 + 7)  # Four PUBACKs, and the SUBACK.
+    await client.leave()
+    line = await refused(running, caplog, "publications_left_out")
+    assert " client_id=device count=2 note=" in line
+    assert running.node.refusals.counts == {
+        "publication_refused": 2,
+        "subscription_refused": 1,
+        "publications_left_out": 1,
+    }
 
 
 async def test_malformed_packets_and_full_limits(

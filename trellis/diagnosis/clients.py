@@ -36,6 +36,7 @@ _EVENTS: Final = {
     "channel_closed": "the broker closed a channel",
     "publication_refused": "a publication was refused",
     "topic_refused": "a topic was refused",
+    "publications_left_out": "further publications were refused",
     "subscription_refused": "a subscription was refused",
     "session_taken_over": "another connection took the session over",
     HTTP_REFUSED: "a request over HTTP was refused",

@@ -50,6 +50,7 @@ from protocols.mqtt.connection.closing import (
     last_packet,
 )
 from protocols.mqtt.connection.reauthorization import apply_identity
+from protocols.mqtt.connection.refused_publications import TOPIC_MAX
 from protocols.mqtt.connection.replies import PublishReplies
 from protocols.mqtt.connection.service import NAMES, MqttService
 from protocols.mqtt.session.interfaces import SessionConnection
@@ -112,8 +113,6 @@ class MqttConnection(SessionConnection):
         self.level = 0
         #: True for a bridge of level 3 or 4 (codec/connect.py).
         self.bridge = False
-        #: True once a refused publication is logged: the log gets one line for a connection.
-        self.logged_denial = False
         self.replies = PublishReplies(self)
         #: The client's identity for all virtual hosts; `context.identity` is its identity in
         #: `vhost`.
@@ -187,24 +186,19 @@ class MqttConnection(SessionConnection):
                 fate = publish_once(vhost, context, route, plan, message, heard, publication)
         except BrokerError as error:
             fate = plan.fate
-            self._log_denial(error)
+            topic = swap(route.key)[:TOPIC_MAX]
+            self.service.log_refused_publication(
+                "publication_refused",
+                self,
+                topic,
+                str(error),
+                {"client_id": self.client_id, "topic": topic, CAUSE: cause_of(error)},
+            )
         if vhost.alarmed:
             self.block()
         elif plan.behind:
             self.wait_for_dead_letters(vhost)
         return fate
-
-    def _log_denial(self, error: BrokerError) -> None:
-        """Log the refusal of a publication, but only the first refusal on this connection."""
-        if not self.logged_denial:
-            self.logged_denial = True
-            self.service.log_refusal(
-                "publication_refused",
-                self,
-                f"{error}. Further refused publications of this connection are counted and not "
-                "logged",
-                {"client_id": self.client_id, CAUSE: cause_of(error)},
-            )
 
     def resume_input(self) -> None:
         super().resume_input()

@@ -10,6 +10,11 @@ from broker.messages.fates import DROPPED, OVER_LIMIT
 from protocols.connection import Connection
 from protocols.front import Front
 from protocols.mqtt.codec.topics import MqttTopics
+from protocols.mqtt.connection.refused_publications import (
+    TOPICS_MAX,
+    WINDOW_MS,
+    RefusedPublications,
+)
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.sessions import Sessions
 from protocols.mqtt.session.sys_topics import Survey, Surveyor, SysTree
@@ -38,10 +43,48 @@ class MqttService(Front):
         #: The highest number of connections that were open at the same time.
         self.connections_max = 0
         self.topics = MqttTopics(options.max_levels, options.no_subscribe)
+        #: The refused publications of each open connection that has any.
+        self._refused_publications: dict[Connection, RefusedPublications] = {}
 
     def enter(self, connection: Connection) -> None:
         super().enter(connection)
         self.connections_max = max(self.connections_max, len(self.connections))
+
+    def leave(self, connection: Connection) -> None:
+        refused = self._refused_publications.pop(connection, None)
+        if refused is not None:
+            self._log_left_out(connection, refused)
+        super().leave(connection)
+
+    def log_refused_publication(
+        self, event: str, connection: Connection, topic: str, note: str, fields: dict[str, object]
+    ) -> None:
+        """Log a refused publication, or count it (refused_publications.py).
+
+        `event`, `note` and `fields` are those of `log_refusal`.
+        """
+        now = self.broker.agenda.now
+        refused = self._refused_publications.get(connection)
+        if refused is None:
+            refused = self._refused_publications[connection] = RefusedPublications(now)
+        if refused.add(topic):
+            note += ". Further refused publications to this topic are counted and not logged"
+            self.log_refusal(event, connection, note, fields)
+        elif now - refused.counted_at >= WINDOW_MS:
+            self._log_left_out(connection, refused)
+            refused.counted_at = now
+
+    def _log_left_out(self, connection: Connection, refused: RefusedPublications) -> None:
+        """Log the number of refused publications without a line, if there are any; count anew."""
+        if refused.left_out:
+            self.log_refusal(
+                "publications_left_out",
+                connection,
+                "these are further refused publications of the connection: the first one of a "
+                f"topic is logged, for at most {TOPICS_MAX} topics",
+                {"client_id": connection.describe()["client"], "count": int(refused.left_out)},
+            )
+            refused.left_out = 0
 
     def credentials(
         self, user: str | None, password: bytes, client_id: str, peer: Peer

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from broker.routing.plan_search import SearchSlot
 from broker.routing.publish_context import PublishContext
 from broker.routing.route import Route
 from protocols.mqtt.connection.connection import MqttConnection
-
-#: Size of the part of a refused topic that the log shows, in bytes.
-LOGGED_TOPIC: Final = 200
+from protocols.mqtt.connection.refused_publications import TOPIC_MAX
 
 
 class TopicRoutes:
@@ -30,22 +26,19 @@ class TopicRoutes:
         topics = self._topics
         before = topics.too_deep
         route = topics.resolve(context, topic, slot)
-        if topics.too_deep > before and not self._connection.logged_denial:
-            self._connection.logged_denial = True
+        if topics.too_deep > before:
             self._log_depth(topic)
         return route
 
     def _log_depth(self, topic: bytes) -> None:
         """Log that a publication was refused because its topic has too many levels."""
         connection = self._connection
-        connection.service.log_refusal(
+        shown = topic[:TOPIC_MAX].decode(errors="replace")
+        connection.service.log_refused_publication(
             "topic_refused",
             connection,
+            shown,
             f"the topic has more than mqtt.max_levels = {self._topics.max_levels} levels: raise "
-            "the setting or shorten the topic. Further refused publications of this connection are "
-            "counted and not logged",
-            {
-                "client_id": connection.client_id,
-                "topic": topic[:LOGGED_TOPIC].decode(errors="replace"),
-            },
+            "the setting or shorten the topic",
+            {"client_id": connection.client_id, "topic": shown},
         )

@@ -6,6 +6,7 @@ import pytest
 
 from broker.access.identity import Identity
 from broker.limits import BrokerLimits
+from protocols.mqtt.connection.refused_publications import TOPICS_MAX, WINDOW_MS
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.client import (
@@ -332,7 +333,7 @@ def test_a_connack_is_the_first_packet_of_a_connection() -> None:  # [MQTT-3.2.0
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_topic_with_too_many_levels_is_logged_once_and_counted(qos: int) -> None:
+def test_each_topic_with_too_many_levels_is_logged_once_and_counted(qos: int) -> None:
     options = MqttOptions()
     options.max_levels = 3
     world = World(mqtt=options)
@@ -343,10 +344,47 @@ def test_a_topic_with_too_many_levels_is_logged_once_and_counted(qos: int) -> No
     assert logged == [] and world.mqtt_front.topics.too_deep == 0
     client.send(mqtt_publish("a/b/c/d", b"x", qos, 2))
     assert not client.closed
-    client.send(mqtt_publish("a/b/c/e", b"x", qos, 3))
+    for number in (3, 4):
+        client.send(mqtt_publish("a/b/c/e", b"x", qos, number))
     assert world.mqtt_front.topics.too_deep == 2
     event, fields = logged[0]
     assert (event, fields["client_id"], fields["topic"]) == ("topic_refused", "c", "a/b/c/d")
     assert "mqtt.max_levels = 3" in str(fields["note"])
-    assert len(logged) == 1
-    assert world.fates()["denied"] == 2
+    assert [fields["topic"] for _, fields in logged] == ["a/b/c/d", "a/b/c/e"]
+    assert world.fates()["denied"] == 3
+
+
+def test_refused_publications_are_logged_for_each_topic_up_to_a_bound_and_then_counted() -> None:
+    world = World()
+    logged: list[tuple[str, dict[str, object]]] = []
+    world.mqtt_front.log = lambda event, fields: logged.append((event, fields))
+    world.broker.users.define("ann", "", [])
+    world.broker.users.set_permission("/", "ann", "", ".*", ".*")
+    world.broker.users.set_rules("/", "ann", ["allow publish mine/#"])
+    world.guests.identities["guest"] = world.broker.users.by_name["ann"]
+    client, other = here(world, "c"), here(world, "d")
+
+    def publish(topic: str) -> None:
+        client.send(mqtt_publish(topic, b"x", 1, 1))
+
+    for number in range(TOPICS_MAX + 3):
+        for topic in ("mine/a", f"others/{number}", f"others/{number}"):
+            publish(topic)
+    assert [event for event, _ in logged] == ["publication_refused"] * TOPICS_MAX
+    topics = [(fields["client_id"], fields["topic"]) for _, fields in logged]
+    assert topics == [("c", f"others/{number}") for number in range(TOPICS_MAX)]
+    logged.clear()
+    world.sleep(WINDOW_MS)
+    publish("others/0")
+    (event, fields) = logged.pop()
+    assert (event, fields["client_id"]) == ("publications_left_out", "c")
+    # Each logged topic once more, the others twice, and this publication.
+    assert fields["count"] == TOPICS_MAX + 2 * 3 + 1 and not logged
+    publish("others/0")
+    assert not logged
+    client.vanish()
+    (event, fields) = logged.pop()
+    assert (event, fields["count"]) == ("publications_left_out", 1) and not logged
+    # Without a refusal, the end of a connection has no line.
+    other.vanish()
+    assert not logged and not world.mqtt_front._refused_publications
