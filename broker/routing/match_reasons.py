@@ -26,12 +26,25 @@ from matching.grammar import DEFAULT, Grammar, swap
 
 #: The reason for which a binding with a key that equals the routing key matches.
 EQUAL_KEYS: Final = "the keys are equal"
+#: The reason for which the binding of a queue to the default exchange matches.
+_OWN_NAME: Final = "the routing key is the name of the queue"
+
+
+def common_reason(exchange: Exchange) -> str:
+    """Return the reason that all matching bindings of an exchange have.
+
+    Return "" if each binding has a reason of its own. The result equals that of `reason_of`.
+    """
+    if exchange.name == "":
+        return _OWN_NAME
+    own = (DelayedExchange, TopicExchange, HeadersExchange)
+    return "" if isinstance(exchange, own) else _reason_of_kind(exchange)
 
 
 def reason_of(exchange: Exchange, binding: Binding, key: str, properties: Properties) -> str:
     """Return why the binding of an exchange matches a message with this routing key."""
     if exchange.name == "":
-        return "the routing key is the name of the queue"
+        return _OWN_NAME
     if isinstance(exchange, DelayedExchange):
         if isinstance(binding.destination, DelayQueue):
             return "the header x-delay asks for a delay"
@@ -40,6 +53,11 @@ def reason_of(exchange: Exchange, binding: Binding, key: str, properties: Proper
         return _topic_reason(binding, key)
     if isinstance(exchange, HeadersExchange):
         return _headers_reason(binding, headers_of(properties))
+    return _reason_of_kind(exchange)
+
+
+def _reason_of_kind(exchange: Exchange) -> str:
+    """Return the reason of the bindings of an exchange whose type alone decides the reason."""
     if isinstance(exchange, DirectExchange):
         return EQUAL_KEYS
     if isinstance(exchange, RandomExchange):

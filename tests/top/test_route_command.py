@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 
 from tests.broker import BrokerProcess, run_command
+from trellis.cli.route import LIMIT
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "troubleshooting.md").read_text()
@@ -234,3 +235,29 @@ def test_objects_that_a_definitions_file_cannot_import_are_counted(directory: Pa
     done = trellis(directory, "route", "amq.default", "log", "--definitions", "more.json")
     assert done.stderr == "note: 1 objects of more.json are not imported; see `trellis doctor`\n"
     assert "queue 'log' takes the message" in done.stdout
+
+
+def test_an_answer_as_json_has_the_limit_of_the_text_and_all_prints_everything(
+    directory: Path,
+) -> None:
+    names = [f"q{number}" for number in range(LIMIT + 3)]
+    document = {
+        "exchanges": [{"name": "x", "vhost": "/", "type": "fanout"}],
+        "queues": [{"name": name, "vhost": "/"} for name in names],
+        "bindings": [
+            {"source": "x", "vhost": "/", "destination": name, "routing_key": ""} for name in names
+        ],
+    }
+    (directory / "many.json").write_text(json.dumps(document))
+    words = ("route", "x", "k", "--definitions", "many.json")
+    answer = json.loads(trellis(directory, *words, "--json").stdout)
+    assert len(answer["bindings"]) == len(answer["queues"]) == LIMIT
+    # The numbers of all bindings and queues show how many are left out.
+    assert answer["exchanges"][0]["matched"] == answer["verdicts"]["takes"] == LIMIT + 3
+    for flags in (("--all",), ("--limit", "0"), ("--all", "--limit", "0")):
+        answer = json.loads(trellis(directory, *words, "--json", *flags).stdout)
+        assert len(answer["bindings"]) == len(answer["queues"]) == LIMIT + 3
+    assert "... and 3 more bindings (--all prints all)" in trellis(directory, *words).stdout
+    done = trellis(directory, *words, "--all", "--limit", "5")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "give either --limit N or --all" in done.stderr

@@ -127,8 +127,8 @@ def test_an_answer_with_a_limit_lists_few_bindings_and_queues_and_counts_all() -
     assert answer["verdicts"] == {"takes": 350, "refuses": 350}
     assert sorted(one["verdict"] for one in answer["queues"]) == ["refuses"] * 3 + ["takes"] * 3
     lines = list(lines_of(answer))
-    assert "  ... and 698 more bindings (--limit 0 prints all)" in lines
-    more = "with the verdict 'refuses the message' (--limit 0 prints all)"
+    assert "  ... and 698 more bindings (--all prints all)" in lines
+    more = "with the verdict 'refuses the message' (--all prints all)"
     assert f"... and 347 more, {more}" in lines
     whole = rows_of(world, RouteQuestion("x", "k"))
     assert (len(whole["bindings"]), len(whole["queues"])) == (701, 700)

@@ -24,7 +24,7 @@ def lines_of(answer: Answer) -> Iterator[str]:
         if count > listed[verdict]:
             text = verdict_text(verdict, refused)
             more = f"{count - listed[verdict]:,} more, with the verdict '{text}'"
-            yield f"... and {more} (--limit 0 prints all)"
+            yield f"... and {more} (--all prints all)"
     if answer["near_misses"]:
         yield ""
         yield "near misses:"
@@ -129,7 +129,7 @@ def _branches(exchange: Answer, bindings: list[Answer]) -> Iterator[tuple[str, s
         yield f"{_ends(row, False)}: {row['reason']}{key}", child
     left_out = exchange["matched"] - len(bindings)
     if left_out:
-        yield f"... and {left_out:,} more bindings (--limit 0 prints all)", None
+        yield f"... and {left_out:,} more bindings (--all prints all)", None
     if "alternate" in exchange:
         yield (
             f"no binding matches -> alternate exchange '{exchange['alternate']}'",

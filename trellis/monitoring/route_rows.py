@@ -19,7 +19,7 @@ from broker.routing.binding import PARTLY, Binding
 from broker.routing.exchanges import Exchange, is_topic
 from broker.routing.explanation import MatchedBinding, RouteExplanation, WalkedExchange
 from broker.routing.key_differences import TOPIC
-from broker.routing.match_reasons import reason_of
+from broker.routing.match_reasons import common_reason, reason_of
 from broker.routing.matching_bindings import STEPS
 from broker.routing.near_misses import NearMiss, NearMissSearch
 from broker.routing.plan_search import SearchScope
@@ -198,15 +198,18 @@ class RouteAnswer:
                 if number % STEPS == 0:
                     yield None
             listed = [*to_exchanges, *others][: self._limit]
+        # An answer may list 10,000 bindings, so a reason that all of them have is found once.
+        common = common_reason(walked.exchange)
         for matched in listed:
-            yield "bindings", self._binding_row(walked.exchange, matched, reached)
+            yield "bindings", self._binding_row(walked.exchange, matched, reached, common)
 
     def _binding_row(
-        self, exchange: Exchange, matched: MatchedBinding, reached: set[Destination]
+        self, exchange: Exchange, matched: MatchedBinding, reached: set[Destination], common: str
     ) -> Row:
+        """Return the row of a matching binding. `common` is its reason; "" to find the reason."""
         binding = matched.binding
         row = self._row(exchange.name, binding.key, binding.destination, binding)
-        reason = reason_of(exchange, binding, matched.key, self._properties)
+        reason = common or reason_of(exchange, binding, matched.key, self._properties)
         if PARTLY in binding.arguments and binding.destination not in reached:
             reason += "; not delivered: the session's user may not read this topic"
         row["reason"] = reason
@@ -216,26 +219,28 @@ class RouteAnswer:
 
     def _row(self, exchange: str, key: str, target: Destination, binding: Binding | None) -> Row:
         """Return the fields of a row that describe a binding: exchange, key and destination."""
+        kind = self._kind(target)
         row: Row = {
             "exchange": exchange,
             "binding_key": printable_key(key),
             "destination": target.name,
-            "destination_type": self._kind(target),
+            "destination_type": kind,
         }
         if binding is not None:
-            if isinstance(target, Subscriber):
+            if kind == SESSION:
                 row["qos"] = int(binding.qos)
             elif binding.arguments:
                 row["arguments"] = dict(binding.arguments)
         return row
 
     def _kind(self, target: Destination) -> str:
+        # Most destinations are queues, and `isinstance` is slow for the classes of destinations.
+        named = self._vhost.queues.get(target.name) or self._vhost.replies.get(target.name)
+        if named is not None and named is target:
+            return kind_of(named)
         if isinstance(target, Subscriber):
             return SESSION
-        if isinstance(target, Exchange):
-            return EXCHANGE_KIND
-        named = self._vhost.queues.get(target.name) or self._vhost.replies.get(target.name)
-        return kind_of(named) if named is not None and named is target else INTERNAL_KIND
+        return EXCHANGE_KIND if isinstance(target, Exchange) else INTERNAL_KIND
 
     def _destinations(self, explanation: RouteExplanation) -> Iterator[tuple[str, Row] | None]:
         """Yield the rows of the queues and sessions, at most `limit` with each verdict.
