@@ -9,13 +9,14 @@ if the disk is full: a line that another process has appended meanwhile would be
 commands often run as root: a file of root in place of the audit log would stop the broker, which
 runs as another user.
 
-Each line is one write to a file that is open for appending, so that two commands do not mix their
-lines. If root creates the file, it gets the owner of the audit log, or of the data directory, so
-that this user can run the commands, too.
+Each line is one write to a file that is open for appending. A lock on the file (flock) admits one
+command at a time, so that two commands do not mix their lines. If root creates the file, it gets
+the owner of the audit log, or of the data directory, so that this user can run the commands, too.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 from collections.abc import Mapping
@@ -93,7 +94,10 @@ class OfflineAudit:
             record["facts"] = dict(facts)
         line = timed_line(record)
         try:
+            with suppress(OSError):  # A file system may have no locks.
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             # After a write that a full disk has cut short, the line begins on a line of its own.
+            # Without the lock, the end could be within a line that another command writes now.
             end = os.lseek(self._descriptor, 0, os.SEEK_END)
             if end and os.pread(self._descriptor, 1, end - 1) != b"\n":
                 line = b"\n" + line
@@ -105,6 +109,9 @@ class OfflineAudit:
                 f"the change is made ({action}, {kind} '{name}'), but its line in {self._path} is "
                 f"missing or incomplete: {error.strerror}"
             ) from None
+        finally:
+            with suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
 
 def _user() -> dict[str, object]:
