@@ -19,10 +19,11 @@ from trellis.http.management.right_changes import permits_all, selects_all
 from trellis.http.management.right_consequences import NAMES_SHOWN
 
 NO_CLIENTS = (
-    "clients whose rights are checked again: 0 open connections, 0 MQTT sessions with 0 messages"
+    "clients whose rights will be checked again: 0 open connections, "
+    "0 MQTT sessions with 0 messages"
 )
 ONE_OF_EACH = (
-    "clients whose rights are checked again: 1 open connection, 1 MQTT session with 1 message"
+    "clients whose rights will be checked again: 1 open connection, 1 MQTT session with 1 message"
 )
 
 
@@ -128,7 +129,7 @@ async def test_permissions_name_the_patterns_and_the_present_names_that_are_lost
         await put(broker, f"queues/%2F/{name}")
     words = ("permissions", "set", "ann", "", "^amq[.]", "")
     lines = await consequences(commands, *words)
-    assert lines[0] == "user 'ann' loses rights in vhost '/':"
+    assert lines[0] == "user 'ann' will lose rights in vhost '/':"
     assert lines[1] == (
         "  write '^amq' -> '^amq[.]': 2 present queues and exchanges, such as 'amq1', 'amq2'"
     )
@@ -150,7 +151,7 @@ async def test_own_permissions_replace_those_of_a_role(broker: Running, commands
     await commands.out("permissions", "topic", "ann", "deny all #")
     lines = await consequences(commands, "permissions", "set", "ann", "", ".*", ".*")
     assert lines == [
-        "user 'ann' loses rights in vhost '/', which role 'devices' gives it now:",
+        "user 'ann' will lose rights in vhost '/', which role 'devices' gives it now:",
         "  topic rules: none, so that all topics are permitted -> 1 topic rule",
         ONE_OF_EACH,
     ]
@@ -165,7 +166,7 @@ async def test_topic_rules_name_the_rules_that_go_and_come(
     await commands.out("permissions", "set", "ann", "", ".*", ".*")
     lines = await consequences(commands, "permissions", "topic", "ann", "allow publish b")
     assert lines == [
-        "user 'ann' loses rights in vhost '/':",
+        "user 'ann' will lose rights in vhost '/':",
         "  topic rule removed: 'allow publish a'",
         "  topic rule removed: 'reserve client ann-1'",
         "  topic rule added: 'allow publish b'",
@@ -205,12 +206,12 @@ async def test_a_role_in_use_names_what_its_users_lose(broker: Running, commands
     await commands.out("roles", "set", "devices", ".*", ".*", ".*")
     words = ("roles", "set", "devices", ".*", "^a", ".*", "--rule", "allow publish a")
     assert await consequences(commands, *words) == [
-        "role 'devices' grants less in vhost '/':",
+        "role 'devices' will grant less in vhost '/':",
         "  write '.*' -> '^a'",
         "  topic rules: none, so that all topics are permitted -> 1 topic rule",
         (
-            "2 users have the role; users that lose these rights, because they have no permissions "
-            "of their own there: 1 user"
+            "2 users have the role; users that will lose these rights, because they have no "
+            "permissions of their own there: 1 user"
         ),
         ONE_OF_EACH,
     ]
@@ -239,14 +240,14 @@ async def test_an_assignment_names_the_users_that_lose_rights(
     await commands.out("roles", "assign", "more", *names)
     lines = await consequences(commands, "roles", "assign", "less", *names)
     assert lines[:6] == [
-        "user 'u0' loses rights in vhost '/', which role 'more' gives it now:",
+        "user 'u0' will lose rights in vhost '/', which role 'more' gives it now:",
         "  write '.*' -> '^a'",
         NO_CLIENTS,
-        "user 'u0' loses rights in vhost 'v', which role 'more' gives it now:",
+        "user 'u0' will lose rights in vhost 'v', which role 'more' gives it now:",
         ("  the virtual host may not be used any more: configure 'x', write '.*', read '.*'"),
         NO_CLIENTS,
     ]
-    assert lines[-1] == "further users that lose rights: 2"
+    assert lines[-1] == "further users that will lose rights: 2"
     by_name = broker.node.broker.users.by_name
     assert {by_name[name].role_name for name in names} == {"more"}
     assert len(await consequences(commands, "roles", "assign", "--none", "u1")) == 6
@@ -260,8 +261,8 @@ async def test_tags_that_are_removed(broker: Running, commands: Commands) -> Non
     await commands.out("users", "tags", "ann", "monitoring", "policymaker")
     assert await consequences(commands, "users", "tags", "ann", "monitoring") == [
         (
-            "user 'ann' loses the tag policymaker: the HTTP API and the web page refuse what needs "
-            "it"
+            "user 'ann' will lose the tag policymaker: the HTTP API and the web page will refuse "
+            "requests that need it"
         ),
     ]
     await commands.out("users", "tags", "ann", "--yes")
@@ -287,14 +288,14 @@ async def test_an_import_of_users_names_the_users_that_change(
     rows.append({"name": "new", "password": "secret"})
     file.write_text(json.dumps(rows))
     lines = await consequences(commands, *words)
-    assert lines[0] == f"the import changes {SHOWN + 3} existing users:"
+    assert lines[0] == f"the import will change {SHOWN + 3} existing users:"
     assert set(lines[1:-1]) >= {
         "  user 'u0': tags [] -> ['monitoring']",
         "  user 'u1': new password",
         "  permissions of user 'u0' in vhost '/': write '.*' -> '^a'",
         "  topic rules of user 'u0' in vhost '/': rules [] -> ['allow publish a']",
     }
-    assert lines[-1] == "further users that change: 3" and len(lines) == 2 + 3 * SHOWN - 2
+    assert lines[-1] == "further users that will change: 3" and len(lines) == 2 + 3 * SHOWN - 2
     by_name = broker.node.broker.users.by_name
     assert by_name["u0"].tags == [] and "new" not in by_name
     await commands.run(*words, "--yes")
@@ -325,7 +326,7 @@ async def test_an_import_of_definitions_names_the_objects_that_change(
     file.write_text(json.dumps(document))
     assert sorted(await consequences(commands, *words)) == sorted(
         [
-            "the import changes 3 existing objects:",
+            "the import will change 3 existing objects:",
             "  user 'ann': tags ['monitoring'] -> []",
             "  shovel parameter 's' in vhost '/': new value",
             ("  policy 'p' in vhost '/': definition {'max-length': 5} -> {'max-length': 4}"),

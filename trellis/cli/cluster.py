@@ -20,7 +20,7 @@ from trellis.cli.parsing import (
     add_settings,
     load_settings,
 )
-from trellis.cli.readable import count_is_text
+from trellis.cli.readable import count_text
 from trellis.cli.store import copy_directory, data_directory
 from trellis.server.offline_audit import OfflineAudit
 from trellis.settings.cluster import ClusterSettings
@@ -251,9 +251,9 @@ def _switch_lines(client: ApiClient, standby: str) -> Iterator[str]:
     """Yield the lines about the effect of a switch to `standby`; "" if the broker chooses it."""
     overview = client.json("GET", "overview")
     target = f"node '{standby}'" if standby else "the standby that has most of the log"
-    connections = count_is_text(overview["object_totals"]["connections"], "open connection")
-    yield f"node '{overview['node']}' hands the log over to {target}, and ends its process"
-    yield f"{connections} closed; the clients must connect again"
+    connections = count_text(overview["object_totals"]["connections"], "open connection")
+    yield f"node '{overview['node']}' will hand the log over to {target}, and end its process"
+    yield f"{connections} will be closed; the clients must connect again"
 
 
 def seed_node(arguments: argparse.Namespace) -> int:

@@ -132,10 +132,10 @@ def change_lines(report: ImportResult) -> list[str]:
     changes = len(report.changes) + report.more_changes
     if not changes:
         return []
-    lines = [f"the import changes {count_text(changes, 'existing object')}:"]
+    lines = [f"the import will change {count_text(changes, 'existing object')}:"]
     lines += [f"  {change.text}" for change in report.changes[:SHOWN]]
     if changes > SHOWN:
-        lines.append(f"further objects that change: {changes - SHOWN:,}")
+        lines.append(f"further objects that will change: {changes - SHOWN:,}")
     return lines
 
 

@@ -36,11 +36,6 @@ def count_text(count: int, noun: str) -> str:
     return f"{count:,} {plural}"
 
 
-def count_is_text(count: int, noun: str) -> str:
-    """Return a count with its noun and verb: `1 message is`, `1,204 messages are`."""
-    return f"{count_text(count, noun)} {'is' if count == 1 else 'are'}"
-
-
 def rate_text(rate: float, noun: str) -> str:
     """Return a rate per second with its noun: `14 messages/s`, `0.4 messages/s`."""
     return f"{rate:,.0f} {noun}s/s" if rate >= 10 or rate == 0 else f"{rate:.1f} {noun}s/s"

@@ -30,7 +30,7 @@ def permission_change_lines(client: ApiClient, vhost: str, user: str, body: Row)
     if not answer["lost"]:
         return []
     role = f", which role '{answer['role']}' gives it now" if answer["role"] else ""
-    lines = [f"user '{user}' loses rights in vhost '{vhost}'{role}:"]
+    lines = [f"user '{user}' will lose rights in vhost '{vhost}'{role}:"]
     return [*lines, *_lost_lines(answer["lost"]), _checked_line(answer)]
 
 
@@ -49,16 +49,18 @@ def role_change_lines(client: ApiClient, name: str, vhosts: Row) -> list[str]:
         users, losing = count_text(answer["users"], "user"), count_text(row["losing"], "user")
         have = "has" if answer["users"] == 1 else "have"
         lines += [
-            f"role '{name}' grants less in vhost '{row['vhost']}':",
+            f"role '{name}' will grant less in vhost '{row['vhost']}':",
             *_lost_lines(row["lost"]),
             (
-                f"{users} {have} the role; users that lose these rights, because they have no "
+                f"{users} {have} the role; users that will lose these rights, because they have no "
                 f"permissions of their own there: {losing}"
             ),
             _checked_line(row),
         ]
         if answer["tokens"]:
-            lines.append("users whose tokens name the role lose the rights, too; they are unknown")
+            lines.append(
+                "users whose tokens name the role will lose the rights, too (number unknown)"
+            )
     return lines
 
 
@@ -75,13 +77,13 @@ def assignment_lines(client: ApiClient, role: str, users: list[str]) -> Iterator
             continue
         for row in answer["vhosts"]:
             yield (
-                f"user '{user}' loses rights in vhost '{row['vhost']}', which role "
+                f"user '{user}' will lose rights in vhost '{row['vhost']}', which role "
                 f"'{answer['role']}' gives it now:"
             )
             yield from _lost_lines(row["lost"])
             yield _checked_line(row)
     if losing > SHOWN:
-        yield f"further users that lose rights: {losing - SHOWN:,}"
+        yield f"further users that will lose rights: {losing - SHOWN:,}"
 
 
 def tags_lines(user: str, before: list[str], after: list[str]) -> Iterator[str]:
@@ -89,8 +91,8 @@ def tags_lines(user: str, before: list[str], after: list[str]) -> Iterator[str]:
     lost = [tag for tag in before if tag not in after]
     if lost:
         yield (
-            f"user '{user}' loses {'the tag' if len(lost) == 1 else 'the tags'} "
-            f"{', '.join(lost)}: the HTTP API and the web page refuse what needs "
+            f"user '{user}' will lose {'the tag' if len(lost) == 1 else 'the tags'} "
+            f"{', '.join(lost)}: the HTTP API and the web page will refuse requests that need "
             f"{'it' if len(lost) == 1 else 'them'}"
         )
 
@@ -134,7 +136,7 @@ def _rule_lines(before: list[str], after: list[str]) -> Iterator[str]:
 def _checked_line(row: Row) -> str:
     """Return the line about the clients whose rights the broker checks again."""
     return (
-        f"clients whose rights are checked again: "
+        "clients whose rights will be checked again: "
         f"{count_text(row['connections'], 'open connection')}, "
         f"{count_text(row['sessions'], 'MQTT session')} with "
         f"{count_text(row['messages'], 'message')}"

@@ -62,10 +62,10 @@ def _change_lines(report: ImportResult) -> list[str]:
         return []
     more = "at least " if report.more_changes else ""
     named = set(list(users)[:SHOWN])
-    lines = [f"the import changes {more}{count_text(len(users), 'existing user')}:"]
+    lines = [f"the import will change {more}{count_text(len(users), 'existing user')}:"]
     lines += [f"  {change.text}" for change in report.changes if change.name in named]
     if len(users) > SHOWN:
-        lines.append(f"further users that change: {more}{len(users) - SHOWN:,}")
+        lines.append(f"further users that will change: {more}{len(users) - SHOWN:,}")
     return lines
 
 

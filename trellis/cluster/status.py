@@ -212,7 +212,7 @@ def removal_lines(cluster: ClusterSettings, node: str) -> list[str]:
     topic = KafkaTopic(cluster)
     reports = node_reports(cluster, topic)
     report = _report_of_stopped(reports, node)
-    lines = [f"node '{node}' is removed from the list of nodes, so that the log is not kept for it"]
+    lines = [f"node '{node}' will be removed from the list of nodes: its records can be trimmed"]
     if report is None:
         lines.append("Kafka has no report of the node: how many records it lacks is unknown")
     else:
@@ -225,7 +225,7 @@ def removal_lines(cluster: ClusterSettings, node: str) -> list[str]:
             f"node alone from offset {report.offset:,} on: {kept:,} records"
         )
     lines.append(
-        "once these records are trimmed, the node cannot follow the log any more: to let it come "
+        "once these records are trimmed, the node cannot follow the log any more: before it comes "
         f"back, seed it with `trellis cluster seed {node} TARGET`"
     )
     return lines
