@@ -34,6 +34,7 @@ from tests.clients import World, marshal, mqtt_publish, publication
 from tests.core.failing import Failing, finish
 from tests.core.test_session_steps import shared, topics
 from tests.store.homes import Home
+from tests.wire.amqp.bulk import fill
 from tests.wire.mqtt.client import connect, puback, publications
 
 
@@ -339,11 +340,7 @@ def test_failure_at_an_expired_message_does_not_keep_later_ones_from_expiring(
     client = world.amqp()
     client.queue("q")
     many = 2 * int(MESSAGES_PER_SLICE)
-    for _ in range(2):
-        client.connection.receive_data(
-            publication("", "q", b"x", expiration="10") * int(MESSAGES_PER_SLICE)
-        )
-        world.settle(client.connection)
+    fill(client, "q", many, expiration="10")
     assert world.queue("q").depth == many
     failing = Failing(monkeypatch, Queue, "drop_head", 2)
     agenda = world.broker.agenda

@@ -18,6 +18,7 @@ from protocols.amqp.connection import states
 from protocols.end_reasons import INTERNAL_ERROR
 from tests.clients import World, marshal, publication
 from tests.core.failing import Failing, finish
+from tests.wire.amqp.bulk import fill
 
 
 @pytest.mark.parametrize("method", ["prepare", "publish_committed"])
@@ -85,11 +86,7 @@ def test_a_basic_get_that_waits_and_fails_closes_its_connection_with_an_internal
     client, reader = world.amqp(), world.amqp()
     client.queue("q")
     many = 3 * int(MESSAGES_PER_SLICE)
-    for _ in range(3):
-        client.connection.receive_data(
-            publication("", "q", b"x", expiration="10") * int(MESSAGES_PER_SLICE)
-        )
-        world.settle(client.connection)
+    fill(client, "q", many, expiration="10")
     assert world.queue("q").depth == many
     agenda = world.broker.agenda
     agenda.advance(int(agenda.now) + 50, agenda.wall + 0.05)
