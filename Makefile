@@ -1,9 +1,10 @@
 # The commands that README.md and CONTRIBUTING.md name. `make` without arguments lists them. Variables:
 # PYTHON  the Python for new virtual environments
-# JOBS    the number of test processes; four suit two processors, because many tests wait
+# JOBS    the number of test processes. Many tests wait, so the default is more than the number of processors: on two,
+#         `make test` took 351 s with 6 and 369 s with 4 (2026-11-27). The other suites start larger programs: 4
 # ARGS    arguments for the command: `make run ARGS="--amqp-port 0"`, `make test ARGS="-k retained"`
 
-JOBS ?= 4
+JOBS ?=
 ARGS ?=
 # For test-ha: rounds of each kind, the kinds (default: all), and a file to which the figures are added; then only
 # the rounds that the file lacks are run.
@@ -41,11 +42,11 @@ run: .run/installed ## Compile the broker, install it into .run, and start it
 
 test: export PYTEST_DEBUG_TEMPROOT := $(MEMORY)
 test: .venv/installed node kfake rabbitmqadmin ## Run the test suite on the uncompiled source
-	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "not long and not alone" $(ARGS)
+	@.venv/bin/python -m pytest -n $(or $(JOBS),6) --dist loadgroup -m "not long and not alone" $(ARGS)
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
 test-long: .venv/installed node browser conformance openid ldap kfake hadoop rabbitmq rabbitmqadmin ## Run the slow tests, then test-spark, test-random and guard-options
-	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not alone" -o faulthandler_timeout=900 $(ARGS)
+	@.venv/bin/python -m pytest -n $(or $(JOBS),4) --dist loadgroup -m "long and not alone" -o faulthandler_timeout=900 $(ARGS)
 	@.venv/bin/python -m pytest -m "long and alone" -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
 	@$(MAKE) --no-print-directory test-spark test-random guard-options
 
@@ -57,7 +58,7 @@ test-spark: .venv/installed hadoop ## Run the connector's tests on a cluster of 
 
 test-random: export TRELLIS_PROPERTIES = long
 test-random: .venv/installed ## Run the property tests with new random examples, ten times as many
-	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "hypothesis and not long" -o faulthandler_timeout=900 $(ARGS)
+	@.venv/bin/python -m pytest -n $(or $(JOBS),4) --dist loadgroup -m "hypothesis and not long" -o faulthandler_timeout=900 $(ARGS)
 
 test-ha: .venv/installed ## Run 50 rounds of each fault of a cluster (variables: ROUNDS, KINDS, RECORD)
 	@.venv/bin/python -m tests.cluster.rounds --rounds $(ROUNDS) $(if $(RECORD),--until --record $(RECORD)) $(KINDS)
@@ -70,7 +71,7 @@ test-compiled: dist/built node ## Run the tests of the protocols, matching, the 
 	@build/compiled.venv/bin/python $(QUIET_PIP) install "$$(ls dist/*.whl)[test]"
 	@build/compiled.venv/bin/python build_backend/compiled_modules.py
 	@cp -R tests examples config docs packaging pyproject.toml build/compiled/
-	@cd build/compiled && ../compiled.venv/bin/python -m pytest -n $(JOBS) $(WHEEL_TESTS) $(ARGS)
+	@cd build/compiled && ../compiled.venv/bin/python -m pytest -n $(or $(JOBS),4) $(WHEEL_TESTS) $(ARGS)
 
 guard: .run/installed ## Compare instructions per publication with the recorded ones (needs valgrind)
 	@cd build && ../.run/bin/python -P ../benchmarks/guard.py $(ARGS)
