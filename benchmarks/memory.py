@@ -332,7 +332,7 @@ def _read_all(client: AmqpClient) -> None:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the results as the Markdown table of the document."""
+    """Return the results as a Markdown table, for the page that --into names."""
     facts = "; ".join(f"{name} {value}" for name, value in results["machine"].items())
     lines = [
         (

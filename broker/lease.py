@@ -29,5 +29,5 @@ class Lease:
         self._until = until
 
     def end(self) -> None:
-        """End the lease at once."""
+        """End the lease now: until the next `extend`, the node may not deliver or answer."""
         self._until = -inf

@@ -20,7 +20,7 @@ from broker.store.contract import Store
 
 
 class MeasuredQueue(Queue):
-    """A queue with the total size of its waiting messages, if its arguments limit this size."""
+    """A queue that adds up the body sizes of its waiting messages while it limits their sum."""
 
     def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
         super().__init__(vhost, name, agenda, store, durable)

@@ -30,7 +30,15 @@ from broker.replication.contract import (
 from broker.replication.formats import FORMATS, Formats
 from broker.replication.judge import Judge
 from broker.replication.read_sizes import ReadSizes
-from broker.replication.records import BatchChunk, Claim, ClusterState, Mark, decode
+from broker.replication.records import (
+    BatchChunk,
+    Claim,
+    ClusterState,
+    ForeignRecord,
+    LogRecord,
+    Mark,
+    decode,
+)
 
 #: Seconds before the next attempt to apply a batch for which the disk was full.
 FULL_SECONDS = 0.2
@@ -72,7 +80,7 @@ class Follower:
         for offset, data in span.records:
             if offset < self.next or until is not None and offset >= until:
                 continue
-            record = decode(data)
+            record = self._decoded(offset, data)
             before = self.judge.state
             if self.judge.judge(offset, record):
                 counted = True
@@ -107,6 +115,15 @@ class Follower:
         """
         last = self.judge.state.last
         self.next, self.is_verified = last + 1, last < 0
+
+    @staticmethod
+    def _decoded(offset: int, data: bytes) -> LogRecord:
+        try:
+            return decode(data)
+        except ForeignRecord as error:
+            raise ForeignRecord(
+                f"the record at offset {offset} of the replicated log cannot be read: {error}"
+            ) from error
 
     def _verify(self, span: LogSpan) -> None:
         """Compare the first record of a span with the last valid record."""

@@ -286,7 +286,9 @@ def decode(data: bytes) -> LogRecord:
     try:
         return _decode_body(kind, epoch, nonce, wall, body)
     except struct.error as error:
-        raise ForeignRecord(f"a record of kind {kind} is malformed: {error}") from error
+        raise ForeignRecord(
+            f"the {KINDS[kind]} is too short, so it is damaged or of another program: {error}"
+        ) from error
 
 
 def _decode_body(kind: int, epoch: int, nonce: int, wall: int, body: bytes) -> LogRecord:

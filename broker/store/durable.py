@@ -40,6 +40,8 @@ from broker.store.segments import SegmentLog
 
 #: Largest number of delivery marks that a batch appends again, in up to 0.2 ms.
 MARKS_PER_BATCH: Final = 100
+#: Advice for an operator about a lost message.
+REMEDY: Final = "check the disk, stop the broker, and run `trellis store verify`"
 
 
 class DurableStore(Store):
@@ -277,12 +279,12 @@ class DurableStore(Store):
                 )
                 if isinstance(entry, MessageStored):
                     return entry
-            reason = f"there is no message at position {position} in the log"
+            reason = "the log has no message there"
         except OutOfDescriptors:
             raise
         except StoreError as error:
             reason = str(error)
-        self._report(f"a message is lost: {reason}")
+        self._report(f"the message at log position {position} is lost: {reason}; {REMEDY}")
         return None
 
     def read_retained(self, reader: LogReader, position: i64) -> Message | None:
@@ -298,12 +300,12 @@ class DurableStore(Store):
                 )
                 if isinstance(entry, RetainedSet):
                     return entry.message
-            reason = f"there is no retained message at position {position} in the log"
+            reason = "the log has no retained message there"
         except OutOfDescriptors:
             raise
         except StoreError as error:
             reason = str(error)
-        self._report(f"a retained message is lost: {reason}")
+        self._report(f"the retained message at log position {position} is lost: {reason}; {REMEDY}")
         return None
 
     def release(self, queue: i64, position: i64) -> None:

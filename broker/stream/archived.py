@@ -172,7 +172,10 @@ class ArchivedRows:
             self.backend.drop_waiting(self, segment, deleted)
 
     def on_uploaded(self, segment: Segment, first: int) -> None:
-        """Record that a segment is in the archive, whose first row now has the offset `first`."""
+        """Record that a segment is in the archive.
+
+        `first` is the offset of the first row of this stream that the archive now has.
+        """
         segment.waits = False
         segment.archived = True
         if segment in self.waiting:

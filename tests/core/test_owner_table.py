@@ -11,7 +11,7 @@ OWNERS, NAMES, MOST = "abcd", "mnopqrst", 12
 
 
 class Model:
-    """The values in the order of their last `put`, in one list."""
+    """A model of OwnerTable: all values in one list, in the order of their last `put`."""
 
     def __init__(self) -> None:
         self.values: list[tuple[str, str, int]] = []

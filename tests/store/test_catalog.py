@@ -38,8 +38,9 @@ def loaded(catalog: Catalog) -> Loaded:
 def at(path: Path) -> tuple[Loaded, int, int]:
     """Open the catalog at a path; return (definitions, log position, highest position).
 
-    The log position was the last one in the log when the catalog was written. The highest position
-    of an entry, in the catalog or the log, may be above it.
+    Both positions are from the last write of the catalog. The log position is the last position in
+    the log. The highest position is the highest one of all entries in the catalog and the log, so
+    it may be above the log position.
     """
     catalog = Catalog(str(path))
     try:

@@ -60,7 +60,7 @@ class ProtocolChoice:
             self._unanswered = UNANSWERED_MAX - 1
 
     def on_unanswered(self) -> None:
-        """Choose after a connection was closed before the broker answered CONNECT.
+        """Choose the MQTT version of the next attempt, after CONNECT got no answer.
 
         Some brokers close the connection, or do not answer, if they do not know the version.
         """

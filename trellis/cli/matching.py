@@ -71,7 +71,7 @@ def add_bench(tools: Any) -> None:
         metavar="N",
         type=number(int, 1),
         default=5,
-        help="rounds; their medians are shown [5]",
+        help="number of rounds; the medians of the rounds are shown [5]",
     )
     tool.add_argument(
         "--seconds",

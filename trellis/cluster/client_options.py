@@ -78,7 +78,10 @@ class ClientLog:
         return self._reason if self._clock() < self._reason_at + REASON_SECONDS else ""
 
     def forget_reason(self) -> None:
-        """Forget the last line, because a request has succeeded since."""
+        """Forget the last line of Kafka's client library, because a request has succeeded since.
+
+        The line explains no later failure: `reason` is "" until the library logs another line.
+        """
         self._reason = ""
 
     def log(self, level: int, text: str, *values: object) -> None:

@@ -50,4 +50,7 @@ def main(descriptor: int) -> None:
         try:
             summarize(directories, lambda: os.getppid() == broker)
         except OSError as error:
-            sys.exit(f"trellis: cannot write the summary of a segment's topics: {error}")
+            sys.exit(
+                f"trellis: cannot write the summary of a segment's topics: {error}; check the free "
+                "space and the permissions of the data directory"
+            )

@@ -316,7 +316,7 @@ class Sessions(SessionRegistry):
     def finish_restore(self) -> None:
         """Complete the restore of all sessions: their groups, expiries, wills and $SYS topics.
 
-        A client that was connected when the broker stopped counts as away from now on.
+        A client that was connected when the broker stopped counts as disconnected from now on.
         """
         shared, self._shared = self._shared, []
         for session, memberships in shared:

@@ -108,11 +108,11 @@ def _hand_over(session: Session, queue: MessageSource, message: Message) -> None
 
 
 def _leave_to(session: Session, deliveries: list[Delivery]) -> None:
-    """Make QoS 1 messages in flight messages of their session, because their group ends.
+    """Move the QoS 1 messages in flight from their subscription group to their session's inbox.
 
-    The session completes the deliveries [MQTT-3.10.4-3]: it sends the messages again after a lost
-    connection. The packet identifiers stay the same; after a crash of the broker they are new,
-    because the sequence numbers of the stored messages of an inbox must ascend.
+    The group ends. The session completes the deliveries [MQTT-3.10.4-3]: it sends the messages
+    again after a lost connection. The packet identifiers stay the same; after a crash of the broker
+    they are new, because the sequence numbers of the stored messages of an inbox must ascend.
     """
     inbox, consumer = session.inbox, session.absent_consumer()
     for delivery in deliveries:

@@ -82,7 +82,11 @@ def _source(call: Call) -> tuple[VirtualHost, Queue]:
 async def _begin(
     call: Call, vhost: VirtualHost, source: Queue, destination: MoveDestination
 ) -> Row:
-    """Begin a move, or make a dry run. Raises ApiRefusal, AccessRefused."""
+    """Begin to move messages from `source` to `destination`; return the row of the move.
+
+    If the request has `dry_run`, move nothing, and return what a move would move now. Raises
+    ApiRefusal, AccessRefused.
+    """
     row = call.body()
     count = whole_number(row, "count", COUNT_MAX, COUNT_MAX)
     rate = _rate(row)
