@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from broker.queues.policies import Policy
 from tests.clients import World
-from trellis.bridge.collecting import LINKS_MAX, InvalidLink, Link, LinkFinder
+from trellis.bridge import collecting
+from trellis.bridge.collecting import LINKS_MAX, UPSTREAM, InvalidLink, Link, LinkFinder
 from trellis.bridge.contract import LINKS_BYTES, SHOVEL, Configure, LocalAmqp, Shovel, line
 
 LOCAL = LocalAmqp("127.0.0.1", 5672, "guest", "guest", "here")
@@ -76,17 +78,17 @@ def test_after_the_limit_one_link_is_listed_with_the_reason_and_the_rest_is_left
 
 
 def test_large_shovels_that_do_not_fit_into_the_message_to_the_worker_are_listed() -> None:
-    """The worker would end at a line above LINE_MAX, and no link would run."""
+    """The broker encodes all links in one turn of its loop, so their size is bounded."""
     world = World()
     links = finder(world)
     # Each quotation mark takes four bytes in JSON within JSON.
     value = {**VALUE, "src-consumer-args": {"x": '"' * 30_000}}
     vhosts = [world.vhost, *(world.broker.create_vhost(name) for name in ("b", "c"))]
     for vhost in vhosts:
-        for number in range(100):
+        for number in range(8):
             vhost.parameters.set(SHOVEL, f"s{number}", value)
     every = links_of(links)
-    assert len(every) == 300
+    assert len(every) == 24
     configured = [link for link in every if isinstance(link, Shovel)]
     size = len(line(Configure(1, [], configured, LOCAL)))
     assert LINKS_BYTES - 130_000 < size < LINKS_BYTES + 1_000
@@ -96,7 +98,7 @@ def test_large_shovels_that_do_not_fit_into_the_message_to_the_worker_are_listed
     # A small shovel still fits, and the others as soon as there is room.
     vhosts[-1].parameters.set(SHOVEL, "small", VALUE)
     assert isinstance(links_of(links)[-1], Shovel)
-    for number in range(50):
+    for number in range(8):
         world.vhost.parameters.clear(SHOVEL, f"s{number}")
     assert all(isinstance(link, Shovel) for link in links_of(links))
 
@@ -111,3 +113,26 @@ def test_without_the_listener_amqp_only_uris_with_a_host_are_usable(uri: str, us
     assert isinstance(link, Shovel) == usable
     if isinstance(link, InvalidLink):
         assert "whose AMQP listener is off; set amqp.enabled" in link.reason
+
+
+def test_an_unchanged_federation_link_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search makes the federation links anew; the search runs every second."""
+    sizes: list[Link] = []
+    size = collecting._size
+
+    def size_of(link: Link) -> int:
+        sizes.append(link)
+        return size(link)
+
+    monkeypatch.setattr(collecting, "_size", size_of)
+    world = World()
+    parameters, policies = world.vhost.parameters, world.vhost.applied_policies
+    parameters.set(UPSTREAM, "up", {"uri": "amqp://far"})
+    federated = {"federation-upstream": "up"}
+    policies.set_policy(Policy("/", "p", "^amq.topic$", "exchanges", 0, federated))
+    links = finder(world)
+    [first] = links_of(links)
+    assert isinstance(first, Shovel) and links_of(links) == [first]
+    assert sizes == [first]
+    parameters.set(UPSTREAM, "up", {"uri": "amqp://other"})
+    assert len(links_of(links)) == 1 and len(sizes) == 2

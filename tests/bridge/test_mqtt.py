@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -163,17 +164,23 @@ def test_a_message_that_the_remote_refuses_for_now_is_published_again(tmp_path: 
 
 
 class Refuser:
-    """An MQTT 5 server that answers each PUBLISH of QoS 1 with a reason code, and counts them."""
+    """An MQTT 5 server that answers each PUBLISH of QoS 1 with the next of some reason codes.
 
-    def __init__(self, code: int) -> None:
-        self._code = code
-        self.published = 0
+    It grants a Receive Maximum of `window`, and does not answer before it has this number of
+    publications. `bodies` are the bodies of all publications.
+    """
+
+    def __init__(self, codes: Iterator[int], window: int = 1) -> None:
+        self._codes = codes
+        self._window = window
+        self.bodies: list[bytes] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
         client, _ = self._listener.accept()
+        unanswered: list[bytes] = []
         with client, client.makefile("rb") as packets:
             while head := packets.read(1):
                 length = shift = 0
@@ -182,17 +189,36 @@ class Refuser:
                     shift += 7
                 packet = packets.read(length | byte << shift)
                 if head[0] >> 4 == 1:  # CONNECT
-                    client.sendall(b"\x20\x03\0\0\0")
+                    client.sendall(b"\x20\x06\0\0\x03\x21" + self._window.to_bytes(2, "big"))
                 elif head[0] >> 4 == 3:  # PUBLISH
-                    self.published += 1
                     after = 2 + int.from_bytes(packet[:2], "big")
-                    identifier = packet[after : after + 2]
-                    client.sendall(b"\x40\x03" + identifier + bytes([self._code]))
+                    unanswered.append(packet[after : after + 2])
+                    # The body follows the packet identifier and the properties.
+                    self.bodies.append(packet[after + 3 + packet[after + 2] :])
+                    if len(self.bodies) >= self._window:
+                        for identifier in unanswered:
+                            client.sendall(b"\x40\x03" + identifier + bytes([next(self._codes)]))
+                        unanswered.clear()
                 elif head[0] >> 4 == 12:  # PINGREQ
                     client.sendall(b"\xd0\0")
 
     def close(self) -> None:
         self._listener.close()
+
+
+def test_messages_behind_a_refused_message_of_their_topic_wait(tmp_path: Path) -> None:
+    """Check that messages wait that the bridge had before the refusal, but had not sent yet."""
+    remote = Refuser(chain([0x97, 0x97], repeat(0)), window=2)
+    table = bridge("b", remote.port, ["# out 1"], reconnect_max=1)
+    local = BridgingBroker(tmp_path, table)
+    local.wait_up("b")
+    near = Recorder(local.mqtt.port, "near")
+    for body in (b"1", b"2", b"3", b"4"):
+        near.publish("a", body)
+    local.wait("b", lambda row: row["sent"] == 4)
+    assert remote.bodies == [b"1", b"2", b"1", b"2", b"3", b"4"]
+    near.close()
+    local.stop()
 
 
 @pytest.mark.parametrize(
@@ -201,13 +227,13 @@ class Refuser:
 def test_the_bridge_gives_up_a_message_that_is_refused_for_good(
     tmp_path: Path, code: int, attempts: int
 ) -> None:
-    remote = Refuser(code)
+    remote = Refuser(repeat(code))
     local = BridgingBroker(tmp_path, bridge("b", remote.port, ["# out 1"], reconnect_max=1))
     local.wait_up("b")
     near = Recorder(local.mqtt.port, "near")
     near.publish("a", b"x")
     row = local.wait("b", lambda row: row["refused"] == 1)
-    assert (row["in_flight"], row["error"], remote.published) == (0, "", attempts)
+    assert (row["in_flight"], row["error"], len(remote.bodies)) == (0, "", attempts)
     near.close()
     local.stop()
     remote.close()

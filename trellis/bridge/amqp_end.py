@@ -221,9 +221,6 @@ class AmqpEnd:
                 channel.exchange_bind(name, exchange, key)
             await self.call(channel.queue_bind, queue, name)
             await self.call(channel.exchange_delete, former)
-        # Builds before the internal exchanges bound the queue itself.
-        for key in keys:
-            await self.call(channel.queue_unbind, queue, exchange, key)
 
     def lose(self, reason: str) -> None:
         """Set the result of `lost` to this reason, unless `lost` is done already."""

@@ -73,7 +73,7 @@ class LinkFinder:
                     break
                 name = (link.kind, link.vhost, link.name)
                 known = self._sizes.get(name)
-                if known is None or known[0] is not link:
+                if known is None or known[0] != link:
                     known = link, _size(link)
                     measured += known[1]
                 sizes[name] = known

@@ -23,9 +23,9 @@ UP, CONNECTING, ENDED, INVALID = "up", "connecting", "ended", "invalid"
 
 #: Largest size in bytes of a line that the broker sends (Configure).
 LINE_MAX: Final = 64 << 20
-#: Largest size in bytes of the shovels and federation links in such a line; the rest is for MQTT
-#: bridges.
-LINKS_BYTES: Final = 32 << 20
+#: Largest size in bytes of the shovels and federation links in such a line. The broker encodes them
+#: in one turn of its loop: 2 MiB take 4 ms (32 MiB took 79 ms).
+LINKS_BYTES: Final = 2 << 20
 
 
 class MqttLogin(Struct, frozen=True):

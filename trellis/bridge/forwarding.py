@@ -47,13 +47,15 @@ class UnderWay(NamedTuple):
     """A message that the bridge has not acknowledged at the source.
 
     `session` is the number of the source's session, and `identifier` the packet identifier of the
-    message at the source; 0 if the message came with QoS 0. The destination has refused the message
+    message at the source; 0 if the message came with QoS 0. `arrival` is a number that ascends in
+    the order in which the messages came from the source. The destination has refused the message
     `refusals` times for now.
     """
 
     session: int
     identifier: int
     publication: Publication
+    arrival: int
     refusals: int = 0
 
 
@@ -70,7 +72,8 @@ class Forwarding:
 
     A message that the destination refuses for now (TEMPORARY) is published again after RETRY_MIN
     seconds, then after twice the time, up to `retry_max` seconds. Meanwhile later messages of
-    QoS 1 with the same topic wait behind the message.
+    QoS 1 with the same topic wait behind the message. Only messages that were already sent to the
+    destination when it refused the message may overtake the message.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class Forwarding:
         self._retry: asyncio.TimerHandle | None = None
         #: The first refusal of the messages that the destination refuses for now.
         self._problem = ""
+        self._arrivals = 0
         self._last_identifier = 0
         self._transient = 0
         self.copied = 0
@@ -154,13 +158,12 @@ class Forwarding:
         if publication is None:
             self._acknowledge(self._session, identifier)
             return
-        entry = UnderWay(self._session, identifier, publication)
+        self._arrivals += 1
+        entry = UnderWay(self._session, identifier, publication, self._arrivals)
         if identifier:
             self._waiting.add(identifier)
             self._source.limit(len(self._waiting))
-        if publication.qos and publication.topic in self._deferred_topics:
-            self._deferred.append(entry)
-        elif publication.qos:
+        if publication.qos:
             self._held.append(entry)
             self._publish_held()
         elif self._must_drop():
@@ -272,11 +275,12 @@ class Forwarding:
             self._retry = asyncio.get_running_loop().call_later(delay, self._publish_deferred)
 
     def _publish_deferred(self) -> None:
-        """Publish the messages that the destination has refused for now, before all others."""
+        """Publish all messages that wait, in the order in which they came from the source."""
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
-        self._held.extendleft(reversed(self._deferred))
+        waiting = [*self._deferred, *self._held]
+        self._held = deque(sorted(waiting, key=lambda entry: entry.arrival))
         self._deferred.clear()
         self._deferred_topics.clear()
         self._publish_held()
@@ -289,7 +293,11 @@ class Forwarding:
             and destination.up
             and len(self._published) - self._transient < destination.capacity
         ):
-            self._publish(self._held.popleft())
+            entry = self._held.popleft()
+            if entry.publication.topic in self._deferred_topics:
+                self._deferred.append(entry)
+            else:
+                self._publish(entry)
 
     def _publish(self, entry: UnderWay) -> None:
         try:

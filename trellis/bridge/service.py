@@ -226,7 +226,7 @@ def _log_changes(before: BridgeState, state: BridgeState) -> None:
             "bridge_problem",
             **names,
             reason=state.error,
-            note="the link copies all other topics",
+            note="the link copies other topics, until `window` messages wait",
         )
     elif state.error and state.error != before.error:
         logs.warning(
