@@ -87,6 +87,7 @@ async def test_users_of_a_json_file_and_hashes(broker: Running, run: Import) -> 
         "notes": [],
         "changed": False,
         "changes": [],
+        "more_changes": 0,
         "cannot_connect": [],
     }
     assert (await run(json.dumps(document)))[0] == 0

@@ -11,7 +11,7 @@ from trellis.cli import cluster_adopt, cluster_demo
 from trellis.cli.actions import add_json, add_result, ask, print_json, print_result, show
 from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.cluster_log import cluster_settings, failure
-from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.confirming import add_yes, confirm_losses
 from trellis.cli.parsing import (
     CommandError,
     Commands,
@@ -235,12 +235,8 @@ def switch_cluster(arguments: argparse.Namespace) -> int:
 
     Print the name of the standby.
     """
-    if not arguments.yes:
-        client = ApiClient(arguments)
-        if client.json(
-            "GET", "trellis", "cluster"
-        ):  # A broker without a cluster refuses to switch.
-            confirm(arguments, _switch_lines(client, arguments.node))
+    client = ApiClient(arguments)
+    confirm_losses(arguments, lambda: _switch_lines(client, arguments.node))
     answer = ask(arguments, "POST", "trellis", "cluster", "switch", body={"to": arguments.node})
     text = f"handed over to node '{answer['to']}'"
     print_result(arguments, text, node=answer["to"], changed=True)
@@ -248,7 +244,12 @@ def switch_cluster(arguments: argparse.Namespace) -> int:
 
 
 def _switch_lines(client: ApiClient, standby: str) -> Iterator[str]:
-    """Yield the lines about the effect of a switch to `standby`; "" if the broker chooses it."""
+    """Yield the lines about the effect of a switch to `standby`; "" if the broker chooses it.
+
+    Yield no line for a broker without a cluster, which will refuse the switch.
+    """
+    if not client.json("GET", "trellis", "cluster"):
+        return
     overview = client.json("GET", "overview")
     target = f"node '{standby}'" if standby else "the standby that has most of the log"
     connections = count_text(overview["object_totals"]["connections"], "open connection")
@@ -292,8 +293,7 @@ def forget_node(arguments: argparse.Namespace) -> int:
 
     try:
         with OfflineAudit(load_settings(arguments).settings, "trellis cluster forget") as audit:
-            if not arguments.yes:
-                confirm(arguments, status.removal_lines(cluster, arguments.node))
+            confirm_losses(arguments, lambda: status.removal_lines(cluster, arguments.node))
             status.remove_node(cluster, arguments.node)
             audit.add("forget", "node", arguments.node, {"cluster": cluster.name})
     except status.FAILURES as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from trellis.cli.api_client import ApiClient
@@ -52,6 +52,17 @@ def confirm(arguments: argparse.Namespace, consequences: Iterable[str]) -> None:
     print("Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError("not confirmed: nothing was changed")
+
+
+def confirm_losses(
+    arguments: argparse.Namespace, consequences: Callable[[], Iterable[str]]
+) -> None:
+    """Ask for consent as `confirm` does, but only if `consequences` returns lines.
+
+    With --yes, `consequences` is not called.
+    """
+    if not arguments.yes and (lines := list(consequences())):
+        confirm(arguments, lines)
 
 
 def arriving_text(client: ApiClient, *path: str) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from trellis.cli.actions import print_json
 from trellis.cli.api_client import ApiClient, add_login
-from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.confirming import add_yes, confirm_losses
 from trellis.cli.consequences import SHOWN
 from trellis.cli.parsing import CommandError, Commands, add_command
 from trellis.cli.readable import count_text
@@ -99,10 +99,8 @@ def definitions(arguments: argparse.Namespace) -> int:
         _write(arguments.file, msgspec.json.format(answer, indent=2))
         return 0
     data = _read(arguments.file)
-    if not arguments.dry_run and not arguments.yes:
-        lines = change_lines(request_import(client, data, dry_run=True))
-        if lines:
-            confirm(arguments, lines)
+    if not arguments.dry_run:
+        confirm_losses(arguments, lambda: change_lines(request_import(client, data, dry_run=True)))
     result = request_import(client, data, arguments.dry_run)
     if arguments.json:
         print_json(report_row(result, data, arguments.dry_run))
@@ -143,7 +141,7 @@ def report_row(result: ImportResult, data: bytes, dry_run: bool) -> dict[str, ob
     """Return the report of an import as a JSON object; `imported` counts the objects by kind.
 
     `data` is the document. `dry_run` is True if nothing was changed: then `changes` has the
-    existing objects that an import would change.
+    existing objects that an import would change, and `more_changes` counts those that are left out.
     """
     row: dict[str, object] = {
         "imported": result.taken,
@@ -152,7 +150,10 @@ def report_row(result: ImportResult, data: bytes, dry_run: bool) -> dict[str, ob
         "changed": not dry_run and any(result.taken.values()),
     }
     if dry_run:
-        row |= {"changes": [change.text for change in result.changes]}
+        row |= {
+            "changes": [change.text for change in result.changes],
+            "more_changes": result.more_changes,
+        }
     return row
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
-#: Largest number of names that are compared with the missing name: the first of the list.
+#: Largest number of rows whose names are compared with the missing name: the first of the list.
 NAMES_MAX: Final = 500
 #: Smallest similarity (a ratio of difflib) of a name that is printed as the nearest.
 SIMILARITY_MIN: Final = 0.6

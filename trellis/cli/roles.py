@@ -19,7 +19,7 @@ from trellis.cli.actions import (
     show,
 )
 from trellis.cli.api_client import ApiClient
-from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.confirming import add_yes, confirm, confirm_losses
 from trellis.cli.consequences import role_lines
 from trellis.cli.parsing import CommandError, Commands, Parser
 from trellis.cli.readable import count_text
@@ -139,10 +139,9 @@ def set_role(arguments: argparse.Namespace) -> int:
     known = _present(arguments, arguments.name)
     grant = {name: getattr(arguments, name) for name in PERMISSIONS}
     vhosts = (known or {}) | {arguments.vhost: grant | {"rules": arguments.rule}}
-    if known is not None and not arguments.yes:
-        lines = role_change_lines(ApiClient(arguments), arguments.name, vhosts)
-        if lines:
-            confirm(arguments, lines)
+    if known is not None:
+        client = ApiClient(arguments)
+        confirm_losses(arguments, lambda: role_change_lines(client, arguments.name, vhosts))
     ask(arguments, "PUT", "roles", arguments.name, body={"vhosts": vhosts})
     text = f"role '{arguments.name}' has new permissions in vhost '{arguments.vhost}'"
     if known is None:
@@ -197,10 +196,8 @@ def assign_role(arguments: argparse.Namespace) -> int:
         raise CommandError(
             f"give a role and at least one user, such as `trellis roles assign NAME {names[0]}`", 2
         )
-    if not arguments.yes:
-        lines = list(assignment_lines(ApiClient(arguments), role, names))
-        if lines:
-            confirm(arguments, lines)
+    client = ApiClient(arguments)
+    confirm_losses(arguments, lambda: assignment_lines(client, role, names))
     for name in names:
         tags = ask(arguments, "GET", "users", name)["tags"]
         ask(arguments, "PUT", "users", name, body={"tags": tags, "role": role})

@@ -15,7 +15,7 @@ import msgspec
 from trellis.auth.passwords import decoy_hash
 from trellis.cli.actions import PERMISSIONS, print_json
 from trellis.cli.api_client import ApiClient
-from trellis.cli.confirming import confirm
+from trellis.cli.confirming import confirm_losses
 from trellis.cli.consequences import SHOWN
 from trellis.cli.definitions import ImportResult, print_report, report_row, request_import
 from trellis.cli.readable import count_text
@@ -44,9 +44,8 @@ def import_users(arguments: argparse.Namespace) -> int:
     report = request_import(client, data, dry_run=True)
     dry_run = arguments.dry_run or bool(report.refused)
     if not dry_run:
-        lines = _change_lines(report)
-        if lines:
-            confirm(arguments, lines)
+        present = report
+        confirm_losses(arguments, lambda: _change_lines(present))
         data = _document(rows, _hashed(rows))
         report = request_import(client, data, dry_run=False)
     return _print(arguments, rows, report, data, dry_run)

@@ -25,7 +25,7 @@ from trellis.cli.actions import (
     show,
 )
 from trellis.cli.api_client import ApiClient, ApiRefused
-from trellis.cli.confirming import add_yes, confirm
+from trellis.cli.confirming import add_yes, confirm, confirm_losses
 from trellis.cli.consequences import permission_lines
 from trellis.cli.parsing import CommandError, Commands, Parser
 from trellis.cli.readable import count_text
@@ -312,9 +312,7 @@ def set_tags(arguments: argparse.Namespace) -> int:
     """Replace the tags of a user; if the user loses tags, ask for a confirmation first."""
     tags = _checked_tags(arguments.tags)
     before = ask(arguments, "GET", "users", arguments.name)["tags"]
-    lines = list(tags_lines(arguments.name, before, tags))
-    if lines:
-        confirm(arguments, lines)
+    confirm_losses(arguments, lambda: tags_lines(arguments.name, before, tags))
     ask(arguments, "PUT", "users", arguments.name, body={"tags": tags})
     text = (
         f"user '{arguments.name}' has {_tags_text(tags)} now, instead of {_tags_text(before)}"
@@ -404,12 +402,9 @@ def set_permission(arguments: argparse.Namespace) -> int:
 
 def _confirm_losses(arguments: argparse.Namespace, body: dict[str, Any]) -> None:
     """Ask for a confirmation if the user loses rights by new permissions or rules: `body`."""
-    if arguments.yes:
-        return
     client = ApiClient(arguments)
-    lines = permission_change_lines(client, arguments.vhost, arguments.name, body)
-    if lines:
-        confirm(arguments, lines)
+    vhost, user = arguments.vhost, arguments.name
+    confirm_losses(arguments, lambda: permission_change_lines(client, vhost, user, body))
 
 
 def clear_permission(arguments: argparse.Namespace) -> int:
