@@ -95,8 +95,8 @@ def _lake_or_traffic(arguments: argparse.Namespace) -> int:
                     else f"wrote nothing to {arguments.target}: the journal has no new rows"
                 )
         except KeyboardInterrupt:
-            counts.read(query)
             query.stop()
+            counts.read(query)
             print(
                 f"stopped; to continue, run `trellis pipeline {arguments.job}` again with the same "
                 "--target",

@@ -28,7 +28,8 @@ _BUILT_IN_EXCEPTIONS = {
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 
 
-@dataclass(slots=True)
+# Two definitions are equal only if they are the same object.
+@dataclass(slots=True, eq=False)
 class Definition:
     """A module, class or function. Lines count from 1, columns from 0.
 
@@ -121,7 +122,7 @@ class PythonIndex:
                 yield from self._public_in(module, member, (*outer, member.name))
             elif parent is module.definition:
                 yield PublicName("function", name, member)
-            elif not self._inherits(module, parent, member.name, []):
+            elif not self._inherits(module, parent, member.name, set()):
                 yield PublicName("method", name, member)
 
     def is_exception(self, module: Module, definition: Definition, depth: int = 0) -> bool:
@@ -140,13 +141,13 @@ class PythonIndex:
         return False
 
     def _inherits(
-        self, module: Module, definition: Definition, method: str, seen: list[Definition]
+        self, module: Module, definition: Definition, method: str, seen: set[Definition]
     ) -> bool:
         """True if a base class of the project defines the method."""
-        seen.append(definition)
+        seen.add(definition)
         for base in definition.bases:
             resolved = self._resolve(module, base)
-            if resolved is None or any(resolved[1] is one for one in seen):
+            if resolved is None or resolved[1] in seen:
                 continue
             if any(member.name == method for member in resolved[1].members):
                 return True
