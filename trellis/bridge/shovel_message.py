@@ -14,13 +14,13 @@ import msgspec
 import pika
 import pika.spec
 
-from broker.messages.cc_headers import KEY_HEADERS
 from broker.routing.deduplication import NUMBER_HEADERS
 from protocols.amqp.codec.properties import amended, read_properties
 from trellis.bridge import contract
 from trellis.bridge.amqp_end import ChannelClosed, LinkLost
 from trellis.bridge.contract import Shovel
 from trellis.bridge.shovel_definition import shown_uri
+from trellis.copied_properties import without_instructions
 from trellis.settings.schema import NodeSettings
 
 #: Headers of a message, with RabbitMQ's names: HOPS lists the federation links that have copied the
@@ -28,19 +28,6 @@ from trellis.settings.schema import NodeSettings
 HOPS: Final = "x-received-from"
 SHOVELLED: Final = "x-shovelled"
 TIMESTAMP: Final = "x-shovelled-timestamp"
-#: Headers that a shovel removes, because they instruct the destination.
-#:
-#: NUMBER_HEADERS: messages of one producer may come through several queues and links, out of the
-#: order of their numbers: the destination would drop them as repeats. A shovel within one virtual
-#: host would lose each of them.
-#:
-#: KEY_HEADERS: if a shovel sets the routing key, the publisher's further keys must not lead to
-#: other queues with the permissions of the shovel's user. Dead letters lose these headers for the
-#: same reason. A destination refuses a header that is no list, which MQTT's User Properties make:
-#: the message would return to its queue again and again.
-_INSTRUCTIONS: Final = (*NUMBER_HEADERS, *KEY_HEADERS)
-#: The names of these headers as bytes of a table; few messages have them.
-_ENCODED: Final = tuple(bytes([len(name)]) + name.encode() for name in _INSTRUCTIONS)
 #: Bytes of a header frame beside the properties: frame header and end, class, weight, body size.
 HEADER_OVERHEAD: Final = 20
 
@@ -129,9 +116,10 @@ class MessageEditor:
             if hops is None:
                 return None
             headers[HOPS] = hops
-        removed = self._instructions(properties)
-        if removed:
-            properties = amended(properties, dict.fromkeys(removed), {})
+        # Messages of one producer may come through several queues and links, out of the order of
+        # their numbers: the destination would drop them as repeats. A shovel within one virtual
+        # host would lose each of them.
+        properties = without_instructions(properties, self._sets_key, NUMBER_HEADERS)
         if self._changed:
             properties = amended(properties, {}, self._changed)
         if shovel.target.forward_headers:
@@ -139,20 +127,6 @@ class MessageEditor:
         if shovel.target.timestamp_header:
             headers[TIMESTAMP] = int(time.time())
         return amended(properties, headers, {}) if headers else properties
-
-    def _instructions(self, properties: bytes) -> list[str]:
-        """Return the headers that are removed, because they would instruct the destination."""
-        if not any(encoded in properties for encoded in _ENCODED):
-            return []
-        headers = read_properties(properties).get("headers")
-        if not isinstance(headers, dict):
-            return []
-        return [
-            name
-            for name in _INSTRUCTIONS
-            if name in headers
-            and (name in NUMBER_HEADERS or self._sets_key or not isinstance(headers[name], list))
-        ]
 
     def _hops(self, properties: bytes) -> list[object] | None:
         """Return the new value of the header HOPS; None if the message must not be copied."""

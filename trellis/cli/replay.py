@@ -14,15 +14,13 @@ from trellis.cli.api_client import add_login, api_url, credentials, given_url
 from trellis.cli.parsing import CommandError, Commands, add_command, load_settings, number
 from trellis.cli.replay_publisher import ReplayPublisher
 from trellis.cli.stream_source import StreamSource, add_range
+from trellis.copied_properties import HEADER_HEAD, without_instructions
 from trellis.progress import Interval
-from trellis.replayed_properties import replayed_properties
 from trellis.settings import Settings
 
 PORT_MAX: Final = 65_535
 #: Largest size in bytes of a routing key of AMQP. A topic of MQTT may be longer.
 KEY_MAX: Final = 255
-#: Bytes of a content header before the properties: class, weight and size of the body.
-HEADER_HEAD: Final = 12
 #: Seconds between two lines of progress.
 EVERY: Final = 1.0
 
@@ -95,7 +93,7 @@ def replay_rows(arguments: argparse.Namespace) -> int:
                         else batch.text("exchange", row)
                     )
                     header, body = batch.text("content_header", row), batch.text("body", row)
-                    header = header[:HEADER_HEAD] + replayed_properties(
+                    header = header[:HEADER_HEAD] + without_instructions(
                         header[HEADER_HEAD:], arguments.exchange is not None
                     )
                     publisher.publish(exchange, key, header, body, at)

@@ -16,6 +16,7 @@ from broker.stream.queue import StreamQueue
 from protocols.amqp.codec.contents import frames_of, split_content
 from protocols.amqp.codec.frames import encode, method_frame
 from protocols.amqp.codec.properties import read_properties
+from trellis.copied_properties import HEADER_HEAD, without_instructions
 from trellis.http import contract, stream_files
 from trellis.http.management.answers import ApiRefusal, Call, Listing, Row, bad_request, text
 from trellis.http.management.messages import (
@@ -32,7 +33,6 @@ from trellis.http.management.streaming import (
     stream_result,
 )
 from trellis.http.management.topology import exchange_name
-from trellis.replayed_properties import replayed_properties
 
 #: Largest number of rows in one answer, and the number if the query has no `count`.
 ROWS_MAX: Final = 1_000
@@ -47,8 +47,6 @@ REPLAYED_MAX: Final = 1_000
 WINDOW: Final = 50
 #: Highest offset that a request may name.
 OFFSET_MAX: Final = (1 << 63) - 1
-#: Size of the part of a content header before the flags of the properties, in bytes.
-_HEADER_HEAD: Final = 12
 #: Size of the longest name in an AMQP method, in bytes.
 _NAME_MAX: Final = 255
 _CHANNEL: Final = 1
@@ -176,7 +174,7 @@ def _row(batch: BatchView, row: int, truncate: int, encoding: str) -> Row:
         "publisher": batch.value("publisher", row),
         "routed": batch.value("routed", row),
         "payload_bytes": len(body),
-        "properties": json_properties(read_properties(header[_HEADER_HEAD:])) if header else {},
+        "properties": json_properties(read_properties(header[HEADER_HEAD:])) if header else {},
         "payload": body[:truncate],
         "payload_encoding": encoding,
     }
@@ -254,8 +252,8 @@ def _publication(call: Call, batch: BatchView, row: int, exchange: bytes | None)
     """
     name = batch.text("exchange", row) if exchange is None else exchange
     key = _key_of(batch, row)
-    header = batch.text("content_header", row)[_HEADER_HEAD:] or b"\0\0"
-    header = replayed_properties(header, exchange is not None)
+    header = batch.text("content_header", row)[HEADER_HEAD:] or b"\0\0"
+    header = without_instructions(header, exchange is not None)
     method = _PUBLISH + bytes([len(name)]) + name + bytes([len(key)]) + key + b"\0"
     limits = frames_of(_CHANNEL, call.node.amqp.options.frame_max)
     return method_frame(_CHANNEL, method) + split_content(header, batch.text("body", row), limits)
