@@ -6,13 +6,27 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
-
-from peers.peer import Running
+from typing import Final, Protocol
 
 #: The latencies of a run, by their names in the load tool's results.
 LATENCIES: Final = ("p50", "p99", "p999", "max")
 Figures = dict[str, float]
+
+
+class MeasuredBroker(Protocol):
+    """A broker that runs for a measurement, such as a `peers.peer.Running`."""
+
+    @property
+    def amqp_url(self) -> str:
+        """The URL of the AMQP port."""
+
+    @property
+    def mqtt_url(self) -> str:
+        """The URL of the MQTT port."""
+
+    @property
+    def roots(self) -> list[int]:
+        """The identifiers of the broker's processes, without their child processes."""
 
 
 def spent(pid: int) -> tuple[int, int]:
@@ -26,7 +40,9 @@ def spent(pid: int) -> tuple[int, int]:
     return tasks[str(pid)], sum(tasks.values())
 
 
-def load(trellis: Path, broker: Running, workload: str, seconds: float, rate: float) -> Figures:
+def load(
+    trellis: Path, broker: MeasuredBroker, workload: str, seconds: float, rate: float
+) -> Figures:
     """Run the load tool once for `seconds`, and return its figures.
 
     `us` is the broker's CPU time per message, `loop` the event loop's part of it, and `rate` the

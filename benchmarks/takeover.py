@@ -61,21 +61,27 @@ ERRORS: Final = (BenchError, Unreachable, OSError)
 
 
 class Node:
-    """A process of one node; a thread reads the lines that it prints."""
+    """A process of one node; a thread reads the lines that it prints.
 
-    def __init__(self, command: str, cluster: ClusterSettings, directory: Path) -> None:
+    If `cluster` is None, the process is a broker without a cluster.
+    """
+
+    def __init__(self, command: str, cluster: ClusterSettings | None, directory: Path) -> None:
         flags = {
             "config": os.devnull,
             "data-dir": str(directory),
             "node-name": directory.name,
-            "cluster-name": cluster.name,
-            "cluster-servers": cluster.servers,
-            "cluster-silence": str(cluster.silence),
-            "cluster-lease": str(cluster.lease),
-            "cluster-beat": str(cluster.beat),
             "limits-disk-free": "0",
             **{f"{name}-port": "0" for name in ("amqp", "mqtt", "metrics", "http")},
         }
+        if cluster is not None:
+            flags |= {
+                "cluster-name": cluster.name,
+                "cluster-servers": cluster.servers,
+                "cluster-silence": str(cluster.silence),
+                "cluster-lease": str(cluster.lease),
+                "cluster-beat": str(cluster.beat),
+            }
         given = [word for name, value in flags.items() for word in (f"--{name}", value)]
         self.errors = directory.with_suffix(".log")
         with self.errors.open("ab") as errors:
@@ -118,7 +124,7 @@ class Node:
 
     def client(self) -> AmqpClient:
         """Connect a client with publisher confirms. Raises one of ERRORS."""
-        client = AmqpClient(parse("amqp", f"amqp://{self.addresses['amqp']}"), "client")
+        client = AmqpClient(parse("amqp", self.amqp_url), "client")
         client.ask(amqp.confirm_select(), amqp.SELECT_OK)
         return client
 
@@ -134,9 +140,24 @@ class Node:
         urllib.request.urlopen(request, timeout=PATIENCE).close()
 
     @property
+    def amqp_url(self) -> str:
+        """The URL of the AMQP port."""
+        return f"amqp://guest:guest@{self.addresses['amqp']}/%2F"
+
+    @property
+    def mqtt_url(self) -> str:
+        """The URL of the MQTT port."""
+        return f"mqtt://guest:guest@{self.addresses['mqtt']}"
+
+    @property
+    def roots(self) -> list[int]:
+        """The identifier of the process."""
+        return [self.process.pid]
+
+    @property
     def processes(self) -> Processes:
         """The process of the node and its children."""
-        return Processes([self.process.pid])
+        return Processes(self.roots)
 
     def memory(self) -> int:
         """Return the resident memory of the process in bytes."""
