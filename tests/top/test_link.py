@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import resource
 import socket
 from typing import Final
 
 import pamqp.commands as spec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import trellis
 from broker.agenda import Task
@@ -288,6 +291,26 @@ def test_a_peer_is_local_when_its_address_is_a_loopback_one(
 ) -> None:
     peer = peer_of(name)
     assert (peer.address, peer.local) == (address, local)
+
+
+@given(
+    st.one_of(
+        st.ip_addresses().map(str),
+        st.lists(st.integers(0, 300).map(str) | st.text("0123456789", max_size=4)).map(".".join),
+    )
+)
+@example("127.0.0.256")
+@example("127.0.0.01")
+@example("127.0.0.1\n")
+def test_the_address_of_a_peer_is_as_ipaddress_reads_it(host: str) -> None:
+    peer = peer_of((host, 5))
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        assert (peer.address, peer.local) == (host, False)
+        return
+    address = getattr(address, "ipv4_mapped", None) or address
+    assert (peer.address, peer.local) == (str(address), address.is_loopback)
 
 
 @pytest.mark.skipif(trellis.compiled(), reason="compiled modules keep constants")
