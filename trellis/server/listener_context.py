@@ -126,8 +126,8 @@ class ListenerContext:
 def peer_of(name: object) -> Peer:
     """Return the peer for the address that asyncio reports for a transport: (host, port, ...).
 
-    IPv4 addresses are recognised without `ipaddress`, which takes 6 times as long, because thousands
-    of clients may connect together.
+    IPv4 addresses are recognised without `ipaddress`, which takes 6 times as long:
+    thousands of clients may connect together.
     """
     if not isinstance(name, tuple) or len(name) < 2:
         return Peer("unknown", 0, False)
