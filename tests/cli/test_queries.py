@@ -164,6 +164,14 @@ def test_login_of_a_user(
     monkeypatch.setenv("TRELLIS_PASSWORD_FILE", "secret")
     assert run(capsys, *words)[0] == 0
     assert run(capsys, *words, "--user", "guest", "--password", "guest")[0] == 0
+    monkeypatch.delenv("TRELLIS_PASSWORD_FILE")
+    monkeypatch.setenv("TRELLIS_USER", "guest")
+    assert run(capsys, *words)[0] == 0
+    monkeypatch.setenv("TRELLIS_PASSWORD", "guest")
+    assert run(capsys, *words)[0] == 0
+    monkeypatch.setenv("TRELLIS_USER", "ann")
+    monkeypatch.delenv("TRELLIS_PASSWORD")
+    monkeypatch.setenv("TRELLIS_PASSWORD_FILE", "secret")
     assert error_of(capsys, *words, "--password", "wrong", code=1).startswith(
         f"http://127.0.0.1:{port} refused user ann"
     )

@@ -202,8 +202,11 @@ def add_login(command: Parser, *aliases: str, uses: Collection[str] = ()) -> Non
         metavar="FILE",
         help="file whose first line is the password for the login",
     )
-    without = ("user", "password", "password_file")
-    add_settings(command, without=without, only=(*address_keys("http"), *uses))
+    user = ("user", "password", "password_file")
+    only = (*address_keys("http"), *uses)
+    add_settings(command, without=user, only=only)
+    # Environment and files may name the user that logs in, which may be the built-in user guest.
+    command.set_defaults(used_settings=(*only, *user))
 
 
 def add_publisher(command: Parser) -> None:
@@ -253,9 +256,9 @@ def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str,
         except ValueError as error:
             raise CommandError(f"--password-file: {error}", 2) from None
     if password is None:
-        password = (
-            settings.password if user == settings.user else "guest" if user == "guest" else ""
-        )
+        password = settings.password if user == settings.user else ""
+        if not password and user == "guest":
+            password = "guest"
     if not password:
         raise CommandError(
             f"no password for user {user}; give --password, --password-file or TRELLIS_PASSWORD"

@@ -167,7 +167,7 @@ def _user_names(settings: Settings) -> Iterator[Problem]:
             yield ("users",), f'the name "{name}" is given twice; user names must differ'
         if name == "guest" and settings.auth.guest:
             yield (
-                (key,),
+                (key, "auth.guest"),
                 "the user guest is built in; set auth.guest to false to define guest yourself",
             )
         seen.add(name)
