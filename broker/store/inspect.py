@@ -140,8 +140,8 @@ def _recover(recoverer: Recoverer) -> Iterator[Finding]:
                 file.name,
                 0,
                 0,
-                f"{file.records} records up to position {file.last}, {file.size} bytes, "
-                f"{file.copies} copies of messages, {file.settled} of them settled",
+                f"records: {file.records}, up to position {file.last}; bytes: {file.size}; "
+                f"copies of messages: {file.copies}, settled: {file.settled}",
             )
         files = len(recoverer.files)
     for name in report.removed:
