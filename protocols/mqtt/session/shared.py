@@ -292,9 +292,9 @@ class SubscriptionGroup(Subscriber):
     def remove(self, member: SharedMember, ticket: Ticket | None) -> None:
         """Remove a member; the group ends with its last member."""
         self.members.remove(member)
-        if member.session.outlet is not None:
+        left = member.session
+        if left.outlet is not None and self._in_flight_to(left):
             # The other sessions have returned their messages when they were disconnected.
-            left = member.session
             others = [one for one in self._leavers if one.outlet is not None and one is not left]
             self._leavers = [*others, left]
         if self.members:
