@@ -16,6 +16,11 @@ option, a count is too high if the option raises it by more than
     --sampled    3 % (TRACED): a sampler for distributed tracing that samples no message
     --owned      1 % (OWNED), of a transient flow: a broker that owns the log of a cluster
 
+An option changes where objects lie in memory, and this alone moves the counts of the persistent
+flows by up to 1.1 %, up or down. So a flow whose count is too high with an option is counted again
+in the further layouts of memory in LAYOUTS, with and without the option, until the smallest count
+with the option is not too high, compared with the smallest count without it.
+
 The record in guard.json is the reference: every change is compared with the record, not with the
 previous change, so that many small losses cannot add up unseen. Use `--write` only for a new
 reference: for a flow that has no record yet, or for another Python or compiler. Never use it to
@@ -43,8 +48,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import broker.queues.queue
 
@@ -71,6 +80,9 @@ FIXED = {"PYTHONHASHSEED": "0", "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=8
 TOLERANCE = 0.02
 #: A count with topic rules may be above the count without rules by this share.
 NOISE = 0.005
+#: Lengths of the path of flows.py in further comparisons: a longer path moves objects in memory.
+#: The environment and the hash seed change the counts by less than 0.1 %.
+LAYOUTS: Final = (30, 100, 170, 240)
 #: A count in a broker that owns the log of a cluster may be above the count without a cluster, with
 #: the same store, by this share. A test of the lease reads the clock once. In a turn of 100
 #: messages there is a test for the agenda and one for each client: 0.7 % of the cheapest flows.
@@ -81,10 +93,11 @@ TRANSIENT = tuple(flow for flow in FLOWS if "persistent" not in flow)
 TRACED = 0.03
 
 
-def instructions(flow: str, messages: int, *more: str) -> int:
+def instructions(flow: str, messages: int, *more: str, script: Path = HERE / "flows.py") -> int:
     """Return the instructions of a run of flows.py with `messages` messages of one flow.
 
-    The instructions are counted by callgrind. `more` are further arguments of flows.py.
+    The instructions are counted by callgrind. `more` are further arguments of flows.py, whose path
+    is `script`.
     """
     command = [
         "valgrind",
@@ -92,7 +105,7 @@ def instructions(flow: str, messages: int, *more: str) -> int:
         "--callgrind-out-file=/dev/null",
         sys.executable,
         "-P",
-        str(HERE / "flows.py"),
+        str(script),
         "--rounds",
         "1",
         "--messages",
@@ -108,10 +121,12 @@ def instructions(flow: str, messages: int, *more: str) -> int:
     return int(match[1])
 
 
-def count(flow: str, *more: str) -> int:
-    """Return the instructions per publication of a flow."""
+def count(flow: str, *more: str, script: Path = HERE / "flows.py") -> int:
+    """Return the instructions per publication of a flow, with `script` as the path of flows.py."""
     with ThreadPoolExecutor(2) as pool:
-        few, many = pool.map(lambda messages: instructions(flow, messages, *more), (FEW, MORE))
+        few, many = pool.map(
+            lambda messages: instructions(flow, messages, *more, script=script), (FEW, MORE)
+        )
     return round((many - few) / (MORE - FEW))
 
 
@@ -144,14 +159,30 @@ def compare_option(flows: list[str], option: str, allowed: float, *base: str) ->
     compile_modules()
     worse = 0
     for flow in flows:
-        plain, other = count(flow, *base), count(flow, option)
+        plain, other, layouts = count(flow, *base), count(flow, option), 1
+        for length in LAYOUTS:
+            if other > plain * (1 + allowed):
+                with flows_at(length) as script:
+                    plain = min(plain, count(flow, *base, script=script))
+                    other = min(other, count(flow, option, script=script))
+                layouts += 1
+        how = f" (smallest counts of {layouts} layouts)" if layouts > 1 else ""
         worse += other > plain * (1 + allowed)
         print(
             f"{flow:18} {plain:7,} instructions per publication without {option}, "
-            f"{other:7,} with, {other / plain - 1:+.2%}",
+            f"{other:7,} with, {other / plain - 1:+.2%}{how}",
             flush=True,
         )
     return 1 if worse else 0
+
+
+@contextmanager
+def flows_at(length: int) -> Iterator[Path]:
+    """Yield a path of flows.py of about `length` characters, through a symbolic link."""
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory) / "l".ljust(length - len(directory) - len("//flows.py"), "l")
+        place.symlink_to(HERE)
+        yield place / "flows.py"
 
 
 def compare(counts: dict[str, int], recorded: dict[str, int]) -> int:
