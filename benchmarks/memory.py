@@ -23,12 +23,16 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import socket
+import ssl
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import trustme
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 # Add the root, where Python finds trellis.bench, the load tool with its protocol code.
@@ -37,7 +41,7 @@ sys.path.insert(1, str(ROOT))
 from peers.brokers.trellis import TrellisPeer, parsed  # noqa: E402  (needs the new path)
 from peers.machine import machine  # noqa: E402
 from peers.peer import Running, Tools  # noqa: E402
-from peers.process import allow_files  # noqa: E402
+from peers.process import allow_files, free_ports  # noqa: E402
 from peers.report import between  # noqa: E402
 
 from trellis.bench import amqp, mqtt  # noqa: E402
@@ -76,11 +80,20 @@ class DetachedClient(RoundTripClient):
         self.disconnect()
 
 
+class TlsTarget(BrokerTarget):
+    """The address of an MQTT listener with TLS, whose certificate is not verified."""
+
+    def connect(self) -> socket.socket:
+        """Return a connected socket whose TLS handshake is complete. Raises Unreachable."""
+        return ssl._create_unverified_context().wrap_socket(super().connect())
+
+
 class MeasuredBroker(NamedTuple):
     """A running broker, its addresses and processes, and the clients connected to it."""
 
     amqp: BrokerTarget
     mqtt: BrokerTarget
+    mqtts: TlsTarget
     processes: Processes
     pids: list[int]
     clients: list[MqttClient | AmqpClient]
@@ -121,6 +134,12 @@ def mqtt_connections(broker: MeasuredBroker, first: int, last: int) -> None:
     """Open the MQTT connections numbered `first` to `last` - 1."""
     for _ in range(first, last):
         broker.mqtt_client()
+
+
+def mqtts_connections(broker: MeasuredBroker, first: int, last: int) -> None:
+    """Open the MQTT connections numbered `first` to `last` - 1, over TLS."""
+    for _ in range(first, last):
+        broker.clients.append(RoundTripClient(broker.mqtts, "client"))
 
 
 def mqtt_subscribers(broker: MeasuredBroker, first: int, last: int) -> None:
@@ -223,6 +242,13 @@ SUBJECTS: Final = (
         "mqtt-connection", "MQTT connection, idle, no subscription", 5_000, mqtt_connections, 2_000
     ),
     MemorySubject(
+        "mqtts-connection",
+        "MQTT connection over TLS, idle, no subscription",
+        2_000,
+        mqtts_connections,
+        12_000,
+    ),
+    MemorySubject(
         "mqtt-subscriber", "MQTT connection with one subscription", 5_000, mqtt_subscribers
     ),
     MemorySubject(
@@ -269,10 +295,20 @@ def running(trellis: Path) -> Iterator[MeasuredBroker]:
     Raises peers.process.Failed.
     """
     with tempfile.TemporaryDirectory(prefix="trellis-memory-") as directory:
-        started: Running = TrellisPeer(Tools(trellis=trellis)).start(Path(directory))
+        certificate = Path(directory) / "certificate.pem"
+        issued = trustme.CA().issue_cert("127.0.0.1")
+        issued.private_key_and_cert_chain_pem.write_to_path(str(certificate))
+        [port] = free_ports(1)
+        peer = TrellisPeer(Tools(trellis=trellis))
+        peer.flags = (
+            *("--mqtts-enabled", "true", "--mqtts-port", str(port)),
+            *("--tls-certificate", str(certificate)),
+        )
+        started: Running = peer.start(Path(directory))
         broker = MeasuredBroker(
             parse("amqp", started.amqp_url),
             parse("mqtt", f"mqtt://127.0.0.1:{started.mqtt}"),
+            TlsTarget("mqtts", "127.0.0.1", port, None, None),
             Processes(started.roots),
             list(started.roots),
             [],
