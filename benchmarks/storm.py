@@ -1,7 +1,7 @@
 """Measures storms of MQTT clients that connect at the same time, to Trellis and to Mosquitto, and
 the longest turn of the event loop in which Trellis answers a scrape of its metrics beside them.
 
-    python benchmarks/storm.py
+    .run/bin/python -P benchmarks/storm.py
         --clients N            clients of a storm [15000]
         --pending N            connections that have no CONNACK yet, at most [100]
         --rounds N             storms of each kind, in turn [3]
@@ -39,15 +39,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+sys.path.append(str(Path(__file__).parent))  # `python -P` leaves out this directory.
+
 from loop_clock import TURNS
 from peers.brokers.mosquitto import MosquittoPeer
 from peers.brokers.trellis import TrellisPeer, parsed
 from peers.machine import busy, machine
-from peers.peer import ROOT, PeerBroker, Tools
+from peers.peer import PeerBroker, Tools
 from peers.process import LOOPBACK, allow_files
 from scale import run_server
-
-sys.path.insert(1, str(ROOT))
 
 from trellis.bench.processes import Processes
 
