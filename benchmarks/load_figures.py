@@ -13,7 +13,7 @@ LATENCIES: Final = ("p50", "p99", "p999", "max")
 Figures = dict[str, float]
 
 
-class MeasuredBroker(Protocol):
+class LoadedBroker(Protocol):
     """A broker that runs for a measurement, such as a `peers.peer.Running`."""
 
     @property
@@ -41,7 +41,7 @@ def spent(pid: int) -> tuple[int, int]:
 
 
 def load(
-    trellis: Path, broker: MeasuredBroker, workload: str, seconds: float, rate: float
+    trellis: Path, broker: LoadedBroker, workload: str, seconds: float, rate: float
 ) -> Figures:
     """Run the load tool once for `seconds`, and return its figures.
 
