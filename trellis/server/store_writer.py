@@ -263,7 +263,7 @@ class DurableStoreWriter(StoreWriter):
     # -- in the event loop: space for the log
 
     def _tick(self) -> None:
-        """Look for disk space to free every LOOK_SECONDS, even if no message is published."""
+        """Look for disk space that can be freed, then schedule this method in LOOK_SECONDS."""
         written = int(self.durable.log.written)
         idle, self._ticked = written == self._ticked, written
         self._look(idle)
