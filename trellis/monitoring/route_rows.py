@@ -206,7 +206,11 @@ class RouteAnswer:
     def _binding_row(
         self, exchange: Exchange, matched: MatchedBinding, reached: set[Destination], common: str
     ) -> Row:
-        """Return the row of a matching binding. `common` is its reason; "" to find the reason."""
+        """Return the row of a matching binding.
+
+        `common` is the reason why each matching binding of the exchange matches; "" if the reasons
+        differ.
+        """
         binding = matched.binding
         row = self._row(exchange.name, binding.key, binding.destination, binding)
         reason = common or reason_of(exchange, binding, matched.key, self._properties)
