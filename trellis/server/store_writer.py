@@ -79,7 +79,9 @@ class StoreWriter:
         self.wrote_much: Callable[[], None] = _do_nothing
 
     def sync(self) -> None:
-        """Write the appended entries to the disk, at once or up to LAZY_SECONDS later."""
+        """Write the appended entries: now if one is urgent or they are many, else up to
+        LAZY_SECONDS later.
+        """
         self.store.sync()
 
     @property
