@@ -290,7 +290,10 @@ class RouteAnswer:
 def _in_vhost(
     user: str, client_id: str, vhost: VirtualHost, identity_of: Callable[[str], Identity | None]
 ) -> Identity | None:
-    """Return the identity of a user in a virtual host; None if the user may not enter it."""
+    """Return the identity of a user in a virtual host; None if the user may not enter it.
+
+    Raises NotFound if there is no such user.
+    """
     identity = identity_of(user)
     if identity is None:
         raise NotFound(f"there is no user '{user}'")
