@@ -125,7 +125,7 @@ class Forwarding:
 
     @property
     def problem(self) -> str:
-        """The reason why messages wait that the destination refuses for now; "" if none waits."""
+        """The reason why the destination refuses messages for now; "" if no refused one waits."""
         entries = itertools.chain(self._deferred, self._held, self._published.values())
         return self._problem if any(entry.refusals for entry in entries) else ""
 
