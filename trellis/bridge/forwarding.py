@@ -286,7 +286,7 @@ class Forwarding:
         self._publish_held()
 
     def _publish_held(self) -> None:
-        """Publish messages that wait, as many as the destination can accept."""
+        """Publish messages of `_held`, as many as the destination accepts at present."""
         destination = self._destination
         while (
             self._held
