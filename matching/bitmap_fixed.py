@@ -107,7 +107,7 @@ class BitmapFixed(Numbered[S]):
         self._free_rows(FREED_BY_SUBSCRIPTION)
 
     def _free_rows(self, most: int) -> None:
-        """Free up to `most` forgotten rows. To free all in one call would take 75 ms for 65,536."""
+        """Free up to `most` forgotten rows. Freeing 65,536 rows in one call would take 75 ms."""
         while self._forgotten:
             rows, topics = self._forgotten[-1]
             while rows and most:

@@ -173,9 +173,9 @@ class Coverage:
     decides access rules with broker/access/rules.py, which also has variables and directions.
 
     A query on a set of up to COMPARED_ALL patterns compares each of them: 120 AMQP patterns of the
-    maximum length take up to 4 ms (interpreted). In a larger set, a pattern that covers the given
-    pattern matches each topic that the given pattern matches. So a query builds one of these
-    topics, looks the topic up in a matcher, and compares only the patterns found. The look-up takes
+    maximum length take up to 4 ms (interpreted). A query on a larger set builds one topic that the
+    given pattern matches, looks the topic up in a matcher, and compares only the patterns found:
+    every pattern that covers the given pattern is among them. The look-up takes
     0.5 ms (interpreted) for each pattern with 128 words and many ``#``, 20 times as long as the
     comparison. Therefore, limit the size of a set that untrusted users can extend.
 

@@ -344,9 +344,9 @@ class ConcurrentTrie(Matcher[S]):
     def _current_root(self, refuse_pending: bool) -> INode[S]:
         """Return the root, after deciding a pending snapshot (a RootSwap in the root cell).
 
-        A pending snapshot succeeds if the old root still has the expected content, and fails if
-        `refuse_pending` is True. `_decide` must pass True: otherwise the snapshot could wait for
-        the replacement that `_decide` is about to decide.
+        A pending snapshot fails if `refuse_pending` is True, or if the content of the old root is
+        no longer the expected content. Otherwise the snapshot succeeds. `_decide` must pass True,
+        because the snapshot could wait for the replacement that `_decide` is about to decide.
         """
         while True:
             root = self._root.get()

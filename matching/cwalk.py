@@ -135,9 +135,9 @@ class ConcurrentWalk(Generic[S]):
     ) -> None:
         """Enter a ``#`` branch and the chain of ``#`` branches directly below it.
 
-        To enter a branch is to append its subscribers to `sets`, and the node below it to `stays`
-        if that node has branches other than ``#``. The chain ends at a branch that was entered
-        before.
+        To enter a branch is to append its subscribers to `sets`. If the node below the branch has
+        branches other than ``#``, the content of the node is also appended to `stays`. The chain
+        ends at a branch that was entered before.
         """
         while branch is not None and branch not in entered:
             entered.add(branch)

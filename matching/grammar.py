@@ -207,7 +207,7 @@ def _too_deep(max_levels: int) -> str:
 
 
 def _place(position: int) -> str:
-    """Return the place of an error: the number of the word, from 1. The first word needs none."""
+    """Return the text " (word N)" for an error at this position; "" for the first word, 0."""
     return f" (word {position + 1})" if position else ""
 
 

@@ -123,7 +123,7 @@ class Matcher(Generic[S]):
 
 
 class Snapshot(Matcher[S]):
-    """A read-only view of a matcher that is no longer changed."""
+    """A read-only view of the matcher `frozen`, which the caller no longer changes."""
 
     def __init__(self, frozen: Matcher[S]) -> None:
         super().__init__(frozen.grammar)

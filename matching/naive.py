@@ -14,7 +14,7 @@ from matching.matcher import Matcher, S
 
 
 class Naive(Matcher[S]):
-    """A dict from each pattern to its subscribers."""
+    """The reference matcher: each lookup tries every pattern with `Grammar.matches`."""
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)

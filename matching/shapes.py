@@ -287,8 +287,8 @@ class Shapes(Matcher[S]):
     def _plan(self, length: int) -> list[Probe[S]]:
         """Return, for topics of `length` words, the functions that probe each table that may match.
 
-        A negative `length` is the bitwise complement of the length of a hidden topic (`$SYS/...`),
-        which patterns that begin with a wildcard do not match.
+        For hidden topics (`$SYS/...`), `length` is the bitwise complement of the number of words,
+        which is negative. Patterns that begin with a wildcard do not match hidden topics.
         """
         plan = self._plans.get(length)
         if plan is None:

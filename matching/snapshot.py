@@ -358,8 +358,8 @@ def _enter(
 ) -> None:
     """Enter a ``#`` node and the chain of ``#`` nodes directly below it.
 
-    To enter a node is to append its subscribers to `sets`, and the node to `stays` if it has
-    children that are not ``#``. The chain ends at a node that was entered before.
+    To enter a node is to append its subscribers to `sets`. If the node has children that are not
+    ``#``, the node is also appended to `stays`. The chain ends at a node that was entered before.
     """
     while node is not None and node not in entered:
         entered.add(node)

@@ -147,11 +147,11 @@ class TopicIndex(Generic[V]):
         return list(self.walk(pattern))
 
     def walk(self, pattern: str) -> Iterator[V]:
-        """Iterate over the values of all topics that the pattern matches. Raises InvalidPattern at
-        once.
+        """Iterate over the values of all topics that the pattern matches.
 
         Topics may be added and removed during the iteration: a topic that is present throughout is
-        returned exactly once, any other topic at most once.
+        returned exactly once, any other topic at most once. The call of `walk` raises
+        InvalidPattern, not the iteration.
         """
         return self._values(self.browse(pattern))
 

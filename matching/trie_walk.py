@@ -65,8 +65,9 @@ def _enter(
 ) -> None:
     """Enter a ``#`` node and the chain of ``#`` nodes directly below it.
 
-    To enter a node is to append its subscribers to `subscribers`, and the node to `stays` if it has
-    children that are not ``#``. The chain ends at a node that was entered before.
+    To enter a node is to append its subscribers to `subscribers`. If the node has children that are
+    not ``#``, the node is also appended to `stays`. The chain ends at a node that was entered
+    before.
     """
     while node is not None and node not in entered:
         entered.add(node)

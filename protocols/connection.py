@@ -88,7 +88,7 @@ class ConnectionRegistry:
         self.opened += 1
 
     def leave(self, connection: Connection) -> None:
-        """Remove a connection that has ended from the registry, and count the reason of its end.
+        """Remove an ended connection from the registry, and count the reason of its end.
 
         Log the end if the client has broken a limit (BROKEN_LIMITS).
         """
@@ -186,7 +186,7 @@ class Connection(TimedOutlet):
         """Number of publications that this connection's contexts have received since its login.
 
         Other connections of the user share the context, so the number includes their publications.
-        To count the publications of this connection, take the increase during one call.
+        Only the increase during a call of `receive_data` or `resume` is of this connection.
         """
         return int(self._published_offset + (self.context.received if self.context else 0))
 
@@ -217,7 +217,7 @@ class Connection(TimedOutlet):
         return self.unsent + int(self._input_size)
 
     def admit(self, record: LoginRecord | None) -> None:
-        """Admit the client after its login; `record` is from the verdict of the login (Verdict)."""
+        """Record that the client has logged in; `record` is the field `record` of the Verdict."""
         self.admitted = True
         if record is not None:
             self._login_record = record

@@ -31,10 +31,10 @@ class Layer:
         self.refusal = ""
 
     def piece_end(self, data: bytes, start: i64) -> i64:
-        """Return the end of the piece of `data`, from `start`, for the next call of `receive`.
+        """Return the end of a piece of `data`: the caller passes data[start:end] to `receive`.
 
-        The first layer of a link limits the work of one call in this way. Each byte of the input
-        is in exactly one piece, and the pieces follow each other.
+        The first layer of a link limits the work of one call of `receive` in this way. The next
+        piece begins at the end of this piece.
         """
         return len(data)
 

@@ -51,10 +51,10 @@ class Peer:
 
 @lru_cache(maxsize=1_024)
 def network_of(address: str) -> str:
-    """Return the name under which limits per address count the clients of an address.
+    """Return the key under which limits per address count a client with this address.
 
-    This is the network `.../64` of an IPv6 address, because one machine can usually take each
-    address of such a network. Other addresses, also IPv4 addresses in IPv6 form, count alone.
+    The key of an IPv6 address is its network `.../64`, because one machine can usually take each
+    address of such a network. The key of an IPv4 address, also in IPv6 form, is the IPv4 address.
     """
     if ":" not in address:
         return address

@@ -153,7 +153,8 @@ class WebSocketLayer(Layer):
     def _invalid(self, data: bytes, at: i64) -> bool:
         """Check the first two bytes of the frame that begins at `at`.
 
-        Close the WebSocket and return True if the frame is invalid, or not allowed now.
+        Close the WebSocket and return True if the frame is invalid, or must not follow the frame
+        before it.
         """
         first: i64 = data[at]
         second: i64 = data[at + 1]

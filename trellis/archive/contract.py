@@ -164,7 +164,7 @@ class Listed(Struct, tag=True):
 
 
 class RequestFailed(Struct, tag=True):
-    """The answer to a message that failed; `kind` is AWAY, GONE, MISSING or BAD."""
+    """The answer to a request that failed; `kind` is AWAY (repeat it), GONE, MISSING or BAD."""
 
     number: int
     kind: str

@@ -62,7 +62,7 @@ def restore_file(source: Any, path: Path, stream: int, first: int, end: int) -> 
 
 
 def _batches(source: Any, types: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Iterate over the rows in batches of the size that the broker writes."""
+    """Iterate over the rows in batches of the size that the broker writes. Raises DamagedFile."""
     try:
         file = parquet.ParquetFile(source, page_checksum_verification=True, pre_buffer=True)
         for number in range(file.num_row_groups):

@@ -407,7 +407,7 @@ class ArchiveService(ArchiveBackend):
         self._send_fetches()
 
     def _refuse(self, rows: ArchivedRows, reason: str) -> None:
-        """Stop the uploads of a stream until the next start."""
+        """Stop the uploads of a stream until the broker starts again, and log the reason."""
         rows.refused = reason
         self.counters.refused_streams += 1
         self._uploads = deque(entry for entry in self._uploads if entry[0] is not rows)

@@ -52,7 +52,7 @@ class Uploader:
         self._partial = directory / "upload.parquet"
 
     def upload(self, wanted: Upload, listing: StreamListing) -> Written:
-        """Write the rows of a segment that are not in the archive; compare its other rows.
+        """Write the rows of a segment that the archive lacks; compare the others with the archive.
 
         Raises ArchiveAway if a later attempt may succeed, UnfitRows if every later attempt would
         fail too, and FileNotFoundError if the segment was removed.

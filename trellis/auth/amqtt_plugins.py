@@ -391,7 +391,7 @@ class PluginAuthenticator(Authenticator):
         )
 
     def identity_of(self, user: str) -> Identity | None:
-        """Return the identity of a user name; None if topic plugins decide for each client."""
+        """Return the identity of a user; None if unknown, or if topic plugins decide by client."""
         return None if self._rules else self._accounts.identity_of(user)
 
     def reserved_for(self, vhost: str, client_id: str) -> list[str]:

@@ -247,7 +247,7 @@ class Accounts(Authenticator):
             self._leave(line)
 
     def _leave(self, line: LoginLine) -> None:
-        """End one check of a login line, and begin the checks of its next logins."""
+        """Record the end of one check of a login line, and check the next logins of the line."""
         line.running -= 1
         now = asyncio.get_running_loop().time()
         places = self.login_throttle.places(line, now)

@@ -158,7 +158,7 @@ class LoginThrottle:
         self.throttled = 0
 
     def wait(self, user: str, address: str, local: bool, now: float) -> float:
-        """Return the seconds that a login must wait. If there is a wait, count the login.
+        """Return the seconds that a login must wait; above 0, also count the login in `throttled`.
 
         `local` is True if the address is a loopback address.
         """

@@ -198,12 +198,12 @@ class AmqpEnd:
         """Bind a durable queue to an exchange with these binding keys, and with no other keys.
 
         AMQP has no method that lists the keys of an earlier link. So the keys belong to an internal
-        exchange between `exchange` and the queue. Each call replaces the internal exchange by a new
-        one, which has no earlier keys. The queue is always bound to one of the two internal
-        exchanges, so it misses no message; it gets one copy of a message that comes through both.
-        (RabbitMQ's federation replaces its exchanges in the same way.) The first of the two passes
-        ends a call that was interrupted earlier. An internal exchange is deleted with its queue.
-        Raises LinkLost.
+        exchange between `exchange` and the queue, and each call replaces the internal exchange
+        twice, by one with another name. (The first of these names may exist with earlier keys, if
+        an earlier call was interrupted; the second name is new.) The queue is always bound to one
+        of the two internal exchanges, so it misses no message; it gets one copy of a message that
+        comes through both. (RabbitMQ's federation replaces its exchanges in the same way.) An
+        internal exchange is deleted with its queue. Raises LinkLost.
         """
         channel = self.channel
         names = [f"{queue} {letter}" for letter in INTERNAL_EXCHANGES]

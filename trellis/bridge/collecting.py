@@ -58,8 +58,8 @@ class LinkFinder:
 
         The search runs in slices of EXAMINED_PER_SLICE. If there are more than LINKS_MAX links, the
         link after the first LINKS_MAX is returned as an InvalidLink, and no further links are
-        returned. A link with which the worker's links would have more than LINKS_BYTES is returned
-        as an InvalidLink, too.
+        returned. A link is also returned as an InvalidLink if it would raise the total size of all
+        links above LINKS_BYTES.
         """
         all_links: list[Link] = []
         parsed: Parsed = {}

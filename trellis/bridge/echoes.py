@@ -52,7 +52,8 @@ class Echoes:
     def expect(self, topic: str, payload: bytes, retain: bool, now: float) -> None:
         """Expect the echo of a publication, if the bridge subscribes to its topic.
 
-        `now` is a monotonic time in seconds.
+        `retain` is True if the message was published with RETAIN. `now` is a monotonic time in
+        seconds.
         """
         if self._subscribed.destination(topic) is None:
             return

@@ -48,8 +48,8 @@ class UnderWay(NamedTuple):
 
     `session` is the number of the source's session, and `identifier` the packet identifier of the
     message at the source; 0 if the message came with QoS 0. `arrival` is a number that ascends in
-    the order in which the messages came from the source. The destination has refused the message
-    `refusals` times for now.
+    the order in which the messages came from the source. `refusals` is the number of
+    attempts in which the destination has refused the message for now.
     """
 
     session: int
@@ -125,12 +125,12 @@ class Forwarding:
 
     @property
     def problem(self) -> str:
-        """The reason why messages wait that the destination refuses for now; "" if none waits."""
+        """The reason why the destination refuses messages for now; "" if no refused one waits."""
         entries = itertools.chain(self._deferred, self._held, self._published.values())
         return self._problem if any(entry.refusals for entry in entries) else ""
 
     def stop(self) -> None:
-        """Publish no refused message again."""
+        """Cancel the next attempt to publish refused messages, because the bridge stops."""
         if self._retry is not None:
             self._retry.cancel()
 
@@ -261,7 +261,7 @@ class Forwarding:
         self._publish_held()
 
     def _defer(self, entry: UnderWay, refusal: str) -> None:
-        """Publish a message that the destination has refused for now again later."""
+        """Schedule another publication of a message that the destination has refused for now."""
         topic = entry.publication.topic
         if not self.problem:
             self._problem = (
@@ -286,7 +286,7 @@ class Forwarding:
         self._publish_held()
 
     def _publish_held(self) -> None:
-        """Publish messages that wait, as many as the destination can accept."""
+        """Publish messages of `_held`, as many as the destination accepts at present."""
         destination = self._destination
         while (
             self._held

@@ -137,7 +137,7 @@ class AsyncioClient:
     async def closed(self, answered: Callable[[], bool]) -> None:
         """Wait until the connection is closed; meanwhile, send pings.
 
-        Close the connection if `answered` is false ANSWER_SECONDS after the call.
+        Close the connection if `answered` returns False when ANSWER_SECONDS have passed.
         """
         end = time.monotonic() + ANSWER_SECONDS
         while not self._closed.is_set():

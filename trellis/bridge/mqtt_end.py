@@ -51,7 +51,7 @@ class Handler:
         """Handle the loss of the connection."""
 
     def on_replaced(self) -> None:
-        """Handle the end of all publications under way: the next connection has a new client."""
+        """Handle the loss of all publications under way, because a new client of paho connects."""
 
     def on_message(self, message: MQTTMessage) -> None:
         """Handle a message that has arrived; if its QoS is 1, call `acknowledge` later."""

@@ -19,13 +19,14 @@ class ProtocolChoice:
     """Chooses the version of MQTT for the next attempt to connect to one broker.
 
     With the setting AUTO, the version is MQTT 5 until the broker refuses MQTT 5. The version is
-    then MQTT 3.1.1 until the broker refuses MQTT 3.1.1, or the process ends. If the broker does not
-    answer CONNECT of MQTT 5 at all, the version is MQTT 3.1.1, but MQTT 5 again after each lost
-    connection, because the broker may just have been unreachable.
+    then MQTT 3.1.1 until the broker refuses MQTT 3.1.1, or the process ends. If
+    UNANSWERED_MAX attempts with MQTT 5 get no answer to CONNECT, the next attempt has MQTT 3.1.1.
+    If this attempt gets no answer, or its connection is lost, the version is MQTT 5 again, because
+    the broker may only have been unreachable.
     """
 
     def __init__(self, setting: str) -> None:
-        """Choose according to the setting `remote_protocol`."""
+        """Begin with the version that the setting `remote_protocol` names; with MQTT 5 for AUTO."""
         self._automatic = setting == AUTO
         #: The version for the next attempt, MQTT5 or MQTT311.
         self.version = MQTT5 if self._automatic else setting
@@ -36,7 +37,7 @@ class ProtocolChoice:
         self._unanswered = 0
 
     def on_accepted(self) -> None:
-        """Keep the version: the broker has accepted it."""
+        """Keep the version for the next attempts, because the broker has accepted the version."""
         self._accepted = True
         self._unanswered = 0
 

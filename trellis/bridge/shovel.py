@@ -169,7 +169,7 @@ class ShovelLink:
     async def _prepare_source(self) -> str:
         """Declare and bind the queue of the source; return its name. Raises LinkLost.
 
-        The queue of a federation link is bound when the link is its consumer.
+        The queue of a federation link is bound later, when the link consumes from the queue.
         """
         definition, end = self._shovel.source, self._source
         arguments = msgspec.json.decode(definition.arguments)
@@ -216,9 +216,11 @@ class ShovelLink:
             ) from None
 
     def _limit(self, length: int | None) -> None:
-        """Set the number of messages to accept, and in the first call also the number to move.
+        """Set how many messages to take over this connection: all that the shovel must still move.
 
-        `length` is the number of messages in the queue; None if it is unknown.
+        If there are none, end the shovel. The first call sets the total for all connections:
+        `delete_after`, or `length` if that is 0. `length` is the number of messages in the queue;
+        None if it is unknown.
         """
         if self._to_move is None:
             wanted = self._shovel.delete_after

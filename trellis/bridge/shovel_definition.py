@@ -237,7 +237,7 @@ def _problem_of_headers(value: object) -> str:
 def _delete_after(given: Value) -> int | None:
     """Return the number of messages after which the shovel ends; None if it does not end.
 
-    0 stands for the number of messages in the queue at the start.
+    0 stands for the number of messages in the queue at the start. Raises ValueError.
     """
     value = given.get("src-delete-after", "never")
     if value == "never":

@@ -158,15 +158,15 @@ def _channels(connection: AmqpConnection) -> Iterator[Problem]:
 
 
 def watch_connection(peer: str) -> str:
-    """Return the command to type next about a client without a problem that is connected from
-    `peer`.
+    """Return the command to type next about a client that is connected from `peer` and has no
+    problem.
     """
     return command("list", "connections", *only("peer", peer), "--watch")
 
 
 def watch_session(client_id: str) -> str:
-    """Return the command to type next about a client without a problem that has a session and no
-    connection.
+    """Return the command to type next about a client that has a session, but no connection and no
+    problem.
     """
     return command("list", "sessions", *only("client_id", client_id), "--watch")
 

@@ -214,7 +214,7 @@ def _head(vhost: VirtualHost, queue: Queue) -> Iterator[Problem]:
 def _growth(before: QueueCounts | None, now: QueueCounts, consumers: str) -> Iterator[Problem]:
     """Yield a finding if the queue grows or stands still.
 
-    `consumers` is the command that lists its consumers.
+    `consumers` is the command that lists the queue's consumers.
     """
     if before is None or now.at <= before.at:
         return

@@ -95,7 +95,7 @@ def _after_invalid(topic: str, reason: str) -> str:
 
 
 def _after_no_match(answer: dict[str, Any], bound: bool) -> str:
-    """Return the command after the finding that no subscription and no binding matches a topic.
+    """Return the command to type next if no subscription and no binding matches a topic.
 
     If `bound` is True, the command lists the subscriptions and bindings of the exchange, which do
     not match. Otherwise, the command makes the first binding.

@@ -13,7 +13,7 @@ SECONDS_SLICE: Final = 0.0005
 
 
 class Pace:
-    """Ends the turn of the event loop after STEPS_SLICE steps, or after SECONDS_SLICE seconds."""
+    """Limits the work of a scrape in a turn to STEPS_SLICE steps and SECONDS_SLICE seconds."""
 
     def __init__(self) -> None:
         self._steps = 0

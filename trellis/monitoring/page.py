@@ -64,7 +64,7 @@ class MetricFamily:
         return [pair for chunk in every for pair in zip(*chunk, strict=True)]
 
     def head(self, in_openmetrics: bool) -> str:
-        """Return the lines with the name, the kind and the help text."""
+        """Return the lines of name, kind and help text, in one of the two formats."""
         name, text = self.name, self.text.replace("\\", "\\\\").replace("\n", "\\n")
         if in_openmetrics:
             text = text.replace('"', '\\"')

@@ -206,7 +206,11 @@ class RouteAnswer:
     def _binding_row(
         self, exchange: Exchange, matched: MatchedBinding, reached: set[Destination], common: str
     ) -> Row:
-        """Return the row of a matching binding. `common` is its reason; "" to find the reason."""
+        """Return the row of a matching binding.
+
+        `common` is the reason why each matching binding of the exchange matches; "" if the reasons
+        differ.
+        """
         binding = matched.binding
         row = self._row(exchange.name, binding.key, binding.destination, binding)
         reason = common or reason_of(exchange, binding, matched.key, self._properties)
@@ -286,7 +290,10 @@ class RouteAnswer:
 def _in_vhost(
     user: str, client_id: str, vhost: VirtualHost, identity_of: Callable[[str], Identity | None]
 ) -> Identity | None:
-    """Return the identity of a user in a virtual host; None if the user may not enter it."""
+    """Return the identity of a user in a virtual host; None if the user may not enter it.
+
+    Raises NotFound if there is no such user.
+    """
     identity = identity_of(user)
     if identity is None:
         raise NotFound(f"there is no user '{user}'")

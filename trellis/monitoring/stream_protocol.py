@@ -37,7 +37,7 @@ ERRORS: Final = (
 def add_nothing_spoken(page: MetricsPage) -> None:
     """Add to the page the metrics of the stream protocol, all 0.
 
-    The page must have the metrics of the other protocols already, for their help texts.
+    The page must already have the same metrics of the other protocols: the help texts are copied.
     """
     for name in ("rabbitmq_global_publishers", "rabbitmq_global_consumers"):
         page.gauge(name, page.families[name].text, 0, protocol=STREAM)

@@ -112,8 +112,8 @@ class Admission:
     def remove(self, connection: Connection) -> None:
         """Remove a closed connection from the counts of its address, if `add` has counted it.
 
-        `peer.local` does not tell this: an upgrade to WebSocket may have changed it, and a client
-        of a proxy on this machine may have a loopback address without being local.
+        The field `peer.counted` says if `add` has counted the connection. `peer.local` does not say
+        so, because an upgrade to WebSocket may have changed `peer.local` since `add`.
         """
         peer = connection.peer
         if not peer.counted:

@@ -80,10 +80,11 @@ class CertificateFiles:
             self._read_unchanged(settings)
 
     def _read_unchanged(self, settings: Settings) -> None:
-        """Read the files, again if a renewal changes them meanwhile. Raises SettingsError.
+        """Read the files, and read them again if a renewal has changed them meanwhile.
 
-        OpenSSL reads each file from the disk for each listener. Without the comparison, listeners,
-        gateway and expirations could have certificates of different renewals.
+        OpenSSL reads each file from the disk for each listener. So the contents of the files are
+        compared before and after: listeners, gateway and expirations must not have certificates
+        of different renewals. Raises SettingsError.
         """
         contents = _contents(settings.tls)
         for _ in range(READS_MAX):
@@ -254,7 +255,7 @@ def _context(settings: Settings, entry: TlsListener | Http) -> ssl.SSLContext:
 
 
 class UnraisableHook:
-    """Python's hook for exceptions that cannot be raised, without those of unreadable host names.
+    """Python's hook for unraisable exceptions; it ignores exceptions about requested host names.
 
     If a client requests a host name that is not ASCII, the standard library ends the handshake
     before it calls `sni_callback`, and passes an exception to this hook. The default hook writes a

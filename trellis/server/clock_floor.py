@@ -28,7 +28,7 @@ class ClockFloor:
     def __init__(
         self, turn: LoopTurn, floor: float, clock: Callable[[], float] = time.time
     ) -> None:
-        """Replace the wall clock of `turn`, and set the clocks of the broker anew."""
+        """Replace the wall clock of `turn`, and set the clocks of the broker by the new clock."""
         self._turn = turn
         self._floor = floor
         self._clock = clock

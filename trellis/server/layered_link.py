@@ -197,7 +197,7 @@ class LayeredLink(Link):
             self._end(connection, self._over)
 
     def _resume_reading(self, transport: asyncio.Transport) -> None:
-        """Read from the client again, unless input or the end of the input waits here."""
+        """Read from the client again, unless the link still holds input or the end of the input."""
         connection = self._connection
         if connection is None or connection.finished:
             self._undecoded = b""  # A finished connection handles no input.

@@ -177,7 +177,7 @@ class Link(TurnLink):
             self._close_after_flush(connection)
 
     def _close_after_flush(self, connection: Connection) -> None:
-        """Schedule a flush of a finished connection, even without output: the flush closes it."""
+        """Schedule a flush of a finished connection: the flush half-closes its transport."""
         if not self._linger_until and not connection.dirty:
             connection.touch()
 

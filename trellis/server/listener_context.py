@@ -101,10 +101,11 @@ class ListenerContext:
         return peer
 
     def proxied_peer(self, address: tuple[str, int], proxy: Peer) -> Peer:
-        """Return the peer whose address a PROXY header gives, or a peer at the proxy's address.
+        """Return the peer at the address that a PROXY header gives.
 
-        The peer is on this machine only if the proxy is, too. A loopback address in the header of
-        another machine's proxy belongs to that machine.
+        If `address` is UNKNOWN, the peer has the address of `proxy`. The peer counts as local only
+        if the proxy is on this machine: a loopback address in the header of another machine's
+        proxy belongs to that machine.
         """
         peer = peer_of((proxy.address, proxy.port) if address == UNKNOWN else address)
         peer.local = peer.local and proxy.local and address != UNKNOWN

@@ -84,7 +84,7 @@ class OfflineAudit:
     ) -> None:
         """Append a line about a change, such as the action "forget" of the kind "node".
 
-        Raises StoreError if the line cannot be written: the change has been made.
+        Raises StoreError if the line cannot be written, although the change has been made.
         """
         if self._descriptor < 0:
             return

@@ -184,7 +184,10 @@ class SettingsReload:
             )
 
     def _replace_accounts(self, accounts: list[Account], settings: Settings) -> None:
-        """Replace the users of the settings; forget the producers of removed and of new users."""
+        """Replace the users of the settings; forget the producers of removed and of new users.
+
+        These are the sequence numbers by which the broker drops repeated messages of a user.
+        """
         known = self._node.accounts
         names = {*known.settings_accounts, *(account.identity.name for account in accounts)}
         absent = {name for name in names if known.identity_of(name) is None}

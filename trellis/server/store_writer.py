@@ -79,7 +79,9 @@ class StoreWriter:
         self.wrote_much: Callable[[], None] = _do_nothing
 
     def sync(self) -> None:
-        """Write the appended entries to the disk, at once or up to LAZY_SECONDS later."""
+        """Write the appended entries: now if one is urgent or they are many, else up to
+        LAZY_SECONDS later.
+        """
         self.store.sync()
 
     @property
@@ -263,7 +265,7 @@ class DurableStoreWriter(StoreWriter):
     # -- in the event loop: space for the log
 
     def _tick(self) -> None:
-        """Look for disk space to free every LOOK_SECONDS, even if no message is published."""
+        """Look for disk space that can be freed, then schedule this method in LOOK_SECONDS."""
         written = int(self.durable.log.written)
         idle, self._ticked = written == self._ticked, written
         self._look(idle)

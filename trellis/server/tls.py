@@ -94,7 +94,7 @@ class TlsLayer(Layer):
         self._header = b""
 
     def piece_end(self, data: bytes, start: i64) -> i64:
-        """Return the end of the next RECORDS_MAX records in `data`, or of `data`. Hot path."""
+        """Return the end of the next RECORDS_MAX records; len(data) if it has fewer. Hot path."""
         size: i64 = len(data)
         end: i64 = start + self._left
         records: i64 = 0

@@ -102,7 +102,7 @@ class TelemetrySettings(Section, frozen=True, kw_only=True):
 
 
 class Sampling(Struct, frozen=True):
-    """The choice of messages: the arguments `parent_based` and `ratio` of MessageSampler."""
+    """Arguments of MessageSampler, which chooses the messages whose steps become spans."""
 
     parent_based: bool
     ratio: float

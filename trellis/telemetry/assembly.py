@@ -150,7 +150,7 @@ class SpanAssembler:
         return message
 
     def _forget(self, present: _Message) -> None:
-        """Remove the messages sampled first if there are too many, but never `present`."""
+        """Remove the messages that were sampled first while there are too many; keep `present`."""
         while len(self._messages) > MESSAGES_MAX or self._places > PLACES_MAX:
             first = next(iter(self._messages.values()))
             if first is present:

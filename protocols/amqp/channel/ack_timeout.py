@@ -133,7 +133,7 @@ class AckTimeout(BulkTask):
         self.expired = False
 
     def watch(self, queue: MessageSource) -> None:
-        """Watch the deliveries of a queue, from which this channel gets messages from now on."""
+        """Watch the deliveries of a queue too, because the channel begins to get its messages."""
         timeout = int(timeout_of(queue, self._limits))
         self._queues.setdefault(queue, timeout)
         self._timeouts.add(timeout)

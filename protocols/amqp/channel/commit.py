@@ -95,8 +95,9 @@ class Commit(BulkTask):
         self._finished = False
 
     def start(self) -> None:
-        """Carry out the commit at once if it needs one slice; otherwise stall the connection and
-        continue in later turns of the event loop.
+        """Carry out the first slice of the commit, and send tx.commit-ok if the commit is complete.
+
+        Otherwise stall the connection, and continue in later turns of the event loop.
 
         Raises AmqpError if the user may not publish one of the messages any more.
         """

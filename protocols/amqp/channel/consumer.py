@@ -234,8 +234,8 @@ def requeue(delivery: Delivery, failed: bool) -> None:
     """Requeue an unacknowledged message: return it to its old position in its queue.
 
     If `failed`, the delivery counts as a failure: a queue with delayed retry waits before it
-    delivers the message again. `failed` is True after basic.reject outside a transaction, and after
-    the end of the channel, except if an acknowledgement timeout has closed the channel.
+    delivers the message again. `failed` is True after basic.reject outside a transaction, and when
+    the channel ends. If an acknowledgement timeout closes the channel, `failed` is False.
     """
     queue = _release_credit(delivery.consumer)
     if failed:

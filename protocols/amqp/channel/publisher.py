@@ -103,10 +103,11 @@ class ChannelPublisher:
     def publish(self, address: bytes, flags: i64, content: bytes) -> i64:
         """Publish a message with any flags, properties and route: the slow path.
 
-        `address` is the exchange and the routing key as encoded in basic.publish. Return the cost
-        of the publication in units of the connection's BUDGET. Return SEARCHING if the search for
-        the destinations pauses; the caller then calls this method again in the next turn of the
-        event loop. Raises AmqpError if the broker refuses the message.
+        `address` is the exchange and the routing key as encoded in basic.publish, `flags` has the
+        bits MANDATORY and IMMEDIATE. Return the cost of the publication in units of the
+        connection's BUDGET. Return SEARCHING if the search for the destinations pauses; the caller
+        then calls this method again in the next turn of the event loop. Raises AmqpError if the
+        broker refuses the message.
         """
         searched: i64 = 0
         cost: i64 = 0

@@ -320,7 +320,7 @@ class ChannelReceiver(ConsumerOwner):
     # -- settling
 
     def ack(self, number: i64, multiple: bool) -> None:
-        """Acknowledge a delivery, or all up to its tag. Raises AmqpError for an unknown tag."""
+        """Acknowledge the delivery tag `number`, or all up to it. Raises AmqpError if unknown."""
         if self.transaction is not None:
             settle_at_commit(self.transaction, self.unacked, number, multiple, ACKED)
             return
@@ -359,7 +359,7 @@ class ChannelReceiver(ConsumerOwner):
         self._settlement.start()
 
     def nack(self, number: i64, multiple: bool, requeued: bool, failed: bool) -> None:
-        """Handle basic.nack and basic.reject: requeue or reject deliveries.
+        """Handle basic.nack and basic.reject for the delivery tag `number`, or all up to it.
 
         `failed` is True for basic.reject. Outside a transaction, a requeued delivery then counts as
         a failure, and a queue with delayed retry waits before it delivers the message again.

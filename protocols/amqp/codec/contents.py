@@ -247,8 +247,8 @@ def persistent(data: bytes, start: i64) -> bool:
 def slow_path_reasons(reasons: i64, data: bytes, start: i64) -> i64:
     """Return the reasons for which a content must take the slow path; 0 for the fast path.
 
-    `reasons` is a mask of possible reasons (bits of Plan.slow_path_mask), which come from the
-    property flags alone. The result has only the bits that the values of the properties confirm.
+    `reasons` is a mask of the possible reasons (bits of Plan.slow_path_mask), found by the property
+    flags alone. The result keeps the bits that the values of the properties confirm.
     `start` is the position of the content's header frame in `data`.
     """
     if reasons & PERSISTENCE and not persistent(data, start):

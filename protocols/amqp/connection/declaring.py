@@ -39,7 +39,12 @@ FEDERATION_TYPE: Final = "x-federation-upstream"
 
 
 def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
-    """Handle exchange.declare: declare an exchange or (passive) check that it exists, and reply."""
+    """Handle exchange.declare: declare an exchange or (passive) check that it exists, and reply.
+
+    Raises AccessRefused for a missing permission or a reserved name, PreconditionFailed for an
+    option that is invalid or differs from the existing exchange, NotFound (passive) if the exchange
+    does not exist, and AmqpError or NotAllowed for other refusals.
+    """
     name, vhost = stripped(method.exchange), channel.vhost
     refuse_default_exchange(name)
     if method.passive:
@@ -85,7 +90,10 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
     """Handle queue.declare: declare a queue, or check that it exists (passive).
 
     The reply has the queue's name, its number of ready messages and its number of consumers. If the
-    client sends no name, the broker generates the name.
+    client sends no name, the broker generates the name. Raises AccessRefused for a missing
+    permission or a reserved name, PreconditionFailed for an option that is invalid or differs from
+    the existing queue, ResourceLocked for a queue of another connection or of a session, NotFound
+    (passive) if the queue does not exist, and NotAllowed above a limit of queues.
     """
     vhost = channel.vhost
     owner = channel.connection

@@ -124,7 +124,8 @@ class SubscriptionHead:
 def read_acknowledgement(reader: PacketReader, kind: int) -> Acknowledgement:
     """Read a PUBACK, PUBREC, PUBREL or PUBCOMP; `kind` says which.
 
-    Reason code and properties may be absent: the result then has code 0 and no properties.
+    Reason code and properties may be absent: the result then has code 0 and no properties. Raises
+    MalformedPacket.
     """
     packet_id = reader.packet_id()
     code = _code(reader, kind) if reader.more else SUCCESS
@@ -134,7 +135,7 @@ def read_acknowledgement(reader: PacketReader, kind: int) -> Acknowledgement:
 
 
 def read_disconnect(reader: PacketReader) -> ReasonPacket:
-    """Read a DISCONNECT; reason code and properties may be absent."""
+    """Read a DISCONNECT; reason code and properties may be absent. Raises MalformedPacket."""
     code = _code(reader, DISCONNECT) if reader.more else SUCCESS
     properties = read_properties(reader, DISCONNECT) if reader.more else _NO_PROPERTIES
     reader.end()
@@ -142,10 +143,10 @@ def read_disconnect(reader: PacketReader) -> ReasonPacket:
 
 
 def read_auth(reader: PacketReader) -> ReasonPacket:
-    """Read an AUTH.
+    """Read an AUTH. Raises MalformedPacket.
 
-    An AUTH without a reason code has code 0 (success), which only the broker may send
-    [MQTT-3.15.2-1].
+    An AUTH without a reason code is an error too: its code is 0 (success), which only the broker
+    may send [MQTT-3.15.2-1].
     """
     if not reader.more:
         raise MalformedPacket("a client must not send AUTH with reason code 0", code=PROTOCOL_ERROR)
@@ -156,7 +157,10 @@ def read_auth(reader: PacketReader) -> ReasonPacket:
 
 
 def read_subscription_head(reader: PacketReader, kind: int) -> SubscriptionHead:
-    """Read a SUBSCRIBE or UNSUBSCRIBE (`kind` says which) up to its first topic filter."""
+    """Read a SUBSCRIBE or UNSUBSCRIBE (`kind` says which) up to its first topic filter.
+
+    Raises MalformedPacket, also if the packet has no topic filter.
+    """
     packet_id = reader.packet_id()
     properties = read_properties(reader, kind)
     if not reader.more:
@@ -168,7 +172,7 @@ def read_subscription_head(reader: PacketReader, kind: int) -> SubscriptionHead:
 
 
 def read_subscribe_request(reader: PacketReader) -> SubscribeRequest:
-    """Read the next topic filter of a SUBSCRIBE, with its options."""
+    """Read the next topic filter of a SUBSCRIBE, with its options. Raises MalformedPacket."""
     topic_filter, options = reader.text(), reader.byte()
     qos, retain_handling = options & 3, options >> 4 & 3
     if options & 0xC0:

@@ -59,7 +59,8 @@ class EnhancedAuthentication:
         """Handle an AUTH packet: continue the authentication, or begin a re-authentication.
 
         `connected` is True after the CONNACK. `decide` is called with the verdict and the last data
-        for the client. Raises MalformedPacket if the packet is not allowed now.
+        for the client. Raises MalformedPacket if the packet names another method than
+        the CONNECT, or does not fit the state of the authentication.
         """
         if packet.properties.text(AUTHENTICATION_METHOD) != self.method:
             raise MalformedPacket(

@@ -286,6 +286,7 @@ class PacketHandler(InputHandler):
 
         Return the publication's cost in units of the connection's BUDGET. Return SEARCHING if the
         search for the destinations pauses; the packet is then handled again in the next turn.
+        Raises MalformedPacket.
         """
         replies = self.replies
         mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
@@ -347,7 +348,7 @@ class PacketHandler(InputHandler):
         """Handle any PUBLISH, and return its cost in units of the connection's BUDGET.
 
         Return SEARCHING if the search for the destinations pauses; the packet is then handled again
-        in the next turn of the event loop.
+        in the next turn of the event loop. Raises MalformedPacket.
         """
         connection, replies = self.connection, self.replies
         qos = first >> 1 & 3

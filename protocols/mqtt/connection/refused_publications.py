@@ -35,7 +35,10 @@ class RefusedPublications:
         self.counted_at = now
 
     def add(self, topic: str) -> bool:
-        """Return True if the refused publication to `topic` has a line of its own; count others."""
+        """Return True if the caller must log this refused publication to `topic`.
+
+        Otherwise count the publication in `left_out`, and return False.
+        """
         if topic in self._topics or len(self._topics) >= TOPICS_MAX:
             self.left_out += 1
             return False

@@ -61,7 +61,7 @@ class MqttService(Front):
     ) -> None:
         """Log a refused publication, or count it (refused_publications.py).
 
-        `event`, `note` and `fields` are those of `log_refusal`.
+        `event`, `note` and `fields` are passed to `log_refusal`.
         """
         now = self.broker.agenda.now
         refused = self._refused_publications.get(connection)
@@ -75,7 +75,10 @@ class MqttService(Front):
             refused.counted_at = now
 
     def _log_left_out(self, connection: Connection, refused: RefusedPublications) -> None:
-        """Log the number of refused publications without a line, if there are any; count anew."""
+        """Log the number of refused publications that have no log line (`left_out`); set it to 0.
+
+        Log nothing if the number is 0 already.
+        """
         if refused.left_out:
             self.log_refusal(
                 "publications_left_out",

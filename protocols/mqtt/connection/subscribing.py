@@ -102,7 +102,7 @@ def unsubscribe(
 def _read_head(reader: PacketReader, kind: int, level: int) -> SubscriptionHead:
     """Read a SUBSCRIBE or UNSUBSCRIBE (`kind` says which) up to its first topic filter.
 
-    `level` is the protocol level.
+    `level` is the protocol level. Raises MalformedPacket.
     """
     if level == LEVEL_5:
         return read_subscription_head(reader, kind)
@@ -115,7 +115,7 @@ def _read_head(reader: PacketReader, kind: int, level: int) -> SubscriptionHead:
 
 
 def _read_request_4(reader: PacketReader) -> SubscribeRequest:
-    """Read the next topic filter of a SUBSCRIBE of level 3 or 4."""
+    """Read the next topic filter of a SUBSCRIBE of level 3 or 4. Raises MalformedPacket."""
     topic_filter, qos = reader.text(), reader.byte()
     if qos > EXACTLY_ONCE:
         raise MalformedPacket("the QoS of a subscription is above 2")  # [MQTT-3.8.3-4 of 3.1.1]

@@ -68,8 +68,8 @@ class InflightWindow(Window):
     def mark_released(self, packet_id: int, position: int) -> None:
         """Record that the PUBREC of an outstanding delivery has arrived.
 
-        `position` is the position of the PUBREC in the store; 0 if a PUBREL need not wait for the
-        store.
+        `position` is the position of the PUBREC in the store; 0 if the PUBREL need not wait for
+        the store.
         """
         if self.released is _NONE_RELEASED:
             self.released = {}

@@ -118,9 +118,9 @@ class Sessions(SessionRegistry):
         """Create a session for a client identifier that has no session.
 
         The session outlives its connection by `expiry` seconds; it is not stored if `expiry` is 0.
-        `stored_will` is stored with the session. `named` is True if the user's permissions follow
-        from its name alone, and not from a token. `anonymous` is True if the client gave no user
-        name.
+        `stored_will` is stored with the session; `ticket` waits until both are stored. `named` is
+        True if the user's permissions follow from its name alone, and not from a token.
+        `anonymous` is True if the client gave no user name.
         """
         session = self._add(vhost, client_id, expiry > 0)
         session.user, session.named, session.anonymous = user, named, anonymous

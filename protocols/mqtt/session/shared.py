@@ -125,10 +125,10 @@ def _leave_to(session: Session, deliveries: list[Delivery]) -> None:
 
 
 def _moved(session: Session, queue: MessageSource, message: Message, sequence: i64) -> Message:
-    """Return the copy for a session's inbox of a message that moves there from its group.
+    """Return a copy of a group's message, for the inbox of the session to which the message moves.
 
-    `sequence` is the sequence number of the stored copy. The store records the move as one atomic
-    change.
+    `sequence` is the sequence number of the copy in the inbox. The store records the move as one
+    atomic change.
     """
     vhost = session.vhost
     inbox = session.inbox
