@@ -197,7 +197,7 @@ class Recorder:
         return self.messages.get(timeout=self._patience)
 
     def take(self, count: int) -> list[Received]:
-        """Wait for the next `count` messages; return them sorted."""
+        """Wait for the next `count` messages; return them sorted by topic and payload."""
         every = [self.next() for _ in range(count)]
         return sorted(Received(one.topic, bytes(one.payload), one.qos, one.retain) for one in every)
 

@@ -67,7 +67,10 @@ def test_only_the_listed_binding_keys_are_copied(pair: TrellisPair) -> None:
 
 
 def test_removed_binding_keys_are_unbound(pair: TrellisPair) -> None:
-    """Check that the bindings follow `bindings`, also after a change that no running link saw."""
+    """Change the key `bindings` of the upstream, while the link runs and while it does not exist.
+
+    Each time, the bindings at the upstream must become equal to the new keys.
+    """
     pair.federate("narrow", "direct", "few", bindings=["a", "b"])
     queue = "federation: narrow -> trellis:/:narrow"
     pair.near.queue_declare("narrow.to")

@@ -129,9 +129,10 @@ def far(shared: Pair, unique: str) -> Iterator[Recorder]:
 
 
 def check_no_loops(near: Recorder, far: Recorder) -> None:
-    """Check that each of two clients gets each message on topics of both directions once.
+    """Publish at both brokers, and check that each of the two clients gets each message once.
 
-    Many of the messages are equal, and every second one has QoS 0.
+    The bridge copies the topics in both directions. Many of the messages are equal, and every
+    second one has QoS 0.
     """
     for number in range(50):
         near.publish("both/n", b"%d" % (number % 3), number % 2)
