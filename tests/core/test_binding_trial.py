@@ -74,10 +74,10 @@ def expected_effects(
     before: Mapping[Any, set[Destination]],
     after: Mapping[Any, set[Destination]],
 ) -> dict[tuple[Destination, bool], int]:
-    """Return the messages that each destination gains (True) or loses (False).
+    """Return the number of messages that each destination gains (True) or loses (False).
 
-    `counts` has the number of messages for each kind of publication; `before` and `after` have the
-    destinations that these messages reach.
+    `counts` has the number of messages of each publication. `before` and `after` have the
+    destinations that a publication reaches before and after the change of the bindings.
     """
     expected: Counter[tuple[Destination, bool]] = Counter()
     for publication, messages in counts.items():
