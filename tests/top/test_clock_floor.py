@@ -34,7 +34,7 @@ class Clock:
 
 
 def walls(running: Running) -> tuple[float, int]:
-    """Set the clocks; return the broker's wall clock and its store's wall clock, both in ms."""
+    """Update the broker's clocks; return the wall clocks of the broker (s) and its store (ms)."""
     turn = running.node.turn
     turn.set_clocks()
     store = running.node.broker.store
