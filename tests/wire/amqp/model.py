@@ -375,9 +375,12 @@ class Play:
         priority: int = 0,
         delay: int = 0,
     ) -> None:
-        """Publish some messages: by topic, to a queue, or by topic with a delay.
+        """Publish `count` messages from client number `who`, and check the deliveries.
 
-        Messages to a queue are mandatory, so they are returned if the queue does not exist.
+        With `direct`, the messages go to the queue of this name. They are mandatory, so they are
+        returned if the queue does not exist. Otherwise they go to a topic exchange with the key
+        `key`, and arrive after `delay` ms if it is not 0. `copies` and `blind` are the headers CC
+        and BCC. `cut` is the position at which the data is cut into two chunks.
         """
         data = b""
         side, returned = self.sides[who], 0
