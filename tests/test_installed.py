@@ -57,7 +57,7 @@ def run(tree: Path, *words: str, **variables: str) -> str:
 
 
 def start(tree: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
-    """Start a command in the copy of the sources, without the modules of the tests' own copy."""
+    """Start a command in the copy of the sources, without the environment's PYTHONPATH."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.Popen(
         words,
