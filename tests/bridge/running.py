@@ -277,7 +277,10 @@ class KillablePair(ABC):
 
 
 def bridge(name: str, port: int, topics: Iterable[str], **more: Any) -> str:
-    """Return the settings of a bridge, a [[bridge]] table, to the MQTT `port` of 127.0.0.1."""
+    """Return the settings of a bridge, a [[bridge]] table, to the MQTT `port` of 127.0.0.1.
+
+    `topics` are rules such as "out/# out 1"; `more` has further keys of the table.
+    """
     lines = [
         "[[bridge]]",
         f'name = "{name}"',

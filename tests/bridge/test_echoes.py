@@ -22,9 +22,9 @@ MESSAGES = st.tuples(st.sampled_from(("b/1", "b/2", "o/1")), st.sampled_from((b"
 def test_each_publication_takes_one_equal_message(
     steps: list[tuple[bool, tuple[str, bytes]]],
 ) -> None:
-    """Check that each publication makes one equal message that is received later an echo.
+    """Check that for each publication, the next equal message that is received is an echo.
 
-    Publications to o/1 have no echo, because the bridge only sends this topic.
+    Publications to o/1 have no echo, because the bridge receives nothing from this topic.
     """
     echoes, expected = Echoes(MAP), Counter[tuple[str, bytes]]()
     for is_publication, (topic, payload) in steps:

@@ -119,7 +119,7 @@ def test_without_the_listener_amqp_only_uris_with_a_host_are_usable(uri: str, us
 
 
 def test_an_unchanged_federation_link_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a second search does not encode a link again whose parameters are unchanged.
+    """Check that a second search does not encode an unchanged link again.
 
     The broker searches every second, and each search makes new objects for federation links.
     """

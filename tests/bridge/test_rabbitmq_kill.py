@@ -27,7 +27,7 @@ UNWRITTEN: Final = 100
 
 
 class KilledBrokers:
-    """A RabbitMQ and a Trellis, which keep their data and their ports over kills."""
+    """A RabbitMQ and a Trellis, which have the same data and ports again after a kill."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
