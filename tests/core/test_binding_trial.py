@@ -61,7 +61,10 @@ def tried(
     history: TopicHistory,
     deleted: Sequence[Destination] = (),
 ) -> BindingTrial:
-    """Return a completed trial: a prediction of how changed bindings would route messages."""
+    """Return a completed trial: a prediction of how changed bindings would route messages.
+
+    `deleted` are the queues and exchanges that the trial deletes.
+    """
     scope = world.vhost.declarations.planner.scope
     trial = BindingTrial("/", scope, changes, HistorySum(history), deleted)
     for _ in trial.steps():
