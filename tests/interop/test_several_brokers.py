@@ -49,8 +49,7 @@ PATIENCE: Final = 20.0
 
 
 class Machine(NamedTuple):
-    """Two brokers behind HAProxy; `ports` maps the name of each listener to HAProxy's port for it.
-    """
+    """Two brokers behind HAProxy; `ports` has HAProxy's port for each listener, by its name."""
 
     brokers: dict[str, BrokerProcess]
     ports: dict[str, int]
