@@ -67,7 +67,7 @@ async def ask(broker: BrokerProcess, method: str, path: str) -> tuple[int, Any]:
 
 
 async def begun(broker: BrokerProcess, method: str, path: str, size: int) -> Socket:
-    """Begin a request that the broker accepts, without sending its body."""
+    """Begin a request that the broker accepts, without sending its body of `size` bytes."""
     client = await client_of(broker)
     headers = f"Content-Length: {size}\r\nExpect: 100-continue\r\n"
     await client.send(head(method, path, headers))

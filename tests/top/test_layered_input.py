@@ -1,4 +1,4 @@
-"""Tests of input over TLS and WebSocket that waits: for its turn, or for the connection."""
+"""Tests of waiting input over TLS and WebSocket: it waits for a later turn, or for the login."""
 
 from __future__ import annotations
 

@@ -471,8 +471,7 @@ async def test_any_name_makes_a_page_that_can_be_read(running: Running, name: st
 
 
 class Reference:
-    """A collector of prometheus_client with a page's metrics: its rendering is the expected text.
-    """
+    """A collector of prometheus_client that has a page's metrics; it renders the expected page."""
 
     def __init__(self, page: MetricsPage) -> None:
         self._page = page
