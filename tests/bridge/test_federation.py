@@ -134,7 +134,10 @@ def test_a_message_passes_no_more_than_max_hops_links(pair: TrellisPair) -> None
 
 
 def test_a_message_does_not_come_back_to_its_virtual_host(tmp_path: Path) -> None:
-    """Check that `max-hops` may be above the length of a cycle, as in RabbitMQ."""
+    """Check a cycle of two brokers with `max-hops` 3: a message must not return to its origin.
+
+    RabbitMQ behaves equally.
+    """
     brokers = [
         BridgingBroker(tmp_path / name, f'[node]\nname = "{name}"\n') for name in ("one", "two")
     ]

@@ -1,4 +1,7 @@
-"""Tests that the wall clock of a new owner never shows a time before the former owner's clock."""
+"""Tests of the wall clock of a cluster's new active node.
+
+The clock never shows a time before the last time of the former active node.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the gateway while the broker's process is paused: requests end, and work again later."""
+"""Tests of the gateway while the broker's process is paused.
+
+Requests end with an error in limited time. When the broker continues, requests succeed again.
+"""
 
 from __future__ import annotations
 
