@@ -9,9 +9,8 @@ import socket
 def own_address() -> str:
     """Return an address of the loopback interface for programs of this test process alone.
 
-    If a program ends while clients or a load balancer still use its port, no other test's program
-    can get this port. Linux answers on each address of 127.0.0.0/8; 127.0.0.1 is left to all other
-    programs.
+    Each test process has an address of its own in 127.0.0.0/8. So when a program has ended, and
+    clients or a load balancer still use its port, no program of another test process gets the port.
     """
     number = os.getpid()
     return "127.{}.{}.{}".format(64 + (number >> 16), *number.to_bytes(4)[2:])

@@ -31,8 +31,10 @@ class Authority:
         ends: datetime | None = None,
         file: str = "",
     ) -> Path:
-        """Sign a certificate for these host names, IP addresses or e-mail addresses; return the
-        file.
+        """Sign a certificate for these host names, IP addresses or e-mail addresses.
+
+        Return the path of its file. Without `file`, the file is named after `common_name` or the
+        first name. Without `ends`, the certificate stays valid for longer than any test.
         """
         path = self._directory / (file or f"{common_name or names[0]}.pem")
         issued = self._ca.issue_cert(*names, common_name=common_name, not_after=ends)
@@ -81,8 +83,10 @@ class Authority:
         return context
 
     def revoke(self, *certificates: Path, days: int = 1) -> Path:
-        """Write a list that revokes these certificates and is valid for `days` days; return its
-        file."""
+        """Write a certificate revocation list (CRL) with these certificates; return its file.
+
+        The list is valid for `days` days.
+        """
         issuer = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
         now = datetime.now(UTC)
         revoked = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject)

@@ -80,6 +80,6 @@ def lacks(name: str, missing: str) -> NoReturn:
 
 
 def _which(program: str) -> str | None:
-    """Return the path of a program that `make` has fetched, or that is on PATH."""
+    """Return the path of a program that `make` has fetched or that is on PATH, or None."""
     fetched = _FETCHED / program
     return str(fetched) if fetched.exists() else shutil.which(program)

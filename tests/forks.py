@@ -229,7 +229,10 @@ def _answer(connection: socket.socket, connections: selectors.BaseSelector) -> N
 
 
 def _start_gateway(module: str, descriptors: list[int]) -> ForkedProcess | None:
-    """Start the gateway of a broker like child_process.start_program; return None for a worker."""
+    """Start the gateway of a broker like child_process.start_program.
+
+    Return None if `module` is another program, such as the worker that runs bridges.
+    """
     if module != PROGRAM:
         return None
     with open(os.devnull, "wb") as out:

@@ -70,8 +70,8 @@ class HaproxyProcess:
     def reload(self) -> None:
         """Reload the configuration: wait until a new worker has replaced the present one.
 
-        A signal that comes before the main process of HAProxy is ready may be lost, even after the
-        log says that a worker was loaded.
+        Return when HAProxy's main process is ready for the next signal. HAProxy may lose a signal
+        that comes earlier, although its log says already that a worker was loaded.
         """
         started = self._log.read_text().count(STARTED)
         self._process.send_signal(signal.SIGUSR2)

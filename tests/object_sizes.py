@@ -24,7 +24,7 @@ def reachable_bytes(root: object) -> int:
     """Return the size in bytes of `root` and of all data that it refers to.
 
     The result includes the headers of the garbage collector. It excludes memory that the allocator
-    cannot use, and memory that objects of C libraries allocate for themselves.
+    leaves unused between objects, and memory that objects of C libraries allocate for themselves.
     """
     known = {id(root): root}
     waiting = [root]

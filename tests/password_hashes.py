@@ -1,7 +1,7 @@
 """Password hashes of the smallest cost, for the processes of tests that start many brokers.
 
-A broker makes a hash at its start, and checks a hash at a login. With the cost of the product,
-which tests/cli/test_config.py asserts, each of them takes 24 ms and 19 MiB.
+A broker makes a hash at its start, and checks a hash at a login. At the normal cost, which
+tests/cli/test_config.py asserts, making or checking one hash takes 24 ms and 19 MiB.
 """
 
 from __future__ import annotations

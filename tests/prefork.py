@@ -108,8 +108,8 @@ def _import(names: Iterable[str]) -> None:
 def _prepare_hypothesis() -> None:
     """Let Hypothesis read the constants in the modules and the characters of UTF-8.
 
-    Hypothesis draws values from them. Each worker would need a second of CPU time for the
-    constants, and in a fresh clone as long for the characters.
+    Hypothesis draws values from them. Without this function, each worker would need a second of
+    CPU time for the constants and, in a fresh clone, another second for the characters.
     """
     if "hypothesis" in sys.modules:
         providers = importlib.import_module("hypothesis.internal.conjecture.providers")

@@ -1,7 +1,7 @@
 """A pytest plugin that makes pytest-xdist cheap for thousands of tests.
 
-controller    forgets finished tests, and finds the index of a test in a dictionary. Otherwise
-              its CPU time grows with the square of the number of tests
+controller    forgets finished tests, and finds the index of a test in a dictionary. So its CPU
+              time does not grow with the square of the number of tests
 worker        tells the controller the group of each test, and sends no event that the controller
               would not show
 
@@ -22,7 +22,7 @@ SHARED_SCOPES: Final = ("class", "module", "package")
 
 
 class Collection(list[str]):
-    """The names of the tests of a worker, in the worker's order. `index` takes no time."""
+    """The names of the tests of a worker, in the worker's order, with a fast `index`."""
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__(names)
@@ -101,8 +101,8 @@ def group_of(item: pytest.Item) -> str:
 class GroupNames:
     """A plugin of a worker that appends the group of a test to the name that the controller gets.
 
-    The name is then `test@group`. pytest-xdist 3.8 appends the mark's name to an attribute that
-    pytest 9.2 does not read, so that its groups would have no effect.
+    The name is then `test@group`. Without this plugin, groups have no effect: pytest-xdist 3.8
+    appends the group to an attribute that pytest 9.2 does not read.
     """
 
     @pytest.hookimpl(trylast=True)
@@ -153,7 +153,10 @@ class EventFilter:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_to_serializable(self, report: object) -> dict[str, Any] | None:
-        """Return no data for a report that is not sent, because its conversion takes time, too."""
+        """Return {} for a report that is not sent, and None for pytest to convert the report.
+
+        A conversion takes time.
+        """
         if (
             isinstance(report, pytest.TestReport)
             and report.when != "call"

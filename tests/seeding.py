@@ -34,9 +34,10 @@ _REPLACED: Final = (
 
 
 def install() -> None:
-    """Replace the functions of Hypothesis.
+    """Replace functions of Hypothesis by the faster functions of this module.
 
-    Their names are not public: a version of Hypothesis without such a name works as it is.
+    The names of these functions are not public. A name that this version of Hypothesis does not
+    have is skipped.
     """
     for module, name, replacement in _REPLACED:
         if hasattr(import_module(module), name):

@@ -57,7 +57,7 @@ def run(tree: Path, *words: str, **variables: str) -> str:
 
 
 def start(tree: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
-    """Start a command in the copy of the sources, without the modules of the tests' own copy."""
+    """Start a command in the copy of the sources, without the environment's PYTHONPATH."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.Popen(
         words,
@@ -70,14 +70,20 @@ def start(tree: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
 
 
 def expect_extra(tree: Path, name: str, extra: str, *flags: str) -> None:
-    """Check that a broker with these flags starts only after the page's command for the extra."""
+    """Check that a broker with these flags starts only after an extra is installed.
+
+    The extra is installed by the command of the page `name`.
+    """
     serve = (".run/bin/trellis", "serve", *FLAGS, *flags)
     install_after_refusal(tree, name, extra, *serve)
     expect_service(tree, *serve)
 
 
 def install_after_refusal(tree: Path, name: str, extra: str, *words: str) -> None:
-    """Check that a command names the extra that it needs, and install it as the page does."""
+    """Check that a command fails and names the extra that it needs; then install the extra.
+
+    The extra is installed by the command of the page `name`.
+    """
     refused = start(tree, *words)
     out, _ = refused.communicate(timeout=PATIENCE)
     assert refused.returncode == 2 and f"pip install 'trellis-broker[{extra}]'" in out, out

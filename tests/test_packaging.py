@@ -252,8 +252,9 @@ def test_a_loader_asks_the_library_for_itsload_program(
 def test_a_compiled_wheel_has_the_source_of_matching_only(
     setup_py: ModuleType, tmp_path: Path
 ) -> None:
-    """`trellis pipeline` sends this source to Spark. The source of the other packages would take
-    0.7 MB.
+    """Check that a wheel has the source of `matching`, which `trellis pipeline` sends to Spark.
+
+    The source of the other packages would take 0.7 MB.
     """
     names = ["matching/trie.py", "broker/agenda.py", "broker/__init__.py", "trellis/server/turn.py"]
     for name in names:

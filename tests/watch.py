@@ -97,7 +97,7 @@ class RunLimits:
         self._start_timer()
 
     def pytest_unconfigure(self) -> None:
-        """Cancel the time limit in a worker."""
+        """Cancel the time limit if this process is a worker, which may have to wait at its end."""
         if not self._limits_exit:
             faulthandler.cancel_dump_traceback_later()
 

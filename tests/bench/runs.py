@@ -65,7 +65,10 @@ def ran(
 
 
 def held(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
-    """Return the queues, exchanges or bindings that the load generator has not deleted."""
+    """Return the objects of the load generator that it has not deleted.
+
+    `kind` is queues, exchanges or bindings.
+    """
     address = broker.addresses["http"]
     request = urllib.request.Request(
         f"http://{address.host}:{address.port}/api/trellis/{kind}",

@@ -251,7 +251,7 @@ def answering(*answers: bytes) -> Iterator[BrokerTarget]:
     """Start a server that answers each chunk that it receives with the next one of `answers`.
 
     After the last answer, the server reads nothing and keeps the connection open. Without answers,
-    the server closes each connection at once.
+    the server closes each connection as soon as it has accepted it.
     """
     done = threading.Event()
 

@@ -97,7 +97,11 @@ class AmqpPair(Generic[R]):
         wait_for(lambda: name not in self.local.links())
 
     def federate(self, exchange: str, kind: str, upstream: str, **value: Any) -> None:
-        """Declare an exchange at both brokers, and federate the local one."""
+        """Declare an exchange of type `kind` at both brokers, and federate the local one.
+
+        The remote broker becomes its upstream, with the name `upstream`; `value` has further keys
+        of the upstream. Wait until the federation link runs.
+        """
         for client in (self.near, self.far):
             client.exchange_declare(exchange, kind, durable=True)
         given = {"uri": self.remote_uri, "reconnect_delay": 0.2, **value}

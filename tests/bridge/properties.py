@@ -63,7 +63,7 @@ def publish(client: BlockingChannel, exchange: str, key: str, body: bytes) -> No
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the clients of the test return properties as PropertyBytes, too."""
+    """Let pika's clients return the properties of received messages as PropertyBytes."""
     monkeypatch.setitem(pika.spec.props, pika.BasicProperties.INDEX, PropertyBytes)
 
 

@@ -197,7 +197,7 @@ class Recorder:
         return self.messages.get(timeout=self._patience)
 
     def take(self, count: int) -> list[Received]:
-        """Wait for the next `count` messages; return them sorted."""
+        """Wait for the next `count` messages; return them sorted by topic and payload."""
         every = [self.next() for _ in range(count)]
         return sorted(Received(one.topic, bytes(one.payload), one.qos, one.retain) for one in every)
 
@@ -277,7 +277,10 @@ class KillablePair(ABC):
 
 
 def bridge(name: str, port: int, topics: Iterable[str], **more: Any) -> str:
-    """Return the settings of a bridge, a [[bridge]] table, to the MQTT `port` of 127.0.0.1."""
+    """Return the settings of a bridge, a [[bridge]] table, to the MQTT `port` of 127.0.0.1.
+
+    `topics` are rules such as "out/# out 1"; `more` has further keys of the table.
+    """
     lines = [
         "[[bridge]]",
         f'name = "{name}"',

@@ -67,7 +67,10 @@ def test_only_the_listed_binding_keys_are_copied(pair: TrellisPair) -> None:
 
 
 def test_removed_binding_keys_are_unbound(pair: TrellisPair) -> None:
-    """Check that the bindings follow `bindings`, also after a change that no running link saw."""
+    """Change the key `bindings` of the upstream, while the link runs and while it does not exist.
+
+    Each time, the bindings at the upstream must become equal to the new keys.
+    """
     pair.federate("narrow", "direct", "few", bindings=["a", "b"])
     queue = "federation: narrow -> trellis:/:narrow"
     pair.near.queue_declare("narrow.to")
@@ -131,7 +134,10 @@ def test_a_message_passes_no_more_than_max_hops_links(pair: TrellisPair) -> None
 
 
 def test_a_message_does_not_come_back_to_its_virtual_host(tmp_path: Path) -> None:
-    """Check that `max-hops` may be above the length of a cycle, as in RabbitMQ."""
+    """Check a cycle of two brokers with `max-hops` 3: a message must not return to its origin.
+
+    RabbitMQ behaves equally.
+    """
     brokers = [
         BridgingBroker(tmp_path / name, f'[node]\nname = "{name}"\n') for name in ("one", "two")
     ]

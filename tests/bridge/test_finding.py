@@ -78,7 +78,10 @@ def test_after_the_limit_one_link_is_listed_with_the_reason_and_the_rest_is_left
 
 
 def test_large_shovels_that_do_not_fit_into_the_message_to_the_worker_are_listed() -> None:
-    """The broker encodes all links in one turn of its loop, so their size is bounded."""
+    """Check that a shovel above the limit of LINKS_BYTES is listed, with the limit as the reason.
+
+    The limit exists because the broker encodes all links in one turn of its event loop.
+    """
     world = World()
     links = finder(world)
     # Each quotation mark takes four bytes in JSON within JSON.
@@ -116,7 +119,10 @@ def test_without_the_listener_amqp_only_uris_with_a_host_are_usable(uri: str, us
 
 
 def test_an_unchanged_federation_link_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each search makes the federation links anew; the search runs every second."""
+    """Check that a second search does not encode an unchanged link again.
+
+    The broker searches every second, and each search makes new objects for federation links.
+    """
     sizes: list[Link] = []
     size = collecting._size
 

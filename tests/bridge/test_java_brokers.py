@@ -78,7 +78,7 @@ class Pair(KillablePair):
         return row
 
     def wait_acknowledged(self) -> None:
-        """Wait until the remote broker has acknowledged all messages of QoS 1 from here."""
+        """Wait until the remote broker has acknowledged all of the bridge's messages with QoS 1."""
 
         def settled() -> bool:
             rows = self.local.request("GET", "trellis/sessions")
@@ -129,9 +129,10 @@ def far(shared: Pair, unique: str) -> Iterator[Recorder]:
 
 
 def check_no_loops(near: Recorder, far: Recorder) -> None:
-    """Check that each of two clients gets each message on topics of both directions once.
+    """Publish at both brokers, and check that each of the two clients gets each message once.
 
-    Many of the messages are equal, and every second one has QoS 0.
+    The bridge copies the topics in both directions. Many of the messages are equal, and every
+    second one has QoS 0.
     """
     for number in range(50):
         near.publish("both/n", b"%d" % (number % 3), number % 2)
@@ -263,7 +264,7 @@ def test_retained_messages_of_the_remote_broker(shared: Pair, unique: str) -> No
 
 @pytest.fixture
 def pair(tmp_path: Path, name: str, protocol: str) -> Iterator[Pair]:
-    """Start a pair of which brokers may be killed."""
+    """Start a pair for one test, which may kill its brokers."""
     pair = Pair(tmp_path, name, protocol)
     yield pair
     pair.stop()
@@ -368,7 +369,7 @@ def test_two_bridges_on_the_same_topics_do_not_loop(remote: JavaBroker, tmp_path
 def test_two_brokers_exchange_messages_through_the_remote_broker(
     remote: JavaBroker, tmp_path: Path
 ) -> None:
-    """A message from each of two brokers passes two bridges, and arrives once at the other."""
+    """Send messages at two brokers: each one passes two bridges, and arrives once at the other."""
     text = {side: bridge(side, remote.port, ["both/# both 1"], max_hops=2) for side in ("a", "b")}
     brokers = {side: BridgingBroker(tmp_path / side, text[side]) for side in text}
     for side, broker in brokers.items():

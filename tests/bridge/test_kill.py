@@ -55,7 +55,7 @@ class Numbers(threading.Thread):
 
 
 class KilledPair:
-    """Two brokers with data directories and fixed ports, of which any process may be killed."""
+    """Two brokers with data directories; a killed broker starts again on the same MQTT port."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -102,7 +102,10 @@ class KilledPair:
 def publish_during_kills(
     outward: Numbers, inward: Numbers, kills: int, random: Random, kill: Callable[[], None]
 ) -> None:
-    """Let two clients publish while `kill` is called some times; wait until they have ended."""
+    """Let two clients publish while `kill` is called `kills` times, after random pauses.
+
+    Afterwards, both directions must work again. Return when both publishers have ended.
+    """
     for publisher in (outward, inward):
         publisher.start()
     for _ in range(kills):

@@ -96,7 +96,11 @@ def test_a_bridge_to_mosquitto(local: BridgingBroker, mosquitto: Mosquitto, prot
 def test_messages_for_mosquitto_wait_while_it_is_away(
     local: BridgingBroker, mosquitto: Mosquitto
 ) -> None:
-    """Check that the bridge has no more unacknowledged messages than Mosquitto accepts."""
+    """Check that waiting messages are forwarded when Mosquitto has started again.
+
+    The bridge must reconnect only once after each stop: it must not lose the connection because it
+    has more unacknowledged messages than Mosquitto accepts.
+    """
     near = Recorder(local.mqtt.port, "near")
     far = Recorder(mosquitto.port, "far", "plant/s/#")
     for life in range(2):

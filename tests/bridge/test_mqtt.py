@@ -166,8 +166,8 @@ def test_a_message_that_the_remote_refuses_for_now_is_published_again(tmp_path: 
 class Refuser:
     """An MQTT 5 server that answers each PUBLISH of QoS 1 with the next of some reason codes.
 
-    It grants a Receive Maximum of `window`, and does not answer before it has this number of
-    publications. `bodies` are the bodies of all publications.
+    It grants a Receive Maximum of `window`, and answers nothing until it has received this number
+    of publications. `bodies` are the bodies of all publications.
     """
 
     def __init__(self, codes: Iterator[int], window: int = 1) -> None:
@@ -207,7 +207,11 @@ class Refuser:
 
 
 def test_messages_behind_a_refused_message_of_their_topic_wait(tmp_path: Path) -> None:
-    """Check that messages wait that the bridge had before the refusal, but had not sent yet."""
+    """Check that the bridge sends refused messages again before it sends later messages.
+
+    When the server refuses messages 1 and 2 of the topic, the bridge has messages 3 and 4 already,
+    but has not sent them.
+    """
     remote = Refuser(chain([0x97, 0x97], repeat(0)), window=2)
     table = bridge("b", remote.port, ["# out 1"], reconnect_max=1)
     local = BridgingBroker(tmp_path, table)

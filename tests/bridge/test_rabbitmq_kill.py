@@ -27,7 +27,7 @@ UNWRITTEN: Final = 100
 
 
 class KilledBrokers:
-    """A RabbitMQ and a Trellis, which keep their data and their ports over kills."""
+    """A RabbitMQ and a Trellis, which have the same data and ports again after a kill."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -88,7 +88,7 @@ def run_and_kill(brokers: KilledBrokers, source: str, victim: str, **to: str) ->
 
 
 def wait_arrived(url: str, least: int) -> None:
-    """Wait until the queue `to` of a broker has at least a number of messages."""
+    """Wait until the queue `to` of a broker has at least `least` messages."""
     client = channel_at(url)
     wait_for(lambda: client.queue_declare("to", durable=True).method.message_count >= least)
     client.connection.close()

@@ -23,7 +23,7 @@ def publish(identifier: int) -> bytes:
 
 
 class Counting(Handler):
-    """Counts the messages, and acknowledges none of them until `end.limit(0)` is called."""
+    """A handler that counts the messages, and acknowledges none until `end.limit(0)` is called."""
 
     def __init__(self, end: MqttEnd) -> None:
         self._end = end
@@ -40,7 +40,7 @@ class Counting(Handler):
 
 
 class Taking(Handler):
-    """Takes the payloads of the messages."""
+    """A handler that puts the payload of each message into the queue `got`."""
 
     def __init__(self) -> None:
         self.got: asyncio.Queue[bytes] = asyncio.Queue()

@@ -240,8 +240,9 @@ def test_headers_that_instruct_the_broker_are_not_carried_out_again(
 ) -> None:
     """Publish to a fanout exchange, which ignores CC, and shovel within one virtual host.
 
-    The sequence number would make the broker drop the copy as a repeat. CC would bring the copy to
-    a queue that the shovel does not name; it stays if the shovel keeps the message's own key.
+    The shovel removes the sequence number, with which the broker would drop the copy as a repeat.
+    A shovel that sets the routing key also removes CC, which would bring the copy to a queue that
+    the shovel does not name. A shovel that keeps the message's routing key keeps CC.
     """
     name = f"instructed.{sets_key}"
     victim, entry, exit_ = f"{name}.victim", f"{name}.in", f"{name}.out"
@@ -266,7 +267,10 @@ def test_headers_that_instruct_the_broker_are_not_carried_out_again(
 
 
 def test_a_user_property_of_mqtt_that_is_named_cc_blocks_no_shovel(pair: TrellisPair) -> None:
-    """AMQP refuses a header CC that is no list (406), and the message would return to its queue."""
+    """Check that a shovel removes such a property, which becomes a header CC that is no list.
+
+    The broker would refuse the copy with 406, and the message would return to its queue.
+    """
     pair.near.queue_declare("texts", durable=True)
     pair.near.queue_bind("texts", "amq.topic", "texts.#")
     pair.near.exchange_declare("texts.out", "topic", durable=True)

@@ -131,7 +131,10 @@ def broker_process(tmp_path: Path) -> Iterator[Broker]:
 
 
 async def publish(url: str, queue: str, bodies: list[bytes], **arguments: object) -> None:
-    """Publish messages, and publish each one again until the broker confirms it."""
+    """Declare a queue with these arguments, and publish messages to it.
+
+    Publish each message again until the broker confirms it.
+    """
     left = list(bodies)
     async with asyncio.timeout(PATIENCE):
         while True:

@@ -124,9 +124,10 @@ async def test_after_the_last_attempt_a_message_is_a_dead_letter(
 async def test_a_dead_letter_does_not_carry_out_the_headers_of_its_publisher(
     links: Links, service: Service, channel: Channel, unique: str
 ) -> None:
-    """A fanout exchange ignores CC, and the default exchange, to which a link publishes, does not.
+    """Check that a dead letter has neither the sequence number nor CC of its message.
 
-    The dead letter with the sequence number of its message would be dropped as a repeat.
+    With the sequence number, the broker would drop the dead letter as a repeat. With CC, the
+    default exchange would bring it to another queue; the fanout exchange of the message ignores CC.
     """
     await queue_of(channel, unique)
     victim = await queue_of(channel, f"{unique}.victim")
@@ -223,7 +224,7 @@ async def test_retry_after_pauses_the_whole_link(
 async def test_an_error_does_not_show_the_path_of_the_url(
     links: Links, service: Service, channel: Channel, unique: str
 ) -> None:
-    """The path and the query of a URL may be secret, and /health needs no login."""
+    """Check the errors that /health shows: it needs no login, and a URL's path may be secret."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Functions that fail at some of their calls, and the end of the work that calls them."""
+"""Functions that fail at some of their calls, and a helper that completes the work of a broker."""
 
 from __future__ import annotations
 

@@ -61,7 +61,10 @@ def tried(
     history: TopicHistory,
     deleted: Sequence[Destination] = (),
 ) -> BindingTrial:
-    """Return a completed trial: a prediction of how changed bindings would route messages."""
+    """Return a completed trial: a prediction of how changed bindings would route messages.
+
+    `deleted` are the queues and exchanges that the trial deletes.
+    """
     scope = world.vhost.declarations.planner.scope
     trial = BindingTrial("/", scope, changes, HistorySum(history), deleted)
     for _ in trial.steps():
@@ -74,10 +77,10 @@ def expected_effects(
     before: Mapping[Any, set[Destination]],
     after: Mapping[Any, set[Destination]],
 ) -> dict[tuple[Destination, bool], int]:
-    """Return the messages that each destination gains (True) or loses (False).
+    """Return the number of messages that each destination gains (True) or loses (False).
 
-    `counts` has the number of messages for each kind of publication; `before` and `after` have the
-    destinations that these messages reach.
+    `counts` has the number of messages of each publication. `before` and `after` have the
+    destinations that a publication reaches before and after the change of the bindings.
     """
     expected: Counter[tuple[Destination, bool]] = Counter()
     for publication, messages in counts.items():

@@ -68,7 +68,12 @@ def near_misses(
 def topology(
     kinds: list[str], alternates: list[int | None], bindings: list[Any], filters: list[str]
 ) -> World:
-    """Return a broker with exchanges x0 to x4, queues q0 to q4, and two MQTT sessions."""
+    """Return a broker with exchanges x0, x1 ..., queues q0, q1 ..., and two MQTT sessions.
+
+    `kinds` has the type of each exchange, `alternates` the number of its alternate exchange. A
+    binding is (number of the source exchange, number of the destination, True if the destination is
+    an exchange, key, headers, x-match). The sessions subscribe to `filters` in turn.
+    """
     world = World()
     for number, kind in enumerate(kinds):
         alternate = alternates[number]

@@ -1,7 +1,7 @@
 """Tests of the deletion of large objects.
 
-The object itself is deleted at once. Its bindings and its memory are freed in later turns, so that
-no turn is long.
+The object itself is deleted immediately. Its bindings and its memory are freed in later turns, so
+that no turn is long.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class App:
     ) -> None:
         """Write the options, and start the program with listeners on free ports.
 
-        `more` has further arguments of the program.
+        `url` is the address of the Supervisor. `more` has further arguments of the program.
         """
         for name in ("data", "ssl", "config"):
             (directory / name).mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,7 @@ class MqttClient(ABC):
     """A connected MQTT client.
 
     The constructor raises LoginRefused if the broker refuses the login. A command line tool
-    connects later: for such a tool, the first other call raises LoginRefused.
+    connects later: for such a tool, the first call of another method raises LoginRefused.
     """
 
     #: The session present flag of CONNACK; None if the library does not report the flag.

@@ -149,7 +149,10 @@ def page(broker: BrokerProcess, path: str) -> str:
 
 
 def scrape(broker: BrokerProcess, path: str, time: int) -> list[dict[str, Any]]:
-    """Scrape the page `path` and /metrics/detailed; return both, as two jobs of one Prometheus."""
+    """Scrape the page `path` and /metrics/detailed; return both, as two jobs of one Prometheus.
+
+    `time` is the time of the scrape in ms that the result contains.
+    """
     detailed = "/metrics/detailed?" + "&".join(f"family={name}" for name in FAMILIES)
     return [
         {

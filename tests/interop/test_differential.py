@@ -5,8 +5,8 @@ are not compared:
 
 - quorum queues and the headers other than x-death, in which RabbitMQ 3.10 and 4 differ
 - the texts of refused arguments, which contain Erlang terms in RabbitMQ
-- a message that expires at once and is ahead of others by its priority: it stays in a queue of
-  RabbitMQ, which checks the head of a queue for expiry only when the queue was empty
+- messages that expire immediately, in queues with priorities: if such a message overtakes others,
+  it stays in RabbitMQ's queue. On arrival, RabbitMQ checks for expiry only if the queue was empty
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ PATIENCE: Final = 20.0
 
 
 class Machine(NamedTuple):
-    """Two brokers behind HAProxy; `ports` has the port of HAProxy for the name of each listener."""
+    """Two brokers behind HAProxy; `ports` has HAProxy's port for each listener, by its name."""
 
     brokers: dict[str, BrokerProcess]
     ports: dict[str, int]
@@ -148,7 +148,10 @@ def test_every_command_of_the_page_has_a_test() -> None:
 
 
 def test_installed_files_are_accepted(tmp_path: Path) -> None:
-    """Run `install`, `check-config` and `haproxy -c` with /etc of the page in a directory."""
+    """Run the page's commands `install`, `check-config` and `haproxy -c`.
+
+    A directory of the test takes the place of /etc.
+    """
     etc = tmp_path / "etc"
     for words in commands("install"):
         directory = Path(f"{tmp_path}{words[-1]}")

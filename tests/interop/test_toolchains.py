@@ -201,7 +201,11 @@ class History:
         stamp: str = "-",
         number: str = "-",
     ) -> bytes:
-        """Add the line that a program must print for a message; return the message's body."""
+        """Add the line that a program must print for a message; return the message's body.
+
+        The line shows the content type (`kind`), the correlation id, the time in seconds and the
+        header `n` as text; "-" for a property that the message does not have.
+        """
         self.rows.append(
             f"row {len(self.rows)} {self.name}.sent {body.hex()}"
             f" {kind} {correlation} {stamp} {number}"

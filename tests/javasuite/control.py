@@ -164,7 +164,10 @@ class Control:
         return _COMMANDS[command](self, quote(options.get("-p", "/"), ""), options, rest)
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request to the HTTP API, and return the answer; raise Refused."""
+        """Send a request to the HTTP API; return the answer's JSON, or None if it has no body.
+
+        Raises Refused if the status is 300 or above.
+        """
         connection = http.client.HTTPConnection(*self.broker.addresses["http"], timeout=30)
         try:
             login = base64.b64encode(f"{_OPERATOR}:{_OPERATOR}".encode()).decode()

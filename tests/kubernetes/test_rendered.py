@@ -276,8 +276,9 @@ def test_a_node_serves_with_the_rendered_settings(tmp_path: Path) -> None:
 
 
 def test_only_the_active_node_of_a_cluster_is_ready(tmp_path: Path) -> None:
-    """Check the probes of the active node and of a standby, and after a failover of the new active
-    node.
+    """Check the probes of the active node and of a standby.
+
+    When the active node is killed, the standby must become ready.
     """
     kafka = Kfake()
     try:

@@ -287,8 +287,8 @@ def test_a_comparison_costs_a_few_steps_a_word(a: str, b: str) -> None:
 def test_a_query_on_hostile_rules_costs_no_more_than_their_comparisons() -> None:
     """Check that a query takes less than twice the CPU time of a comparison with each rule.
 
-    There are 120 rules of 128 words, and all of them cover the pattern. An earlier query first
-    looked up a topic of the pattern in a trie, which took ten times as long as the comparisons.
+    There are 120 rules of 128 words, and all of them cover the pattern. A query that first looks up
+    a topic of the pattern in a trie of the rules takes ten times as long as the comparisons.
     """
     chosen = random.Random(20261126)
     rules = [".".join(chosen.choices("#*a", (5, 2, 3), k=127)) + ".#" for _ in range(120)]

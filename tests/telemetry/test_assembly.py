@@ -183,7 +183,10 @@ def test_a_message_without_a_queue_says_why(
 
 
 def test_a_refused_key_that_is_not_utf_8_drops_no_steps(sampling: Sampling) -> None:
-    """The refusal names the routing key. The steps of all messages are encoded together."""
+    """Check that a step whose detail names such a routing key can be sent to the worker.
+
+    The steps of all messages are encoded together, so an error would drop all of them.
+    """
     world = sampling.world
     permissions = UserPermissions("ann", "/", (".*", ".*", ".*"), ["allow publish a/#"])
     world.guests.identities["ann"] = permissions.identity("")

@@ -11,7 +11,10 @@ PATIENCE = 60.0
 
 
 class Collector:
-    """A collector that accepts spans while `up` is True. `requests` has each request's spans."""
+    """A collector that accepts spans while `up` is True, and the span queue that sends to it.
+
+    `requests` has the spans of each request.
+    """
 
     def __init__(self, up: bool = True) -> None:
         self.up = up
@@ -31,7 +34,7 @@ class Collector:
             self._change.notify_all()
 
     def wait_for(self, accepted: int = 0, requests: int = 0) -> None:
-        """Wait until these numbers of spans were accepted and of requests were answered."""
+        """Wait until at least `accepted` spans were accepted and `requests` requests answered."""
         with self._change:
             assert self._change.wait_for(
                 lambda: len(self.accepted) >= accepted and len(self.requests) >= requests, PATIENCE

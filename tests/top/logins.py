@@ -1,4 +1,4 @@
-"""A process that makes many logins at once.
+"""A process that makes many logins at the same time.
 
     python -m tests.top.logins AMQP-PORT MQTT-PORT COUNT USER
 

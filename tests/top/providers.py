@@ -21,7 +21,10 @@ def rsa_key(kid: str) -> RSAKey:
 
 
 def signed(key: Any, algorithm: str = "RS256", header: Any = (), **claims: Any) -> str:
-    """Return a token of the user `ann` with all permissions, signed with this key."""
+    """Return a token of the user `ann` with all permissions, signed with this key.
+
+    `claims` replace the usual claims; `header` has fields that replace those of the header.
+    """
     payload = {
         "sub": "ann",
         "aud": "trellis",

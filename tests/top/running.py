@@ -430,10 +430,10 @@ class Leaks:
         return living
 
     async def check(self) -> None:
-        """Check that the numbers of descriptors, tasks, links and objects are as they were at
-        `watch`.
+        """Wait until the numbers of descriptors, tasks, links and objects are those at `watch`.
 
-        The garbage collector is off meanwhile, so reference cycles count as leaks.
+        Raises AssertionError if they differ for 10 s. The garbage collector is off during the
+        wait, so reference cycles count as leaks.
         """
         gc.disable()
         try:

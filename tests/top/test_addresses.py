@@ -122,7 +122,11 @@ def binary(
     more: bytes = b"",
     length: int | None = None,
 ) -> bytes:
-    """Return a PROXY header of version 2."""
+    """Return a PROXY header of version 2 for a client at the address `source` and `port`.
+
+    `command` and `family` are the bytes with these fields; `more` follows the addresses. `length`
+    and `family` are correct unless a test gives other values.
+    """
     version = socket.AF_INET6 if ":" in source else socket.AF_INET
     other = "::1" if ":" in source else "127.0.0.1"
     data = (

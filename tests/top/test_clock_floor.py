@@ -1,4 +1,7 @@
-"""Tests that the wall clock of a new owner never shows a time before the former owner's clock."""
+"""Tests of the wall clock of a cluster's new active node.
+
+The clock never shows a time before the last time of the former active node.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class Clock:
 
 
 def walls(running: Running) -> tuple[float, int]:
-    """Set the clocks; return the broker's wall clock and its store's wall clock, both in ms."""
+    """Update the broker's clocks; return the wall clocks of the broker (s) and its store (ms)."""
     turn = running.node.turn
     turn.set_clocks()
     store = running.node.broker.store

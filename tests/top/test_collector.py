@@ -123,9 +123,9 @@ def test_a_broker_with_many_objects_collects_new_ones_as_soon_as_an_empty_one(
 ) -> None:
     """Check that 400,000 old objects do not delay the next full collection of garbage.
 
-    Python begins it when the number of new objects is a fourth of the number that the last full
-    collection examined. Here the old objects are frozen. No collection examines them, so they do
-    not count.
+    Python begins a full collection when the number of new objects is a fourth of the number that
+    the last full collection examined. Here the old objects are frozen. No collection examines them,
+    so they do not count.
     """
     kept = [[number] for number in range(400_000)]
     collector.settle()

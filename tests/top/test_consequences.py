@@ -261,7 +261,7 @@ def test_every_key_of_a_policy_about_queues_can_change() -> None:
 async def user_with_clients(broker: Running, **fields: str) -> Amqp0:
     """Create the user ann with an AMQP connection, and an MQTT session with a message.
 
-    Return the AMQP connection, which ends with the object.
+    Return the client of the AMQP connection, which stays open while the test refers to the client.
     """
     await put(broker, "users/ann", {"password": "secret", "tags": ""} | fields)
     if not fields:

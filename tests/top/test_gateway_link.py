@@ -1,4 +1,7 @@
-"""Tests of the gateway while the broker's process is paused: requests end, and work again later."""
+"""Tests of the gateway while the broker's process is paused.
+
+Requests end with an error in limited time. When the broker continues, requests succeed again.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ async def ask(broker: BrokerProcess, method: str, path: str) -> tuple[int, Any]:
 
 
 async def begun(broker: BrokerProcess, method: str, path: str, size: int) -> Socket:
-    """Begin a request that the broker accepts, without sending its body."""
+    """Begin a request that the broker accepts, without sending its body of `size` bytes."""
     client = await client_of(broker)
     headers = f"Content-Length: {size}\r\nExpect: 100-continue\r\n"
     await client.send(head(method, path, headers))

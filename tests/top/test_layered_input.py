@@ -1,4 +1,4 @@
-"""Tests of input over TLS and WebSocket that waits: for its turn, or for the connection."""
+"""Tests of waiting input over TLS and WebSocket: it waits for a later turn, or for the login."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def layer_of(link: Link) -> TlsLayer:
 async def answered(client: Secured, updates: list[bytes]) -> list[int]:
     """Pass KeyUpdate records to the link in one chunk; return the sizes of the broker's writes.
 
-    Wait until the broker has answered each record with one of the same size. (OpenSSL answers the
-    last one with its next record.)
+    The broker answers each record with one of the same size. OpenSSL sends the answer to the last
+    record later, with its next data, so wait for the answers to all other records.
     """
     transport = client.link._transport
     assert transport is not None

@@ -121,7 +121,7 @@ async def fill(broker: Running) -> None:
 async def test_the_command_knows_the_columns_of_each_kind(
     start: Start, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`trellis list` refuses an unknown column of an empty list, so it must know the columns."""
+    """`trellis list` must know the columns: it refuses an unknown one also if the list is empty."""
     topics = {"topics": ("home/#",)}
     broker = await start(users=[KNOWN, ADMIN], metrics=topics, **secure(authority))
     await fill(broker)

@@ -1,4 +1,4 @@
-"""Tests that a thousand logins at once do not block the event loop."""
+"""Tests that a thousand logins at the same time do not block the event loop."""
 
 from __future__ import annotations
 

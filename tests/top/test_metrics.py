@@ -471,7 +471,7 @@ async def test_any_name_makes_a_page_that_can_be_read(running: Running, name: st
 
 
 class Reference:
-    """Gives the metrics of a page to prometheus_client, so that it renders the expected page."""
+    """A collector of prometheus_client that has a page's metrics; it renders the expected page."""
 
     def __init__(self, page: MetricsPage) -> None:
         self._page = page

@@ -1,4 +1,4 @@
-"""The lines of commands that change a data directory without the broker."""
+"""Tests of the audit log of commands that change a data directory without the broker."""
 
 from __future__ import annotations
 

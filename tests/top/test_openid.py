@@ -181,7 +181,10 @@ async def test_the_first_command_of_the_page(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Run the command of the page with the provider's issuer, and compare the refused token."""
+    """Run the command of the page with the provider's issuer, for a valid and a refused token.
+
+    For the refused token, the output must begin with the output that the page shows.
+    """
     page = PAGE.read_text()
     command = re.search(r"^    \.run/bin/trellis (auth check-token (\S+) .*)$", page, re.MULTILINE)
     assert command is not None

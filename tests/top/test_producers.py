@@ -1,4 +1,7 @@
-"""Tests of producers' sequence numbers over HTTP, which end with the user that published them."""
+"""Tests of sequence numbers of messages over HTTP: each user has numbers of its own.
+
+When a user is removed, the broker forgets the user's numbers.
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def changed(base: Settings, key: str, value: Any) -> Settings:
 
 
 def in_effect(running: Running, key: str) -> object:
-    """Return the object of the running broker that holds the current value of this setting."""
+    """Return the object of the running broker that is made from the current value of `key`."""
     node = running.node
     if key.startswith("tls."):
         return [each.context for each in node.certificates.contexts.values()]

@@ -1,4 +1,4 @@
-"""The errors about users that the settings define: where to change them, and how to apply it."""
+"""Errors about users that the settings define: where to change a user, how to apply the change."""
 
 from __future__ import annotations
 

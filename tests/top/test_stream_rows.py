@@ -125,7 +125,10 @@ async def test_a_topic_that_is_too_long_for_amqp_is_not_replayed_under_another_n
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A routing key has at most 255 bytes; a cut key would lead to other queues."""
+    """Check that a replay refuses a row whose topic has more than 255 bytes.
+
+    A routing key has at most 255 bytes, and a cut key would lead to other queues.
+    """
     broker = await start(**journaled(tmp_path))
     await api(broker, "PUT", "queues/%2F/copies", {"durable": True})
     await api(broker, "POST", "bindings/%2F/e/amq.fanout/q/copies", {"routing_key": ""})
@@ -155,7 +158,10 @@ async def test_a_replay_to_another_exchange_reaches_no_further_queue(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The routing keys in the headers CC and BCC were meant for the exchange of the row."""
+    """Check that a replay to another exchange removes the headers CC and BCC.
+
+    Their routing keys were meant for the exchange of the row.
+    """
     broker = await start(**users(), data={"dir": str(tmp_path / "data")})
     commands = Commands(broker, capsys, monkeypatch)
 
@@ -202,7 +208,10 @@ async def test_a_replay_to_another_exchange_reaches_no_further_queue(
 async def test_a_user_property_with_the_name_of_a_header_does_not_end_a_replay(
     start: Start, tmp_path: Path
 ) -> None:
-    """A header CC that is no list, as MQTT makes it, would be refused."""
+    """Check that a replay removes a header CC that is no list, which the broker would refuse.
+
+    A User Property of MQTT with the name CC becomes such a header.
+    """
     broker = await start(**journaled(tmp_path))
     device = await broker.socket("mqtt")
     await device.send(mqtt5.ConnectPacket(client_id="device").write())

@@ -365,7 +365,10 @@ def https(authority: Authority) -> dict[str, Any]:
 def test_a_renewal_while_the_files_are_read_gives_all_listeners_the_new_certificate(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, torn: bool
 ) -> None:
-    """All listeners, the gateway and the expirations have the certificate of one renewal."""
+    """Renew the certificate while the broker reads its file.
+
+    All listeners, the contents for the gateway, and the time of expiry must be from the new file.
+    """
     given = settings(**https(authority))
     file = Path(given.tls.certificate)
     ends = datetime(2040, 1, 1, tzinfo=UTC)

@@ -25,7 +25,10 @@ VERIFIER = TokenVerifier(Jwt(keys="unused", algorithms=("RS256", "ES256", "HS256
 
 
 def refused(token: str | bytes, *keys: Any, verifier: TokenVerifier = VERIFIER) -> TokenRefused:
-    """Return the refusal of a token."""
+    """Check that the verifier refuses a token, and return the error.
+
+    Without `keys`, the verifier knows KEY only.
+    """
     data = token if isinstance(token, bytes) else token.encode()
     with pytest.raises(TokenRefused) as caught:
         verifier.identity(data, keys or [KEY])

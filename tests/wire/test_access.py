@@ -191,7 +191,10 @@ def test_a_subscription_that_is_not_allowed_any_more_is_removed_and_its_client_d
 
 
 def test_a_long_subscribe_has_the_rights_of_the_turn_that_subscribes() -> None:
-    """Check that permissions may change between two slices of one SUBSCRIBE."""
+    """Change the permissions of a client while the broker handles its SUBSCRIBE, in several turns.
+
+    The new permissions must decide on each filter of the SUBSCRIBE.
+    """
     denials = [f"deny all {'+/' * 50}{number}" for number in range(100)]
     world = world_of(*denials, "allow all #")
     client = client_of(world)

@@ -281,7 +281,10 @@ class Play:
             self.dead_letter(held.queue, held.copy, "rejected")
 
     def dead_letter(self, queue: ModelQueue, copy: Copy, reason: str) -> None:
-        """Move a message to the dead letter queue, unless that is a dead letter cycle."""
+        """Move a message to the dead letter queue of `queue`, if the model has such a queue.
+
+        The message is dropped instead if it has expired and the move would be a dead letter cycle.
+        """
         target = self.queues.get(LETTERS.get(queue.name, ""))
         count = sum(
             times for name, why, times in copy.deaths if (name, why) == (queue.name, reason)
@@ -375,9 +378,12 @@ class Play:
         priority: int = 0,
         delay: int = 0,
     ) -> None:
-        """Publish some messages: by topic, to a queue, or by topic with a delay.
+        """Publish `count` messages from client number `who`, and check the deliveries.
 
-        Messages to a queue are mandatory, so they are returned if the queue does not exist.
+        With `direct`, the messages go to the queue of this name. They are mandatory, so they are
+        returned if the queue does not exist. Otherwise they go to a topic exchange with the key
+        `key`, and arrive after `delay` ms if it is not 0. `copies` and `blind` are the headers CC
+        and BCC. `cut` is the position at which the data is cut into two chunks.
         """
         data = b""
         side, returned = self.sides[who], 0
@@ -473,7 +479,11 @@ class Play:
             )
 
     def settle(self, who: int, which: int, multiple: bool, how: str) -> None:
-        """Acknowledge, reject or requeue a delivery; a transaction defers this to its commit."""
+        """Acknowledge, reject or requeue a delivery; a transaction defers this to its commit.
+
+        `how` is ack, drop or requeue. `which` is the index of the delivery among the unsettled
+        ones of client number `who`. With `multiple`, also settle all earlier deliveries.
+        """
         side = self.sides[who]
         settled = side.transaction.settled if side.transaction is not None else {}
         if side.transaction is not None and side.transaction.published and how == "requeue":

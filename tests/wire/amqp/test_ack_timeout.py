@@ -76,7 +76,7 @@ def test_a_delivery_to_a_cancelled_consumer_times_out_too() -> None:
 def test_a_channel_closes_between_one_timeout_and_a_fifth_more(
     steps: list[tuple[int, int]],
 ) -> None:
-    """A channel closes if its oldest delivery is unacknowledged for 1.0 to 1.2 timeouts.
+    """A channel closes when its oldest delivery is unacknowledged for 1.0 to 1.2 times the timeout.
 
     Each step publishes messages, lets time pass and acknowledges the oldest delivery.
     """

@@ -1,4 +1,4 @@
-"""Tests that the work is bounded if many channels, connections or consumers end at once.
+"""Tests that each turn has bounded work if many channels, connections or consumers end together.
 
 Each test counts steps or turns; no test reads a clock.
 """

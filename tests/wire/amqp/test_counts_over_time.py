@@ -58,7 +58,10 @@ STEPS: Final = (
 
 
 class Worker:
-    """A client with one channel. `held` maps its delivery tags to queues, `tags` its consumers."""
+    """A client with one channel.
+
+    `held` maps the tags of its unsettled deliveries to queues, `tags` its consumer tags to queues.
+    """
 
     def __init__(self, world: World) -> None:
         self.client: Amqp = world.amqp()
@@ -152,7 +155,7 @@ class History:
         self.take(worker, worker.client.send(method))
 
     def delete(self, worker: Worker, name: str) -> None:
-        """Delete a queue and declare it again; its deliveries are still outstanding."""
+        """Delete a queue and declare it again. Clients keep deliveries of the deleted queue."""
         frames = worker.client.send(Q.Delete(queue=name))
         self.take(worker, frames)
         self.read()

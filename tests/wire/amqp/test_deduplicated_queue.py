@@ -202,7 +202,10 @@ def test_values_are_bounded() -> None:
 
 
 def test_a_refused_repetition_does_not_make_the_queue_forget_the_value() -> None:
-    """The first message is still in the queue while its consumer has not acknowledged it."""
+    """Check that the queue refuses a second repetition after it has refused a first one.
+
+    The original message is still in the queue, even while a client holds it unacknowledged.
+    """
     world = World()
     client = deduplicating(
         world,

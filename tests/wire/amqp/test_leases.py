@@ -174,10 +174,10 @@ def test_deliveries_are_counted_and_limited(arguments: Any) -> None:
 def test_a_dead_letter_has_no_delivery_count_of_the_queue_that_it_left(
     limit: int, own: dict[str, Any]
 ) -> None:
-    """Check the headers of a dead letter that its queue had returned before.
+    """Check the headers of a dead letter that a client had requeued before.
 
-    The message is rejected after one return, or is returned more often than the delivery limit
-    allows.
+    The message is requeued once and then rejected, or it is requeued more often than the delivery
+    limit allows.
     """
     world = World()
     client = world.amqp()

@@ -1,4 +1,4 @@
-"""Tests of logins: an authenticator that decides at once or later, refusals, early input.
+"""Tests of logins: authenticators that decide immediately or later, refusals, early input.
 
 Some of the tests are about user names that begin with a virtual host.
 """

@@ -269,7 +269,10 @@ def test_publications_up_to_the_receive_maximum_wait_for_the_disk(
 
 
 def test_the_receive_maximum_begins_anew_with_a_connection() -> None:  # section 4.9
-    """Check that publications of an earlier connection, and their PUBCOMPs, do not count."""
+    """Check that publications of an earlier connection do not count for Receive Maximum.
+
+    Their PUBCOMPs must not lower the count of the new connection either.
+    """
     world = World(mqtt=options(receive_maximum=3))
     Client5(world, session_expiry_interval=100).send(
         *[publish("a", b"x", 2, number) for number in (1, 2, 3)]

@@ -100,7 +100,10 @@ def test_identifiers_and_retain_of_a_shared_subscription() -> None:
 def test_a_shared_subscription_without_an_identifier_beside_one_with(
     qos: int, granted: int
 ) -> None:
-    """Section 3.3.2.3.8: a Subscription Identifier of 0 is a protocol error."""
+    """Check that a message of the subscription without an identifier has no identifier, not even 0.
+
+    By section 3.3.2.3.8, a Subscription Identifier of 0 is a protocol error.
+    """
     world = World()
     member, writer = Client5(world, "m"), Client5(world, "w")
     member.subscribe(subscription("other", 1), identifier=5)
@@ -424,7 +427,10 @@ def test_a_shared_message_does_not_wait_behind_messages_that_are_never_sent() ->
 
 
 def test_a_shared_message_waits_on_while_the_inbox_cannot_be_sent() -> None:
-    """Check that the retries end with the connection."""
+    """Check that a shared message stays in its inbox if the client disconnects before it is sent.
+
+    The broker's later attempt to send the message must do nothing.
+    """
     world = World()
     member = Client5(world, "m", session_expiry_interval=100)
     member.subscribe(subscription("own", 1), subscription("$share/g/a", 1))

@@ -42,7 +42,10 @@ NAMES = {
 
 
 def values(world: World, topic_filter: str) -> dict[str, str]:
-    """Return the values that a new subscription receives at once."""
+    """Return topic -> value of the messages that follow the SUBACK of a new subscription.
+
+    The topics lack the prefix $SYS/broker/.
+    """
     _, *rest = Client5(world, "monitor").subscribe(subscription(topic_filter, 1))
     assert all(one.retain for one in rest)
     assert {int(one.qos) for one in rest} <= {0}
