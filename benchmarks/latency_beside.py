@@ -35,12 +35,14 @@ from typing import Any, Final
 
 import uvloop
 
-sys.path.append(str(Path(__file__).parent))  # `python -P` leaves out this directory.
+# `python -P` leaves out these directories.
+sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent / "relay"))
 
 from peers.brokers.trellis import parsed
 from peers.machine import busy, machine
 from peers.process import LOOPBACK
-from relay.relay import RelayConnection
+from relay import RelayConnection
 
 import trellis
 from trellis.app import App
