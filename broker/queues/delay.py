@@ -78,13 +78,13 @@ class DelayQueue(HeapQueue):
             self._withdrawals[0].on_push()
 
     def search_paged(self, sequence: int) -> HeapSearch:
-        """Return a search for a message that is only on disk, and tell it of each new entry."""
+        """Return a search among the messages on disk; the paged heap tells the search of pushes."""
         search = HeapSearch(self._paged_heap.entries, sequence_of, sequence)
         self._paged_heap.search = search
         return search
 
     def search_memory(self, sequence: int) -> HeapSearch:
-        """Return a search for a message in memory; the search of the messages on disk is over."""
+        """End the search among the messages on disk; return a search among those in memory."""
         self._paged_heap.search = None
         return HeapSearch(self._heap, _sequence_in, sequence)
 
