@@ -32,6 +32,8 @@ WORKLOADS: Final = {
     "mqtt-qos0": "",
     "mqtt-qos1": "",
     "mqtt-qos2": "",
+    "mqtt-qos1-persistent": "",
+    "mqtt-qos2-persistent": "",
     "mqtt-fan1000": "",
     "mqtt-50pub": "",
     "mqtt-pingpong": "",

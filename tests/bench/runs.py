@@ -67,7 +67,7 @@ def ran(
 def held(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
     """Return the objects of the load generator that it has not deleted.
 
-    `kind` is queues, exchanges or bindings.
+    `kind` is queues, exchanges, bindings or sessions.
     """
     address = broker.addresses["http"]
     request = urllib.request.Request(
@@ -76,4 +76,4 @@ def held(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
     )
     with urllib.request.urlopen(request, timeout=10) as answer:
         items: list[dict[str, Any]] = json.load(answer)
-    return [one for one in items if any(str(value).startswith("bench-") for value in one.values())]
+    return [one for one in items if any(str(value).startswith("bench") for value in one.values())]

@@ -32,7 +32,8 @@ def test_workload_gets_right_answers_and_leaves_nothing(broker: BrokerProcess, n
     )
     assert (measured.latency is not None) == (workload.window == 1)
     assert (result.bind_seconds is not None) == (workload.bindings > 0)
-    assert not any(held(broker, kind) for kind in ("queues", "exchanges", "bindings"))
+    kinds = ("queues", "exchanges", "bindings", "sessions")
+    assert not any(held(broker, kind) for kind in kinds)
 
 
 def test_rounds_are_measured_one_by_one(broker: BrokerProcess) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from trellis.bench import amqp, mqtt
@@ -17,26 +18,38 @@ _BINDS: Final = 500
 
 
 class MqttClient(BenchConversation):
-    """An MQTT connection that is logged in. The constructor raises Unreachable or BenchError."""
+    """An MQTT connection that is logged in. The constructor raises Unreachable or BenchError.
 
-    def __init__(self, target: BrokerTarget, where: str) -> None:
+    If `persistent`, the session outlives the connection, until `disconnect` ends both.
+    """
+
+    _persistent = False
+
+    def __init__(self, target: BrokerTarget, where: str, persistent: bool = False) -> None:
         super().__init__(target, where)
+        self._persistent = persistent
+        self._name = f"bench{os.urandom(8).hex()}"
         try:
-            self.send(mqtt.connect(f"bench{os.urandom(8).hex()}", target.user, target.password))
-            answer = self.read(4, "CONNACK")
-            if answer[:2] != bytes([mqtt.CONNACK, 2]):
-                raise Unreachable(
-                    f"{target} answered CONNECT with {answer.hex(' ')}, which is not MQTT; give an "
-                    "MQTT listener with --mqtt"
-                )
-            if answer[3] in mqtt.LOGIN_REFUSALS:
-                raise self.refused(mqtt.REFUSALS[answer[3]])
-            if answer[3]:
-                reason = mqtt.REFUSALS.get(answer[3], f"return code {answer[3]}")
-                raise Unreachable(f"{target} refused CONNECT: {reason}")
+            self._connect(clean=not persistent)
         except BaseException:
             self.close()
             raise
+
+    def _connect(self, clean: bool) -> None:
+        """Log in, and check the answer. Raises Unreachable or BenchError."""
+        target = self.target
+        self.send(mqtt.connect(self._name, target.user, target.password, clean))
+        answer = self.read(4, "CONNACK")
+        if answer[:2] != bytes([mqtt.CONNACK, 2]):
+            raise Unreachable(
+                f"{target} answered CONNECT with {answer.hex(' ')}, which is not MQTT; give an "
+                "MQTT listener with --mqtt"
+            )
+        if answer[3] in mqtt.LOGIN_REFUSALS:
+            raise self.refused(mqtt.REFUSALS[answer[3]])
+        if answer[3]:
+            reason = mqtt.REFUSALS.get(answer[3], f"return code {answer[3]}")
+            raise Unreachable(f"{target} refused CONNECT: {reason}")
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
         """Subscribe to a filter. Raises BenchError if the broker grants another QoS."""
@@ -58,8 +71,17 @@ class MqttClient(BenchConversation):
             )
 
     def disconnect(self) -> None:
-        """Close the connection as the protocol demands."""
+        """Close the connection as the protocol demands; end a persistent session, too.
+
+        Errors are ignored: the broker may have ended.
+        """
         _send_and_close(self, mqtt.DISCONNECT)
+        if self._persistent:
+            self._persistent, self._unread = False, b""
+            with suppress(Unreachable, BenchError):
+                self.sock = self.target.connect()
+                self._connect(clean=True)
+                self.disconnect()
 
 
 class AmqpClient(BenchConversation):

@@ -42,9 +42,9 @@ def packet(first: int, rest: bytes) -> bytes:
     return bytes([first]) + remaining_length(len(rest)) + rest
 
 
-def connect(client_id: str, user: str | None, password: str | None) -> bytes:
-    """Encode CONNECT for a clean session without keep-alive."""
-    flags = 2 | (user is not None) << 7 | (password is not None) << 6
+def connect(client_id: str, user: str | None, password: str | None, clean: bool = True) -> bytes:
+    """Encode CONNECT without keep-alive, for a clean or, unless `clean`, a persistent session."""
+    flags = 2 * clean | (user is not None) << 7 | (password is not None) << 6
     login = b"".join(string(text) for text in (user, password) if text is not None)
     return packet(0x10, string("MQTT") + bytes([4, flags, 0, 0]) + string(client_id) + login)
 

@@ -155,7 +155,7 @@ class Scene:
         )
         stream, lap = encoding.stream(0, 1) if known else (b"", 0)
         for index, checker in enumerate(checkers):
-            client = MqttClient(self._targets["mqtt"], checker.where)
+            client = MqttClient(self._targets["mqtt"], checker.where, workload.persistent)
             self._clients.append(client)
             if workload.sharing == ALL:
                 client.subscribe(names.topic_filter, workload.qos)

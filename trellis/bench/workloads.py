@@ -42,7 +42,8 @@ class Workload:
     prefetch: int = 0
     #: AMQP: True if publisher confirms are on.
     confirms: bool = False
-    #: AMQP: True for persistent messages and durable queues.
+    #: AMQP: True for persistent messages and durable queues. MQTT: True if the subscribers have
+    #: persistent sessions (clean session 0), for which the broker stores the messages.
     persistent: bool = False
     #: AMQP: number of additional bindings of the exchange, which match no message.
     bindings: int = 0
@@ -70,6 +71,7 @@ def _mqtt(
     publishers: int = 1,
     subscribers: int = 1,
     sharing: str = ALL,
+    persistent: bool = False,
     batch: int = 64,
     window: int = 4096,
 ) -> Workload:
@@ -82,6 +84,7 @@ def _mqtt(
         publishers=publishers,
         subscribers=subscribers,
         sharing=sharing,
+        persistent=persistent,
         batch=batch,
         window=window,
     )
@@ -130,6 +133,16 @@ _ALL: Final = (
     _mqtt("qos0", "QoS 0, one publisher, one subscriber, stream"),
     _mqtt("qos1", "QoS 1, one publisher, one subscriber, stream", qos=1, window=_SMALL_WINDOW),
     _mqtt("qos2", "QoS 2, one publisher, one subscriber, stream", qos=2, window=_SMALL_WINDOW),
+    *(
+        _mqtt(
+            f"qos{qos}-persistent",
+            f"QoS {qos}, one publisher, one subscriber with a persistent session",
+            qos=qos,
+            persistent=True,
+            window=_SMALL_WINDOW,
+        )
+        for qos in (1, 2)
+    ),
     _mqtt("fan10", "QoS 0, every message to 10 subscribers", subscribers=10),
     _mqtt(
         "fan1000",
