@@ -30,6 +30,7 @@ import multiprocessing
 import os
 import select
 import socket
+import struct
 import sys
 import tempfile
 import time
@@ -53,6 +54,10 @@ from trellis.bench.processes import Processes
 
 #: Addresses of this machine from which the clients connect: each has ports of its own.
 SOURCES: Final = ("127.0.0.1", "127.0.1.1", "127.0.1.2", "127.0.1.3")
+#: A socket option of Linux that the module socket does not name (ip(7)).
+IP_BIND_ADDRESS_NO_PORT: Final = 24
+#: The value of SO_LINGER with which `close` sends a reset.
+ABORT: Final = struct.pack("ii", 1, 0)
 ACCEPTED: Final = b"\x20\x02\x00\x00"
 #: Seconds that a storm may take.
 PATIENCE: Final = 120.0
@@ -103,6 +108,8 @@ class Storm:
         client = socket.socket()
         client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The kernel chooses the port in `connect`, where a port of another destination is free, too.
+        client.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
         client.bind((SOURCES[number % len(SOURCES)], 0))
         self.clients[client.fileno()] = client
         self._pending[client.fileno()] = (time.perf_counter(), connect(number, self._login))
@@ -124,8 +131,9 @@ class Storm:
         self._poll.unregister(descriptor)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Abort all connections, so that none keeps its port for a minute (TIME_WAIT)."""
         for client in self.clients.values():
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
             client.close()
         self._poll.close()
 

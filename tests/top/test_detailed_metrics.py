@@ -256,3 +256,23 @@ async def test_a_detailed_page_is_bounded_and_made_in_slices(
     listed = {name: family for name, family in page.families.items() if name not in ALWAYS}
     assert sum(len(family.samples) for family in listed.values()) == 100
     assert page.families["trellis_detailed_families_cut"].samples == [({}, 1)]
+
+
+async def test_a_connection_that_a_family_does_not_list_is_a_step_of_its_work(
+    running: Running,
+) -> None:
+    """Check that a family yields for each connection that it does not list.
+
+    A family that skipped thousands of connections without a yield would hold the event loop.
+    """
+    devices = [await running.mqtt(f"c{number}") for number in range(100)]
+    amqp = await running.amqp()
+    await amqp.call(spec.Channel.Close(0, "", 0, 0), spec.Channel.CloseOk)
+    families = ["connection_metrics", "channel_metrics", "channel_queue_metrics"]
+    scrape = await detailed.begin(running.node, HttpCounters(), families, ["elsewhere"], "x")
+    steps = {name: list(detailed.FAMILIES[name](scrape)) for name in families}
+    assert steps["connection_metrics"] == [0] * (len(devices) + 1)
+    assert steps["channel_metrics"] == steps["channel_queue_metrics"] == [0]
+    scrape = await detailed.begin(running.node, HttpCounters(), families, [], "x")
+    assert list(detailed.FAMILIES["connection_metrics"](scrape)) == [1] * (len(devices) + 1)
+    assert list(detailed.FAMILIES["channel_metrics"](scrape)) == [0]

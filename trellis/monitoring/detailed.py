@@ -143,7 +143,11 @@ def _exchange_published(scrape: DetailedScrape) -> Iterator[int]:
 
 
 def _connection_coarse(scrape: DetailedScrape) -> Iterator[int]:
-    for vhost, connection in scrape.connections():
+    for listed in scrape.connections():
+        if listed is None:
+            yield 0
+            continue
+        vhost, connection = listed
         labels = labels_of(vhost, connection)
         text = "Total number of bytes received on connections."
         scrape.counter("connection_incoming_bytes", text, int(connection.bytes_in), labels)
@@ -153,7 +157,11 @@ def _connection_coarse(scrape: DetailedScrape) -> Iterator[int]:
 
 
 def _connection(scrape: DetailedScrape) -> Iterator[int]:
-    for vhost, connection in scrape.connections():
+    for listed in scrape.connections():
+        if listed is None:
+            yield 0
+            continue
+        vhost, connection = listed
         channels = len(connection.channels.open) if isinstance(connection, AmqpConnection) else 0
         labels = labels_of(vhost, connection)
         scrape.gauge("connection_channels", "Number of open AMQP channels.", channels, labels)
@@ -161,14 +169,22 @@ def _connection(scrape: DetailedScrape) -> Iterator[int]:
 
 
 def _channel(scrape: DetailedScrape) -> Iterator[int]:
-    for channel, labels in scrape.channels():
+    for listed in scrape.channels():
+        if listed is None:
+            yield 0
+            continue
+        channel, labels = listed
         values = channel_metrics.channel_values(channel)
         channel_metrics.add_channel(scrape.page, scrape.prefix, values, labels)
         yield 1
 
 
 def _channel_published(scrape: DetailedScrape) -> Iterator[int]:
-    for channel, labels in scrape.channels():
+    for listed in scrape.channels():
+        if listed is None:
+            yield 0
+            continue
+        channel, labels = listed
         counts = channel.statistics()
         for key, (name, text) in (
             ("publish", channel_metrics.PUBLISHED),
@@ -181,7 +197,11 @@ def _channel_published(scrape: DetailedScrape) -> Iterator[int]:
 
 
 def _channel_deliveries(scrape: DetailedScrape) -> Iterator[int]:
-    for channel, labels in scrape.channels():
+    for listed in scrape.channels():
+        if listed is None:
+            yield 0
+            continue
+        channel, labels = listed
         yield int(scrape.deliveries("channel", channel.statistics(), labels))
 
 

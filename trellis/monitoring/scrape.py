@@ -12,6 +12,7 @@ from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.connection import Connection
+from protocols.front import Front
 from protocols.mqtt.connection.connection import MqttConnection
 from trellis.monitoring import node_metrics
 from trellis.monitoring.channel_metrics import DELIVERIES
@@ -53,24 +54,38 @@ class DetailedScrape:
             if self.lists(vhost.name):
                 yield from queues_of(vhost)
 
-    def connections(self) -> Iterator[tuple[str, Connection]]:
-        """Yield (name of the virtual host, connection) for each logged-in connection to list."""
-        for front in self.node.fronts:
-            for connection in list(front.connections):
-                vhost = _vhost_of(connection)
-                if vhost is not None and self.lists(vhost):
-                    yield vhost, connection
+    def connections(self) -> Iterator[tuple[str, Connection] | None]:
+        """Yield (name of the virtual host, connection) for each logged-in connection to list.
 
-    def channels(self) -> Iterator[tuple[Channel, Labels]]:
-        """Yield the channels of AMQP connections with their labels."""
-        for _, connection in self.connections():
-            if isinstance(connection, AmqpConnection):
-                for channel in list(connection.channels.open.values()):
-                    labels = {
-                        "vhost": channel.vhost.name,
-                        "channel": f"{_label_of(connection)}:{int(channel.number)}",
-                    }
-                    yield channel, labels
+        Yield None for each connection that is not listed: to skip it is a step of work, too.
+        """
+        for front in self.node.fronts:
+            yield from self._connections_of(front)
+
+    def _connections_of(self, front: Front) -> Iterator[tuple[str, Connection] | None]:
+        for connection in list(front.connections):
+            vhost = _vhost_of(connection)
+            if vhost is None or not self.lists(vhost):
+                yield None
+            else:
+                yield vhost, connection
+
+    def channels(self) -> Iterator[tuple[Channel, Labels] | None]:
+        """Yield the channels of AMQP connections with their labels.
+
+        Yield None for each connection that is not listed or has no channel.
+        """
+        for listed in self._connections_of(self.node.amqp):
+            connection = None if listed is None else listed[1]
+            if not isinstance(connection, AmqpConnection) or not connection.channels.open:
+                yield None
+                continue
+            for channel in list(connection.channels.open.values()):
+                labels = {
+                    "vhost": channel.vhost.name,
+                    "channel": f"{_label_of(connection)}:{int(channel.number)}",
+                }
+                yield channel, labels
 
     def gauge(self, name: str, text: str, value: float, labels: Labels) -> None:
         """Add the value of one object, such as a queue, to the gauge `name`.
