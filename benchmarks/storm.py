@@ -108,7 +108,7 @@ class Storm:
         client = socket.socket()
         client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # The kernel chooses the port in `connect`, where a port of another destination is free, too.
+        # The kernel chooses the port in `connect`, where ports of other destinations are free, too.
         client.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
         client.bind((SOURCES[number % len(SOURCES)], 0))
         self.clients[client.fileno()] = client
