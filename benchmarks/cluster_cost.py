@@ -3,6 +3,7 @@
     .venv/bin/python benchmarks/cluster_cost.py
         --trellis COMMAND      the broker [.run/bin/trellis]
         --rounds N             rounds with and without a cluster, in turn [5]
+        --warm N               rounds before them, in which Kafka's JVMs compile their code [4]
         --seconds S            length of a round [3]
         --rate N               messages per second of the confirms that are timed [1000]
         --times S,L,B          silence, lease and beat in seconds [3.5,2.5,0.3]
@@ -12,8 +13,9 @@ Two brokers run at the same time: one without a cluster, and the active node of 
 standby. In each round, `trellis bench load amqp-durable` runs on each of them, one after the other.
 Then a client publishes `--rate` messages per second to each of them, and each confirm is timed from
 the first byte of the publication to the receipt of basic.ack; so the time contains the time from
-the append to the settlement inside the broker. Beside them, a write and fdatasync of the same
-number of bytes is timed at the same rate.
+the append to the settlement inside the broker. Afterwards, two parts of this time are timed at the
+same rate, without a broker: an append of the same bytes to a topic of the same Kafka nodes, and a
+write and fdatasync of the same bytes.
 
 The program prints one line of JSON for each round, and at the end the medians: messages per second
 and CPU time per message of all threads of the broker with and without the cluster, and the median
@@ -41,10 +43,15 @@ from takeover import ACK, FRAME_MAX, PATIENCE, QUEUE, ROOT, Node
 from tests.cluster.conftest import cluster_on, created
 from tests.cluster.programs import KafkaNodes
 from trellis.bench import amqp
+from trellis.bench.processes import Processes
+from trellis.cluster.appender import KafkaAppender
+from trellis.settings.cluster import ClusterSettings
 
 #: Size of a message body in bytes: the size of the workload `amqp-durable`.
 BODY: Final = 256
 #: Kafka's settings that docs/high-availability.md recommends for the default times.
+#: Options of the JVM of a Kafka node: the JVM compiles Kafka's code, as in production.
+JVM: Final = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC")
 KAFKA: Final = {"broker.session.timeout.ms": 2_000, "broker.heartbeat.interval.ms": 400}
 
 
@@ -93,6 +100,24 @@ def syncs(directory: Path, rate: int, count: int) -> list[float]:
     return spent
 
 
+def appends(cluster: ClusterSettings, rate: int, count: int) -> list[float]:
+    """Append the bytes of a publication to a topic of Kafka, as an active node does.
+
+    Append `count` records, one at a time, at most `rate` per second; return the seconds of each.
+    """
+    packet = amqp.publish("", QUEUE, bytes(BODY), FRAME_MAX, True)
+    appender = KafkaAppender(cluster)
+    spent: list[float] = []
+    try:
+        for _ in wait_for_each(rate, count):
+            began = time.perf_counter()
+            appender.append(packet)
+            spent.append(time.perf_counter() - began)
+    finally:
+        appender.close()
+    return spent
+
+
 def wait_for_each(rate: int, count: int) -> Any:
     """Yield the numbers from 0 to `count` - 1, `rate` of them per second."""
     began = time.perf_counter()
@@ -102,21 +127,34 @@ def wait_for_each(rate: int, count: int) -> Any:
 
 
 def measure(
-    arguments: argparse.Namespace, plain: Node, active: Node, directory: Path
+    arguments: argparse.Namespace,
+    plain: Node,
+    active: Node,
+    others: dict[str, Processes],
+    empty: ClusterSettings,
+    directory: Path,
 ) -> dict[str, Any]:
     """Measure one round; return its figures.
 
     Names that begin with `plain` belong to the broker without a cluster, and names that begin with
     `cluster` to the active node. `_us` are microseconds: CPU time per message, or medians of times.
+    `others` has the other processes of the cluster, whose CPU time per message is measured, too.
+    `empty` names a topic that no broker uses.
     """
     figures: dict[str, Any] = {}
     for name, node in (("plain", plain), ("cluster", active)):
+        before = {other: processes.cpu() for other, processes in others.items()}
         run = load(Path(arguments.trellis), node, "amqp-durable", arguments.seconds, 0)
         figures[f"{name}_rate"] = round(run["rate"])
         figures[f"{name}_cpu_us"] = round(run["us"], 2)
+    for other, processes in others.items():
+        spent = processes.cpu().since(before[other]).seconds
+        figures[f"{other}_cpu_us"] = round(1e6 * spent / (run["rate"] * arguments.seconds), 2)
     count = int(arguments.rate * arguments.seconds)
     for name, node in (("plain", plain), ("cluster", active)):
         figures[f"{name}_confirm_us"] = round(1e6 * median(confirms(node, arguments.rate, count)))
+    append = median(appends(empty, arguments.rate, count))
+    figures["kafka_us"] = round(1e6 * append)
     figures["fdatasync_us"] = round(1e6 * median(syncs(directory, arguments.rate, count)))
     figures["load"] = round(os.getloadavg()[0], 1)
     return figures
@@ -127,6 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trellis", default=str(ROOT / ".run/bin/trellis"))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rate", type=int, default=1_000)
     parser.add_argument("--times", default="3.5,2.5,0.3")
@@ -135,12 +174,14 @@ def main() -> None:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cluster-cost-")))
         servers = arguments.servers
+        others: dict[str, Processes] = {}
         if not servers:
-            kafka = KafkaNodes(directory / "kafka", 3, KAFKA)
+            kafka = KafkaNodes(directory / "kafka", 3, KAFKA, JVM)
             stack.callback(kafka.close)
-            servers = kafka.servers
-        times = map(float, arguments.times.split(","))
+            servers, others["kafka"] = kafka.servers, Processes(kafka.pids)
+        times = [float(text) for text in arguments.times.split(",")]
         cluster = created(cluster_on(servers, f"cost-{os.getpid()}", *times))
+        empty = created(cluster_on(servers, f"empty-{os.getpid()}", *times))
         plain = Node(arguments.trellis, None, directory / "plain")
         stack.callback(plain.process.kill)
         plain.wait_for("ready")
@@ -151,11 +192,12 @@ def main() -> None:
         standby = Node(arguments.trellis, cluster, directory / "node-2")
         stack.callback(standby.process.kill)
         standby.wait_for("following")
-        # The first logins check passwords in threads; the results are cached for the later logins.
-        measure(arguments, plain, active, directory)
+        others["standby"] = standby.processes
+        for _ in range(arguments.warm):
+            measure(arguments, plain, active, others, empty, directory)
         rounds = []
         for _ in range(arguments.rounds):
-            rounds.append(measure(arguments, plain, active, directory))
+            rounds.append(measure(arguments, plain, active, others, empty, directory))
             print(json.dumps(rounds[-1]), flush=True)
     middle = {name: median(figures[name] for figures in rounds) for name in rounds[0]}
     print(json.dumps({"medians": middle} | summary(middle)))
@@ -167,6 +209,7 @@ def summary(middle: dict[str, float]) -> dict[str, float]:
         "rate_share": round(middle["cluster_rate"] / middle["plain_rate"], 2),
         "cpu_above_plain_us": round(middle["cluster_cpu_us"] - middle["plain_cpu_us"], 2),
         "confirm_us": middle["cluster_confirm_us"],
+        "confirm_without_kafka_us": middle["cluster_confirm_us"] - middle["kafka_us"],
         "confirm_bound_us": round(1.5 * middle["fdatasync_us"] + 1_000),
     }
 

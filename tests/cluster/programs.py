@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ from tests.foreign import require
 from tests.interop.test_toolchains import BUILT, build
 from trellis.demo.download import fetch_kafka
 from trellis.demo.errors import DemoError
-from trellis.demo.kafka_node import KafkaProgram, free_ports, write_settings
+from trellis.demo.kafka_node import SMALL_JVM, KafkaProgram, free_ports, write_settings
 from trellis.parent_process import end_with_parent
 
 HERE: Final = Path(__file__).parent
@@ -80,11 +80,18 @@ class KafkaNodes:
     """Real Kafka nodes; each is a broker and a controller."""
 
     def __init__(
-        self, directory: Path, count: int, settings: Mapping[str, object] | None = None
+        self,
+        directory: Path,
+        count: int,
+        settings: Mapping[str, object] | None = None,
+        jvm: Sequence[str] = SMALL_JVM,
     ) -> None:
-        """Start nodes; `settings` overrides the settings of trellis/demo/kafka_node.py."""
+        """Start nodes; `settings` overrides the settings of trellis/demo/kafka_node.py.
+
+        `jvm` has options of the JVM.
+        """
         self._directory = directory
-        self._program = _program()
+        self._program = _program(tuple(jvm))
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         host = own_address()
         self._ports = {node: free_ports(host) for node in range(1, count + 1)}
@@ -105,6 +112,11 @@ class KafkaNodes:
         Call this method in the main thread: the node ends with the thread that starts it.
         """
         self._processes[node] = self._program.start(self._directory / f"node-{node}")
+
+    @property
+    def pids(self) -> list[int]:
+        """The process identifiers of the nodes."""
+        return [process.pid for process in self._processes.values()]
 
     def kill(self, node: int) -> None:
         """Kill a node with SIGKILL."""
@@ -165,11 +177,11 @@ def _kfake() -> str:
     return str(program)
 
 
-def _program() -> KafkaProgram:
+def _program(jvm: tuple[str, ...]) -> KafkaProgram:
     """Fetch Kafka's files; skip the test if they cannot be downloaded."""
     java = require("java")
     try:
         files = fetch_kafka(BUILT / "kafka", lambda _: None)
     except DemoError as error:
         pytest.skip(str(error))
-    return KafkaProgram(java, os.pathsep.join(map(str, files)), BUILT)
+    return KafkaProgram(java, os.pathsep.join(map(str, files)), BUILT, jvm)

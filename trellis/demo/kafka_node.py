@@ -6,7 +6,7 @@ import hashlib
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -50,7 +50,7 @@ appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d %p %c %m%n
 """
 #: Options of the JVM for a small node that starts fast.
-_JVM: Final = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+SMALL_JVM: Final = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 #: The host of all listeners.
 HOST: Final = "127.0.0.1"
 
@@ -67,22 +67,26 @@ class KafkaProgram:
     """The command that starts a Kafka node: Java, Kafka's files, and the JVM's class archive.
 
     The class archive has the classes that Kafka loads, and makes the start of the JVM three times
-    as fast. The first node that ends without being killed writes the archive into `cache`.
+    as fast. The first node that ends without being killed writes the archive into `cache`. `jvm`
+    has options of the JVM.
     """
 
-    def __init__(self, java: str, class_path: str, cache: Path) -> None:
+    def __init__(
+        self, java: str, class_path: str, cache: Path, jvm: Sequence[str] = SMALL_JVM
+    ) -> None:
         cache.mkdir(parents=True, exist_ok=True)
         done = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
         key = hashlib.sha256(f"{class_path} {done.stderr}".encode()).hexdigest()[:16]
         self._archive = cache / f"kafka-{key}.jsa"
         self._java = java
+        self._jvm = jvm
         self._class_path = class_path
 
     def start(self, home: Path) -> subprocess.Popen[bytes]:
         """Start the Kafka node in a directory that `write_settings` has prepared."""
         share = "SharedArchiveFile" if self._archive.exists() else "ArchiveClassesAtExit"
         command = [
-            *(self._java, *_JVM, "-Xlog:cds=off", "-Xlog:cds+dynamic=off"),
+            *(self._java, *self._jvm, "-Xlog:cds=off", "-Xlog:cds+dynamic=off"),
             f"-XX:{share}={self._archive}",
             f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}",
             *("-cp", self._class_path, "kafka.Kafka", str(home / "server.properties")),
