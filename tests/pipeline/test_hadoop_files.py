@@ -49,7 +49,7 @@ def system(
 
 @pytest.fixture
 def storage(system: HadoopSystem, monkeypatch: pytest.MonkeyPatch, unique: str) -> HadoopStorage:
-    """A directory that does not exist yet."""
+    """The storage of a directory on the tested file system; the directory does not exist yet."""
     monkeypatch.setenv("SPARK_DIST_CLASSPATH", ":".join(system.jars))
     return HadoopStorage(f"{system.root}/{unique}", json.dumps(system.settings))
 
