@@ -160,9 +160,10 @@ class LossyCluster(Cluster):
         self.world.after(BETWEEN, self._fault)
 
     def _lose(self, owner: Node, keeper: Node, other: Node) -> None:
-        """Remove the records that the keeper has not read, and take the other nodes away.
+        """Remove the records that the keeper has not read; crash, cut or pause the other nodes.
 
-        The returner comes back when the keeper has filled up the log.
+        The returner (`owner` or `other`, at random) comes back when the keeper has filled up the
+        log. Do nothing if the nodes have changed their roles, or if no record can be lost.
         """
         if (
             keeper.standby is None
