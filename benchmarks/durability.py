@@ -180,7 +180,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the results as the Markdown tables of the document."""
+    """Return the results as Markdown tables, for the page that --into names."""
     figures, facts = (
         results["figures"],
         "; ".join(f"{name} {value}" for name, value in results["machine"].items()),

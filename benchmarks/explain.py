@@ -3,12 +3,12 @@
     python benchmarks/explain.py [--trellis .run/bin/trellis] [--bindings N] [--calls N]
 
 The broker is a separate process with 10,000 queues and one exchange of each type with N bindings
-(the fanout exchange has 10,000). For each question, one line has the time of a call and the CPU
-time of the broker and of its gateway for a call: the median and the smallest. The message in the
-question matches no binding of the topic, direct and headers exchanges. So the broker searches all
-bindings for near misses (bindings that almost match). The second question about the headers
-exchange has no near miss. The first question about the fanout exchange has the limit of `trellis
-route`, the second has none.
+(the fanout exchange has 10,000). The program prints a line for each question: the median time of a
+call, and the median CPU time per call of the broker and of its gateway. The smallest times of the
+call and of the broker are in parentheses. The message in the question matches no binding of the
+topic, direct and headers exchanges. So the broker searches all bindings for near misses (bindings
+that almost match). The second question about the headers exchange has no near miss. The first
+question about the fanout exchange has the limit of `trellis route`, the second has none.
 
 Linux only.
 """

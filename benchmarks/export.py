@@ -189,7 +189,7 @@ def measure(trellis: Path, rows: int) -> Figures:
 
 
 def table(results: Figures) -> str:
-    """Return the results as the Markdown tables of the document."""
+    """Return the results as Markdown tables, for the page that --into names."""
     figures = results["figures"]
     facts = "; ".join(f"{name} {value}" for name, value in results["machine"].items())
 
@@ -238,7 +238,7 @@ def table(results: Figures) -> str:
 
 
 def main() -> None:
-    """Measure, and write the results to the document."""
+    """Measure the exports, and write the results into the page that --into names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--trellis", type=Path, default=ROOT / ".run/bin/trellis")

@@ -50,7 +50,7 @@ class Measurement:
         self._cpu = self._thread = 0.0
 
     def add(self, seconds: float) -> None:
-        """Add the time of an append; the first appends do not count."""
+        """Add the time of an append in seconds; `result` ignores the first WARM appends."""
         self.times.append(seconds)
         if len(self.times) == WARM:
             self._cpu = cpu_seconds(resource.RUSAGE_SELF)

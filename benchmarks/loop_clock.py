@@ -46,7 +46,7 @@ class LoopClock:
         self.begin()
 
     def begin(self, mode: str = TICKS) -> None:
-        """Reset the records, to begin a new phase, in which the clock ticks as `mode` says."""
+        """Reset the records to begin a new phase in the mode TICKS, TURNS or OFF of the clock."""
         self.held = self.late = self.collected = 0.0
         self.generation = 0
         self.long: list[str] = []

@@ -210,7 +210,7 @@ def read(workload: str, cpu: float, report: str) -> Profile:
 
 
 def table(profiles: Sequence[Profile], command: str, version: str) -> str:
-    """Return the results as the Markdown tables of the document."""
+    """Return the profiles as Markdown tables, for the page that --into names."""
     header = ("nanoseconds per message", *(profile.workload for profile in profiles))
     lines = [
         (name, *(figure(profile.cpu * 10 * profile.places[name]) for profile in profiles))

@@ -7,7 +7,7 @@
 
 What the code does stays the same, and so do the line numbers of tracebacks. The version of mypyc is
 pinned (trellis_build.py). If no import has the expected form, `shorten_code` raises ValueError.
-Other code of another form stays as it is.
+All other code that does not have the expected form stays as it is.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Imports:
 def share_entries(function: re.Match[str]) -> str:
     """Return a function in which failures that end in the same place share the traceback entry.
 
-    The number of the line stays that of the failure.
+    The traceback entry of each failure keeps its line number.
     """
     first, body = function.groups()
     ends: dict[tuple[str, str, str], str] = {}

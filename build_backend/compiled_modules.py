@@ -105,7 +105,7 @@ def modules(root: Path = ROOT) -> list[str]:
 
 
 def small_modules() -> set[str]:
-    """Return the paths of the modules that the compiler makes small, as in `modules`."""
+    """Return the paths, as in `modules`, of the modules that are compiled for size (`-Os`)."""
     return {f"{package}/{name}.py" for package, names in SMALL.items() for name in names.split()}
 
 

@@ -37,13 +37,13 @@ def _copy_packages() -> None:
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    """Return what the build of a wheel needs (PEP 517)."""
+    """Return the packages that the build of a wheel needs (PEP 517)."""
     _copy_packages()
     return build_meta.get_requires_for_build_wheel(config_settings)
 
 
 def get_requires_for_build_sdist(config_settings: Any = None) -> list[str]:
-    """Return what the build of a source distribution needs (PEP 517)."""
+    """Return the packages that the build of a source distribution needs (PEP 517)."""
     _copy_packages()
     return build_meta.get_requires_for_build_sdist(config_settings)
 

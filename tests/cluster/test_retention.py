@@ -235,7 +235,10 @@ class Reader:
         self.follower = Follower(self.follower.judge.state)
 
     def size(self, nodes: NodeList, low: int) -> int:
-        """Return the size of the log, as this node knows it when it becomes the owner."""
+        """Return the size in bytes of the log that begins at the offset `low`.
+
+        The size is the one that this node knows when it becomes the owner of the log.
+        """
         return self.follower.sizes.of_log(low, nodes)
 
 

@@ -67,7 +67,10 @@ class Watched:
         self.watch = TopicWatch(KafkaTopic(cluster), cluster, [], self.clock)
 
     def look(self, seconds: float) -> str:
-        """Advance the clock, let the watch look, and return why the topic is refused."""
+        """Advance the clock, and let the watch look.
+
+        Return why no batch may be appended to the topic; "" if batches may be appended.
+        """
         self.clock.now += seconds
         self.watch.look()
         return self.watch.refusal

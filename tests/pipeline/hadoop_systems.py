@@ -67,7 +67,7 @@ def _jars() -> tuple[str, ...]:
 
 @contextmanager
 def s3a() -> Iterator[HadoopSystem]:
-    """Run moto with an empty bucket, and yield the bucket."""
+    """Run moto (an S3 server) with an empty bucket, and yield the bucket as a file system."""
     pytest.importorskip("moto", reason="the extra [test] is not installed")
     jars = tuple(jar for jar in _jars() if _MINICLUSTER not in jar)
     server = S3Server()
@@ -89,7 +89,7 @@ def s3a() -> Iterator[HadoopSystem]:
 
 @contextmanager
 def hdfs(scratch: Path) -> Iterator[HadoopSystem]:
-    """Run HDFS with its data in the directory `scratch`, and yield it."""
+    """Run HDFS with its data in the directory `scratch`, and yield the file system."""
     try:
         program = java.find() / "bin" / "java"
     except PipelineError as error:

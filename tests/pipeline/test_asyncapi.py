@@ -276,7 +276,7 @@ def target(document: Document, reference: dict[str, str]) -> Any:
 
 
 def operations(document: Document) -> set[tuple[str, str, int]]:
-    """Return action, address and number of messages of each operation."""
+    """Return (action, address, number of kinds of messages) of each operation."""
     return {
         (
             each["action"],

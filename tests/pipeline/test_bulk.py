@@ -45,7 +45,7 @@ def cases(draw: st.DrawFn) -> tuple[Grammar, str, str]:
 
 
 def spelled(topic: str, grammar: Grammar) -> str:
-    """Return the topic with a separator before each word, as regular expressions expect it.
+    """Return the topic with a separator before each word, as `bulk.regex` expects it.
 
     This is the Python counterpart of `bulk.spelled`, which runs in the JVM of Spark.
     """

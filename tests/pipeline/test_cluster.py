@@ -30,7 +30,10 @@ PROGRAM = Path(__file__).with_name("cluster.py")
 
 
 class ClusterAnswer:
-    """The answer of the program on a cluster of two workers, and the files of its code."""
+    """The answer of cluster.py on two workers.
+
+    `files` has the paths from which the workers imported `matching` and `pyspark_trellis`.
+    """
 
     def __init__(self, ran: subprocess.CompletedProcess[str]) -> None:
         errors = [line for line in ran.stderr.splitlines() if " INFO " not in line]

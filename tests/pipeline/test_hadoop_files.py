@@ -49,7 +49,7 @@ def system(
 
 @pytest.fixture
 def storage(system: HadoopSystem, monkeypatch: pytest.MonkeyPatch, unique: str) -> HadoopStorage:
-    """A directory that does not exist yet."""
+    """The storage of a directory on the tested file system; the directory does not exist yet."""
     monkeypatch.setenv("SPARK_DIST_CLASSPATH", ":".join(system.jars))
     return HadoopStorage(f"{system.root}/{unique}", json.dumps(system.settings))
 
@@ -271,7 +271,7 @@ class KilledQuery:
         return method is not None
 
     def _wait(self) -> None:
-        """Leave the processor to the query for a moment, before the queue is looked at again."""
+        """Wait at most 0.1 s before the next look at the queue, so that the query can continue."""
         self._channel.connection.process_data_events(time_limit=0.1)
 
     def kill_in_batch(self, number: int, rows_per_task: int) -> None:

@@ -39,7 +39,7 @@ class Reports:
             )
 
     def bindings(self, *keys: str) -> None:
-        """Write the definitions that the next report examines."""
+        """Write definitions with a binding for each key; the next report examines them."""
         rows = [
             {
                 "source": "amq.topic",

@@ -217,7 +217,7 @@ def of_another_stream(summary: Path, other: Path) -> None:
 
 
 def with_number(data: bytes, stream: int) -> bytes:
-    """Return the bytes of a summary with another number of the stream."""
+    """Return the summary `data`, changed so that it names the stream number `stream`."""
     changed = data[:8] + struct.pack("<q", stream) + data[16:-8]
     return changed + struct.pack("<Q", crc32(changed))
 
@@ -296,7 +296,7 @@ def remote(url: str) -> tuple[JournalStream, list[int]]:
 
 
 def most_of(directory: Path) -> float:
-    """Return the limit in bytes for reading with a filter that matches in one segment of SERVED."""
+    """Return how many bytes a reader may fetch if its filter matches in one of SERVED segments."""
     return 0.03 * sum(file.stat().st_size for file in directory.glob("*.arrow"))
 
 

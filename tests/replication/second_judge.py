@@ -122,7 +122,7 @@ def verdict(state: ClusterState, earlier: list[Entry], given: list[str], entry: 
 
 
 def may_be_last(state: ClusterState, record: LogRecord) -> bool:
-    """True if a directory can have stored `state` when it had read `record` at offset `last`.
+    """True if a directory can have stored `state` when the last record it had read was `record`.
 
     The record must agree with the last whole batch in `state`. A claim and a mark contain the
     state of their writer, which names this batch; the last chunk of the batch itself has its
@@ -185,6 +185,7 @@ def last_offset(state: ClusterState, counted: list[Entry]) -> int:
 def unseen(claim: Claim, state: ClusterState, counted: list[Entry]) -> bool:
     """True if the claim's writer had not read all earlier records with the verdict "counts".
 
-    `counted` are these records, except those in `state`, the reader's first state.
+    `state` is the state with which the reader began, and `counted` has the records with this
+    verdict that the reader has read since.
     """
     return any(offset > claim.seen for offset in [state.last, *(offset for offset, _ in counted)])

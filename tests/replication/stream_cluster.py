@@ -131,7 +131,7 @@ class Cluster(BatchShipping):
         return {name: queue for name, queue in queues.items() if isinstance(queue, StreamQueue)}
 
     def publish(self) -> None:
-        """Publish to streams, some of which are declared or deleted now; then write the batch."""
+        """Publish to streams, or delete them, at random; declare missing ones; write the batch."""
         vhost = self.home.vhost
         for _ in range(self.random.randint(1, 4)):
             name = self.random.choice(("s", "s", "t", "u"))

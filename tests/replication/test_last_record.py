@@ -1,4 +1,4 @@
-"""Tests of the comparison of a stored state with the log: is its last record still in the log?
+"""Tests of the check that the log still has the last record of a stored state.
 
 The judge of the broker and the second judge must answer alike, on random logs and their forks. A
 fork of a log has lost the last records of the log, and has other records in their place.
@@ -58,7 +58,7 @@ def whole(record: BatchChunk) -> bool:
 
 
 def agreed(state: ClusterState, record: LogRecord) -> bool:
-    """Return whether the record may be the last one of the state; both judges must agree."""
+    """True if the record may be the last one of the state; assert that both judges agree."""
     verdict = Judge(state).is_last(record)
     assert verdict == may_be_last(state, record), (state, record)
     return verdict

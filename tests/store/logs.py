@@ -181,7 +181,7 @@ def held(state: State) -> list[tuple[int, int]]:
 
 
 def random_entry(random: Random, log: Log, nested: bool = False) -> StoreEntry:
-    """Return a random entry that may follow in the log."""
+    """Return a random entry that may follow in the log; if `nested`, no group of entries."""
     copies = held(log.state)
     choice = random.random()
     if copies and choice < 0.4:

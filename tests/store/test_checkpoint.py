@@ -33,7 +33,7 @@ EXIST = {*QUEUES, 9}
 
 
 def without(state: Digest, gone: set[int]) -> Digest:
-    """Return the state without the messages of removed queues and sessions."""
+    """Return the state without the messages of the queues and sessions numbered in `gone`."""
     copies, stepped, received, retained, marks, counts = state
     left = tuple(
         (position, content, tuple(queue for queue in queues if queue not in gone))

@@ -51,13 +51,13 @@ class History:
         self.ever: dict[int, set[Copy]] = {0: set()}
 
     def note(self, log: Log) -> None:
-        """Remember the state after an added entry."""
+        """Remember the expected state of the log after the entry that was added last."""
         self.digests[log.position] = digest(log.state)
         now = self.copies[log.position] = copies(log.state)
         self.ever[log.position] = self.ever[max(self.ever)] | now
 
     def writes(self, log: Log) -> None:
-        """Remember that all added entries are written, synced and confirmed."""
+        """Write and sync the added entries, and remember that they are confirmed."""
         self.begun.append((len(self.disk.events), log.position))
         log.write()
         self.confirmed.append((len(self.disk.events), log.position))

@@ -271,7 +271,7 @@ def record(home: World, owner: str, *producers: str) -> None:
 
 
 def order(home: World) -> dict[str, list[tuple[str, int]]]:
-    """Return the numbers by owner, in the order in which they would be evicted."""
+    """Return owner -> [(producer, sequence number)], the producer to evict next in front."""
     by_owner = home.vhost.producers.last.by_owner
     return {owner: list(values.items()) for owner, values in by_owner.items()}
 

@@ -106,8 +106,8 @@ def table(record: Record) -> str:
 def pauses(record: Record) -> str:
     """Return a table in Markdown about the rounds in which a Kafka node was killed.
 
-    The table tells rounds with a short pause, which must cause no takeover and close no connection,
-    from the other rounds.
+    The table shows rounds with a short pause, which must cause no takeover and close no
+    connection, and the other rounds separately.
     """
     lines = [
         "| fault | pause | rounds | takeovers | connections closed | longest pause, s |",

@@ -83,7 +83,7 @@ class Cluster:
     # -- what nodes report
 
     def owned(self, node: Node, epoch: int) -> None:
-        """Count a takeover.
+        """Count a takeover, and check the survivors (live records) of the new owner.
 
         If only the log has faults, each takeover after the first claim is a violation.
         """
@@ -97,7 +97,7 @@ class Cluster:
         self.handovers += 1
 
     def new_handover_nonce(self) -> int:
-        """Return the number by which the log can be handed over to a process of a node."""
+        """Return a new number, which identifies one process of a node in a handover."""
         return next(self._handover_nonces)
 
     def successors(self, owner: LogOwner) -> tuple[int, ...]:

@@ -79,7 +79,7 @@ class WitnessedLog(MemoryLog):
         return offset
 
     def read(self, offset: int, most: int = 500, tip: int | None = None) -> LogSpan:
-        """Return records. Raises LogUnreachable if the log ends before `offset`, as Kafka does."""
+        """Return records from `offset` on. Raises LogUnreachable if the log ends before it."""
         if offset > self.tip:
             raise LogUnreachable("the log ends before the requested offset")
         return super().read(offset, most, tip)
@@ -119,7 +119,7 @@ class LossyCluster(Cluster):
             super().complain(text)
 
     def ended(self, node: Node, error: Exception) -> None:
-        """Restart a node that has ended, or let an operator seed the node if it says so."""
+        """Restart a node that was fenced; let an operator seed a node that ended otherwise."""
         if not isinstance(error, ReplicationError):
             raise error
         fenced_late = isinstance(error, Fenced) and "another record" in str(error)
@@ -131,7 +131,7 @@ class LossyCluster(Cluster):
             self.world.after(0.2, lambda: self._seed(node))
 
     def sources(self, node: Node) -> list[Node]:
-        """Return the nodes whose directories agree with the log: an operator copies no other."""
+        """Return the nodes whose directories agree with the log: an operator seeds from these."""
         return [other for other in super().sources(node) if self._agrees(other)]
 
     def _agrees(self, node: Node) -> bool:
@@ -160,9 +160,10 @@ class LossyCluster(Cluster):
         self.world.after(BETWEEN, self._fault)
 
     def _lose(self, owner: Node, keeper: Node, other: Node) -> None:
-        """Remove the records that the keeper has not read, and take the other nodes away.
+        """Remove the records that the keeper has not read; crash, cut or pause the other nodes.
 
-        The returner comes back when the keeper has filled up the log.
+        The returner (`owner` or `other`, at random) comes back when the keeper has filled up the
+        log. Do nothing if the nodes have changed their roles, or if no record can be lost.
         """
         if (
             keeper.standby is None

@@ -263,7 +263,7 @@ class Node(Computer):
                 yield Sleep(0.1)
 
     def trim(self, owner: LogOwner) -> None:
-        """Trim the log up to a mark that all nodes have read (a record with the whole state)."""
+        """Trim the log up to a mark (a record with the whole state) that all nodes have read."""
         offset = owner.trimmable([node.synced for node in self.cluster.listed])
         if offset is not None and offset > self.world.log.low:
             self.world.log.trim(offset)

@@ -156,7 +156,7 @@ class Computer:
         self.world.at(self.world.now + seconds, act, self, self.life)
 
     def go_on(self) -> None:
-        """End a pause until FOREVER. The events that it has delayed follow in their order."""
+        """End a pause without a fixed end (FOREVER), and schedule the events that it delayed."""
         self.paused_until = 0.0
         held, self.held = self.held, []
         for event, life in held:
@@ -263,9 +263,9 @@ class Computer:
         world.at(sent + world.patience, lambda: tell(None, OutcomeUnknown("no answer in time")))
 
     def _wait(self, go_on: Callable[[], None], tell: Callable[..., None]) -> None:
-        """Let a record, or the answer to it, wait until this computer may be reached again.
+        """Call `go_on` after CUT_SECONDS: a record or its answer waits while the network is cut.
 
-        At random, the writer learns meanwhile that the outcome of its append is unknown.
+        At random, first call `tell` with OutcomeUnknown, as if the connection had been lost.
         """
         if self.world.random.random() < RESET:
             tell(None, OutcomeUnknown("the connection was lost"))
