@@ -16,7 +16,7 @@ from broker.broker import Broker
 
 #: Seconds between two collections.
 COLLECT_SECONDS: Final = 60.0
-#: Number of routes that one turn of the event loop collects.
+#: Number of routes that one turn of the event loop collects; a context counts as a route, too.
 ROUTES_SLICE: Final = 250
 
 
@@ -39,8 +39,15 @@ class TopicCollector:
         async with self._busy:
             self._broker.history.advance(time.time())
             for vhost in list(self._broker.vhosts.values()):
+                left = ROUTES_SLICE
                 for context in list(vhost.contexts):
                     routes = iter(list(context.routes.values()))
-                    while some := list(islice(routes, ROUTES_SLICE)):
+                    remain = True
+                    while remain:
+                        some = list(islice(routes, left))
                         context.remember(some)
-                        await asyncio.sleep(0)
+                        left -= len(some) + 1
+                        remain = left <= 0
+                        if remain:
+                            await asyncio.sleep(0)
+                            left = ROUTES_SLICE
