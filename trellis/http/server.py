@@ -241,6 +241,9 @@ class HttpServer:
                     or b""
                 )
                 await writer.drain()
+                # While the client reads fast, `drain` returns at once: a page of 10 MB would be
+                # sent in one turn of the event loop.
+                await asyncio.sleep(0)
         await writer.drain()
 
 

@@ -1,0 +1,47 @@
+"""Tests that the HTTP server of the metrics sends a long response in several turns of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from trellis.http.routes import HttpRouter
+from trellis.http.server import CHUNK_SIZE, Handler, HttpServer, Request, Response
+from trellis.monitoring.http_counters import HttpListenerCounters
+
+CHUNKS = 16
+
+
+async def test_each_chunk_of_a_long_response_is_sent_in_a_turn_of_its_own() -> None:
+    """Check the turns of a response that fits into the buffers, so that no write has to wait."""
+    body = bytearray(b"x" * (CHUNKS * CHUNK_SIZE))
+    began = turns = 0
+
+    async def answer(_request: Request) -> Response:
+        nonlocal began
+        began = turns
+        return Response(200, body)
+
+    routes: HttpRouter[Handler] = HttpRouter()
+    routes.add("GET", "/page", answer)
+    server = HttpServer(routes, 5.0, HttpListenerCounters())
+    loop = asyncio.get_running_loop()
+    listening = await loop.create_server(server.protocol, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname()[:2])
+    writer.transport.pause_reading()
+    writer.write(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n")
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    writer.transport.resume_reading()
+    answered = await reader.read()
+    counting.cancel()
+    assert answered.endswith(body)
+    assert turns - began >= CHUNKS
+    writer.close()
+    listening.close()
+    await server.close()
