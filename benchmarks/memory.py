@@ -23,8 +23,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import socket
-import ssl
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -38,6 +36,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 # Add the root, where Python finds trellis.bench, the load tool with its protocol code.
 sys.path.insert(1, str(ROOT))
 
+from memory_clients import DetachedClient, RoundTripClient, TlsTarget  # noqa: E402
 from peers.brokers.trellis import TrellisPeer, parsed  # noqa: E402  (needs the new path)
 from peers.machine import machine  # noqa: E402
 from peers.peer import Running, Tools  # noqa: E402
@@ -57,35 +56,6 @@ RUN: Final = 1_000
 FRAME_MAX: Final = 131_072
 #: The number of routes that the broker's cache holds.
 ROUTES: Final = 65_536
-
-
-class RoundTripClient(MqttClient):
-    """An MQTT client that can wait until the broker has processed its packets."""
-
-    def round_trip(self) -> None:
-        """Return when the broker has processed all packets sent so far."""
-        self.send(b"\xc0\x00")
-        self.read(2, "PINGRESP")
-
-
-class DetachedClient(RoundTripClient):
-    """A client that opens a persistent session, subscribes to one topic filter and disconnects."""
-
-    def __init__(self, target: BrokerTarget, name: str) -> None:
-        self.sock = target.connect()
-        self.target, self.where, self._unread = target, name, b""
-        self.send(mqtt.packet(0x10, mqtt.string("MQTT") + b"\x04\x00\x00\x00" + mqtt.string(name)))
-        self.read(4, "CONNACK")
-        self.subscribe(f"site/{name}/+", 1)
-        self.disconnect()
-
-
-class TlsTarget(BrokerTarget):
-    """The address of an MQTT listener with TLS, whose certificate is not verified."""
-
-    def connect(self) -> socket.socket:
-        """Return a connected socket whose TLS handshake is complete. Raises Unreachable."""
-        return ssl._create_unverified_context().wrap_socket(super().connect())
 
 
 class MeasuredBroker(NamedTuple):
