@@ -8,6 +8,7 @@ from typing import Any
 import mqtt5
 import pytest
 
+from protocols.mqtt.options import MqttOptions
 from tests.store.homes import Home
 from tests.wire.mqtt.client import Client, connect, unsuback, unsubscribe
 from tests.wire.mqtt5.client import Client5, publish, subscription
@@ -256,6 +257,29 @@ def test_a_message_in_flight_of_a_group_that_has_ended_survives_a_crash(tmp_path
     resent = Client5(world, "m", clean=False, **LASTS)
     assert [one.payload for one in resent.greeting[1:]] == [b"own"]
     assert not world.mqtt_front.sessions.groups
+    world.crash()
+
+
+def test_the_end_of_a_group_does_not_renumber_waiting_messages(tmp_path: Path) -> None:
+    """[MQTT-4.3.3-10]: a client with QoS 2 drops another message with the same identifier."""
+    options = MqttOptions()
+    options.receive_maximum = 1
+    world = Home(tmp_path, mqtt=options)
+    member = Client5(world, "m", **LASTS)
+    member.subscribe(subscription("$share/g/a", 1), subscription("b", 2))
+    Client5(world, "w0").send(publish("a", b"shared", 1, 1))
+    Client5(world, "w1").send(publish("b", b"one", 2, 1))
+    Client5(world, "w2").send(publish("b", b"two", 2, 1))
+    [given] = member.publications()
+    assert given.payload == b"shared"
+    member.send(mqtt5.UnsubscribePacket(2, ["$share/g/a"]))
+    [sent] = member.send(mqtt5.PubAckPacket(given.packet_id))
+    assert sent.payload == b"one"
+    world = again(world)
+    resent = Client5(world, "m", clean=False, **LASTS)
+    got = [(one.payload, one.packet_id) for one in [*resent.greeting[1:], *resent.publications()]]
+    assert [body for body, _ in got] == [b"one", b"two"]
+    assert got[0][1] == sent.packet_id != got[1][1]
     world.crash()
 
 

@@ -113,11 +113,17 @@ def _leave_to(session: Session, deliveries: list[Delivery]) -> None:
     The group ends. The session completes the deliveries [MQTT-3.10.4-3]: it sends the messages
     again after a lost connection. The packet identifiers stay the same; after a crash of the broker
     they are new, because the sequence numbers of the stored messages of an inbox must ascend.
+
+    If messages wait in the inbox, the moved messages are not stored: after a crash, the session
+    does not send them. A number before the waiting messages is not free, and their numbers must not
+    change, because the packet identifiers of QoS 2 messages are computed from them.
     """
     inbox, consumer = session.inbox, session.absent_consumer()
+    numbered = inbox.depth == 0
     for delivery in deliveries:
         queue = delivery.consumer.queue
-        delivery.message = _moved(session, queue, delivery.message, inbox.reserve())
+        sequence: i64 = inbox.reserve() if numbered else 0
+        delivery.message = _moved(session, queue, delivery.message, sequence)
         delivery.consumer = consumer
         queue.unacked -= 1
         queue.auto_acknowledged += 1
@@ -127,8 +133,8 @@ def _leave_to(session: Session, deliveries: list[Delivery]) -> None:
 def _moved(session: Session, queue: MessageSource, message: Message, sequence: i64) -> Message:
     """Return a copy of a group's message, for the inbox of the session to which the message moves.
 
-    `sequence` is the sequence number of the copy in the inbox. The store records the move as one
-    atomic change.
+    `sequence` is the sequence number of the copy in the inbox; 0 if the copy is not stored. The
+    store records the move as one atomic change.
     """
     vhost = session.vhost
     inbox = session.inbox
@@ -136,7 +142,7 @@ def _moved(session: Session, queue: MessageSource, message: Message, sequence: i
     if queue.durable and message.position > 0:
         vhost.store.begin()
         position: i64 = 0
-        if inbox.durable:
+        if inbox.durable and sequence > 0:
             stored = MessageStored(vhost.name, copy, [int(inbox.number)], [int(sequence)])
             position = vhost.store.append(stored, None)
         queue.release(message)
@@ -293,7 +299,7 @@ class SubscriptionGroup(Subscriber):
         """Remove a member; the group ends with its last member."""
         self.members.remove(member)
         left = member.session
-        if left.outlet is not None and self._in_flight_to(left):
+        if left.outlet is not None and self.inbox.unacked > 0 and self._in_flight_to(left):
             # The other sessions have returned their messages when they were disconnected.
             others = [one for one in self._leavers if one.outlet is not None and one is not left]
             self._leavers = [*others, left]
@@ -310,7 +316,7 @@ class SubscriptionGroup(Subscriber):
         groups, self._groups = self._groups, None
         if groups is not None:
             groups.remove(self)
-            for session in self._receivers():
+            for session in self._receivers() if self.inbox.unacked > 0 else ():
                 deliveries = self._in_flight_to(session)
                 if deliveries:
                     _leave_to(session, deliveries)
