@@ -31,6 +31,8 @@ NOUNS: Final = {
 }
 #: Fields of a state that may contain secrets, so that a change shows no values.
 _SECRET: Final = ("password", "value")
+#: Largest number of fields that a change shows: a role has a field for each virtual host.
+_FIELDS_MAX: Final = 20
 #: Largest number of characters of a value that a change shows.
 _VALUE_MAX: Final = 80
 
@@ -70,6 +72,9 @@ def change_of(
     ]
     if not fields:
         return None
+    more = len(fields) - _FIELDS_MAX
+    if more > 0:
+        fields[_FIELDS_MAX:] = [f"further fields: {more}"]
     text = f"{label_of(section, row)}: {', '.join(fields)}"
     return ImportChange(section, _name(section, row), text)
 

@@ -19,7 +19,7 @@ from broker.routing.exchanges.base import ExchangeOptions
 from broker.store.memory import MemoryStore
 
 #: Largest number of changes that a trial keeps.
-CHANGES_MAX: Final = 10_000
+CHANGES_MAX: Final = 1_000
 
 
 class TrialImport:

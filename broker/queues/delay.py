@@ -61,16 +61,18 @@ class DelayQueue(HeapQueue):
         else:
             super().discard(message, fate)
 
-    def withdraw(self, sequence: int, answer: Callable[[bool], None]) -> None:
-        """Discard the message with this sequence number.
+    def withdraw(self, sequence: int, answer: Callable[[bool], None]) -> Withdrawal:
+        """Discard the message with this sequence number; return the task, which may be cancelled.
 
         Call `answer` afterwards: with True, or with False if the queue does not have the message.
         The search runs as bulk work, because it compares all messages. Withdrawals of one queue run
         one after the other.
         """
-        self._withdrawals.append(Withdrawal(self, sequence, answer))
+        withdrawal = Withdrawal(self, sequence, answer)
+        self._withdrawals.append(withdrawal)
         if len(self._withdrawals) == 1:
-            self._withdrawals[0].schedule()
+            withdrawal.schedule()
+        return withdrawal
 
     def _push(self, rank: int, sequence: int, returned: ReturnedMessage) -> None:
         super()._push(rank, sequence, returned)
@@ -143,7 +145,11 @@ class Withdrawal(BulkTask):
         #: The present search; None before the first slice. `_in_memory` says which search it is.
         self._search: HeapSearch | None = None
         self._in_memory = False
-        self._ended = False
+        self._cancelled = self._ended = False
+
+    def cancel(self) -> None:
+        """End the withdrawal with its next slice, without a further search."""
+        self._cancelled = True
 
     def on_push(self) -> None:
         """Handle a message that was added to the messages in memory."""
@@ -154,6 +160,9 @@ class Withdrawal(BulkTask):
         return not self._ended
 
     def do_slice(self) -> None:
+        if self._cancelled:
+            self._end(False)
+            return
         queue = self._queue
         search = self._search
         if search is None:
@@ -163,8 +172,10 @@ class Withdrawal(BulkTask):
             return
         at = search.find(COMPARED_PER_SLICE)
         if at >= 0:
-            self._end(True)
-            queue.remove_found(search, at)
+            try:
+                queue.remove_found(search, at)
+            finally:
+                self._end(True)
         elif search.is_over and self._in_memory:
             self._end(False)
         elif search.is_over:

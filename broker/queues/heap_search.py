@@ -58,7 +58,11 @@ class HeapSearch:
 
 
 def remove_at(entries: list[Any], at: i64) -> None:
-    """Remove the entry with the index `at` from a heap. Takes logarithmic time, as heappop does."""
+    """Remove the entry with the index `at` from a heap. Takes logarithmic time, as heappop does.
+
+    Not for a queue that counts its bytes (HeapQueue.count_slice): an entry that was not counted may
+    move behind the count.
+    """
     last = entries.pop()
     size: i64 = len(entries)
     if at == size:

@@ -89,3 +89,27 @@ def test_a_withdrawal_compares_a_slice_of_the_messages_in_each_turn() -> None:
     world.settle()
     assert answers == [True, False]
     world.fates()
+
+
+def test_a_cancelled_withdrawal_ends_without_a_search() -> None:
+    world = World()
+    client = world.amqp()
+    client.send(
+        spec.Exchange.Declare(
+            exchange="later",
+            exchange_type="x-delayed-message",
+            arguments={"x-delayed-type": "fanout"},
+        )
+    )
+    waiting = world.vhost.delays["later"]
+    for delay in (10, 20, 30):
+        client.publish("later", "k", b"", headers={"x-delay": delay})
+    answers: list[bool] = []
+    first = waiting.withdraw(1, answers.append)
+    second = waiting.withdraw(2, answers.append)
+    waiting.withdraw(3, answers.append)
+    first.cancel()
+    second.cancel()
+    world.settle()
+    assert (answers, int(waiting.depth)) == ([False, False, True], 2)
+    world.fates()

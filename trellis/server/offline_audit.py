@@ -147,5 +147,10 @@ def _open(path: Path, owner: tuple[int, int] | None) -> int:
     except FileExistsError:
         return os.open(path, flags)
     if owner is not None and os.geteuid() == 0:
-        os.fchown(descriptor, *owner)
+        try:
+            os.fchown(descriptor, *owner)
+        except OSError:  # Root in a container may lack the capability.
+            os.close(descriptor)
+            os.unlink(path)
+            raise
     return descriptor

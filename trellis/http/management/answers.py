@@ -401,7 +401,7 @@ def flag(row: Mapping[str, Any], field: str) -> bool:
 def table(row: Mapping[str, Any], field: str) -> Row:
     """Return an object field of a row, {} if the field is missing.
 
-    Raises ApiRefusal if the value must be a JSON object.
+    Raises ApiRefusal if the value is not a JSON object.
     """
     value = row.get(field)
     if value is None or value == []:  # PHP writes an empty object as [].

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from broker.queues.delay import DelayQueue
 from broker.replication.records import ReplicationError
 from trellis.http import contract
 from trellis.http.management.answers import (
+    DURABLE_SECONDS,
     ApiRefusal,
     Call,
     Empty,
@@ -94,25 +95,43 @@ async def cancel(call: Call) -> list[Row]:
     vhost, name, order = (call.query.get(field, "") for field in ("vhost", "exchange", "id"))
     waiting = call.broker.vhosts[vhost].delays.get(name) if vhost in call.broker.vhosts else None
 
+    def on_removed() -> None:
+        call.audit("delete", "delayed message", vhost, name, {"id": order})
+
     is_number = order.isdecimal() and len(order) <= ORDER_DIGITS_MAX
-    if waiting is None or not is_number or not await _withdrawn(call, waiting, int(order)):
+    if (
+        waiting is None
+        or not is_number
+        or not await _withdrawn(call, waiting, int(order), on_removed)
+    ):
         raise not_found(f"no message {order} is delayed by exchange '{name}' in vhost '{vhost}'")
     await call.make_durable(call.broker.store.wait_for_all)
-    call.audit("delete", "delayed message", vhost, name, {"id": order})
     return []
 
 
-async def _withdrawn(call: Call, waiting: DelayQueue, sequence: int) -> bool:
-    """Withdraw a delayed message; return False if the exchange does not delay the message."""
+async def _withdrawn(
+    call: Call, waiting: DelayQueue, sequence: int, on_removed: Callable[[], None]
+) -> bool:
+    """Withdraw a delayed message; return False if the exchange does not delay the message.
+
+    Call `on_removed` once the message is removed, even if the client has closed its connection
+    meanwhile. If the call ends before, the search ends, too. Raises TimeoutError.
+    """
     answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def on_answer(existed: bool) -> None:
+        if existed:
+            on_removed()
         if not answer.done():
             answer.set_result(existed)
 
-    waiting.withdraw(sequence, on_answer)
+    withdrawal = waiting.withdraw(sequence, on_answer)
     call.node.turn.schedule()
-    return await answer
+    try:
+        async with asyncio.timeout(DURABLE_SECONDS):
+            return await answer
+    finally:
+        withdrawal.cancel()
 
 
 async def delete_session(call: Call) -> Empty:

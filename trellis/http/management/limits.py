@@ -66,7 +66,7 @@ async def user_limits(call: Call) -> Listing:
 
     Raises ApiRefusal. The refusal for another user does not tell whether this user exists.
     """
-    users = list(call.broker.users.by_name.values())
+    stored = call.broker.users.by_name
     if call.path_parameters:
         name = call.path_parameters[0]
         if not call.sees_everything and name != call.identity.name:
@@ -77,7 +77,9 @@ async def user_limits(call: Call) -> Listing:
                 "another user require",
             )
         known_user(call, name)
-        users = [user for user in users if user.name == name]
+        users = [stored[name]] if name in stored else []
+    else:
+        users = list(stored.values())
     return Listing(
         iterate(
             {"user": user.name, "value": dict(user.limits)}

@@ -45,8 +45,6 @@ BODY: Final = 64 << 10
 REPLAYED_MAX: Final = 1_000
 #: Number of rows that are published before their confirms are awaited.
 WINDOW: Final = 50
-#: Highest offset that a request may name.
-OFFSET_MAX: Final = (1 << 63) - 1
 #: Size of the longest name in an AMQP method, in bytes.
 _NAME_MAX: Final = 255
 _CHANNEL: Final = 1
@@ -196,8 +194,9 @@ async def replay(call: Call) -> Row:
     body = call.body()
     vhost = call.vhost(text(body, "vhost", "/"))
     stream = _stream_of(call, vhost.name, text(body, "queue"))
-    first = whole_number(body, "from", 0, OFFSET_MAX)
-    end = min(whole_number(body, "to", OFFSET_MAX, OFFSET_MAX), int(stream.local.end))
+    last = stream_files.OFFSET_MAX
+    first = whole_number(body, "from", 0, last)
+    end = min(whole_number(body, "to", last, last), int(stream.local.end))
     end = min(end, first + REPLAYED_MAX)
     exchange = None if "exchange" not in body else exchange_name(text(body, "exchange")).encode()
     if exchange is not None:
