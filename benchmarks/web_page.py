@@ -219,7 +219,10 @@ class PageLoad:
         )
 
     def _records(self, mode: str) -> dict[str, Any]:
-        """Return the records of the clock since the last call; the clock goes on in this mode."""
+        """Return the loop clock's records since the last call, and restart the clock in `mode`.
+
+        `mode` is TURNS or OFF (loop_clock.py).
+        """
         self._report.send(mode)
         answer: dict[str, Any] = self._report.recv()
         return answer

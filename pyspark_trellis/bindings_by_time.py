@@ -22,8 +22,10 @@ _Identity = tuple[str, str, str, str, str, ReadScope | None]
 
 
 def splits_of(histories: Iterable[TopologyHistory]) -> RowSplits:
-    """Return the periods between all changes, and the users whose messages some session does not
-    receive.
+    """Return how to divide the messages of a topic: by period and, for some users, by publisher.
+
+    Within a period, no binding, exchange, queue or session begins or ceases to exist. Messages of a
+    user are counted apart if a session does not receive this user's messages (No Local).
     """
     existences: list[Existence] = []
     users = set()

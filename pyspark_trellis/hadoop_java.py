@@ -55,11 +55,11 @@ def java_classes(classes: tuple[str, ...]) -> Any:
 
 
 def file_system(classes: tuple[str, ...], root: str, settings: tuple[tuple[str, str], ...]) -> Any:
-    """Return the Java object of the file system of the URL `root`, with settings of Hadoop.
+    """Return a new Java object: Hadoop's FileSystem for the URL `root`, with Hadoop's `settings`.
 
-    Hadoop's own cache of these objects ignores settings, but a process of Spark may serve several
-    queries, with different credentials for one bucket. Raises PipelineError if there is no Java,
-    and errors of py4j.
+    `classes` is the class path (`class_path`). Hadoop's own cache of these objects ignores
+    settings, but a process of Spark may serve several queries, with different credentials for one
+    bucket. Raises PipelineError if there is no Java. If a Java call fails, py4j's error is raised.
     """
     with _LOCK:
         return _file_system(classes, root, settings)

@@ -67,7 +67,10 @@ class TopologyHistory:
         return history
 
     def _replace(self, state: TopologyState, at: int) -> None:
-        """Record that exactly the bindings, exchanges and queues of `state` exist from `at` on."""
+        """Record that only the bindings, exchanges and queues of `state` exist from `at` on.
+
+        `at` is in microseconds since 1970, or ALWAYS.
+        """
         pairs: list[tuple[dict[Any, Existence], dict[Any, dict[str, Any]]]] = [
             (self.bindings, dict(state.bindings)),
             (self.names, dict(state.names)),

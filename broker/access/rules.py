@@ -344,7 +344,8 @@ class UserPermissions:
                 raise PreconditionFailed(f"permission {about}: {refusal}") from None
         if len(rules) > RULES_MAX:
             raise PreconditionFailed(
-                f"rules {about}: there are {len(rules)} rules, and the limit is {RULES_MAX}"
+                f"rules {about}: there are {len(rules)} rules, and the limit is {RULES_MAX}; "
+                "use wildcards, so that fewer rules suffice"
             )
         for text in rules:
             try:

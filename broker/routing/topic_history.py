@@ -93,14 +93,17 @@ class TopicHistory:
         self.left_out: i64 = 0
 
     def __len__(self) -> int:
-        """Return the number of topics; a topic counts once in each slot that has it."""
+        """Return the number of topics, added over the 10-minute slots of the history.
+
+        So a topic counts once for each slot in which messages were published to it.
+        """
         return sum(int(slot.topics) for slot in self.slots)
 
     @property
     def queues(self) -> int:
-        """The number of queues to which messages were published by the queue's name.
+        """The number of queues to which messages were published by name, added over all slots.
 
-        A queue counts once in each slot that has it.
+        A slot covers 10 minutes. A queue counts once for each slot in which it got such a message.
         """
         return sum(int(slot.queues) for slot in self.slots)
 

@@ -349,7 +349,10 @@ class Store:
             )
 
     def _gather_streams(self) -> None:
-        """Add the new ends of streams to the group, which becomes durable with their rows."""
+        """Add the end offset of each stream that the group of entries extends to the group.
+
+        So after a crash, the store has all rows and entries of the group, or none.
+        """
         ends, self._ends_before_group = self._ends_before_group, {}
         for stream in self.streams:
             end = stream.stream_end()

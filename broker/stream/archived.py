@@ -269,7 +269,7 @@ class ArchivedRows:
         self._failures[offset] = reason
 
     def on_fetched(self, segment: Segment) -> None:
-        """Add a fetched segment."""
+        """Add a fetched segment to `restored`, where readers look for rows."""
         self.restored.insert(0, segment)
 
     def drop_restored(self, segment: Segment) -> None:

@@ -234,7 +234,7 @@ class SparseColumn:
         return b"".join(parts)
 
     def encode_texts(self, rows: i64) -> tuple[bytes, bytes]:
-        """Return the encoded end offsets of the texts, and the texts in one piece (null: empty)."""
+        """Return the encoded end offsets of the texts, and the joined texts; null has length 0."""
         ends = EndsColumn()
         parts: list[bytes] = []
         places = self._runs.getvalue()

@@ -53,7 +53,10 @@ class HadoopSystem:
 
 @cache
 def _jars() -> tuple[str, ...]:
-    """Fetch the classes in the version of Hadoop that pyspark has; return their jar files."""
+    """Fetch the jar files of s3a and HDFS in pyspark's version of Hadoop; return their paths.
+
+    Maven fetches the dependencies of hadoop/pom.xml.
+    """
     [client] = (HOME / "jars").glob("hadoop-client-api-*.jar")
     version = re.sub(r"hadoop-client-api-(.*)\.jar", r"\1", client.name)
     # Several test processes may fetch at the same time.

@@ -94,7 +94,10 @@ def _binding(source: str, destination: str, key: str, **arguments: Any) -> dict[
 
 
 def subscriptions(rng: random.Random, count: int) -> list[Subscription]:
-    """Draw subscriptions of a few sessions (one has the name of a queue), some of them shared."""
+    """Draw up to `count` different subscriptions, of MQTT sessions or of shared subscriptions.
+
+    One of the sessions has the name of a queue.
+    """
     drawn: dict[Subscription, None] = {}
     for _ in range(count):
         levels = [rng.choice([*WORDS, "+", "$x", "a.b"]) for _ in range(1 + rng.randrange(3))]

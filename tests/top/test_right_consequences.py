@@ -151,7 +151,7 @@ async def test_own_permissions_replace_those_of_a_role(broker: Running, commands
     await commands.out("permissions", "topic", "ann", "deny all #")
     lines = await consequences(commands, "permissions", "set", "ann", "", ".*", ".*")
     assert lines == [
-        "user 'ann' will lose rights in vhost '/', which role 'devices' gives it now:",
+        "user 'ann' will lose rights from role 'devices' in vhost '/':",
         "  topic rules: none, so that all topics are permitted -> 1 topic rule",
         ONE_OF_EACH,
     ]
@@ -240,10 +240,10 @@ async def test_an_assignment_names_the_users_that_lose_rights(
     await commands.out("roles", "assign", "more", *names)
     lines = await consequences(commands, "roles", "assign", "less", *names)
     assert lines[:6] == [
-        "user 'u0' will lose rights in vhost '/', which role 'more' gives it now:",
+        "user 'u0' will lose rights from role 'more' in vhost '/':",
         "  write '.*' -> '^a'",
         NO_CLIENTS,
-        "user 'u0' will lose rights in vhost 'v', which role 'more' gives it now:",
+        "user 'u0' will lose rights from role 'more' in vhost 'v':",
         ("  the virtual host may not be used any more: configure 'x', write '.*', read '.*'"),
         NO_CLIENTS,
     ]

@@ -29,8 +29,8 @@ def permission_change_lines(client: ApiClient, vhost: str, user: str, body: Row)
     answer: Row = client.json("POST", "consequences", "permissions", vhost, user, body=body)
     if not answer["lost"]:
         return []
-    role = f", which role '{answer['role']}' gives it now" if answer["role"] else ""
-    lines = [f"user '{user}' will lose rights in vhost '{vhost}'{role}:"]
+    role = f" from role '{answer['role']}'" if answer["role"] else ""
+    lines = [f"user '{user}' will lose rights{role} in vhost '{vhost}':"]
     return [*lines, *_lost_lines(answer["lost"]), _checked_line(answer)]
 
 
@@ -77,8 +77,8 @@ def assignment_lines(client: ApiClient, role: str, users: list[str]) -> Iterator
             continue
         for row in answer["vhosts"]:
             yield (
-                f"user '{user}' will lose rights in vhost '{row['vhost']}', which role "
-                f"'{answer['role']}' gives it now:"
+                f"user '{user}' will lose rights from role '{answer['role']}' in vhost "
+                f"'{row['vhost']}':"
             )
             yield from _lost_lines(row["lost"])
             yield _checked_line(row)

@@ -17,7 +17,9 @@ from trellis.cli.readable import count_text
 def add(commands: Commands) -> None:
     """Add the parser of the command `trellis sessions`."""
     group = add_group(
-        commands, "sessions", "end MQTT sessions of a running broker (`trellis list sessions`)"
+        commands,
+        "sessions",
+        "end MQTT sessions of a running broker (to list them: `trellis list sessions`)",
     )
     command = add_action(
         group,

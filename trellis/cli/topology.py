@@ -34,7 +34,9 @@ def add(commands: Commands) -> None:
 
 def _add_queues(commands: Commands) -> None:
     queues = add_group(
-        commands, "queues", "declare and delete queues of a running broker (`trellis list queues`)"
+        commands,
+        "queues",
+        "declare and delete queues of a running broker (to list them: `trellis list queues`)",
     )
     command = add_action(
         queues,
@@ -77,7 +79,7 @@ def _add_exchanges(commands: Commands) -> None:
     exchanges = add_group(
         commands,
         "exchanges",
-        "declare and delete exchanges of a running broker (`trellis list exchanges`)",
+        "declare and delete exchanges of a running broker (to list them: `trellis list exchanges`)",
     )
     command = add_action(
         exchanges,
@@ -122,7 +124,7 @@ def _add_bindings(commands: Commands) -> None:
     bindings = add_group(
         commands,
         "bindings",
-        "declare and delete bindings of a running broker (`trellis list bindings`)",
+        "declare and delete bindings of a running broker (to list them: `trellis list bindings`)",
     )
     usage = "SOURCE DESTINATION [KEY] [--argument NAME=VALUE]..."
     for name, run, text in (

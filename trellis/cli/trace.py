@@ -46,7 +46,9 @@ def add(commands: Commands) -> None:
         "--topic", metavar="FILTER", help="MQTT topic filter of the messages, such as plant/+/temp"
     )
     which.add_argument(
-        "--key", metavar="KEY", help="binding key that the routing keys match, such as orders.#"
+        "--key",
+        metavar="KEY",
+        help="binding key that the routing keys of the messages match, such as orders.#",
     )
     command.add_argument(
         "--exchange", metavar="NAME", help="exchange of the messages; '' is the default exchange"

@@ -139,7 +139,7 @@ class RecordWriter:
             raise KafkaFailed(str(error)) from None
 
     async def close(self) -> None:
-        """Drop the records without an answer, and end the thread."""
+        """Drop the records that Kafka has not answered yet, and end the thread."""
         self._closed.set()
         await self._loop.run_in_executor(None, self._thread.join)
         if not self.lost.cancel():

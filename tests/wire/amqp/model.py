@@ -380,10 +380,10 @@ class Play:
     ) -> None:
         """Publish `count` messages from client number `who`, and check the deliveries.
 
-        With `direct`, the messages go to the queue of this name. They are mandatory, so they are
-        returned if the queue does not exist. Otherwise they go to a topic exchange with the key
-        `key`, and arrive after `delay` ms if it is not 0. `copies` and `blind` are the headers CC
-        and BCC. `cut` is the position at which the data is cut into two chunks.
+        With `direct`, the messages go to the queue of this name; they are mandatory, so they are
+        returned if the queue does not exist. Without `direct`, they go to a topic exchange with the
+        key `key`, and arrive after `delay` ms if it is not 0. `copies` and `blind` are the headers
+        CC and BCC. `cut` is the position at which the data is cut into two chunks.
         """
         data = b""
         side, returned = self.sides[who], 0

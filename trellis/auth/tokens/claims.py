@@ -205,7 +205,11 @@ class ClaimMapping:
         given = list(self._settings.topic_rules)
         given += [] if value is None else _rules_of(value, path)
         if len(given) > RULES_MAX:
-            raise TokenRefused(path, f"{len(given)} topic rules apply; the limit is {RULES_MAX}")
+            raise TokenRefused(
+                path,
+                f"{len(given)} topic rules apply, and the limit is {RULES_MAX}: use wildcards, so "
+                "that fewer rules suffice",
+            )
         rules: list[str] = []
         for text in given:
             if is_reservation(text):

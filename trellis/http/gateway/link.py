@@ -190,7 +190,10 @@ class BrokerLink(asyncio.Protocol):
             await self._writable.wait()
 
     def data_received(self, data: bytes) -> None:
-        """Pass each message of the broker on to the exchange of its call."""
+        """Handle the broker's messages: pass each answer to the CallExchange of its API call.
+
+        A Greeting, Drain or Pong belongs to no call. An answer to a closed call is dropped.
+        """
         self.received += 1
         self._pinged = False
         for message in self._reader.feed(data):
