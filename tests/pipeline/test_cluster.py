@@ -37,7 +37,7 @@ class ClusterAnswer:
 
     def __init__(self, ran: subprocess.CompletedProcess[str]) -> None:
         errors = [line for line in ran.stderr.splitlines() if " INFO " not in line]
-        assert ran.returncode == 0, "\n".join(errors)[-4000:]
+        assert ran.returncode == 0, "\n".join([*errors, ran.stdout])[-6000:]
         self.answer: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
         self.files: list[str] = self.answer["files"]
 
