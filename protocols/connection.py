@@ -271,10 +271,7 @@ class Connection(TimedOutlet):
             self.touch()
 
     def check_login_input(self, undecoded: i64 = 0) -> None:
-        """Abort a connection that has not logged in if its input exceeds LOGIN_INPUT_MAX bytes.
-
-        The input is the unhandled bytes of this object and `undecoded` bytes that its link keeps.
-        """
+        """Abort before the login if this object and the link keep over LOGIN_INPUT_MAX bytes."""
         if self._input_size + undecoded > LOGIN_INPUT_MAX and not self.admitted:
             self.abort("too_much_before_login")
             self.touch()
