@@ -70,7 +70,7 @@ class Identity:
         self._read = pattern_of(read)
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
-        """Return the user's identity in a virtual host, or None without a permission on it.
+        """Return the user's identity in a virtual host; None if the user may not enter it.
 
         Calls for the same client return the same object, so that the client's cached routes stay
         valid.
