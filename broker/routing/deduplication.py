@@ -222,7 +222,8 @@ class Producers:
     def remove_stored(self, owner: str, producer: str) -> None:
         """Remove a producer's number from the store if the broker does not remember the producer.
 
-        A producer of a new user with the name of a deleted user may have a new number already.
+        The broker remembers the producer again if a new user with the name of the deleted user has
+        published by this producer's name. Then the stored number is the new user's, and stays.
         """
         if self.last.get(owner, producer) is None:
             self._store.append(Sequenced(producer_scope(self._vhost, owner), producer, -1), None)
