@@ -78,7 +78,7 @@ class ReplicaDirectory:
     ) -> None:
         """Open a node's data directory. The node reads batches in the formats `formats`.
 
-        `name` is the broker's name. Lock the directory before. Raises StoreError, ReplicationError.
+        `name` is the broker's name. The lock must be held. Raises StoreError, ReplicationError.
         """
         self.path = path
         self._disk = disk
