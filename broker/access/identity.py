@@ -250,7 +250,7 @@ class Verdict:
 
     `reason` may be sent to the client, `details` are for the log only. `busy` is True if a later
     attempt may succeed. `record` is the authenticator's record of the password; None if it keeps
-    none. A connection that is opened with this verdict calls the record when it opens and ends.
+    none. A connection opened with this verdict tells the record when the connection opens and ends.
     """
 
     def __init__(

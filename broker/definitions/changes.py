@@ -1,7 +1,7 @@
 """The existing objects that an import of definitions changes, for a trial import.
 
 For each object of the document, `state_of` is called twice: before the trial takes the object, for
-the state in the real broker, and then for the state in the broker of the trial. `change_of`
+the state in the real broker, and afterwards, for the state in the broker of the trial. `change_of`
 compares the two states.
 """
 

@@ -336,7 +336,7 @@ class ReplicaDirectory:
 
     @property
     def stored_state(self) -> ClusterState:
-        """The stored state: after a crash, this node reads the log after the offset `last`."""
+        """The stored state: after a crash, this node reads the log after the state's `last`."""
         stored = self.catalog.replica_state
         return ClusterState.decode(stored) if stored else ClusterState(self.state.name)
 

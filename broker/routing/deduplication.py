@@ -231,8 +231,9 @@ class Producers:
     def _evict(self, producer: str) -> None:
         """Forget one sequence number, in memory and in the store.
 
-        While there are numbers without an owner, one of these is evicted: the number of `producer`,
-        which has just got a number with an owner, or else the oldest number.
+        If there are numbers without an owner, evict one of them: the number of `producer`, which
+        now has a number with an owner; if there is none, the oldest one. If there are no such
+        numbers, evict the oldest number of the owner with the most numbers.
         """
         if self.unowned:
             name = producer if producer in self.unowned else next(iter(self.unowned))
