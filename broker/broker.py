@@ -102,8 +102,8 @@ class Broker:
     ) -> VirtualHost:
         """Return the virtual host of this name; create and store it if it does not exist.
 
-        With `options`, an existing virtual host gets these options. Raises PreconditionFailed if
-        the name is invalid.
+        If `options` are given, an existing virtual host gets them, too. Raises PreconditionFailed
+        if the name is invalid.
         """
         known = self.vhosts.get(name)
         if known is not None:

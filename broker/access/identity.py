@@ -70,7 +70,7 @@ class Identity:
         self._read = pattern_of(read)
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
-        """Return the user's identity in a virtual host, or None without a permission on it.
+        """Return the user's identity in a virtual host; None if the user may not enter it.
 
         Calls for the same client return the same object, so that the client's cached routes stay
         valid.
@@ -250,7 +250,7 @@ class Verdict:
 
     `reason` may be sent to the client, `details` are for the log only. `busy` is True if a later
     attempt may succeed. `record` is the authenticator's record of the password; None if it keeps
-    none. A connection that is opened with this verdict calls the record when it opens and ends.
+    none. A connection opened with this verdict tells the record when the connection opens and ends.
     """
 
     def __init__(

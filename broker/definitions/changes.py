@@ -1,7 +1,8 @@
 """The existing objects that an import of definitions changes, for a trial import.
 
-Before and after a trial takes an object of the document, `state_of` returns the object's state in
-the real broker and in the broker of the trial. `change_of` compares the two.
+For each object of the document, `state_of` is called twice: before the trial takes the object, for
+the state in the real broker, and afterwards, for the state in the broker of the trial. `change_of`
+compares the two states.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def _shown(state: State, field: str) -> str:
 def state_of(broker: Broker, section: str, row: object) -> State | None:
     """Return the state of the object that `row` names, as fields; None if it does not exist.
 
-    The topic rules of a user without rules exist: the user may use all topics. The permissions of a
-    user with a role are those of the role, if the user has none of its own.
+    A user without topic rules may use all topics, so the state of such rules is not None. If a user
+    has no permissions of its own, the permissions of its role count.
     """
     if not isinstance(row, dict) or section not in NOUNS:
         return None

@@ -348,8 +348,8 @@ class ObjectImport:
     def _queue_arguments(
         self, vhost: VirtualHost, name: str, given: Mapping[str, object]
     ) -> dict[str, object]:
-        """Return the arguments that are valid together, and together with the queue's policy; note
-        a verdict for each argument.
+        """Return `given` without the arguments that are invalid, alone or together with the others
+        or the queue's policy. Add a verdict for each argument to `verdicts`.
         """
         policy, exists = vhost.policies.arguments(name, given), name in vhost.queues
         taken: dict[str, object] = {}

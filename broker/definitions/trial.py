@@ -64,9 +64,10 @@ class TrialImport:
         return findings
 
     def _add_change(self, label: str, change: ImportChange | None) -> None:
-        """Keep the change of the object `label`.
+        """Set the change of the object `label` in `changes`; None removes an earlier change.
 
-        A document may name an object twice: the last change counts, and None is no change.
+        A document may name an object twice: then the last call counts. Changes of further objects
+        are only counted if there are CHANGES_MAX changes.
         """
         if change is None:
             self.changes.pop(label, None)

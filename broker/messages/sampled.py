@@ -145,8 +145,8 @@ class SampledSteps:
 def _cut(text: str) -> str:
     """Return a text cut to TEXT_MAX characters, with escape sequences for invalid UTF-8.
 
-    A refusal names the routing key, which may have any bytes. The steps of all messages go to the
-    span exporter together, so bytes that cannot be encoded would drop them all.
+    The text of a refusal has the routing key, which may have any bytes. The steps of all messages
+    go to the span exporter together, so one text that is not valid UTF-8 would lose all steps.
     """
     return shown(text[:TEXT_MAX])[:TEXT_MAX]
 

@@ -28,7 +28,7 @@ class MessageTrace:
 
 
 class TwoTraces(MessageTrace):
-    """The two traces of a message that an operator's trace follows and the sampler has chosen.
+    """The trace of a message that is traced twice: by an operator's trace, and as a sample.
 
     Each step of the message is reported to both traces.
     """

@@ -80,7 +80,10 @@ class DelayQueue(HeapQueue):
             self._withdrawals[0].on_push()
 
     def search_paged(self, sequence: int) -> HeapSearch:
-        """Return a search among the messages on disk; the paged heap tells the search of pushes."""
+        """Return a search among the messages on disk.
+
+        Until the search ends, the paged heap calls `search.on_push` for each message added to it.
+        """
         search = HeapSearch(self._paged_heap.entries, sequence_of, sequence)
         self._paged_heap.search = search
         return search
@@ -91,7 +94,10 @@ class DelayQueue(HeapQueue):
         return HeapSearch(self._heap, _sequence_in, sequence)
 
     def searches(self, search: HeapSearch) -> bool:
-        """True if a search still has the messages of this queue: the queue was not purged."""
+        """True if the list that `search` searches still belongs to this queue.
+
+        False after a purge, which gives the queue new lists.
+        """
         return search.entries is self._heap or search.entries is self._paged_heap.entries
 
     def remove_found(self, search: HeapSearch, at: i64) -> None:
@@ -133,8 +139,8 @@ class DelayQueue(HeapQueue):
 class Withdrawal(BulkTask):
     """A task that finds and discards one message of a DelayQueue, in slices.
 
-    The search begins with the messages on disk only. Such a message may move into memory meanwhile,
-    where the search comes later; a message in memory does not move to the disk.
+    The task searches the messages on disk first, then the messages in memory. So it does not miss a
+    message that moves from disk to memory meanwhile. No message moves from memory to disk.
     """
 
     def __init__(self, queue: DelayQueue, sequence: int, answer: Callable[[bool], None]) -> None:
@@ -152,7 +158,7 @@ class Withdrawal(BulkTask):
         self._cancelled = True
 
     def on_push(self) -> None:
-        """Handle a message that was added to the messages in memory."""
+        """Tell a search in memory that a message was added to the heap in memory."""
         if self._search is not None and self._in_memory:
             self._search.on_push()
 

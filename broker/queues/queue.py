@@ -216,7 +216,11 @@ class Queue(MessageSource):
         return began > 0 and self.agenda.now <= began + 2 * self.store.mark_patience
 
     def _expiry_time(self) -> i64:
-        """Return the time (ms) to compare with expiry times: now, or before a wait for a mark."""
+        """Return the present time (ms) for comparisons with expiry times.
+
+        While messages wait only for a delivery mark, return the time just before this wait, so that
+        no message expires because of the wait.
+        """
         return self._mark_wait - 1 if self._awaits_mark else self.agenda.now
 
     def _open_gate(self) -> DeliveryGate:

@@ -78,7 +78,7 @@ class ReplicaDirectory:
     ) -> None:
         """Open a node's data directory. The node reads batches in the formats `formats`.
 
-        `name` is the broker's name. Lock the directory before. Raises StoreError, ReplicationError.
+        `name` is the broker's name. The lock must be held. Raises StoreError, ReplicationError.
         """
         self.path = path
         self._disk = disk
@@ -336,7 +336,7 @@ class ReplicaDirectory:
 
     @property
     def stored_state(self) -> ClusterState:
-        """The stored state: after a crash, this node reads the log after the offset `last`."""
+        """The stored state: after a crash, this node reads the log after the state's `last`."""
         stored = self.catalog.replica_state
         return ClusterState.decode(stored) if stored else ClusterState(self.state.name)
 

@@ -60,7 +60,7 @@ class LogOwner:
         clock: Callable[[], float],
         wall: Callable[[], int],
     ) -> None:
-        """Own the log from now on.
+        """Make the owner of the log: the claim in force is a claim of this node.
 
         `next_offset` is the offset that the next record is expected to have. `sent` is the time at
         which the claim in force was sent, in seconds of `clock`.

@@ -91,7 +91,8 @@ class Standby:
     def clock_ahead(self) -> int:
         """Milliseconds by which the clock of this node is ahead of the owner's clock; 0 if unknown.
 
-        The result is the least difference in the last records, because a record may be read late.
+        The result is negative if the clock of this node is behind. A record that is read late shows
+        a wrong difference, so the result is the difference nearest to 0 of the last CLOCKS records.
         """
         return min(self._clocks, key=abs) if len(self._clocks) == CLOCKS else 0
 

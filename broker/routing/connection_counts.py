@@ -1,7 +1,7 @@
 """Counts of the open connections of one virtual host, for the limits of connections.
 
-A will that waits for its delay, and the task that publishes a will, also use the publish context of
-a connection, which has ended. Such a will or task is not counted here.
+After a connection has ended, its will still uses the connection's publish context: while the will
+waits for its delay, and while a task publishes it. Such a will or task is not counted here.
 """
 
 from __future__ import annotations

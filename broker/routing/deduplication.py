@@ -222,7 +222,8 @@ class Producers:
     def remove_stored(self, owner: str, producer: str) -> None:
         """Remove a producer's number from the store if the broker does not remember the producer.
 
-        A producer of a new user with the name of a deleted user may have a new number already.
+        The broker remembers the producer again if a new user with the name of the deleted user has
+        published by this producer's name. Then the stored number is the new user's, and stays.
         """
         if self.last.get(owner, producer) is None:
             self._store.append(Sequenced(producer_scope(self._vhost, owner), producer, -1), None)
@@ -230,8 +231,9 @@ class Producers:
     def _evict(self, producer: str) -> None:
         """Forget one sequence number, in memory and in the store.
 
-        While there are numbers without an owner, one of these is evicted: the number of `producer`,
-        which has just got a number with an owner, or else the oldest number.
+        If there are numbers without an owner, evict one of them: the number of `producer`, which
+        now has a number with an owner; if there is none, the oldest one. If there are no such
+        numbers, evict the oldest number of the owner with the most numbers.
         """
         if self.unowned:
             name = producer if producer in self.unowned else next(iter(self.unowned))

@@ -33,7 +33,8 @@ _OWN_NAME: Final = "the routing key is the name of the queue"
 def common_reason(exchange: Exchange) -> str:
     """Return the reason that all matching bindings of an exchange have.
 
-    Return "" if each binding has a reason of its own. The result equals that of `reason_of`.
+    Return "" if each binding has a reason of its own. Any other result is also the result of
+    `reason_of` for each of these bindings.
     """
     if exchange.name == "":
         return _OWN_NAME

@@ -156,5 +156,5 @@ def _without_each_word(key: str) -> list[str]:
 
 
 def _uniform(text: str) -> str:
-    """Return keys in lowercase, with AMQP's `.` and `*` in place of MQTT's `/` and `+`."""
+    """Return `text`, one or more keys, in lowercase, with AMQP's `.` and `*` for `/` and `+`."""
     return text.casefold().replace("/", ".").replace("+", _ONE)

@@ -81,7 +81,8 @@ class OwnerTable(Generic[V]):
     def _move(self, owner: str, before: int, size: int, last: bool) -> None:
         """Move an owner to the group with its new number of values; remove an owner without values.
 
-        `before` is the old number. The owner becomes the last or the first of its new group.
+        `before` is the old number, `size` the new one. The owner becomes the last of its new group
+        if `last` is True, else the first.
         """
         self.size += size - before
         if before and before != size:

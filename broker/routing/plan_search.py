@@ -306,9 +306,9 @@ class PlanSearch:
     def _follow(self, binding: Binding, target: Destination) -> None:
         """Add the destination of a binding to the targets, or to the exchanges to walk.
 
-        A subscriber to which several bindings lead gets the highest QoS of these bindings. The
-        caller passes a queue only if the routing key is too long for queues: the queue cannot
-        represent the key, and gets no copy.
+        A subscriber to which several bindings lead gets the highest QoS of these bindings. A queue
+        gets no copy here, and counts as unable to represent the routing key: the caller passes a
+        queue only if the key is too long for queues.
         """
         if isinstance(target, Exchange):
             self._walk_later(target)

@@ -32,7 +32,10 @@ class PrewarmedName:
 
 
 class Prewarming(Prewarmer):
-    """Fills the route caches of one virtual host in advance. `names` are by front end."""
+    """Fills the route caches of one virtual host in advance.
+
+    `names` has the names to resolve, by front end.
+    """
 
     def __init__(self, agenda: Agenda, names: dict[str, list[PrewarmedName]]) -> None:
         self._agenda = agenda

@@ -222,7 +222,7 @@ class PublishContext:
     def collect(self, routes: list[Route]) -> None:
         """Move the publication counts of these routes into the counters of the front end.
 
-        Do the same for the last route that was not cached.
+        Also move the count of the last resolved route that was not cached.
         """
         for route in routes:
             self._collect(route)

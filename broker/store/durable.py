@@ -104,7 +104,7 @@ class DurableStore(Store):
 
     @property
     def unreleased_parts(self) -> int:
-        """Number of parts of PagedMessages that the log has now, and that wait to be freed."""
+        """Number of parts of PagedMessages that wait to be freed: the log has their messages."""
         return len(self._paged_release.parts)
 
     @property
@@ -288,7 +288,7 @@ class DurableStore(Store):
         return None
 
     def read_retained(self, reader: LogReader, position: i64) -> Message | None:
-        """Return the retained message at a position; None if the topic's message was removed.
+        """Return the retained message at a position; None if the entry there removed the message.
 
         If the message cannot be read, report that and return None. If only a file descriptor is
         missing, raise OutOfDescriptors: the message is not lost.

@@ -257,7 +257,7 @@ class LogFile:
         return file
 
     def attach(self, file: File) -> None:
-        """Read from `file`, which the caller has opened for this file of the log, from now on."""
+        """From now on, read from `file`, which the caller has opened for this file of the log."""
         self._file = file
 
     @property

@@ -230,8 +230,8 @@ class SegmentLog(PoisonableWriter):
     def sync(self) -> None:
         """Make all appended records durable. Raises Poisoned if this fails, or has failed before.
 
-        Only now are the appended entries counted as live or settled. These counts decide which
-        files are dropped.
+        After the sync, the appended entries are counted as live or settled. These counts decide
+        which files are dropped.
         """
         self.check_poisoned()
         file, handle = self._active, self._handle
@@ -336,7 +336,7 @@ class SegmentLog(PoisonableWriter):
         return sum(file.reclaimable for file in self.sealed())
 
     def postpone_checkpoint(self, live: i64, measured: i64) -> None:
-        """Set the sizes from which a checkpoint is considered again: one made now frees too little.
+        """Set the sizes at which the next checkpoint is considered: one made now frees too little.
 
         A checkpoint is considered when the full files have grown to `check_size` bytes, or their
         reclaimable part to `check_reclaimable` bytes. While disk space is short, the lower limit

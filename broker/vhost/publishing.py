@@ -145,10 +145,11 @@ def resolve_now(
 
 
 def check_again(vhost: VirtualHost, identity: Identity, exchange: str, keys: list[str]) -> None:
-    """Check a message again whose destinations were found before the permissions changed.
+    """Check again if the identity may publish a message of a transaction.
 
-    The destinations stay valid if the exchange was deleted, so then only the permission to write to
-    its name is checked. Raises AccessRefused if the identity may not publish the message.
+    Called if permissions have changed since the message's destinations were found. The destinations
+    stay valid if the exchange was deleted, so then only the permission to write to its name is
+    checked. Raises AccessRefused if the identity may not publish the message.
     """
     try:
         vhost.declarations.planner.admit(

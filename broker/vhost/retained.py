@@ -92,7 +92,8 @@ class RetainedReceiver:
     def backlogged(self, task: Task) -> bool:
         """True if the client has too much unread output to get more now.
 
-        If so, the receiver adds `task` to the agenda when the client has read enough.
+        If the result is True, the receiver adds `task` to the agenda when the client has read
+        enough.
         """
         raise NotImplementedError
 

@@ -82,5 +82,5 @@ class ModulusHashExchange(Exchange):
 
 
 def _sort_key(destination: Destination) -> str:
-    """Return a text that orders destinations by name; an exchange and a queue may share a name."""
+    """Return the sort key: the name, then the kind, as an exchange and a queue may share a name."""
     return f"{destination.name}\0{destination.hash_kind}"
