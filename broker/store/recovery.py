@@ -258,7 +258,7 @@ class Recoverer:
         self._last = max(self._last, file.last)
 
     def _finish(self) -> None:
-        """Append a closing record to the segment that was read last; remove it if it is empty.
+        """Append a closing record to the last segment, after an empty last segment was removed.
 
         A torn batch is possible only at the end of the log. New records go to a new segment, so bad
         data in this segment will count as damage.

@@ -336,7 +336,7 @@ class SegmentLog(PoisonableWriter):
         return sum(file.reclaimable for file in self.sealed())
 
     def postpone_checkpoint(self, live: i64, measured: i64) -> None:
-        """Set the sizes from which a checkpoint is considered again: one made now frees too little.
+        """Set the sizes at which a checkpoint is considered again: now it would free too little.
 
         A checkpoint is considered when the full files have grown to `check_size` bytes, or their
         reclaimable part to `check_reclaimable` bytes. While disk space is short, the lower limit

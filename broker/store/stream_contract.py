@@ -46,7 +46,7 @@ class ShippedRows:
 class StreamGarbage:
     """Files of a stream to remove: `segments` has their epochs and base offsets, oldest first.
 
-    With `deleted`, the stream is deleted, and its directory is removed if it is then empty.
+    If `deleted` is True, the stream is deleted: its directory is also removed if it is then empty.
     """
 
     def __init__(
