@@ -156,7 +156,7 @@ class ArchivedRows:
     def take_expired(self, segment: Segment) -> bool:
         """Return True if retention may remove a segment: it was uploaded, or the backlog is full.
 
-        The segment then waits for its upload no longer.
+        If the result is True, the segment no longer waits for its upload.
         """
         if segment.archived or segment.end <= self._until:
             return True
