@@ -78,7 +78,8 @@ class ReplicaDirectory:
     ) -> None:
         """Open a node's data directory. The node reads batches in the formats `formats`.
 
-        `name` is the broker's name. Lock the directory before. Raises StoreError, ReplicationError.
+        `name` is the broker's name. The caller must have locked the directory. Raises
+        StoreError, ReplicationError.
         """
         self.path = path
         self._disk = disk
