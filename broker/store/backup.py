@@ -143,7 +143,7 @@ def _names(directory: str) -> list[str]:
 def _copy(files: dict[str, OpenedFile], target: str, progress: Callable[[int, int], None]) -> int:
     """Copy files, and return the size of the copies in bytes.
 
-    `progress` is called with the number of bytes that are copied, and the total number of bytes.
+    `progress` is called with the number of bytes copied so far, and the total number of bytes.
     """
     total = sum(os.fstat(file.descriptor).st_size for file in files.values())
     done = 0
