@@ -78,8 +78,7 @@ class ReplicaDirectory:
     ) -> None:
         """Open a node's data directory. The node reads batches in the formats `formats`.
 
-        `name` is the broker's name. The caller must have locked the directory. Raises
-        StoreError, ReplicationError.
+        `name` is the broker's name. The directory must be locked. Raises StoreError, ReplicationError.
         """
         self.path = path
         self._disk = disk

@@ -28,8 +28,8 @@ class MemoryLog:
     def read(self, offset: int, most: int = 500, tip: int | None = None) -> LogSpan:
         """Return the records from an offset on, at most `most`.
 
-        If `tip` is given, the log seems to end before this offset, as for a reader that does not see the
-        newest records. Raises LogTrimmed if the offset was removed.
+        If `tip` is given, the log seems to end before this offset, as for a reader that does not
+        see the newest records. Raises LogTrimmed if the offset was removed.
         """
         seen = self.tip if tip is None else min(tip, self.tip)
         if offset < self.low:
