@@ -77,8 +77,8 @@ class ReplicaDirectory:
         formats: Formats = FORMATS,
     ) -> None:
         """Open a node's data directory. The node reads batches in the formats `formats`.
-
-        `name` is the broker's name. The directory must be locked. Raises StoreError, ReplicationError.
+        `name` is the broker's name. Lock the directory before this call. Raises StoreError, or
+        ReplicationError.
         """
         self.path = path
         self._disk = disk

@@ -225,8 +225,8 @@ class LogOwner:
         Call this after AppendRefused, before any other record (`in_doubt`). If the refused record
         reaches the log after the new claim, the record is void, because it belongs to the earlier
         claim. If the refused record reached the log before the new claim, the new claim is void,
-        because its `seen` is below the offset of this record, and the node ends. `nonce` is a random
-        number that no other claim has. Raises Fenced, AppendRefused.
+        because its `seen` is below the offset of this record, and the node ends. `nonce` is a
+        random number that no other claim has. Raises Fenced, AppendRefused.
         """
         yield from self._claim_anew(self.judge.state, nonce)
 
