@@ -80,7 +80,7 @@ class DelayQueue(HeapQueue):
             self._withdrawals[0].on_push()
 
     def search_paged(self, sequence: int) -> HeapSearch:
-        """Return a search among the messages on disk; the paged heap tells the search of pushes."""
+        """Return a search among the messages on disk; the paged heap reports new messages to it."""
         search = HeapSearch(self._paged_heap.entries, sequence_of, sequence)
         self._paged_heap.search = search
         return search
@@ -133,8 +133,8 @@ class DelayQueue(HeapQueue):
 class Withdrawal(BulkTask):
     """A task that finds and discards one message of a DelayQueue, in slices.
 
-    The search begins with the messages on disk only. Such a message may move into memory meanwhile,
-    where the search comes later; a message in memory does not move to the disk.
+    The messages on disk are searched first, then the messages in memory. So a message that moves
+    into memory during the search is still found. No message moves from memory to the disk.
     """
 
     def __init__(self, queue: DelayQueue, sequence: int, answer: Callable[[bool], None]) -> None:
@@ -152,7 +152,7 @@ class Withdrawal(BulkTask):
         self._cancelled = True
 
     def on_push(self) -> None:
-        """Handle a message that was added to the messages in memory."""
+        """Tell a search among the messages in memory that a message was added to them."""
         if self._search is not None and self._in_memory:
             self._search.on_push()
 

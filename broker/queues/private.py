@@ -49,7 +49,7 @@ class Inbox(ShortQueue):
     def reserve(self) -> i64:
         """Take and return the next sequence number, for a message that is not put into the queue.
 
-        The number goes to a message of a shared subscription that skips an MQTT session's inbox.
+        A message of a shared subscription that goes to the session without this inbox gets it.
         """
         return self._waiting.reserve()
 

@@ -216,7 +216,7 @@ class Queue(MessageSource):
         return began > 0 and self.agenda.now <= began + 2 * self.store.mark_patience
 
     def _expiry_time(self) -> i64:
-        """Return the time (ms) to compare with expiry times: now, or before a wait for a mark."""
+        """Return now in ms, or during a wait for a mark, its start - 1: older expiry times are over."""
         return self._mark_wait - 1 if self._awaits_mark else self.agenda.now
 
     def _open_gate(self) -> DeliveryGate:
@@ -326,7 +326,7 @@ class Queue(MessageSource):
 
     @property
     def held(self) -> bool:
-        """True while `hold` stops the deliveries of a queue that no operator has paused."""
+        """True while `hold` stops the deliveries. False while an operator has paused the queue."""
         return self._holds > 0 and not self.paused
 
     def hold(self) -> None:
