@@ -216,7 +216,7 @@ class Queue(MessageSource):
         return began > 0 and self.agenda.now <= began + 2 * self.store.mark_patience
 
     def _expiry_time(self) -> i64:
-        """Return now in ms, or during a wait for a mark, its start - 1: older expiry times are over."""
+        """Return the clock in ms for expiry times; it stops while messages wait for a mark."""
         return self._mark_wait - 1 if self._awaits_mark else self.agenda.now
 
     def _open_gate(self) -> DeliveryGate:
