@@ -183,9 +183,10 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a batch (options maxRowsPerTrigger and maxBytesPerTrigger).
+        """Return the limit of a batch: maxRowsPerTrigger, or if absent maxBytesPerTrigger.
 
-        If both options are set, `latestOffset` also applies maxBytesPerTrigger.
+        If both options are set, `latestOffset` also applies maxBytesPerTrigger. Without these
+        options, a batch has no limit.
         """
         if self._most_rows:
             return ReadMaxRows(self._most_rows)
