@@ -349,7 +349,7 @@ class Store:
             )
 
     def _gather_streams(self) -> None:
-        """Add the end offset of each stream that the group of entries extends to the group.
+        """Add to the group of entries the end offset of each stream that the group extends.
 
         So after a crash, the store has all rows and entries of the group, or none.
         """

@@ -258,7 +258,7 @@ class Recoverer:
         self._last = max(self._last, file.last)
 
     def _finish(self) -> None:
-        """Append a closing record to the last segment, after an empty last segment was removed.
+        """Remove an empty last segment, then append a closing record to the remaining last one.
 
         A torn batch is possible only at the end of the log. New records go to a new segment, so bad
         data in this segment will count as damage.
