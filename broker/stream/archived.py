@@ -61,7 +61,7 @@ class ArchiveBackend:
     def drop_waiting(self, rows: ArchivedRows, segment: Segment, deleted: bool) -> None:
         """Record that a segment which waits for its upload was removed from the disk.
 
-        `deleted` is True if the stream was deleted; otherwise, retention removed the segment
+        `deleted` is True if the stream was deleted, and False if retention removed the segment
         because the backlog was too large.
         """
         raise NotImplementedError
