@@ -76,9 +76,10 @@ class ReplicaDirectory:
         segment_size: int = SEGMENT_SIZE,
         formats: Formats = FORMATS,
     ) -> None:
-        """Open a node's data directory. The node reads batches in the formats `formats`.
-        `name` is the broker's name. Lock the directory before this call. Raises StoreError, or
-        ReplicationError.
+        """Open a node's data directory, which the caller has locked.
+
+        `name` is the broker's name; `formats` are the batch formats that the node reads. Raises
+        StoreError, ReplicationError.
         """
         self.path = path
         self._disk = disk
