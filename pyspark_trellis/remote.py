@@ -212,8 +212,8 @@ class Remote(JournalStream):
     def of(cls, url: str, options: Mapping[str, str]) -> Remote:
         """Return the stream of a broker that the option `journal` or `stream` names.
 
-        `url` is the broker's URL, such as http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /.
-        Raises PipelineError.
+        `url` is the broker's URL, such as http://HOST:15672. The option is VHOST/QUEUE, or
+        QUEUE for the vhost /. Raises PipelineError.
         """
         stream = options.get("journal") or options.get("stream", "")
         if not stream:

@@ -260,7 +260,10 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         backlog: dict[str, int],
         limit: ReadLimit,
     ) -> dict[str, int]:
-        """Return how many rows of each journal the next batch reads."""
+        """Return how many rows of each journal the next batch reads, at most its `backlog`.
+
+        `begins` has the first offset of the batch in each journal.
+        """
         if isinstance(limit, ReadAllAvailable):
             return backlog
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._most_rows
