@@ -78,8 +78,7 @@ class ReplicaDirectory:
     ) -> None:
         """Open a node's data directory, which the caller has locked.
 
-        `name` is the broker's name; `formats` are the batch formats that the node reads. Raises
-        StoreError, ReplicationError.
+        `name` is the broker's name. Raises StoreError, or ReplicationError.
         """
         self.path = path
         self._disk = disk
