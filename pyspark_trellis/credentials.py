@@ -10,8 +10,8 @@ password is used:
     TRELLIS_PASSWORD, TRELLIS_PASSWORD_FILE       environment of the driver
     "guest" for the user guest
 
-The user is the first of these that is set: the option `user`, the user in the URL, TRELLIS_USER;
-otherwise guest. A password file has the password in its first line.
+The user is the first of these that is set: the option `user`, the user in the URL, TRELLIS_USER.
+If none is set, the user is guest. A password file has the password in its first line.
 """
 
 from __future__ import annotations

@@ -57,9 +57,10 @@ def java_classes(classes: tuple[str, ...]) -> Any:
 def file_system(classes: tuple[str, ...], root: str, settings: tuple[tuple[str, str], ...]) -> Any:
     """Return a new Java object: Hadoop's FileSystem for the URL `root`, with Hadoop's `settings`.
 
-    `classes` is the class path (`class_path`). Hadoop's own cache of these objects ignores
-    settings, but a process of Spark may serve several queries, with different credentials for one
-    bucket. Raises PipelineError if there is no Java. If a Java call fails, py4j's error is raised.
+    `classes` is the class path (`class_path`). Hadoop's own cache of these objects is not used: it
+    ignores the settings, while a process of Spark may serve several queries with different
+    credentials for one bucket. Raises PipelineError if there is no Java. If a Java call fails,
+    py4j's error is raised.
     """
     with _LOCK:
         return _file_system(classes, root, settings)

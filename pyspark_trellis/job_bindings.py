@@ -232,10 +232,10 @@ def parse_time(text: str | None) -> datetime | None:
 def _topologies(
     arguments: argparse.Namespace, until: datetime | None
 ) -> tuple[list[JournalStream], list[TopologyState], str]:
-    """Return the `$topology` streams, the state of each, and a reason.
+    """Return the `$topology` streams, their states at `until`, and the reason if there are none.
 
-    The stream of the journal's virtual host comes first. If no such stream is found, both lists are
-    empty, and the reason says why; otherwise the reason is "". Raises PipelineError if the
+    If streams are found, the reason is "". The stream of the journal's virtual host comes first. If
+    `until` is None, the states are those at the ends of the streams. Raises PipelineError if the
     arguments name a stream that cannot be read.
     """
     try:
@@ -255,11 +255,10 @@ def _topologies(
 
 
 def _named_streams(arguments: argparse.Namespace) -> tuple[list[JournalStream], str]:
-    """Return the `$topology` streams, and a reason.
+    """Return the `$topology` streams that the arguments lead to, and the reason if there are none.
 
     Every virtual host with a journal has such a stream. The stream of the journal's own virtual
-    host comes first. If the arguments lead to no such stream, the list is empty, and the reason
-    says why; otherwise the reason is "". Raises PipelineError.
+    host comes first. If streams are found, the reason is "". Raises PipelineError.
     """
     named, journal = arguments.topology, arguments.journal
     if named == NONE:

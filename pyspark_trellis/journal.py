@@ -242,8 +242,8 @@ class JournalStream:
     ) -> list[Piece]:
         """Return parts of segments as pieces. `parts` must come from the last call of `parts`.
 
-        The rows are divided after each `rows` rows, the first time after `first` rows, and at the
-        end of each segment. Raises PipelineError.
+        A new piece begins after each `rows` rows (for the first time after `first` rows, if given),
+        and at the beginning of each segment. Raises PipelineError.
         """
         pieces: list[Piece] = []
         room = rows if first is None else first

@@ -33,7 +33,7 @@ PATIENCE: Final = 30
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A handler that follows no redirection. Otherwise another server could get the password."""
+    """A handler that follows no redirection, so that no other server gets the password."""
 
     def redirect_request(self, *arguments: Any) -> None:
         """Return None, so that the redirection is an error."""
@@ -41,8 +41,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 @lru_cache(maxsize=4)
 def _opener(ca_file: str | None) -> urllib.request.OpenerDirector:
-    """Return an object that opens URLs without a proxy. Otherwise a proxy that the environment
-    names would get the password. `ca_file` is None for URLs without TLS.
+    """Return an object that opens URLs without a proxy, so that no proxy gets the password.
+
+    A proxy that the environment names is ignored. `ca_file` is None for URLs without TLS.
     """
     handlers: list[Any] = [urllib.request.ProxyHandler({}), _NoRedirect]
     if ca_file is not None:
@@ -209,10 +210,10 @@ class Remote(JournalStream):
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, str]) -> Remote:
-        """Return the stream of http://HOST:15672 that the option `journal` or `stream` names.
+        """Return the stream of a broker that the option `journal` or `stream` names.
 
-        `url` is http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /.
-        Raises PipelineError.
+        `url` is the broker's URL, such as http://HOST:15672. The option is VHOST/QUEUE, or
+        QUEUE for the vhost /. Raises PipelineError.
         """
         stream = options.get("journal") or options.get("stream", "")
         if not stream:

@@ -43,8 +43,8 @@ class TopicCondition:
     def may_hold(self, summary: TopicSummary | None) -> bool:
         """True if a row of the segment with this summary may match the condition.
 
-        False if certainly no row matches. A summary of None means that nothing is known about the
-        segment; the result is then True.
+        False if certainly no row matches. If `summary` is None, nothing is known about the
+        segment, and the result is True.
         """
         return summary is None or all(summary.may_match(each) for each in self._questions)
 

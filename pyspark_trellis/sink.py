@@ -287,7 +287,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             self._sink.publish(self._sink.storage(), queries[0], batchId, files)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Delete the staged rows of a failed batch that are not needed to repeat it."""
+        """Delete the staged rows of a failed batch, except rows that its repetition needs."""
         self._sink.discard(self._sink.storage(), batchId, messages)
 
 
@@ -335,7 +335,7 @@ class BatchWriter(DataSourceArrowWriter):
             storage.delete()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the staged rows of a failed query that are not needed to repeat it."""
+        """Delete the staged rows of a failed query, except rows that its repetition needs."""
         storage = self._storage
         self._sink.discard(storage, self._version, messages)
         if not self._named:

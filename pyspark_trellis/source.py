@@ -183,9 +183,10 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a batch (options maxRowsPerTrigger and maxBytesPerTrigger).
+        """Return the limit of a batch: maxRowsPerTrigger, or if absent maxBytesPerTrigger.
 
-        If both options are set, `latestOffset` also applies maxBytesPerTrigger.
+        If both options are set, `latestOffset` also applies maxBytesPerTrigger. Without these
+        options, a batch has no limit.
         """
         if self._most_rows:
             return ReadMaxRows(self._most_rows)
@@ -259,7 +260,10 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         backlog: dict[str, int],
         limit: ReadLimit,
     ) -> dict[str, int]:
-        """Return how many rows of each journal the next batch reads."""
+        """Return how many rows of each journal the next batch reads, at most its `backlog`.
+
+        `begins` has the first offset of the batch in each journal.
+        """
         if isinstance(limit, ReadAllAvailable):
             return backlog
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._most_rows

@@ -263,7 +263,7 @@ class QueueArguments:
     def needs_only_plain_queue(self) -> bool:
         """True if the class Queue itself, which has no limits, can apply all these arguments.
 
-        Otherwise, the queue needs a subclass such as LimitedQueue.
+        If False, the queue needs a subclass such as LimitedQueue.
         """
         return (
             self.ttl < 0

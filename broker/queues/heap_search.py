@@ -60,8 +60,8 @@ class HeapSearch:
 def remove_at(entries: list[Any], at: i64) -> None:
     """Remove the entry with the index `at` from a heap. Takes logarithmic time, as heappop does.
 
-    Not for a queue that counts its bytes (HeapQueue.count_slice): an entry that was not counted may
-    move behind the count.
+    Do not call this for a queue that counts its bytes (HeapQueue.count_slice). The count would miss
+    an entry that the removal moves to an index which the count has visited already.
     """
     last = entries.pop()
     size: i64 = len(entries)

@@ -237,8 +237,8 @@ def _best(policies: Mapping[str, Policy], name: str, kinds: tuple[str, ...]) -> 
 def bounded(own: Mapping[str, object], operator: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments of a policy, bounded by the arguments of an operator policy.
 
-    If both policies set a number for a key, the lower number applies. A negative number is a
-    delivery limit that means no limit: the other number then applies. If a key is in both policies
+    If both policies set a number for a key, the lower number applies. A negative number, a
+    delivery limit of -1, means no limit, so the other number applies. If a key is in both policies
     with any other value, the value of the operator policy applies.
     """
     merged = dict(own)

@@ -45,7 +45,7 @@ class Rank:
                 self.window.lower(position - 1)
 
     def remove(self, position: i64) -> None:
-        """Remove the message at this position in the store, and all messages before it."""
+        """Remove the message at this position in the store, and this rank's earlier messages."""
         first = self.waiting.peek()
         while first is not None and first <= position:
             self.waiting.pop()

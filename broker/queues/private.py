@@ -49,7 +49,7 @@ class Inbox(ShortQueue):
     def reserve(self) -> i64:
         """Take and return the next sequence number, for a message that is not put into the queue.
 
-        The number goes to a message of a shared subscription that skips an MQTT session's inbox.
+        The number is for a shared subscription's message that bypasses this inbox.
         """
         return self._waiting.reserve()
 

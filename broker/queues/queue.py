@@ -330,7 +330,7 @@ class Queue(MessageSource):
 
     @property
     def held(self) -> bool:
-        """True while `hold` stops the deliveries of a queue that no operator has paused."""
+        """True while `hold` stops the deliveries. False while an operator has paused the queue."""
         return self._holds > 0 and not self.paused
 
     def hold(self) -> None:

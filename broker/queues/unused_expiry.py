@@ -17,7 +17,7 @@ def _nothing() -> None:
 class UnusedExpiry(Task):
     """The timer that deletes a queue which was not used for its `x-expires` period.
 
-    `queue` is None once the queue is deleted, so that a pending timer does not keep it in memory.
+    `queue` is None once the queue is deleted, so that a pending timer does not keep the queue.
     """
 
     def __init__(self, queue: Queue, expire: Callable[[], None]) -> None:

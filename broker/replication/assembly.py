@@ -20,7 +20,7 @@ class BatchAssembly:
     def add(self, offset: int, chunk: BatchChunk, state: ClusterState) -> ReceivedBatch | None:
         """Add a chunk. Return the batch if the chunk completes it, else None.
 
-        `state` is the state of the log before this chunk, which names the last complete batch.
+        `state` is the state of the log before this chunk; it names the last complete batch.
 
         Raises ReplicaDiverged if the batch does not continue the previous batch, or if a chunk is
         missing.

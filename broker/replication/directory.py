@@ -76,7 +76,7 @@ class ReplicaDirectory:
         segment_size: int = SEGMENT_SIZE,
         formats: Formats = FORMATS,
     ) -> None:
-        """Open a node's data directory. The node reads batches in the formats `formats`.
+        """Open a node's data directory, which the caller has locked.
 
         `name` is the broker's name. The lock must be held. Raises StoreError, ReplicationError.
         """

@@ -224,9 +224,9 @@ class LogOwner:
 
         Call this after AppendRefused, before any other record (`in_doubt`). If the refused record
         reaches the log after the new claim, the record is void, because it belongs to the earlier
-        claim. If it reached the log before the new claim, the new claim is void by its `seen`, and
-        the node ends. `nonce` is a random number that no other claim has. Raises Fenced,
-        AppendRefused.
+        claim. If the refused record reached the log before the new claim, the new claim is void,
+        because its `seen` is below the offset of this record, and the node ends. `nonce` is a
+        random number that no other claim has. Raises Fenced, AppendRefused.
         """
         yield from self._claim_anew(self.judge.state, nonce)
 
@@ -300,10 +300,11 @@ class LogOwner:
 
         An append is late if it was acknowledged more than `_trust_seconds` after the previous
         record was sent. Then even the expected offset proves nothing: the log may have lost records
-        meanwhile, and a successor may have appended as many records of its own. A successor can
-        claim the log up to ANSWER_GAP_MAX before the silence has passed since the loss: it counts
-        the time between two answers of the log as silence, and the log can lose records between
-        these two answers. So `_trust_seconds` is at most the silence less ANSWER_GAP_MAX.
+        meanwhile, and a successor may have appended as many records of its own. A successor
+        claims the log after `Timing.silence`, in which it counts the time between two answers of
+        the log. If the log loses records between these two answers, the claim can come up to
+        ANSWER_GAP_MAX earlier than `silence` after the loss. So `_trust_seconds` is at most
+        `silence` less ANSWER_GAP_MAX.
 
         Also called if a new record has a higher offset than expected. Raises Fenced.
         """

@@ -85,7 +85,8 @@ def encode(
 def decode(data: bytes) -> Payload:
     """Return the content of a payload.
 
-    Raises ForeignRecord if a newer version of Trellis wrote it, ReplicaDiverged if it is malformed.
+    Raises ForeignRecord if a newer version of Trellis wrote the payload, ReplicaDiverged if the
+    payload is malformed.
     """
     if data[:1] != _FORMAT.pack(FORMAT):
         raise ForeignRecord(

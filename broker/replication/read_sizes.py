@@ -49,9 +49,9 @@ class ReadSizes:
     def of_log(self, low: int, nodes: NodeList) -> int:
         """Return the size of the payloads of a log whose first record has the offset `low`.
 
-        A node that started after the mark at `low` did not read all batches of the log. The former
-        owner has stored their size up to its last mark in the list of the nodes. Batches between
-        this mark and the start of the node are not counted.
+        A node that started after the mark at `low` did not read all batches of the log. For the
+        batches up to the former owner's last mark, the size is in the list of the nodes, where the
+        former owner stored it. Batches between this mark and the node's start are not counted.
         """
         exact = self.since(low)
         if exact is not None:

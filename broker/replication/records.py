@@ -65,7 +65,7 @@ class ForeignRecord(ReplicationError):
 class ClusterState:
     """The state of the log after a record: the owner of the log, and the last batch.
 
-    A reader judges all later records by its state alone.
+    To judge the later records, a reader needs only this state.
     """
 
     #: Name of the broker, the same on all its nodes.

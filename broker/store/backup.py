@@ -143,7 +143,7 @@ def _names(directory: str) -> list[str]:
 def _copy(files: dict[str, OpenedFile], target: str, progress: Callable[[int, int], None]) -> int:
     """Copy files, and return the size of the copies in bytes.
 
-    `progress` is called with the number of bytes that are copied, and the total number of bytes.
+    `progress` is called with the number of bytes copied so far, and the total number of bytes.
     """
     total = sum(os.fstat(file.descriptor).st_size for file in files.values())
     done = 0
@@ -218,8 +218,8 @@ def _open_with_index(directory: str, name: str) -> dict[str, OpenedFile]:
     """Open a file, and its index if there is one. Raises FileNotFoundError if the file is missing.
 
     The index is opened before the segment. In between, the stream may be deleted, and another
-    stream of its name may create a segment of this name. Then the index that was opened does not
-    exist any more, and is not returned.
+    stream of its name may create a segment of this name. In this case only the segment is returned:
+    the opened index belongs to the deleted stream.
     """
     path = f"{directory}/{name}"
     opened: dict[str, OpenedFile] = {}

@@ -315,8 +315,8 @@ class Checkpointing:
     ) -> None:
         """Write an entry to the checkpoint if it is live. Hot path.
 
-        If `verbatim` is True, copy the record unchanged if all queues of its message still hold the
-        message.
+        If `verbatim` is True, copy the record unchanged. But if some queues have settled its
+        message, always write a new record, which names only the other queues.
         """
         data, live = reader.data, self._survivors
         kind, position, start = member.kind, member.position, member.start
@@ -391,10 +391,10 @@ class Checkpointing:
         Entries that were settled since `_begin_late` have changed the counts of the replaced files.
         Add these changes to the counts of the checkpoint.
 
-        Each later file counts in `needs` its entries that refer to entries of other files. Replace
-        its numbers for the replaced files by one number for the checkpoint. Leave out the entries
-        that the stage LATE has read, except PUBRECs and delivery counts of messages in the
-        checkpoint.
+        The attribute `needs` of each later file has, for each replaced file, the number of entries
+        that refer to the replaced file. Replace these numbers by one number for the checkpoint. It
+        leaves out the entries that the stage LATE has read, except PUBRECs and delivery counts of
+        messages in the checkpoint.
 
         Do nothing while the writer counts a batch; the next step tries again.
         """

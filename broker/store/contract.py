@@ -218,9 +218,9 @@ class Store:
         self.journaling = self._journals > 0
 
     def append(self, entry: StoreEntry, ticket: Ticket | None) -> i64:
-        """Apply the entry, make the ticket wait until it is durable, and return its position.
+        """Apply an entry, and make the ticket wait until the entry is durable.
 
-        Positions start at 1 and grow by 1.
+        Return the position of the entry. Positions start at 1 and grow by 1.
         """
         position: i64 = self.position + 1
         self.position = position
@@ -349,7 +349,7 @@ class Store:
             )
 
     def _gather_streams(self) -> None:
-        """Add the end offset of each stream that the group of entries extends to the group.
+        """Add to the group of entries the end offset of each stream that the group extends.
 
         So after a crash, the store has all rows and entries of the group, or none.
         """

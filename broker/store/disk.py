@@ -179,7 +179,7 @@ def remove_files(disk: Disk, paths: list[str]) -> None:
 
     - `/`: remove the directory and then its parent, each only if it is empty.
     - `/.`: sync the directory, so that removals in it are durable before the next removal.
-    - Otherwise: remove the file.
+    - Any other end: remove the file.
     """
     paths.reverse()
     while paths:

@@ -147,9 +147,9 @@ class DurableStore(Store):
     def _refresh_marks(self) -> None:
         """Append again the oldest delivery marks whose last record is in a full segment.
 
-        Otherwise the last mark of a queue with few deliveries could be the only live entry of an
-        old segment, which could then not be dropped. A batch gets at most MARKS_PER_BATCH such
-        marks.
+        Without this, the last mark of a queue with few deliveries could be the only live entry of
+        an old segment, and prevent that the segment is dropped. A batch gets at most
+        MARKS_PER_BATCH such marks.
         """
         left = MARKS_PER_BATCH
         rolls = self.log.rolls

@@ -77,8 +77,8 @@ class MessageStored(StoreEntry):
     def for_queue(self, queue: i64) -> Message:
         """Return the message as this queue holds it.
 
-        A negative annotation of the queue means that the queue holds the message with QoS 1.
-        Otherwise the queue holds the stored message itself.
+        If the annotation of the queue is negative, return a copy of the message with QoS 1. Else
+        return the stored message itself.
         """
         message, serials = self.message, self.annotations
         if serials is not None and queue in self.queues and serials[self.queues.index(queue)] < 0:

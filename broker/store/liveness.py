@@ -172,7 +172,7 @@ class Liveness:
 
 
 def _end(files: list[LogFile], position: i64) -> LogFile | None:
-    """Count the entry at a position as no longer live. Return its file; None if that is removed."""
+    """Count the entry at a position as no longer live; return its file, None if that is gone."""
     file = _covering(files, position)
     if file is not None:
         file.live -= 1

@@ -119,8 +119,8 @@ class WalCheck:
         The frames from `bad_offset` on are examined. Frames in which both salts differ from the
         salts of the head are older, and are skipped. If one of the other frames ends a transaction
         and another frame follows, the bad frame is damage, because SQLite syncs each transaction
-        before it writes the next transaction. Otherwise the frames are the torn end of the last
-        transaction.
+        before it writes the next transaction. If no frame follows the end of a transaction, the
+        frames are the torn end of the last transaction.
         """
         at: i64 = bad_offset
         ended = False

@@ -61,7 +61,7 @@ class ArchiveBackend:
     def drop_waiting(self, rows: ArchivedRows, segment: Segment, deleted: bool) -> None:
         """Record that a segment which waits for its upload was removed from the disk.
 
-        `deleted` is True if the stream was deleted; otherwise, retention removed the segment
+        `deleted` is True if the stream was deleted, and False if retention removed the segment
         because the backlog was too large.
         """
         raise NotImplementedError
@@ -156,7 +156,7 @@ class ArchivedRows:
     def take_expired(self, segment: Segment) -> bool:
         """Return True if retention may remove a segment: it was uploaded, or the backlog is full.
 
-        The segment then waits for its upload no longer.
+        If the result is True, the segment no longer waits for its upload.
         """
         if segment.archived or segment.end <= self._until:
             return True

@@ -104,7 +104,7 @@ class TextColumn:
 class BodyColumn:
     """A column of message bodies.
 
-    Small bodies are copied into a common buffer, so that no object is kept for each.
+    Small bodies are copied into a common buffer, so that no object is kept for each body.
     """
 
     def __init__(self) -> None:

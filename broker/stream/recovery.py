@@ -63,8 +63,8 @@ class StreamRecovery:
         """Recover the stream. Raises StoreError if a file cannot be read or written.
 
         `end` is the durable end in the log. If `ends_exact` is False, the log was damaged, and all
-        intact rows are kept. If `thorough` is True, all segments are read; otherwise only segments
-        that have no intact index, or have rows that were never confirmed.
+        intact rows are kept. If `thorough` is True, all segments are read. If False, a segment is
+        read only if it has no intact index, or has rows that were never confirmed.
         """
         self.segments: list[Segment] = []
         self.findings: list[Finding] = []

@@ -346,9 +346,9 @@ def reserve_heap() -> None:
     """Make glibc keep freed memory for the next batch, by allocating and freeing one large block.
 
     By default, glibc returns free memory at the end of its heap to the kernel. The kernel clears
-    each page before the process gets it again, which took half of the time for a row. After a large
-    block was freed, glibc keeps up to twice the size of this block. The block is never written, so
-    it takes no memory. Other C libraries are not affected.
+    each page before the process gets it again: this took half of the time to build a row. After a
+    large block was freed, glibc keeps up to twice the size of this block. The block is never
+    written, so it takes no memory. Other C libraries are not affected.
     """
     bytes(_RESERVED_SIZE)
 

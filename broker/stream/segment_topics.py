@@ -71,7 +71,7 @@ def write_summary(disk: Disk, path: str) -> bool:
     The summary is empty, and readers do not use it, if a batch of the segment is damaged or if the
     segment has more than TOPICS_MAX topics. Return False, and write nothing, if the segment's
     schema or index is damaged. Raises FileNotFoundError if the segment was removed meanwhile, and
-    another OSError if a file cannot be read or written. Raises TooNew.
+    another OSError if a file cannot be read or written. Raises TooNew for an unknown format.
     """
     data = _summary_of(disk, path)
     if data is None:

@@ -279,9 +279,10 @@ class SegmentWriter(PoisonableWriter):
     def _begin_epoch(self, planned: int) -> None:
         """Make the directory, and set the epoch: the number with which names of segments begin.
 
-        The epoch is `planned`, or if that is 0, a number above all epochs in the directory. If the
-        stream is new, remove all segments: they belong to a deleted stream with the same name. The
-        removal becomes durable when the directory is synced with the first segment.
+        If `planned` is 0, the epoch is a number above all epochs in the directory, else it is
+        `planned`. If the stream is new, remove all segments: they belong to a deleted stream with
+        the same name. The removal becomes durable when the directory is synced with the first
+        segment.
         """
         parts = self.directory[len(self._root) + 1 :].split("/")
         path = self._root
