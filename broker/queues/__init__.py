@@ -18,6 +18,7 @@ Reading order:
     queue             the plain queue: delivery, requeue, settlement, purge
     arguments         the arguments of a queue, and their permitted values
     policies          arguments for all queues and exchanges with a matching name
+    measured          a queue that adds up the sizes of its waiting messages
     limited           the queue with arguments: time to live, limits, dead letters
     recount           adds up the sizes of the waiting bodies when a limit in bytes is set
     delivery_attempts how many times a message was requeued: the stored count, the header
@@ -29,6 +30,7 @@ Reading order:
     heap              queues that order messages by a rank: the base of priority and delay
     heap_search       the search for one message of a HeapQueue, in slices
     paged_heap        the messages of a long HeapQueue that are on disk only
+    private           the queues that clients cannot declare, such as inboxes of MQTT sessions
     priority          the queue of x-max-priority: higher priorities first
     delay             the queue of delayed messages (x-delay): earlier times first
     recent            the queue with the recent messages of an x-recent-history exchange

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 from random import Random
+from typing import Any
 
 import pamqp.commands as spec
 import pytest
 
-from broker.queues.delay import COMPARED_PER_SLICE
+from broker.queues.delay import COMPARED_PER_SLICE, DelayQueue
 from broker.queues.heap_search import HeapSearch, remove_at
 from tests.clients import World
 
@@ -61,8 +62,8 @@ def test_the_rest_of_a_heap_stays_in_order(seed: int) -> None:
         assert [heapq.heappop(copy) for copy in [list(heap)] for _ in entries] == sorted(entries)
 
 
-def test_a_withdrawal_compares_a_slice_of_the_messages_in_each_turn() -> None:
-    world = World()
+def delaying(world: World) -> tuple[Any, DelayQueue]:
+    """Return a client that has declared the exchange `later`, and its queue of delayed messages."""
     client = world.amqp()
     client.send(
         spec.Exchange.Declare(
@@ -71,7 +72,12 @@ def test_a_withdrawal_compares_a_slice_of_the_messages_in_each_turn() -> None:
             arguments={"x-delayed-type": "fanout"},
         )
     )
-    waiting = world.vhost.delays["later"]
+    return client, world.vhost.delays["later"]
+
+
+def test_a_withdrawal_compares_a_slice_of_the_messages_in_each_turn() -> None:
+    world = World()
+    client, waiting = delaying(world)
     count = int(COMPARED_PER_SLICE) + 1
     for delay in range(1, count + 1):
         client.publish("later", "k", b"", headers={"x-delay": delay})
@@ -93,15 +99,7 @@ def test_a_withdrawal_compares_a_slice_of_the_messages_in_each_turn() -> None:
 
 def test_a_cancelled_withdrawal_ends_without_a_search() -> None:
     world = World()
-    client = world.amqp()
-    client.send(
-        spec.Exchange.Declare(
-            exchange="later",
-            exchange_type="x-delayed-message",
-            arguments={"x-delayed-type": "fanout"},
-        )
-    )
-    waiting = world.vhost.delays["later"]
+    client, waiting = delaying(world)
     for delay in (10, 20, 30):
         client.publish("later", "k", b"", headers={"x-delay": delay})
     answers: list[bool] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 import pamqp.commands as spec
@@ -12,6 +11,7 @@ from tests.clients import marshal, publication
 from tests.top.conftest import Start
 from tests.top.running import Running
 from tests.top.test_metrics import expect_bodies
+from tests.turn_counter import TurnCounter
 from trellis.monitoring import detailed
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.pace import STEPS_SLICE
@@ -236,19 +236,10 @@ async def test_a_detailed_page_is_bounded_and_made_in_slices(
     vhost = running.node.broker.vhosts["/"]
     for number in range(5 * STEPS_SLICE):
         vhost.declare_queue(f"q{number}")
-    turns = 0
-
-    async def count_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
     query = "family=queue_consumer_count&family=exchange_names&family=ra_metrics"
-    counting = asyncio.create_task(count_turns())
-    page = await detailed.detailed_metrics(running.node, HttpCounters(), query)
-    counting.cancel()
-    assert turns >= 5
+    with TurnCounter() as counter:
+        page = await detailed.detailed_metrics(running.node, HttpCounters(), query)
+    assert counter.turns >= 5
     assert len(page.families["rabbitmq_detailed_queue_consumers"].samples) == 500
     assert page.families["trellis_detailed_families_cut"].samples == [({}, 0)]
     monkeypatch.setattr(detailed, "OBJECTS_MAX", 100)

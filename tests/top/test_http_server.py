@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.turn_counter import TurnCounter
 from trellis.http.routes import HttpRouter
 from trellis.http.server import CHUNK_SIZE, Handler, HttpServer, Request, Response
 from trellis.monitoring.http_counters import HttpListenerCounters
@@ -14,11 +15,12 @@ CHUNKS = 16
 async def test_each_chunk_of_a_long_response_is_sent_in_a_turn_of_its_own() -> None:
     """Check the turns of a response that fits into the buffers, so that no write has to wait."""
     body = bytearray(b"x" * (CHUNKS * CHUNK_SIZE))
-    began = turns = 0
+    began = 0
+    counter = TurnCounter()
 
     async def answer(_request: Request) -> Response:
         nonlocal began
-        began = turns
+        began = counter.turns
         return Response(200, body)
 
     routes: HttpRouter[Handler] = HttpRouter()
@@ -28,18 +30,10 @@ async def test_each_chunk_of_a_long_response_is_sent_in_a_turn_of_its_own() -> N
     listening = await loop.create_server(server.protocol, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname()[:2])
     writer.write(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n")
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    answered = await reader.read()
-    counting.cancel()
+    with counter:
+        answered = await reader.read()
     assert answered.endswith(body)
-    assert turns - began >= CHUNKS
+    assert counter.turns - began >= CHUNKS
     writer.close()
     listening.close()
     await server.close()

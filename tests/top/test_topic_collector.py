@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pamqp.commands as spec
 
 from broker.access.identity import Identity
 from tests.clients import publication
 from tests.top.running import Running
+from tests.turn_counter import TurnCounter
 from trellis.server.topic_collector import ROUTES_SLICE
 
 
@@ -16,18 +15,9 @@ async def test_contexts_of_idle_users_are_collected_over_several_turns(running: 
     """Check that 1,000 users without a publication are not collected in one turn of the loop."""
     contexts = running.node.broker.vhosts["/"].contexts
     entered = [contexts.enter(Identity(f"user-{number}"), "mqtt") for number in range(1_000)]
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    await running.node.topic_collector.collect()
-    counting.cancel()
-    assert turns >= len(entered) // ROUTES_SLICE
+    with TurnCounter() as counter:
+        await running.node.topic_collector.collect()
+    assert counter.turns >= len(entered) // ROUTES_SLICE
     for context in entered:
         contexts.leave(context)
 
