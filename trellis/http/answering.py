@@ -191,7 +191,7 @@ class CallServer(asyncio.Protocol):
         self._backend.counters.segment_bytes_sent += tally.segment_bytes
 
     def _log_denied(self, denied: contract.Denied) -> None:
-        """Log a refusal of the gateway, of which the broker got no call."""
+        """Log that the gateway has refused a client itself, without a call to the broker."""
         node, address, note = self._backend.node, denied.address, denied.note
         if denied.status:
             log_refused_request(node, address, denied.request, denied.status, note)
@@ -232,8 +232,8 @@ class CallServer(asyncio.Protocol):
         """Tell the gateway that the call `number` is refused, and log the refusal.
 
         Three kinds of refusals are not logged: of an unknown call (`call` is None); of a GET for an
-        object that does not exist, by which tools test if the object exists; and of a login, which
-        is logged where the password or token is checked.
+        object that does not exist, because tools send a GET to test if an object exists; and of a
+        login, because the check of the password or token has logged the refusal.
         """
         unknown = refusal.status == 401
         # The web page shows a login form. A challenge would make the browser open a login window,
@@ -312,7 +312,8 @@ class CallServer(asyncio.Protocol):
     ) -> AsyncIterator[tuple[str, str, list[bytes]]]:
         """Yield the rows of a definitions document in batches, as the gateway sends them.
 
-        A batch is (section, error in the section or "", rows as JSON).
+        A batch is (section, error in the section or "", rows as JSON). `message` is the first
+        message with rows, or the end of an empty document.
         """
         while isinstance(message, contract.Part):
             yield message.section, message.fault, message.rows

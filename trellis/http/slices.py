@@ -1,8 +1,8 @@
 """Slices: the work of all API calls gets at most SLICE_SECONDS in one turn of the event loop.
 
-After SLICES slices, the work of all calls rests for REST_SECONDS. Otherwise many API calls would
-use a whole processor, and when a message arrives, the operating system would run other processes
-before the broker.
+After SLICES slices, the work of all calls rests for REST_SECONDS. Without these rests, many API
+calls would use a whole processor, and when a message arrives, the operating system would run other
+processes before the broker.
 
 Each REST_SECONDS without API calls add SLICES slices to a budget of at most BURST slices (a token
 bucket). So a single call after an idle time runs with fewer rests.
@@ -68,7 +68,10 @@ class Slices:
         return now + SLICE_SECONDS
 
     async def end(self) -> None:
-        """End the present slice: let other work run, for REST_SECONDS if a rest must follow."""
+        """End the present slice. The next slice begins in a later turn of the event loop.
+
+        If a rest must follow, the next slice begins after REST_SECONDS.
+        """
         try:
             await asyncio.sleep(REST_SECONDS if self._budget.spend() else 0)
         finally:

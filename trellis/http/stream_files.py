@@ -89,7 +89,10 @@ def list_streams(broker: Broker, identity: Identity) -> Iterator[Row | None]:
 
 
 def _first_offset(local: LocalSegments) -> int:
-    """Return the stream's first offset in the archive if that is known, else on the disk."""
+    """Return the offset of the stream's first row, on the disk or in the archive.
+
+    If the broker must first ask the archive for it, return the offset of the first row on the disk.
+    """
     try:
         return int(first_available(local))
     except RowsPending:
@@ -137,9 +140,10 @@ def local_segments(local: LocalSegments, wanted: int) -> list[Row]:
 
 
 def archived_segment(local: LocalSegments, file: FileRow) -> Row:
-    """Return the row of a file in the archive, which is fetched as a segment when it is read.
+    """Return the row of a segment that is a file in the archive.
 
-    The field `bytes` is the size of the file in the archive.
+    The broker fetches the file when a client reads the segment. The field `bytes` is the size of
+    the file in the archive.
     """
     return {
         "name": f"{ARCHIVED}{file.first:020d}.arrow",
@@ -173,12 +177,12 @@ def wanted_segment(
 
 
 def archived_offset(local: LocalSegments, name: str, query: Mapping[str, str]) -> int:
-    """Return the first offset of the segment `name` if the archive must supply it, else -1.
+    """Return the first offset of the segment `name` if it must be read from the archive, else -1.
 
-    Retention may have removed a segment from the disk after a client got its name. The archive
-    stores the rows in another file format, so the result for a removed segment is -1 if the query
-    has `start` or `end`, offsets in bytes. The name of an archived segment always means the format
-    of the archive, so a range of it stays valid.
+    Two kinds of names lead to the archive: names of archived segments, and names of segments that
+    retention has removed from the disk after a client got the name. The archive stores rows in
+    another file format than the disk. So if the query has `start` or `end`, offsets in bytes, the
+    result for a removed segment is -1.
     """
     match = _ARCHIVED_NAME.fullmatch(name)
     if match is not None:

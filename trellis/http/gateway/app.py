@@ -139,7 +139,7 @@ class Gateway:
             return _refused(HttpRefusal(500, "internal_error", reason))
 
     def _log(self, incoming: Incoming, refusal: HttpRefusal) -> None:
-        """Let the broker log a refusal of this process, except a GET of an unknown path."""
+        """Let the broker log a refusal of the gateway; the 404 for a GET or HEAD is not logged."""
         if refusal.status != 404 or not incoming.reads:
             request = f"{incoming.method} {incoming.path}"
             self._link.log_denied(incoming.client[0], refusal.reason, refusal.status, request)

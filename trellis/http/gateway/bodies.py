@@ -117,7 +117,7 @@ def _cut_section(section: str, text: memoryview) -> Iterator[DocumentPart]:
 
 
 def _row_spans(text: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield the start and the end of each row of a JSON list, whose syntax is valid."""
+    """Yield the offsets of the start and the end of each row of `text`, a valid JSON list."""
     depth = 1
     start = at = _skip(_SPACE, text, 1)
     while depth:

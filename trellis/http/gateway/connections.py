@@ -131,8 +131,8 @@ class OpenConnections:
     def take(self, slot: Slot | None, administrator: bool) -> bool:
         """Record that a request's user is known; return True if the request may proceed.
 
-        RESERVED connections are kept free for administrators. So the request of another user is
-        refused if the requests of other users already occupy all remaining connections.
+        RESERVED connections are kept free for administrators. So a user without the tag
+        administrator is refused if such users already occupy all connections but RESERVED.
         """
         if slot is None:
             return False
@@ -215,9 +215,9 @@ class GatewayProtocol(H11Protocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count a connection that ended without a response.
+        """Handle the end of the connection; count the connection if it ended without a response.
 
-        The request of the connection is cancelled, unless it may have changed something.
+        An unanswered request is cancelled, except a request that may have changed something.
         """
         self._stop_timer()
         if self._end_timer is not None:

@@ -259,8 +259,8 @@ class BrokerLink(asyncio.Protocol):
     def log_denied(self, address: str, note: str, status: int = 0, request: str = "") -> None:
         """Let the broker log a refusal of the gateway (contract.Denied).
 
-        Without `status`, the gateway has refused the connection. While the broker does not read,
-        such refusals are not logged.
+        If `status` is 0, the gateway has refused the connection, not a request. While the broker
+        does not read, no refusals are logged.
         """
         if self._writable.is_set():
             self.send(contract.Denied(address, request[:FIELD_MAX], status, note[:FIELD_MAX]))

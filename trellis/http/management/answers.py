@@ -103,7 +103,7 @@ class Failure:
 
 
 class HandedOver:
-    """The answer of a node that has handed the log of its cluster over; sent without a lease."""
+    """The answer after a handover of the cluster's log; sent although the node has no lease."""
 
     def __init__(self, value: Row) -> None:
         self.value = value
@@ -329,7 +329,7 @@ class Call:
         return value
 
     def acting(self) -> AbstractContextManager[None]:
-        """Return a context manager for changes, which the audit trail records under the user."""
+        """Return a context manager: the audit trail records changes within it under the user."""
         trail = self.broker.store.audit
         if trail is None:
             return nullcontext()
@@ -347,10 +347,10 @@ class Call:
                 self.broker.store.audit.acted(action, kind, vhost, name, facts)
 
     async def make_durable(self, change: Callable[[Ticket], Result]) -> Result:
-        """Make a change of the broker, and wait until the change is durable.
+        """Make a change of the broker by calling `change`; return its result once it is durable.
 
-        `change` makes the change. The argument of `change` is a Ticket, which waits for the store
-        to write the change. Raises BrokerError, TimeoutError.
+        The argument of `change` is a Ticket, which waits for the store to write the change. Raises
+        TimeoutError if the store takes longer than DURABLE_SECONDS, and BrokerError.
         """
         self.node.turn.schedule()
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -57,7 +57,10 @@ async def bindings(call: Call) -> Listing:
 
 
 def _has_key(row: Row, wanted: str) -> bool:
-    """True if a lowercase text is in the binding key, or in the same key as a topic filter."""
+    """True if the binding key of a row, as given or as an MQTT topic filter, contains `wanted`.
+
+    `wanted` is in lowercase; the key may have any case.
+    """
     key = row["routing_key"].lower()
     return wanted in key or wanted in swap(key)
 

@@ -33,8 +33,9 @@ from trellis.http.management.topology import count_messages
 async def policy(call: Call) -> Row:
     """Return which queues and exchanges change if the policy that the path names is deleted.
 
-    A changed key of a queue has its value before and after the deletion; null is "not set".
-    `dropped` and `dead_lettered` count the messages that queues then lose (policy_change.py).
+    The answer has the values of each changed key before and after the deletion; null means that the
+    key is not set. `dropped` and `dead_lettered` count the messages that the queues lose by the
+    deletion (policy_change.py).
     """
     vhost, policy = known_policy(call)
     return await _policy_row(call, PolicyChange(vhost, policy.name, None))
@@ -186,7 +187,7 @@ def _counting(
 ) -> Iterator[None]:
     """Add the objects of a virtual host to `counts`, and the longest queues to `deepest`.
 
-    Each `next` on the iterator does one step.
+    `history` sums the publications of the last hour. Each `next` on the iterator does one step.
     """
     for queue in list(vhost.queues.values()):
         if isinstance(queue, StreamQueue):

@@ -26,9 +26,10 @@ async def import_(call: Call) -> Row:
     """Import definitions; return how many were imported, by kind, and which were refused.
 
     RabbitMQ stops at the first refused definition; Trellis imports all other definitions. `notes`
-    names the parts of imported objects that are different or missing. With `dry_run=true` in the
-    query, nothing is imported, and the answer also has `changes`: the existing objects that an
-    import would change, at most CHANGES_MAX, and `more_changes`, the number of others.
+    names the parts of imported objects that Trellis lacks or handles in another way than RabbitMQ.
+    With `dry_run=true` in the query, nothing is imported. The answer then also has `changes`, at
+    most CHANGES_MAX existing objects that an import would change, and `more_changes`, the number of
+    further such objects.
     """
     answer = await _import(call, None)
     call.node.review()

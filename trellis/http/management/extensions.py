@@ -114,8 +114,8 @@ async def _withdrawn(
 ) -> bool:
     """Withdraw a delayed message; return False if the exchange does not delay the message.
 
-    Call `on_removed` once the message is removed, even if the client has closed its connection
-    meanwhile. If the call ends before, the search ends, too. Raises TimeoutError.
+    `on_removed` is called when the message has been removed. If the API call ends while the search
+    for the message still runs, the search is cancelled. Raises TimeoutError after DURABLE_SECONDS.
     """
     answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 

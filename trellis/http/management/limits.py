@@ -102,7 +102,10 @@ def _limits(call: Call) -> tuple[str, dict[str, int]]:
 
 
 async def _set_limits(call: Call, name: str, limits: dict[str, int]) -> None:
-    """Set the limits of a user; store a user of the settings, without a password and tags."""
+    """Set the limits of a user.
+
+    A user that only the settings define is stored, too, without a password and tags.
+    """
 
     def define(ticket: Ticket) -> None:
         users = call.broker.users

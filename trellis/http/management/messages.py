@@ -271,7 +271,7 @@ def _first_bytes(parts: list[bytes], size: int) -> list[bytes]:
 def whole_number(row: Mapping[str, Any], field: str, default: int, most: int) -> int:
     """Return the whole number in a field, or `default`. Some tools write the number as text.
 
-    Raises ApiRefusal for a number below 0 or above `most`, or another value.
+    Raises ApiRefusal for a number below 0 or above `most`, or a value that is no whole number.
     """
     value = row.get(field, default)
     if isinstance(value, str) and value.isdecimal():

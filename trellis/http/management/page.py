@@ -13,7 +13,7 @@ async def open_session(call: Call) -> Row:
 
 
 async def close_session(call: Call) -> Empty:
-    """End the web page's session that makes the request."""
+    """End the session of the web page that sent the request: log out."""
     call.page_sessions.close(call.request.session)
     return Empty()
 

@@ -60,8 +60,8 @@ def _permission_of(call: Call, name: str, vhost: str) -> tuple[str, str, str] | 
 def grant_in_force(call: Call, name: str, vhost: str) -> RoleGrant | None:
     """Return the permission and the topic rules that decide about a user in a virtual host.
 
-    They are the user's own, or those of its role. Return None if the user may not use the virtual
-    host.
+    The user's own permission and rules decide; a user without a permission there has those of its
+    role. Return None if the user may not use the virtual host.
     """
     permission = _permission_of(call, name, vhost)
     stored = call.broker.users.by_name.get(name)
@@ -155,9 +155,9 @@ def changeable_user(call: Call) -> tuple[VirtualHost, str]:
 
 
 def user_with_permissions(call: Call) -> tuple[VirtualHost, User]:
-    """Return the virtual host in a path, and the user, whose permissions there can be revoked.
+    """Return the virtual host and the user in a path, before the user's permissions are revoked.
 
-    Raises ApiRefusal, for example if the user has no permissions of its own there.
+    Raises ApiRefusal, for example if the user has no permissions of its own in the virtual host.
     """
     vhost, name = changeable_user(call)
     user = call.broker.users.by_name.get(name)

@@ -1,16 +1,17 @@
 """The consequences of setting or deleting a policy: changed arguments, and lost messages of queues.
 
 The module counts the messages that the broker discards as soon as the policy is set or deleted. The
-broker discards messages if the limit of a queue becomes lower, or if a queue that refused
-publications above its limit (`overflow`) accepts them then:
+broker discards messages if the limit of a queue becomes lower, or if the change of `overflow` makes
+a queue drop messages above its limit that refused such publications before:
 
     dropped         messages over `max-length` and `max-length-bytes` of queues, and rows of streams
                     without an archive over `max-age` and `max-length-bytes`
-    dead_lettered   messages over a limit in queues that then have a dead letter exchange
+    dead_lettered   messages over a limit in queues that after the change have a dead letter
+                    exchange
 
 The module does not count messages that the broker discards later: the messages of a queue that is
-unused for its `expires`, and messages that consumers return more often than `delivery-limit`. The
-messages that wait already keep their time to live.
+deleted because it was unused for `expires`, and messages that consumers return more often than
+`delivery-limit`. The change does not affect the time to live of messages that already wait.
 """
 
 from __future__ import annotations

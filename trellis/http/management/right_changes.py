@@ -4,12 +4,12 @@
     the permissions and rules after it -----------+--> `lost_rights` --> a row for each lost right
 
 A row has the fields `right`, `before` and `after`. `right` is "configure", "write" or "read" for a
-pattern, "rules" for the topic rules, and "vhost" if the virtual host may not be used any more; then
-`before` is the whole grant, and `after` is None.
+pattern, "rules" for the topic rules, and "vhost" if the virtual host may not be used any more. In a
+row "vhost", `before` is the whole grant, and `after` is None.
 
-Whether one regular expression selects every name that another one selects is not computed in
-general. Two expressions are compared by their alternatives, the parts between `|`: `^a|^b` selects
-all names of `^a`. If the comparison proves nothing, the right counts as lost.
+A right to the names that a pattern selects stays if the new pattern selects the same names and
+possibly more. Two patterns are compared only by their alternatives, the parts between `|`: `^a|^b`
+selects all names of `^a`. If this comparison proves nothing, the right counts as lost.
 """
 
 from __future__ import annotations
@@ -101,10 +101,11 @@ def _alternatives(pattern: str) -> list[str] | None:
 
 
 def permits_all(new: Sequence[str], old: Sequence[str]) -> bool:
-    """True if topic rules `new` are known to permit and reserve all that the rules `old` do.
+    """True if it is certain that a change of topic rules from `old` to `new` takes no right away.
 
-    The first rule that matches a topic decides. So no topic is lost if the new rules are the old
-    rules with further `allow` rules, or without some `deny` rules, in the same order.
+    Rights are the permitted topics and the reserved client identifiers. The first rule that matches
+    a topic decides. So no topic is lost if the new rules are the old rules in the same order, with
+    further `allow` rules or without some of the `deny` rules.
     """
     reserved = [{_normal(rule) for rule in rules if is_reservation(rule)} for rules in (new, old)]
     if not reserved[1] <= reserved[0]:

@@ -64,9 +64,11 @@ async def new_permission(call: Call) -> Row:
 async def _count_names(
     call: Call, vhost: VirtualHost, lost: list[Row], old: Identity, new: Identity
 ) -> None:
-    """Add to each row of a lost pattern the queues and exchanges that the pattern loses.
+    """Add the lost queues and exchanges to each row of `lost` that is about a pattern.
 
-    `old` and `new` are the user's identities before and after the change.
+    They are the present queues and exchanges for which the user loses the right of the row: their
+    number becomes `names`, some of their names `examples`. `old` and `new` are the user's
+    identities before and after the change.
     """
     rows = [row for row in lost if row["right"] in PATTERNS]
     for row in rows:
@@ -87,12 +89,13 @@ async def _count_names(
 
 
 async def new_role(call: Call) -> Row:
-    """Return what the users of a role lose if the role grants what the body has.
+    """Return what the users of a role lose if the grants in the body replace the role's grants.
 
     `users` counts the users that have the role. `vhosts` has a row for each virtual host in which
-    the role loses a right: `lost` (right_changes.py), `losing`, the number of users without own
-    permissions there, and the numbers of their clients. `tokens` is True if users log in with
-    tokens, which may name the role, too; these users are not counted.
+    the role loses a right. In a row, `lost` has the lost rights (right_changes.py), and `losing` is
+    the number of users of the role that have no own permissions in the virtual host; the other
+    fields count the clients of these users. `tokens` is True if users may log in with tokens: a
+    token may name the role, too, and the users of tokens are not counted.
     """
     grants = grants_of(call.body().get("vhosts"))
     for name in grants:
@@ -118,7 +121,8 @@ async def new_user_role(call: Call) -> Row:
     """Return what a user loses if it gets the role in the body instead of its present role.
 
     The role "" removes the present role. `vhosts` has a row for each virtual host in which the user
-    loses a right: `lost` (right_changes.py), and the numbers of the user's clients.
+    loses a right. In a row, `lost` has the lost rights (right_changes.py), and the other fields
+    count the user's clients.
     """
     name = call.path_parameters[0]
     known_user(call, name)

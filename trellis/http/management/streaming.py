@@ -82,9 +82,9 @@ async def _all_segments(
 ) -> AsyncIterator[Row | asyncio.Event]:
     """Yield the segments of a stream from the offset `at` on: first the segments in the archive.
 
-    `files` are the first files of the archive. When further files are requested, yield an event,
-    for which the caller waits outside a slice. Meanwhile retention may remove segments from the
-    disk, which are then in the archive. Raises ApiRefusal.
+    `files` are the first files of the archive. To request further files, yield an event: the caller
+    waits for the event outside a slice, then asks for the next item. Segments that retention
+    removes from the disk during this wait are listed from the archive. Raises ApiRefusal.
     """
     while files and files[0].first < local.first_offset:
         for file in files:
@@ -128,9 +128,9 @@ async def read_topics(call: Call) -> SegmentRange:
 
 
 async def fetch_rows(call: Call, local: LocalSegments, offset: int, count: int) -> None:
-    """Fetch from the archive those of the `count` rows from `offset` on that are not on the disk.
+    """Make `count` rows of a stream readable, from the offset `offset` on.
 
-    Raises ApiRefusal.
+    Rows that are not on the disk are fetched from the archive, if there is one. Raises ApiRefusal.
     """
     archived = local.archived
     end = min(offset + count, int(local.first_offset))

@@ -322,8 +322,9 @@ async def put_queue(call: Call) -> Empty:
 async def delete_queue(call: Call) -> Empty:
     """Delete the queue that the path names.
 
-    With `if-unused=true` or `if-empty=true` in the query, refuse if the queue has consumers or
-    messages. An exclusive queue is refused, as in RabbitMQ: only its connection may delete it.
+    With `if-unused=true` in the query, a queue with consumers is not deleted; with `if-empty=true`,
+    a queue with messages. An exclusive queue is not deleted either, as in RabbitMQ: only its
+    connection may delete it. In these cases, the request is refused.
     """
     vhost, queue = named_queue(call)
     call.may("configure", "queue", queue.name, vhost)
@@ -370,11 +371,12 @@ def _pausable(call: Call) -> Queue:
 
 
 def _no_stream(call: Call, right: str, problem: str) -> tuple[VirtualHost, Queue]:
-    """Return the virtual host and the queue that the path names, and schedule a turn.
+    """Return the virtual host and the queue in the path, for a request that streams cannot serve.
 
-    Raises ApiRefusal if the queue is a stream; `problem` is the reason in the error. Raises
-    AccessRefused if the user lacks the permission `right` for the queue, ResourceLocked if the
-    queue is exclusive to a connection or belongs to a session.
+    Also schedule a turn of the broker, in which the change of the queue takes effect. Raises
+    ApiRefusal if the queue is a stream; `problem` is the reason in the error. Raises AccessRefused
+    if the user lacks the permission `right` for the queue, ResourceLocked if the queue is exclusive
+    to a connection or belongs to a session.
     """
     vhost, named = named_queue(call)
     call.may(right, "queue", named.name, vhost)

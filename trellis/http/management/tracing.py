@@ -84,7 +84,7 @@ async def end(call: Call) -> Empty:
 
 
 def _known(call: Call) -> tuple[VirtualHost, Trace]:
-    """Return the trace that the path names. Raises ApiRefusal."""
+    """Return the virtual host and the trace that the path names. Raises ApiRefusal."""
     vhost, number = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     trace = vhost.traces.find(int(number)) if number.isascii() and number.isdecimal() else None
     if trace is None:
