@@ -288,9 +288,9 @@ def base_url(url: str | None, section: str, listener: Listener, source: str = "-
 
     `section` names the listener's settings in errors, and `source` is the flag or the environment
     variable that gave `url`. If the listener has TLS (`http.tls`), its URL has the scheme https.
-    The host in this URL is an IP address; most certificates have only host names, so the caller's
-    user must then give a URL. Raises CommandError if `url` is invalid, or the listener is disabled
-    or has port 0.
+    The host in the listener's URL is an IP address. Most certificates have only host names; with
+    such a certificate, the user of the command must give a URL. Raises CommandError if `url` is
+    invalid, or the listener is disabled or has port 0.
     """
     if url is not None:
         try:

@@ -244,9 +244,10 @@ def switch_cluster(arguments: argparse.Namespace) -> int:
 
 
 def _switch_lines(client: ApiClient, standby: str) -> Iterator[str]:
-    """Yield the lines about the effect of a switch to `standby`; "" if the broker chooses it.
+    """Yield the lines about the effect of a switch to a standby.
 
-    Yield no line for a broker without a cluster, which will refuse the switch.
+    `standby` is the standby's name; "" if the broker chooses the standby. Yield no line for a
+    broker without a cluster: the broker will refuse the switch.
     """
     if not client.json("GET", "trellis", "cluster"):
         return

@@ -2,8 +2,9 @@
 
 For a queue, an exchange, a binding or a session, the broker tries the deletion on the topics of the
 last hour (`POST /api/route/try`), as for `trellis route --remove`. For a policy, permissions, a
-role or a virtual host, the broker answers `GET /api/consequences/...`, and for a policy that is set
-the request `POST /api/consequences/policies/...`. The broker changes nothing.
+role or a virtual host, the broker answers `GET /api/consequences/...`. To set a policy has
+consequences, too: for these, the broker answers `POST /api/consequences/policies/...`. None of
+these requests changes the broker.
 
 right_consequences.py has the lines about permissions, topic rules, tags and roles that are set.
 """
@@ -131,7 +132,10 @@ def policy_lines(client: ApiClient, vhost: str, name: str) -> Iterator[str]:
 
 
 def policy_change_lines(answer: Row, verb: str) -> Iterator[str]:
-    """Yield the lines about a policy that is `set` or `deleted` (`verb`)."""
+    """Yield the lines about the effect of a change of a policy on queues, exchanges and messages.
+
+    `answer` is the broker's answer about the change. `verb` is "set" or "deleted".
+    """
     queues, exchanges = answer["queues"], answer["exchanges"]
     yield (
         f"policy '{answer['policy']}' in vhost '{answer['vhost']}' will be {verb}: the arguments "

@@ -28,7 +28,8 @@ _IMPORT_SECONDS: Final = 600.0
 class ReportedChange(msgspec.Struct):
     """An existing object that an import would change; `text` says how.
 
-    `section` is the object's section of the document, and `name` its name, or its user's name.
+    `section` is the object's section of the document. `name` is the name of the object, or of the
+    user to which the object belongs, such as a permission.
     """
 
     section: str
@@ -39,9 +40,10 @@ class ReportedChange(msgspec.Struct):
 class ImportResult(msgspec.Struct):
     """The broker's answer to an import.
 
-    `taken` counts the imported objects by kind; `refused` has a line for each refused object, and
-    `notes` a line for each part of an imported object that is different or missing. The answer to a
-    dry run has the existing objects that change; `more_changes` counts those that are left out.
+    `taken` counts the imported objects by kind, and `refused` has a line for each refused object.
+    `notes` has a line for each part of an imported object that Trellis lacks or handles in another
+    way than RabbitMQ. In the answer to a dry run, `changes` has existing objects that the import
+    would change, and `more_changes` counts such objects that `changes` leaves out.
     """
 
     taken: dict[str, int]
@@ -126,7 +128,9 @@ def request_import(client: ApiClient, data: bytes, dry_run: bool) -> ImportResul
 
 
 def change_lines(report: ImportResult) -> list[str]:
-    """Return the lines about the existing objects that an import changes; `report` of a dry run."""
+    """Return the lines about the existing objects that an import will change.
+
+    `report` is the report of a dry run."""
     changes = len(report.changes) + report.more_changes
     if not changes:
         return []
@@ -140,8 +144,9 @@ def change_lines(report: ImportResult) -> list[str]:
 def report_row(result: ImportResult, data: bytes, dry_run: bool) -> dict[str, object]:
     """Return the report of an import as a JSON object; `imported` counts the objects by kind.
 
-    `data` is the document. `dry_run` is True if nothing was changed: then `changes` has the
-    existing objects that an import would change, and `more_changes` counts those that are left out.
+    `data` is the document. `dry_run` is True if the report is about a dry run, which changes
+    nothing. `changes` then has existing objects that an import would change, and `more_changes`
+    counts such objects that `changes` leaves out.
     """
     row: dict[str, object] = {
         "imported": result.taken,

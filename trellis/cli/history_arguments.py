@@ -83,8 +83,8 @@ def _add_advise(tool: Parser) -> None:
 def add_place(tool: argparse._ActionsContainer, required: bool, default: str = "") -> None:
     """Add --journal and --stream, which name a journal, and --pattern, which selects topics.
 
-    If `required` is True, a command line without --journal is an error. Otherwise `default`
-    describes in --help the journal that is read without --journal.
+    If `required` is True, a command line without --journal is an error. If it is False, the command
+    then reads a default journal, and `default` is the description of this journal for --help.
     """
     tool.add_argument(
         "--journal",

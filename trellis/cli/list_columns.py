@@ -1,7 +1,7 @@
-"""The columns of each kind of `trellis list`, so that a wrong column is an error without rows too.
+"""The columns of each kind of `trellis list`, to report a wrong column even if the list is empty.
 
-The rows of the broker (trellis/monitoring/listings.py) name their columns, and an empty list has no
-row. tests/top/test_listings.py compares these names with the rows of a broker.
+The rows of the broker (trellis/monitoring/listings.py) name their columns, but an empty list has no
+row. tests/top/test_listings.py compares the names in this module with the rows of a broker.
 """
 
 from typing import Final

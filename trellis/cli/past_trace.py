@@ -137,7 +137,7 @@ def _publication(row: Row) -> str:
 
 
 def _filter(arguments: argparse.Namespace) -> Callable[[Row], bool]:
-    """Return a function that is True for the rows that the options of the command select.
+    """Return a function that returns True for each row that the options of the command select.
 
     Raises CommandError.
     """

@@ -62,8 +62,9 @@ def replay_rows(arguments: argparse.Namespace) -> int:
     """Publish the message of each chosen row, and wait for all confirms.
 
     The message has the content header, body and routing key of the row, and is published to the
-    exchange of the row, or without the headers CC and BCC to --exchange. The exit code is 1 if the
-    broker refused a message, or if a routing key is too long for AMQP.
+    exchange of the row. With --exchange, the message is published to that exchange instead, without
+    the headers CC and BCC. The exit code is 1 if the broker refused a message, or if a routing key
+    is too long for AMQP.
     """
     settings = load_settings(arguments).settings
     host, port = _target(arguments, settings)

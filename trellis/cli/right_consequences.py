@@ -37,8 +37,8 @@ def permission_change_lines(client: ApiClient, vhost: str, user: str, body: Row)
 def role_change_lines(client: ApiClient, name: str, vhosts: Row) -> list[str]:
     """Return the lines about the rights that the users of a role lose.
 
-    `vhosts` has what the role shall grant, by virtual host. Return no line if no user loses a
-    right; a user whose token names the role may lose one.
+    `vhosts` has the new grants of the role, by virtual host. Return [] if no user can lose a right.
+    If users may log in with tokens, a lost grant always has lines: a token may name the role.
     """
     body = {"vhosts": vhosts}
     answer: Row = client.json("POST", "consequences", "roles", name, body=body)

@@ -146,7 +146,8 @@ def verify(arguments: argparse.Namespace) -> int:
 class _FindingPrinter:
     """Prints the findings of a check line by line, or with --json all findings at the end.
 
-    With `audit`, the findings are those of a repair of `directory`: each one but FINE is recorded.
+    `audit` and `directory` are given if the check repairs a data directory: each finding of another
+    kind than FINE is then recorded in `audit`, with the path of the directory.
     """
 
     def __init__(
@@ -199,7 +200,7 @@ def dump_store(arguments: argparse.Namespace) -> int:
 
 
 def repair(arguments: argparse.Namespace) -> int:
-    """Copy damaged files to quarantine, rewrite them without the damage, and print the changes.
+    """Copy damaged files to quarantine, rewrite the files without the damage, print the changes.
 
     Each change is recorded in the audit log of offline changes.
     """

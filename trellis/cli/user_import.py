@@ -52,9 +52,10 @@ def import_users(arguments: argparse.Namespace) -> int:
 
 
 def _change_lines(report: ImportResult) -> list[str]:
-    """Return the lines about the existing users that an import changes; `report` of a dry run.
+    """Return the lines about the existing users that an import will change.
 
-    A password of the file counts as new: whether it is the present one is not checked.
+    `report` is the report of a dry run. Each password in the file counts as a change, because it is
+    not compared with the present password.
     """
     users = dict.fromkeys(change.name for change in report.changes)
     if not users:

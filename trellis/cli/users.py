@@ -401,7 +401,7 @@ def set_permission(arguments: argparse.Namespace) -> int:
 
 
 def _confirm_losses(arguments: argparse.Namespace, body: dict[str, Any]) -> None:
-    """Ask for a confirmation if the user loses rights by new permissions or rules: `body`."""
+    """Ask for a confirmation if the user loses rights. `body` has the new permissions or rules."""
     client = ApiClient(arguments)
     vhost, user = arguments.vhost, arguments.name
     confirm_losses(arguments, lambda: permission_change_lines(client, vhost, user, body))
