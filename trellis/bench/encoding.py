@@ -83,8 +83,8 @@ class RunSizes(NamedTuple):
 
     At most `window` messages of all publishers are in flight, and a publisher sends `batch`
     messages in one send. Each publisher numbers its messages from 0 to `ring` - 1, then from 0
-    again. `ring` is a
-    power of two, and at least as large as the window and as the number of topics.
+    again. `ring` is a power of two, and at least as large as the window and as the number of
+    topics.
     """
 
     window: int

@@ -154,7 +154,7 @@ class WebhookLink(ConnectorLink):
     async def _wait_for_pause(self) -> bool:
         """Wait until the pause for which the service asked is over.
 
-        Return True, possibly earlier, if `stopping` is set.
+        Return True as soon as `stopping` is set, else False at the end of the pause.
         """
         loop = asyncio.get_running_loop()
         while (left := self._paused_until - loop.time()) > 0:
