@@ -206,7 +206,7 @@ class App:
         self._stop.set()
 
     def reload(self) -> None:
-        """Read the settings again; a node of a cluster does this when it becomes active."""
+        """Read the settings again; a standby postpones this until it becomes the active node."""
         if self.reloading is not None:
             self.reloading.request()
             return
@@ -422,8 +422,8 @@ class App:
     async def _leave_cluster(self, switching: Switching) -> None:
         """Hand the log over to a standby, and end the process; return if no standby can take over.
 
-        The process ends without closing anything: after the handover its entries are durable, and
-        the standby serves the clients.
+        The process ends without closing files and connections: after the handover, all entries of
+        its store are durable, and the standby serves the clients.
         """
         try:
             name = await switching.leave(bool(self.failure), self._hurry)

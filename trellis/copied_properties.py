@@ -20,13 +20,13 @@ _ENCODED: Final = tuple(
 def without_instructions(properties: bytes, redirected: bool, always: Iterable[str] = ()) -> bytes:
     """Return encoded properties without the headers that would instruct the destination wrongly.
 
-    If the message is `redirected`, it gets another exchange or routing key than before. Then the
-    headers CC and BCC are removed: their keys were meant for the former exchange. Now they would
-    bring the message to other queues, with the permissions of the user who publishes the copy. A
-    message that is not redirected keeps the headers. The broker refuses such a header if it is no
-    list, which MQTT's User Properties make, so it is always removed then.
+    `redirected` is True if the copy gets another exchange or routing key than the original. Then
+    the headers CC and BCC are removed: their routing keys were meant for the former exchange, and
+    would bring the copy to other queues, with the permissions of the user who publishes the copy.
+    If `redirected` is False, CC and BCC are removed only if their value is no list, because the
+    broker would refuse the copy. MQTT's User Properties make such values.
 
-    The headers `always`, of NUMBER_HEADERS, are removed in any case.
+    The headers named in `always`, some of NUMBER_HEADERS, are removed in any case.
     """
     if not any(encoded in properties for encoded in _ENCODED):
         return properties

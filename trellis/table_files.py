@@ -130,7 +130,10 @@ _WRITERS: Final[dict[str, Callable[[BinaryIO, pa.Schema], Any]]] = {
 
 
 def _with_valid_times(table: pa.Table) -> pa.Table:
-    """Return the table with null in place of times in seconds outside the years 1 to 9999."""
+    """Return the table, with null for each time before the year 1 or after the year 9999.
+
+    Only columns of times in seconds are changed.
+    """
     for number, field in enumerate(table.schema):
         column = table.column(number)
         if (

@@ -43,7 +43,7 @@ def packet(first: int, rest: bytes) -> bytes:
 
 
 def connect(client_id: str, user: str | None, password: str | None, clean: bool = True) -> bytes:
-    """Encode CONNECT without keep-alive, for a clean or, unless `clean`, a persistent session."""
+    """Encode CONNECT without keep-alive; the session is persistent unless `clean` is True."""
     flags = 2 * clean | (user is not None) << 7 | (password is not None) << 6
     login = b"".join(string(text) for text in (user, password) if text is not None)
     return packet(0x10, string("MQTT") + bytes([4, flags, 0, 0]) + string(client_id) + login)

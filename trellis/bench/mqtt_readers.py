@@ -57,7 +57,7 @@ class MqttSubscriber(BenchReader):
 
     A publisher sends the same sequence of packets, a lap, again and again. A lap has `lap` bytes,
     and each of its packets `packet` bytes. If the bytes are known in advance, `stream` has one lap
-    and the first CHUNK bytes of the next lap. Otherwise `stream` is empty.
+    and the first CHUNK bytes of the next lap. If they are not known, `stream` is empty.
     """
 
     def __init__(

@@ -2,9 +2,9 @@
 
 For a queue, an exchange, a binding or a session, the broker tries the deletion on the topics of the
 last hour (`POST /api/route/try`), as for `trellis route --remove`. For a policy, permissions, a
-role or a virtual host, the broker answers `GET /api/consequences/...`. To set a policy has
-consequences, too: for these, the broker answers `POST /api/consequences/policies/...`. None of
-these requests changes the broker.
+role or a virtual host, the broker answers `GET /api/consequences/...`. For a policy that a command
+sets, the broker answers `POST /api/consequences/policies/...`. None of these requests changes the
+broker.
 
 right_consequences.py has the lines about permissions, topic rules, tags and roles that are set.
 """

@@ -96,8 +96,9 @@ class Adoption:
         """Check that the adoption is permitted, and return the content of the log. Changes nothing.
 
         `survey` describes the data directory. `over_records` permits a log that has records.
-        `behind` permits a directory that lacks records of the old log that another node has
-        reported. Raises ReplicationError if the adoption is refused, LogUnreachable.
+        `behind` permits a directory whose position in the old log is behind the position that
+        another node has reported. Raises ReplicationError if the adoption is refused,
+        LogUnreachable.
         """
         self._refuse_foreign(survey)
         self._refuse_running()

@@ -45,9 +45,9 @@ class KafkaAppender:
         """Append a record, and return its offset.
 
         Raises OutcomeUnknown, or AppendRefused if Kafka refuses the record because of its size.
-        After either error, the record is not sent again, but Kafka may have appended the record, or
-        may still append it: the library repeats a request that gets no answer, so the error may
-        concern the second request only.
+        After either error, the record is not sent again. Kafka may still have appended the record,
+        or append it later: the library repeats a request that gets no answer, so an earlier request
+        may succeed although the last request has failed.
         """
         with self._lock:
             if self._closing:

@@ -56,8 +56,8 @@ class LogBehind(LogUnreachable):
 class LogShorter(ReplicationError):
     """Raised if the log lost records, or its topic was created again.
 
-    The log has ended before the offset to read for several seconds. A change of the partition's
-    leader shortens the log for a moment only (LogBehind).
+    The error is raised if, for several seconds, the log ends before the offset to read. A change of
+    the partition's leader shortens the log for a moment only (LogBehind).
     """
 
 

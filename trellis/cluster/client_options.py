@@ -106,9 +106,9 @@ def delivery_seconds(cluster: ClusterSettings) -> float:
     After this time, the outcome of the append is unknown, and the owner ends its process.
 
     The time must be longer than Kafka needs to replace a lost leader of the partition (twice
-    `broker.session.timeout.ms`, 18 s by default). Otherwise the owner would end its process when a
-    leader is lost, and no standby could take over. A long time is safe: the offset in a late answer
-    shows the owner whether another node has taken over.
+    `broker.session.timeout.ms`, 18 s by default). With a shorter time, the owner would end its
+    process when a leader is lost, and no standby could take over. A long time is safe: the offset
+    in a late answer shows the owner whether another node has taken over.
     """
     return max(2 * cluster.silence + 2, DELIVERY_LEAST)
 

@@ -18,7 +18,7 @@ REPEAT_SECONDS: Final = 1.0
 
 
 class DiskWatch:
-    """Measures for how long the batch that was shipped last has not been written to the disk.
+    """Measures for how long the disk has lacked the last batch that was appended to the log.
 
     The writer's thread calls `shipped` and `written`, and the thread of the beats calls `look`. The
     event loop calls `answer` and `refuse`.
@@ -62,7 +62,7 @@ class DiskWatch:
         return f"a batch cannot be written to the data directory for {self._silence:g} s"
 
     def answer(self) -> None:
-        """Record that the event loop has begun to carry out the request."""
+        """Record that the event loop has begun to carry out the requested handover."""
         self._answered = True
 
     def refuse(self, reason: str) -> None:
@@ -78,9 +78,9 @@ class DiskWatch:
             )
 
     def look(self) -> None:
-        """Request a handover if the disk is stuck.
+        """Ask the event loop to hand the log over to a standby if the disk is stuck.
 
-        End the process if the event loop does not answer a request within `silence` seconds. The
+        End the process if the event loop does not begin the handover within `silence` seconds. The
         beats end with the process, so a standby then takes over.
         """
         if not self.is_stuck:

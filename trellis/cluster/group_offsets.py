@@ -113,9 +113,10 @@ class _GroupConsumer:
     def commit(self, position: TopicPartition) -> KafkaError | None:
         """Commit a position, and wait for the answer.
 
-        Return the error; None if Kafka has stored the position. The library repeats a commit until
-        Kafka answers. So this commit is sent after the answer to the last commit; otherwise an
-        older position could replace a newer position. Raises KafkaException, LogUnreachable.
+        Return the error, such as a timeout; None if Kafka has stored the position. The library
+        repeats a commit until Kafka answers, and the repetition of an older commit could replace a
+        newer position. So a commit is sent only after the answer to the previous commit. Raises
+        KafkaException, LogUnreachable.
         """
         end = time.monotonic() + REQUEST_SECONDS
         with self._lock:

@@ -58,8 +58,8 @@ class Ownership(BatchShipping):
     """The replicated log as its owner uses it, after the owner's claim.
 
     `end` ends the process, for a reason; `end` does not return to the caller. `abort` aborts all
-    client connections. A thread calls `abort` once if the log has acknowledged no record for so
-    long that a standby may have taken over.
+    client connections. A thread makes one call of `abort` when the log has acknowledged no record
+    for so long that a standby may have taken over.
     """
 
     def __init__(
@@ -177,10 +177,10 @@ class Ownership(BatchShipping):
         logs.warning("cluster_chunks_smaller", bytes=size, reason=refused)
 
     def _leave_doubt(self) -> None:
-        """Claim the log again if it has refused the last record, so that the record never becomes
-        valid.
+        """If the log has refused the last record, claim the log again.
 
-        Raises AppendRefused if the log refuses the claim, too.
+        After the claim, the refused record can never become valid. Raises AppendRefused if the log
+        refuses the claim, too.
         """
         if self.owner.in_doubt:
             self._carry_out(self.owner.claim_again(_new_nonce()))

@@ -6,8 +6,9 @@ The thread that follows the log sends no reports: Kafka may answer a report late
 would then read the log late.
 
 Two nodes of the same name would replace the reports of each other. So the thread reads the last
-report before it replaces it. If a node with another host or another data directory has reported a
-moment ago, the thread waits before it reports: the report of a stopped node does not change.
+report before it replaces it. If the last report is from another host or another data directory, the
+thread first waits and reads that report again: a report that changes is from a running node, and
+the report of a stopped node does not change.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Reporting:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop reporting. A report that is being sent is not waited for."""
+        """Stop reporting, without a wait for a report that is being sent."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -84,7 +85,12 @@ class Reporting:
             return
 
     def _may_replace(self, report: NodeReport) -> bool:
-        """True if the stored report under this name is from this node or from a stopped node."""
+        """True if this node may replace the stored report under its name.
+
+        It may if the report is from this node or from a stopped node. If the report is from another
+        running node, call `on_conflict`; this node may then replace the report only if it has
+        reported before.
+        """
         last = self._log.own_report()
         if last is None or last.place in (0, report.place):
             return True

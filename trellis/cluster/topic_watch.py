@@ -1,9 +1,9 @@
 """Checks the properties of the topic again and again while a node runs.
 
-An operator may change the settings of the topic at any time. If the topic can then lose confirmed
-messages, or the log can no longer work on it, the active node appends no batch, so it confirms
-nothing, until the setting is mended. A standby goes on following. (A node that starts with such a
-topic ends with an error.)
+An operator may change the settings of the topic at any time. The new settings may be unusable for
+the log, or may let the topic lose confirmed messages. The active node then appends no batch until
+the settings are mended, so it confirms no message. A standby continues to follow the log. (A node
+that starts with such a topic ends with an error.)
 """
 
 from __future__ import annotations

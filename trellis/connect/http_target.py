@@ -114,7 +114,10 @@ def _reason(error: Exception) -> str:
 
 
 async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
-    """Return the answer. An unreadable body is ignored, because the status decides."""
+    """Return the answer of the service in a response whose body is not read yet.
+
+    An unreadable body is ignored, because the status decides.
+    """
     text = b""
     try:
         text = await response.content.read(ANSWER_MAX)

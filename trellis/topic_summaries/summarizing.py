@@ -19,9 +19,10 @@ def summarize(directories: Iterable[str], go_on: Callable[[], bool] = lambda: Tr
     """Write the missing summaries of all full segments in directories of streams.
 
     Return the number of summaries that were written. `go_on` is called before each segment; if it
-    returns False, no further summary is written. A segment that is removed meanwhile, or that
-    cannot be read, is skipped. So is a segment whose summary another process writes: a process of a
-    killed broker may still run. Raises OSError if a summary cannot be written.
+    returns False, no further summary is written. Three kinds of segments are skipped: segments that
+    are removed meanwhile, segments that cannot be read, and segments whose summary another process
+    writes, because a process of a killed broker may still run. Raises OSError if a summary cannot
+    be written.
     """
     disk = RealDisk()
     written = 0

@@ -1,8 +1,8 @@
 """The consequences of setting or deleting a policy: changed arguments, and lost messages of queues.
 
 The module counts the messages that the broker discards as soon as the policy is set or deleted. The
-broker discards messages if the limit of a queue becomes lower, or if the change of `overflow` makes
-a queue drop messages above its limit that refused such publications before:
+broker discards messages if the limit of a queue becomes lower, or if `overflow` changes, so that a
+full queue drops its oldest messages instead of refusing new ones:
 
     dropped         messages over `max-length` and `max-length-bytes` of queues, and rows of streams
                     without an archive over `max-age` and `max-length-bytes`
