@@ -10,6 +10,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -190,6 +191,20 @@ def test_a_broker_is_stopped_killed_and_started_on_the_same_ports(
     spawner.close()
 
 
+def test_the_ports_of_a_stopped_broker_stay_reserved(tmp_path: Path, spawner: Spawner) -> None:
+    broker = RunningBroker(spawner, tmp_path, {})
+    broker.stop()
+    for address in broker.addresses.values():
+        port = int(address.rpartition(":")[2])
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            pass
+        with pytest.raises(OSError, match="in use"), socket.socket() as other:
+            other.bind(("127.0.0.1", port))
+    broker.start()
+    broker.declare("q")
+    spawner.close()
+
+
 def children(pid: int) -> list[int]:
     """Return the numbers of the child processes of a process with one thread."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -211,7 +226,7 @@ def test_a_broker_uses_forked_gateways_and_starts_another_after_a_failure(
     broker.declare("other")
     assert "warning http_gateway_lost status=-9" in broker.log
     assert len(children(process.pid)) == 2 and gateway not in children(process.pid)
-    broker.stop()
+    broker.close()
     assert children(process.pid) == []
     spawner.close()
 
@@ -226,7 +241,7 @@ def test_a_broker_that_ended_by_itself_can_be_started_again(
     os.kill(broker._pid, signal.SIGKILL)
     assert select.select([watched], [], [], 30)[0] == [watched]
     os.close(watched)
-    RunningBroker(spawner, other, {}).stop()
+    RunningBroker(spawner, other, {}).close()
     broker.restart()
     broker.declare("q")
     spawner.close()

@@ -106,7 +106,7 @@ def trellis_factory(
 
     yield start
     for broker in brokers:
-        broker.stop()
+        broker.close()
 
 
 @pytest.fixture

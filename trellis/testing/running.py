@@ -7,9 +7,12 @@ import json
 import os
 import re
 import signal
+import socket
+import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -58,6 +61,8 @@ class RunningBroker:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             self._flags += [f"--{name.replace('_', '-')}", text]
         self._pid = 0
+        #: Sockets that reserve the ports while the broker does not run.
+        self._reserved: list[socket.socket] = []
         #: Addresses (HOST:PORT) by listener.
         self.addresses: dict[str, str] = {}
         self.start()
@@ -69,7 +74,12 @@ class RunningBroker:
         flags = list(self._flags)
         for listener, address in self.addresses.items():
             flags += [f"--{listener}-port", address.rpartition(":")[2]]
-        answer = self._spawner.ask(start=flags, log=str(self._log))
+        if not sys.platform.startswith("linux"):
+            self._release_ports()  # Only Linux lets the broker bind a port that is bound here.
+        try:
+            answer = self._spawner.ask(start=flags, log=str(self._log))
+        finally:
+            self._release_ports()
         self._pid, self.addresses = answer["pid"], answer["addresses"]
 
     def stop(self) -> None:
@@ -85,10 +95,34 @@ class RunningBroker:
         self.stop()
         self.start()
 
+    def close(self) -> None:
+        """Stop the broker for good: other programs may use its ports."""
+        self.stop()
+        self._release_ports()
+
     def _end(self, number: signal.Signals) -> None:
         if self._pid:
             pid, self._pid = self._pid, 0
             self._spawner.ask(end=pid, signal=int(number))
+            self._reserve_ports()
+
+    def _reserve_ports(self) -> None:
+        """Keep the system from giving a port of the stopped broker to another program.
+
+        The sockets do not listen, so the port refuses clients.
+        """
+        for listener in self.addresses:
+            sock = socket.socket()
+            self._reserved.append(sock)
+            # Connections of the stopped broker that are in TIME_WAIT would refuse a plain bind.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):  # `start` reports that another program has the port.
+                sock.bind((self.host, self._port(listener)))
+
+    def _release_ports(self) -> None:
+        for sock in self._reserved:
+            sock.close()
+        self._reserved.clear()
 
     @property
     def log(self) -> str:
