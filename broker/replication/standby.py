@@ -92,9 +92,9 @@ class Standby:
         """Milliseconds by which the clock of this node is ahead of the owner's clock; 0 if unknown.
 
         The result is negative if the clock of this node is behind. A record that is read late shows
-        a wrong difference, so the result is the difference nearest to 0 of the last CLOCKS records.
+        a too large difference, so the result is the smallest difference of the last CLOCKS records.
         """
-        return min(self._clocks, key=abs) if len(self._clocks) == CLOCKS else 0
+        return min(self._clocks) if len(self._clocks) == CLOCKS else 0
 
     @property
     def state(self) -> ClusterState:

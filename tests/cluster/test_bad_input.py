@@ -287,16 +287,25 @@ def wait_for_offset(standby: Standby, offset: int) -> None:
     wait_for(lambda: standby.following.standby.follower.next > offset)
 
 
-@pytest.mark.parametrize("ahead", [-CLOCK_MOST - 500, CLOCK_MOST + 500, 200])
+@pytest.mark.parametrize(
+    ("ahead", "late"),
+    [
+        (-CLOCK_MOST - 500, 0),
+        (-CLOCK_MOST - 500, CLOCK_MOST + 500),
+        (CLOCK_MOST + 500, 0),
+        (200, CLOCK_MOST + 500),
+    ],
+)
 def test_clocks_that_differ_are_named_and_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, ahead: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ahead: int, late: int
 ) -> None:
+    """Every second record seems to be read `late` milliseconds after it was written."""
     log = ThreadedLog()
     owner = Owner(log)
     standby = Standby(tmp_path / "standby", log, timing=Timing(600.0, 1.0, 0.1))
     try:
-        for _ in range(CLOCKS + 1):
-            wall = int(time.time() * 1000) - ahead
+        for number in range(CLOCKS + 1):
+            wall = int(time.time() * 1000) - ahead - late * (number % 2)
             tip = log.append(LogRecord(BEAT, owner.claim.epoch, owner.claim.nonce, wall).encode())
             wait_for_offset(standby, tip)
         difference = standby.following.report().clock_ms
