@@ -133,7 +133,7 @@ class AckTimeout(BulkTask):
         self.expired = False
 
     def watch(self, queue: MessageSource) -> None:
-        """Watch the deliveries of a queue too, because the channel begins to get its messages."""
+        """Apply the timeout of `queue` to the deliveries that the channel gets from this queue."""
         timeout = int(timeout_of(queue, self._limits))
         self._queues.setdefault(queue, timeout)
         self._timeouts.add(timeout)
@@ -275,9 +275,7 @@ class AckTimeout(BulkTask):
         self._connection.close_channel(self._number, error, 0)
 
     def _set_timer(self, tick: i64) -> None:
-        """Set the timer to `tick` ms from now, unless the timer is already set to this or an
-        earlier time.
-        """
+        """Let the timer fire in `tick` ms or earlier: do not replace an earlier time by a later."""
         next_tick: i64 = self._agenda.now + tick
         due = self._due
         if due == 0 or next_tick < due:
@@ -288,7 +286,7 @@ class AckTimeout(BulkTask):
 
 
 def _present(queue: MessageSource) -> MessageSource:
-    """Return the object that represents the queue now: a policy may have replaced `queue`."""
+    """Return `queue`, or the latest of the objects by which policies have replaced `queue`."""
     while isinstance(queue, Queue) and queue.replacement is not None:
         queue = queue.replacement
     return queue

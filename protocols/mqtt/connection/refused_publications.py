@@ -23,10 +23,10 @@ WINDOW_MS: Final = 60_000
 
 
 class RefusedPublications:
-    """The topics of the refused publications of one connection that are logged.
+    """The topics of one connection whose first refused publications have log lines.
 
-    `left_out` is the number of further refused publications since the last line with their number,
-    and `counted_at` the time of that line, or of the first refusal, in ms of the agenda.
+    `left_out` is the number of refused publications without a line since the last line with their
+    number. `counted_at` is the time of that line, or of the first refusal, in ms of the agenda.
     """
 
     def __init__(self, now: i64) -> None:
