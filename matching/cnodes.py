@@ -66,7 +66,7 @@ class CNode(Generic[S]):
 
 
 class TNode(CNode[S]):
-    """A tomb: the last content of an emptied trie node (INode), which no thread replaces."""
+    """A tomb: the last content of an emptied trie node (INode). No thread replaces a tomb."""
 
     __slots__ = ()
 

@@ -308,11 +308,11 @@ class ConcurrentTrie(Matcher[S]):
             dead = path.pop()
 
     def _gcas(self, inode: INode[S], main: CNode[S], changed: CNode[S]) -> bool:
-        """Replace the content `main` of a trie node by `changed`. Return True if that is valid.
+        """Replace the content `main` of a trie node by `changed`; return True if this succeeds.
 
-        The replacement is valid if the content was still `main`, and the root has the generation of
-        the node. Otherwise the node has its former content again, or a content that another thread
-        has set.
+        The replacement succeeds if the content was still `main`, and the root has the generation of
+        the node. If the replacement fails, the node has its former content again, or a
+        content that another thread has set.
         """
         if not inode.main.compare_and_set(main, changed):
             return False
@@ -402,7 +402,8 @@ class ConcurrentTrie(Matcher[S]):
         """True if all contents that a lookup has read were present in the trie at the same moment.
 
         `inodes` are the trie nodes that the lookup visited, `mains[n]` is the content read from
-        `inodes[n]`. If no content was replaced since, all were present when the last one was read.
+        `inodes[n]`. If all nodes still have these contents, the contents were present together
+        when the lookup read the last one.
         """
         last = len(inodes) - 1
         if last == 0:

@@ -418,7 +418,7 @@ def _other(state: _DfaState[S], word: str) -> _DfaState[S] | None:
 def _closure(nodes: list[_Stamped]) -> list[_Stamped]:
     """Return the nodes that are still in the trie, followed by the ``#`` nodes below them.
 
-    A ``#`` node is included if only ``#`` nodes lie between it and one of the nodes.
+    A ``#`` node is included if only ``#`` nodes lie between it and one of these nodes.
     """
     there = [node for node in nodes if not _bare(node)]
     known = set(there)
