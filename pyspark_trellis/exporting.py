@@ -147,8 +147,8 @@ class RowSelection:
     def _selects(self, low: int, high: int, after_selected: bool) -> bool:
         """True if an offset from `low` up to, not including, `high` is within the selected offsets.
 
-        If times are selected too, `after_selected` must also be True: a segment before `low` has
-        selected rows.
+        If times are selected too, `after_selected` must also be True. It tells that a segment
+        before `low` has selected rows.
         """
         begin = max(low, self._first or 0)
         end = high if self._end is None else min(high, self._end)
@@ -157,7 +157,7 @@ class RowSelection:
     def _first_at(self, span: JournalSpan) -> int:
         """Return the time in microseconds of the first row of a segment.
 
-        Only full segments have an index with this time.
+        A full segment has an index with this time. In any other segment, the first row is read.
         """
         if span.first_at is not None:
             return span.first_at

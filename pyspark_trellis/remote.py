@@ -210,7 +210,7 @@ class Remote(JournalStream):
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, str]) -> Remote:
-        """Return the stream of a broker that the option `journal` or `stream` names.
+        """Return the stream that the option `journal` or `stream` names.
 
         `url` is the broker's URL, such as http://HOST:15672. The option is VHOST/QUEUE, or
         QUEUE for the vhost /. Raises PipelineError.

@@ -176,10 +176,10 @@ class MessageSink:
     def discard(
         self, storage: Storage, batch: int, messages: Iterable[WriterCommitMessage | None]
     ) -> None:
-        """Delete the staged rows of a batch that failed, unless its publishing has begun.
+        """Delete the staged rows of a failed batch, except the rows that its manifest names.
 
-        Spark calls this after a failed `commit`, too: the rows that the manifest names are needed
-        when the batch is repeated.
+        Spark also calls this method after a failed `commit`. The batch then has a manifest: a
+        repetition of the batch publishes the rows that the manifest names.
         """
         manifest = BatchManifest.read(storage, str(batch))
         kept = () if manifest is None else manifest.files
