@@ -117,7 +117,7 @@ class Attack:
         )
 
     async def fill(self, queue: str, count: int) -> None:
-        """Publish `count` messages to a queue, and wait until they are ready there."""
+        """Publish `count` messages to a queue, and wait until the queue has them ready."""
         client = await self.amqp()
         client.write(marshal(1, spec.Confirm.Select()))
         await client.wait_for(SELECTED, 1)
