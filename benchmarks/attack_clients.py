@@ -28,7 +28,10 @@ class MqttSocket:
 
     @classmethod
     async def connect(cls, port: int, name: str, keep_alive: int = 0) -> MqttSocket:
-        """Connect as guest with the client identifier `name`; `keep_alive` is in seconds."""
+        """Return a client connected as guest, with the client identifier `name`.
+
+        `keep_alive` is in seconds.
+        """
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
         body = b"\x00\x04MQTT\x04\xc2" + keep_alive.to_bytes(2, "big")
         body += _text(name) + _text("guest") + _text("guest")

@@ -332,7 +332,7 @@ ATTACKS: Final[dict[Callable[[Attack], Awaitable[Prepared]], dict[str, Any]]] = 
 
 
 async def _ask_always(client: AmqpSocket, waits: list[float]) -> None:
-    """Send a request every ASKING seconds, and record how long each answer took."""
+    """Send a request every ASKING seconds; append the seconds until its answer to `waits`."""
     while True:
         begun = time.perf_counter()
         await answered(client)

@@ -19,8 +19,8 @@ option, a count is too high if the option raises it by more than
 An option changes where objects lie in memory, and this alone moves the counts of the persistent
 flows by up to 1.1 %, up or down. So if an option makes a flow's count too high, the flow is counted
 again, with and without the option, in the further layouts of memory in LAYOUTS. The flow passes as
-soon as its smallest count with the option is not too high above its smallest count without the
-option.
+soon as its smallest count with the option is not too high, compared with its smallest count without
+the option.
 
 The record in guard.json is the reference: every change is compared with the record, not with the
 previous change, so that many small losses cannot add up unseen. Use `--write` only for a new

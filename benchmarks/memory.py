@@ -261,7 +261,7 @@ BACKLOG_TARGET: Final = 20 * 2**20
 
 @contextmanager
 def running(trellis: Path) -> Iterator[MeasuredBroker]:
-    """Run a broker on free ports; stop the broker and close its clients at the end.
+    """Yield a broker on free ports; at the end, stop the broker and close its clients.
 
     Raises peers.process.Failed.
     """

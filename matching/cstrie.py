@@ -231,14 +231,15 @@ class ConcurrentTrie(Matcher[S]):
             depth -= 1
 
     def _with_branch(self, main: CNode[S], word: str, branch: Branch[S]) -> CNode[S]:
-        """Return a copy of the content `main` with this branch; the copy's `previous` is `main`."""
+        """Return a copy of `main` with `branch` for `word`; the copy's `previous` is `main`."""
         return with_branch(main, self.grammar, word, branch, self._cell(main))
 
     def _contracted(self, main: CNode[S], word: str, branch: Branch[S], depth: int) -> CNode[S]:
         """Return a copy of `main`, the content of a node, with `branch` as the branch for `word`.
 
         If `branch` has no subscribers and no node below, the copy has no branch for `word`. If this
-        copy has no branches at all, and the node is below the root, return a tomb in its place.
+        copy has no branches at all, and the node is not the root (`depth` is not 0), return a tomb
+        in place of the copy.
         """
         if branch.subscribers is not None or branch.inode is not None:
             return self._with_branch(main, word, branch)

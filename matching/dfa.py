@@ -256,7 +256,7 @@ class Dfa(Trie[S]):
         return following
 
     def _state(self, some: list[_Stamped]) -> _DfaState[S] | None:
-        """Return the state that stands for these nodes and the ``#`` nodes directly below them.
+        """Return the state that stands for the nodes `some` and the ``#`` nodes directly below.
 
         Create the state if it does not exist. Return None if the lookup would visit more than
         _EFFORT nodes, or if a new state would exceed the memory budget.

@@ -401,7 +401,7 @@ def form_of(words: list[str], grammar: Grammar) -> Form | None:
 
 
 def _words(form: Form, key: Key, grammar: Grammar) -> list[str]:
-    """Return the words of the pattern with this form and these literal words."""
+    """Return the words of the pattern with the form `form` and the literal words in `key`."""
     words = [grammar.one] * form[0]
     if form[1] >= 0:
         words[form[1]] = grammar.many

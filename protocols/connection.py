@@ -358,7 +358,7 @@ class Connection(TimedOutlet):
     def review_incomplete(self) -> None:
         """Block the client if it has sent a large part of a message before an alarm began.
 
-        A client that never completes its message could else keep the memory alarm on for ever.
+        Without the block, a client that never completes a message could keep the alarm on for ever.
         """
         if not self.behind:
             self.limit_incomplete(self._input_size)

@@ -155,7 +155,7 @@ class RowSelection:
         return begin < end and (after_selected or self._times == (None, None))
 
     def _first_at(self, span: JournalSpan) -> int:
-        """Return the time in microseconds of the first row of a segment.
+        """Return the time of the first row of a segment, in microseconds since 1970.
 
         A full segment has an index with this time. In any other segment, the first row is read.
         """

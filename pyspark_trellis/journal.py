@@ -330,7 +330,7 @@ class JournalStream:
         return self._times(span, cut)[0]
 
     def _times(self, span: JournalSpan, cut: Cut) -> list[int]:
-        """Return the times in microseconds at which the rows of the cut were published."""
+        """Return the times, in microseconds since 1970, at which the cut's rows were published."""
         return [
             time
             for batch in self.piece(span, cut).batches(["published_at"], verify=False)

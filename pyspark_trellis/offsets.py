@@ -137,9 +137,9 @@ def by_journal(text: str, option: str, names: Iterable[str]) -> dict[str, str]:
 def starting(text: str, bounds: OffsetRange, name: str, whole: bool = True) -> int:
     """Return the first offset to read, from the text of an option: earliest, latest or an offset.
 
-    Raises PipelineError if `text` is invalid, and if retention has removed the offset, so that no
-    row is skipped silently. If `whole` is false, the first offset after the removed rows is
-    returned instead.
+    `name` is the journal's name for errors. Raises PipelineError if `text` is invalid, and if
+    retention has removed the offset, so that no row is skipped silently. If `whole` is false,
+    return the first offset after the removed rows instead.
     """
     word = text.lower()
     if word in (EARLIEST, LATEST):

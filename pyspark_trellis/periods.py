@@ -45,7 +45,7 @@ class Existence:
     def set(self, exists: bool, at: int) -> None:
         """Record that the binding or name exists, or does not exist, from the time `at` on.
 
-        `at` is in microseconds.
+        `at` is in microseconds since 1970.
         """
         if exists != self.exists:
             self.changes.append(at)

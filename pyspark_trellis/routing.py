@@ -70,7 +70,7 @@ class TopicParts:
 
     @classmethod
     def of(cls, topics: Any, periods: Any, publishers: Any) -> tuple[pa.Array, TopicParts]:
-        """Return the different topics of these columns, and the parts; each row is one part."""
+        """Return the distinct topics, and the parts; each row of the three columns is one part."""
         encoded = _whole(topics).dictionary_encode()
         # A dictionary of the whole table may have topics of other exchanges, too.
         there, codes = np.unique(encoded.indices.to_numpy(), return_inverse=True)

@@ -258,7 +258,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task. Raises PipelineError."""
+        """Stage the rows of one task; return the name of their file (StagedRows).
+
+        Raises PipelineError.
+        """
         context = TaskContext.get()
         assert context is not None
         query, number = (
@@ -323,7 +326,10 @@ class BatchWriter(DataSourceArrowWriter):
         return self._sink.storage(f"jobs/{self._query.encode().hex()}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task. Raises PipelineError."""
+        """Stage the rows of one task; return the name of their file (StagedRows).
+
+        Raises PipelineError.
+        """
         return StagedRows(self._query, stage(iterator, self._storage, str(self._version)))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

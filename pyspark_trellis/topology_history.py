@@ -30,7 +30,7 @@ class TopologyHistory:
 
     @classmethod
     def of(cls, stream: JournalStream) -> TopologyHistory:
-        """Read the whole stream.
+        """Read the whole stream, and return the history of its virtual host.
 
         Bindings in the first complete snapshot count as existing before it. Raises PipelineError.
         """

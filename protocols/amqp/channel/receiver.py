@@ -109,7 +109,7 @@ class ChannelReceiver(ConsumerOwner):
     def consume(
         self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64
     ) -> AmqpConsumer:
-        """Start a consumer of a queue. The caller has checked that the tag is not in use."""
+        """Start and return a consumer of a queue. The caller has checked that `tag` is free."""
         consumer = self._consumer(queue, tag, no_ack, self.prefetch)
         consumer.priority = priority
         consumer.exclusive = exclusive
@@ -288,7 +288,7 @@ class ChannelReceiver(ConsumerOwner):
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def get(self, queue: Queue, no_ack: bool) -> None:
-        """Answer basic.get with a message or get-empty. Raises the AmqpError of `Fetch.start`."""
+        """Answer basic.get with a message or get-empty. Raises AmqpError (see `Fetch.start`)."""
         if not no_ack:
             self._watch(queue)
         consumer = self._consumer(queue, "", no_ack, 0)

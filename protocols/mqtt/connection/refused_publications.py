@@ -35,9 +35,9 @@ class RefusedPublications:
         self.counted_at = now
 
     def add(self, topic: str) -> bool:
-        """Return True if the caller must log this refused publication to `topic`.
+        """Return True if the caller must log a refused publication to `topic`.
 
-        Otherwise count the publication in `left_out`, and return False.
+        A publication that the caller must not log is counted in `left_out`.
         """
         if topic in self._topics or len(self._topics) >= TOPICS_MAX:
             self.left_out += 1

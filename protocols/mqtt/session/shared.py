@@ -115,9 +115,9 @@ def _leave_to(session: Session, deliveries: list[Delivery]) -> None:
     they are new, because the sequence numbers of the stored messages of an inbox must ascend.
 
     If messages wait in the inbox, the moved messages are not stored: after a crash, the session
-    does not send them. The moved messages precede the waiting messages, but no
-    lower sequence number is free. The waiting messages must keep their numbers, because the packet
-    identifiers of QoS 2 messages are computed from the numbers.
+    does not send them. The moved messages precede the waiting messages, but no lower sequence
+    number is free. The waiting messages must keep their numbers, because the packet identifiers of
+    QoS 2 messages are computed from the numbers.
     """
     inbox, consumer = session.inbox, session.absent_consumer()
     numbered = inbox.depth == 0
