@@ -119,7 +119,7 @@ def mqtt_subscribers(broker: MeasuredBroker, first: int, last: int) -> None:
 
 
 def mqtt_sessions(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Create sessions `first` to `last` - 1: persistent, subscribed, without a connection."""
+    """Create `last` - `first` persistent MQTT sessions with a subscription, then disconnect."""
     for number in range(first, last):
         DetachedClient(broker.mqtt, f"device-{number:06}")
 

@@ -106,7 +106,7 @@ class ConnectionRegistry:
     def log_refusal(
         self, event: str, connection: Connection, note: str, fields: dict[str, object] | None = None
     ) -> None:
-        """Log a refusal, such as a failed login: `note` is the reason and what to do about it.
+        """Log the event `event`, such as a failed login; `note` has the reason and what to do.
 
         The line has the client's protocol, user, virtual host and address, and `fields`.
         """
