@@ -126,7 +126,7 @@ class Connection(TimedOutlet):
     A link reads these fields after each call of a method of the connection:
 
     * `behind`: unhandled input remains; stop reading, and call `resume` in the next turn;
-    * `stalled`: the connection waits for the broker; stop reading until this is False again;
+    * `stalled`: the connection waits for the broker; stop reading until `stalled` is False;
     * `finished`: close the transport once the output is sent;
     * `deadline` and `expires`: times at which to call `advance` and `reauthorize` (TimedOutlet).
     """

@@ -40,7 +40,7 @@ def refusal_fields(
 
 
 def cause_of(error: BrokerError) -> str:
-    """Return the value of the log field `cause` for an error of the broker core, such as ACCESS.
+    """Return the value of the log field `cause`, such as ACCESS, for an error of the broker core.
 
     Return "" if the log has no word for the cause of this error.
     """

@@ -95,9 +95,10 @@ class RowSelection:
         """Return the segments that may have selected rows, each with the offsets to read.
 
         Raises PipelineError if the first selected offset is not in the stream, or if selected rows
-        are lost: a gap between two segments has selected offsets and, if times are selected, the
-        segments before and after the gap have rows within these times. A gap is an error with any
-        `pattern`, because the topics of lost rows are unknown.
+        are lost. Rows are lost if there is a gap between two segments. Lost rows count as selected
+        if their offsets are selected and, if times are selected, the segments before and after the
+        gap have rows within these times. The topics of lost rows are unknown, so the pattern makes
+        no difference.
         """
         stream, since, until = self._stream, *self._times
         spans = stream.spans()

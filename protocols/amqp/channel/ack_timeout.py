@@ -224,19 +224,20 @@ class AckTimeout(BulkTask):
         self._unchecked = list(self._marks)
 
     def _begin_marks(self, timeout: int) -> None:
-        """Create the Marks that find the deliveries older than a timeout in ms, unless they exist.
+        """Create the Marks for deliveries older than `timeout` ms, if there are none yet.
 
-        Do nothing if the timeout is 0, which means no timeout.
+        Do nothing if `timeout` is 0, which means no timeout.
         """
         if timeout > 0 and timeout not in self._marks:
             marks = self._marks[timeout] = Marks(timeout)
             marks.note(self._agenda.now, self._unacked.next)
 
     def _check(self, marks: Marks, limit: i64) -> i64:
-        """Find out if one of the next outstanding deliveries is older than its queue's timeout.
+        """Compare the next outstanding deliveries, at most `limit`, with `marks`.
 
-        Compare at most `limit` deliveries with `marks`; return the cost in compared deliveries. Set
-        `marks.late` if a delivery is too old, `marks.complete` if all deliveries are compared.
+        Set `marks.late` if one of these deliveries is older than its queue's timeout, and
+        `marks.complete` if no delivery remains to be compared. Return the cost of the call in
+        compared deliveries.
         """
         now: i64 = self._agenda.now
         if self._unacked.count == 0:

@@ -25,8 +25,9 @@ WINDOW_MS: Final = 60_000
 class RefusedPublications:
     """The topics of one connection whose first refused publications have log lines.
 
-    `left_out` is the number of refused publications without a line since the last line with their
-    number. `counted_at` is the time of that line, or of the first refusal, in ms of the agenda.
+    `left_out` is the number of refused publications that have no line of their own, and that no
+    line has counted yet. `counted_at` is the time of the last line with such a count, or of the
+    first refusal, in ms of the agenda.
     """
 
     def __init__(self, now: i64) -> None:

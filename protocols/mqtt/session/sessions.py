@@ -346,8 +346,8 @@ class Sessions(SessionRegistry):
         `away` is the time since the client disconnected, in ms; negative if the delay begins only
         in the future.
 
-        The user's permission to publish the will is checked again at the publication. An
-        exception is a user whose permissions came with the login, for example in a token.
+        The user's permission to publish the will is looked up again at the publication, unless the
+        permissions came with the login, for example in a token.
         """
         when: i64 = self._agenda.now + max(will.delay - away, 0)
         session.delayed_will = DelayedWill(
