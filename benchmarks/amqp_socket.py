@@ -30,7 +30,7 @@ class AmqpSocket:
 
     @classmethod
     async def connect(cls, port: int, channels: int, frame_max: int = 131_072) -> AmqpSocket:
-        """Connect, log in and open channels 1 to `channels`."""
+        """Return a new client that has logged in and opened channels 1 to `channels`."""
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
         client.write(GREETING + marshal(0, spec.Connection.StartOk({}, "PLAIN", "\0guest\0guest")))
         await client.wait_for(b"\x00\x0a\x00\x1e", 1)

@@ -28,7 +28,10 @@ class MqttSocket:
 
     @classmethod
     async def connect(cls, port: int, name: str, keep_alive: int = 0) -> MqttSocket:
-        """Connect as guest with the client identifier `name`; `keep_alive` is in seconds."""
+        """Return a client connected as guest, with the client identifier `name`.
+
+        `keep_alive` is in seconds.
+        """
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
         body = b"\x00\x04MQTT\x04\xc2" + keep_alive.to_bytes(2, "big")
         body += _text(name) + _text("guest") + _text("guest")
@@ -117,7 +120,7 @@ class Attack:
         )
 
     async def fill(self, queue: str, count: int) -> None:
-        """Publish `count` messages to a queue, and wait until they are ready there."""
+        """Publish `count` messages to a queue, and wait until the queue has them ready."""
         client = await self.amqp()
         client.write(marshal(1, spec.Confirm.Select()))
         await client.wait_for(SELECTED, 1)

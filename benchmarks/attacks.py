@@ -7,7 +7,7 @@ scale.py. During the attack, another client sends a request (basic.qos) every 5 
 printed for each attack:
 
     held      the most CPU time in ms of the event loop's thread between two ticks of the clock,
-              which ticks every millisecond; 0 if no more than 2 ms. Times when the whole machine
+              which ticks every millisecond; 0 if it is at most 2 ms. Times when the whole machine
               was slow (see control.py) are left out
     slow      the same figure for the times when the whole machine was slow
     answer    the longest time in ms that the other client waited for an answer
@@ -332,7 +332,7 @@ ATTACKS: Final[dict[Callable[[Attack], Awaitable[Prepared]], dict[str, Any]]] = 
 
 
 async def _ask_always(client: AmqpSocket, waits: list[float]) -> None:
-    """Send a request every ASKING seconds, and record how long each answer took."""
+    """Send a request every ASKING seconds; append the seconds until its answer to `waits`."""
     while True:
         begun = time.perf_counter()
         await answered(client)

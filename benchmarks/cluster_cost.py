@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/cluster_cost.py
         --trellis COMMAND      the broker [.run/bin/trellis]
         --rounds N             rounds with and without a cluster, in turn [5]
-        --warm N               rounds before them, in which Kafka's JVMs compile their code [4]
+        --warm N               rounds before these, in which Kafka's JVMs compile their code [4]
         --seconds S            length of a round [3]
         --rate N               messages per second of the confirms that are timed [1000]
         --times S,L,B          silence, lease and beat in seconds [3.5,2.5,0.3]
@@ -19,8 +19,8 @@ write and fdatasync of the same bytes.
 
 The program prints one line of JSON for each round, and at the end the medians: messages per second
 and CPU time per message of all threads of the broker with and without the cluster, and the median
-confirms. Needs the packages of the tests. Other programs raise all figures; compare only figures of
-one run. See docs/high-availability.md for figures.
+confirms. Needs the packages of the tests. Other programs on the machine raise all figures; compare
+only figures of one run. See docs/high-availability.md for figures.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ KAFKA: Final = {"broker.session.timeout.ms": 2_000, "broker.heartbeat.interval.m
 
 
 def confirms(node: Node, rate: int, count: int) -> list[float]:
-    """Publish `count` messages at `rate` per second; return the seconds until each confirm."""
+    """Publish `count` messages at `rate` per second; return the seconds that each confirm took."""
     client = node.client()
     client.ask(amqp.queue_declare(QUEUE, durable=True), amqp.QUEUE_DECLARE_OK)
     packet = amqp.publish("", QUEUE, bytes(BODY), FRAME_MAX, True)

@@ -12,7 +12,7 @@ Two stores are used:
 
 - The flows without `persistent` in their name run on the memory store.
 - With `--on-disk` they run on the durable store, too, and with `--owned` in a broker that owns the
-  replicated log of a cluster: the difference is the price of a cluster.
+  replicated log of a cluster: the difference of these two is the price of a cluster.
 - `amqp-persistent` and `mqtt-persistent` run on the durable store and on its store writer. Records,
   segments, batches, checksums and tickets are the product's own code. Four things are replaced:
 

@@ -17,9 +17,10 @@ option, a count is too high if the option raises it by more than
     --owned      1 % (OWNED), of a transient flow: a broker that owns the log of a cluster
 
 An option changes where objects lie in memory, and this alone moves the counts of the persistent
-flows by up to 1.1 %, up or down. So a flow whose count is too high with an option is counted again
-in the further layouts of memory in LAYOUTS, with and without the option, until the smallest count
-with the option is not too high, compared with the smallest count without it.
+flows by up to 1.1 %, up or down. So if an option makes a flow's count too high, the flow is counted
+again, with and without the option, in the further layouts of memory in LAYOUTS. The flow passes as
+soon as its smallest count with the option is not too high, compared with its smallest count without
+the option.
 
 The record in guard.json is the reference: every change is compared with the record, not with the
 previous change, so that many small losses cannot add up unseen. Use `--write` only for a new
@@ -131,9 +132,7 @@ def count(flow: str, *more: str, script: Path = HERE / "flows.py") -> int:
 
 
 def compile_modules() -> None:
-    """Compile the modules of the flows. Otherwise one of the first two runs would compile the
-    modules, and the count of this run would be higher.
-    """
+    """Compile the modules of the flows, so that no counted run has to compile them."""
     for module in HERE.glob("flow*.py"):
         py_compile.compile(str(module))
 

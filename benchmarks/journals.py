@@ -43,7 +43,7 @@ FiguresByWorkload = dict[str, dict[str, dict[str, list[Figures]]]]
 def measure(
     trellis: Path, workloads: list[str], rounds: int, seconds: float, rate: float
 ) -> FiguresByWorkload:
-    """Run all rounds, without and with a journal; return the figures of each."""
+    """Run all rounds, without and with a journal; return each round's figures, by workload."""
     by_workload: FiguresByWorkload = {
         name: {pace: {state: [] for state in STATES} for pace in PACES} for name in workloads
     }

@@ -57,7 +57,7 @@ class Measurement:
             self._thread = cpu_seconds(resource.RUSAGE_THREAD)
 
     def result(self) -> dict[str, float]:
-        """Return the figures of this client and record size."""
+        """Return the figures: p50 and p99 in ms per append, CPU times, and MB per second."""
         times = sorted(self.times[WARM:])
         megabytes = len(times) * len(self.data) / 1e6
         cpu = cpu_seconds(resource.RUSAGE_SELF) - self._cpu
@@ -73,7 +73,7 @@ class Measurement:
 
 
 def confluent(servers: str, topic: str, size: int) -> dict[str, float]:
-    """Measure confluent-kafka, the client that Trellis uses, in the thread that appends."""
+    """Return the figures of confluent-kafka, Trellis' client, with records of `size` bytes."""
     cluster = ClusterSettings(name="bench", servers=servers, topic=topic)
     appender = KafkaAppender(cluster)
     measurement = Measurement(size)
@@ -86,7 +86,7 @@ def confluent(servers: str, topic: str, size: int) -> dict[str, float]:
 
 
 async def aio(servers: str, topic: str, size: int) -> dict[str, float]:
-    """Measure aiokafka in an event loop that does nothing else."""
+    """Return the figures of aiokafka, alone in its event loop, with records of `size` bytes."""
     from aiokafka import AIOKafkaProducer
 
     producer = AIOKafkaProducer(

@@ -121,8 +121,8 @@ def _measure(
 def _log_size(home: Path) -> int:
     """Return the bytes that the log's partition takes on the disk of a Kafka node.
 
-    Kafka allocates more space for the index of the last segment than it uses; only used blocks
-    count.
+    Kafka allocates more space for the index of the last segment than the index uses; only used
+    blocks count.
     """
     total = 0
     for path in (home / "data").glob("trellis-disk-*/*"):

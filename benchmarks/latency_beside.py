@@ -85,13 +85,13 @@ async def serve(directory: str, report: Connection) -> None:
 
 
 def run_server(directory: str, report: Connection) -> None:
-    """Run `serve` in this process."""
+    """Run `serve` on a new event loop, in the process that has been started for it."""
     sys.stdout = sys.stderr
     uvloop.run(serve(directory, report))
 
 
 def load(command: Path, workload: str, seconds: float, *more: str) -> subprocess.Popen[str]:
-    """Start the load tool for one round, with JSON as its output."""
+    """Start the load tool for one round of `seconds`; return the process, which prints JSON."""
     words = [str(command), "bench", "load", workload, "--rounds", "1", "--seconds", str(seconds)]
     return subprocess.Popen([*words, "--json", "-", *more], stdout=subprocess.PIPE, text=True)
 
@@ -106,7 +106,7 @@ def result(tool: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def measure(chosen: argparse.Namespace, ports: dict[str, int], kind: str) -> dict[str, float]:
-    """Return latencies in us, and the rate of the durable flow beside them.
+    """Return one measurement: latencies in us, and the durable flow's rate at the same time.
 
     `kind` is `mqtt` for the broker, or `relay`.
     """

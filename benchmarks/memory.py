@@ -119,20 +119,20 @@ def mqtt_subscribers(broker: MeasuredBroker, first: int, last: int) -> None:
 
 
 def mqtt_sessions(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Create persistent MQTT sessions, each with a subscription and without a connection."""
+    """Create `last` - `first` persistent MQTT sessions with a subscription, then disconnect."""
     for number in range(first, last):
         DetachedClient(broker.mqtt, f"device-{number:06}")
 
 
 def mqtt_wildcards(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Create MQTT subscriptions with a wildcard."""
+    """Create `last` - `first` MQTT subscriptions with a wildcard, for different devices."""
     client = broker.mqtt_client()
     for number in range(first, last):
         client.subscribe(f"site/s{number % 100}/device/d{number}/+", 0)
 
 
 def mqtt_plain(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Create MQTT subscriptions without a wildcard."""
+    """Create `last` - `first` MQTT subscriptions without a wildcard, for different devices."""
     client = broker.mqtt_client()
     for number in range(first, last):
         client.subscribe(f"site/s{number % 100}/device/d{number}/temp", 0)
@@ -148,9 +148,10 @@ def _publications(broker: MeasuredBroker, first: int, last: int, kind: int) -> N
 
 
 def mqtt_retained(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Publish retained messages to distinct topics.
+    """Publish `last` - `first` retained messages, each to a topic of its own.
 
-    First the route cache is filled with other topics, so that its growth is not counted.
+    Afterwards publish to 2 * ROUTES other topics, whose routes fill the route cache. So the cache
+    is equally full after both steps of the measurement, and its growth is not counted.
     """
     _publications(broker, first, last, 0x31)
     _publications(broker, 10_000_000, 10_000_000 + 2 * ROUTES, 0x30)
@@ -176,12 +177,12 @@ def _bindings(broker: MeasuredBroker, keys: list[str]) -> None:
 
 
 def patterns(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Bind keys with a wildcard to a topic exchange."""
+    """Add `last` - `first` bindings to a topic exchange, each key with a wildcard."""
     _bindings(broker, [f"site.s{number % 100}.device.d{number}.*" for number in range(first, last)])
 
 
 def plain_keys(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Bind keys without a wildcard to a topic exchange."""
+    """Add `last` - `first` bindings to a topic exchange, each key without a wildcard."""
     _bindings(
         broker, [f"site.s{number % 100}.device.d{number}.temp" for number in range(first, last)]
     )
@@ -198,7 +199,7 @@ def consumers(broker: MeasuredBroker, first: int, last: int) -> None:
 
 
 def messages(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Publish messages to a queue without a consumer."""
+    """Publish `last` - `first` messages to a queue without a consumer."""
     client = broker.amqp_client()
     client.ask(amqp.queue_declare("work"), amqp.QUEUE_DECLARE_OK)
     publication = amqp.publish("", "work", BODY, FRAME_MAX)
@@ -260,7 +261,7 @@ BACKLOG_TARGET: Final = 20 * 2**20
 
 @contextmanager
 def running(trellis: Path) -> Iterator[MeasuredBroker]:
-    """Run a broker on free ports; stop the broker and close its clients at the end.
+    """Yield a broker on free ports; at the end, stop the broker and close its clients.
 
     Raises peers.process.Failed.
     """

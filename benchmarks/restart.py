@@ -67,7 +67,7 @@ def resident(running: Running) -> int:
 
 
 def idle(peer: TrellisPeer, directory: Path, seconds: int) -> str:
-    """Start a broker without clients, and return a line with its memory and its CPU time."""
+    """Run a broker without clients for `seconds`; return a line with its memory and CPU time."""
     running = peer.start(directory)
     try:
         time.sleep(5)

@@ -68,7 +68,7 @@ FLAGS: Final = ("--limits-connections", "0")
 
 
 def connect(number: int, login: bytes) -> bytes:
-    """Return the CONNECT packet of a client; `login` is its user name and its password."""
+    """Return the CONNECT packet of a client. `login` is its encoded user and password, or b""."""
     name = b"device-%06d" % number
     flags = 0xC2 if login else 0x02
     rest = b"\0\x04MQTT\x04" + bytes([flags]) + b"\0\x3c" + len(name).to_bytes(2, "big") + name
@@ -195,7 +195,7 @@ def scrape(clients: int, scrapes: int) -> dict[str, list[float]]:
 
 
 def records(report: Any) -> dict[str, Any]:
-    """Return the records of the broker's clock since the last call; let the clock go on."""
+    """Return the loop clock's records since the last call, and restart the clock (mode TURNS)."""
     report.send(TURNS)
     answer: dict[str, Any] = report.recv()
     return answer

@@ -113,7 +113,8 @@ def loop_cost(
 def delivery(messages: int, streaming: bool) -> float:
     """Return the CPU seconds of delivering messages and processing their acknowledgements.
 
-    The messages are published before, to a stream if `streaming`, else to a plain queue.
+    The messages are published before the measurement, to a stream if `streaming`, else to a plain
+    queue.
     """
     bench = Bench()
     writer, reader = bench.amqp(), bench.amqp()

@@ -165,7 +165,7 @@ class Node:
 
 
 class Prober(threading.Thread):
-    """A client that publishes one by one, and turns to the other node if its connection is lost.
+    """A client that publishes messages one by one, and changes the node after a lost connection.
 
     `confirms` has the time of each confirm, in seconds of time.perf_counter.
     """

@@ -53,7 +53,7 @@ def topics_of(count: int) -> Callable[[], list[str]]:
 
 
 def write_segment(directory: Path, topics: Callable[[], list[str]]) -> tuple[Path, Segment]:
-    """Write a full segment with its index."""
+    """Write a full segment and its index; return the segment's path and the Segment."""
     path = directory / segment_name(1, 0)
     segment = Segment(RealDisk(), str(path), 1, 0)
     schema = pa.ipc.read_schema(pa.py_buffer(encode_schema(1, 1, 0))).remove_metadata()

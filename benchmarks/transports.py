@@ -61,7 +61,10 @@ def settings(certificate: str) -> Settings:
 
 
 async def serve(certificate: str, report: Connection) -> None:
-    """Run the broker with an additional port that uses the event loop's own TLS."""
+    """Run the broker, with an additional port that uses the event loop's own TLS.
+
+    Send the ports by transport over `report`, then run until `report` receives a value.
+    """
     app = App(settings(certificate))
     serving = asyncio.create_task(app.serve())
     await app.started.wait()

@@ -100,7 +100,7 @@ class Bitmap(Numbered[S]):
                 position.words[words[at]] = _with(position.words.get(words[at]), number)
 
     def leave(self, pattern: str, words: list[str], number: int) -> None:
-        """Remove the pattern from its bitmaps, and positions without a bitmap from the end."""
+        """Remove the pattern from its bitmaps; drop the last positions that have no bitmap left."""
         grammar = self.grammar
         positions = self._positions
         for at, position in enumerate(positions[: len(words) + 1]):

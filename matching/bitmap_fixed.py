@@ -89,8 +89,8 @@ class BitmapFixed(Numbered[S]):
     def _rows_of(self, pattern: str) -> list[BitMap]:
         """Return the rows of the topics that the pattern matches.
 
-        If finding them takes too long, forget all rows and return an empty list. The rows that
-        replace them are made from the trie, so the caller must change the trie first.
+        If finding them takes too long, forget all rows and return an empty list. Later
+        lookups make new rows from the trie, so the caller must change the trie before this call.
         """
         rows = self._topics.within(pattern, VISITS_MAX)
         if rows is None:

@@ -66,7 +66,7 @@ class CNode(Generic[S]):
 
 
 class TNode(CNode[S]):
-    """A tomb: the last content of an emptied trie node (INode), which no thread replaces."""
+    """A tomb: the last content of an emptied trie node (INode). No thread replaces a tomb."""
 
     __slots__ = ()
 
@@ -74,7 +74,7 @@ class TNode(CNode[S]):
 class FailedSwap(Generic[S]):
     """The mark of a failed replacement of the content of a trie node (INode).
 
-    `main` is the content from before the replacement, which the node must get back.
+    `main` is the content that the node had before the replacement, and must get back.
     """
 
     __slots__ = ("main",)

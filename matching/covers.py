@@ -90,7 +90,7 @@ def covers(a: str, b: str, grammar: Grammar) -> bool:
 
 
 def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
-    """True if the first parsed pattern covers the second; `pattern` is the text of `b`."""
+    """True if the parsed pattern `a` covers the parsed pattern `b`, whose text is `pattern`."""
     one = grammar.one
     if grammar.hides and grammar.hidden(pattern) and (not a.runs[0] or a.runs[0][0] == one):
         return False
@@ -189,7 +189,7 @@ class Coverage:
         self._runs: dict[str, _Runs] = {}
 
     def add(self, pattern: str) -> bool:
-        """Add a pattern to the set; return False if it was already there. Raises InvalidPattern."""
+        """Add a pattern; return False if the set has it already. Raises InvalidPattern."""
         if not self._patterns.subscribe(pattern, pattern):
             return False
         self._runs[pattern] = _Runs(pattern, self.grammar)

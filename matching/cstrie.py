@@ -231,14 +231,15 @@ class ConcurrentTrie(Matcher[S]):
             depth -= 1
 
     def _with_branch(self, main: CNode[S], word: str, branch: Branch[S]) -> CNode[S]:
-        """Return a copy of the content `main` with this branch; the copy's `previous` is `main`."""
+        """Return a copy of `main` with `branch` for `word`; the copy's `previous` is `main`."""
         return with_branch(main, self.grammar, word, branch, self._cell(main))
 
     def _contracted(self, main: CNode[S], word: str, branch: Branch[S], depth: int) -> CNode[S]:
         """Return a copy of `main`, the content of a node, with `branch` as the branch for `word`.
 
         If `branch` has no subscribers and no node below, the copy has no branch for `word`. If this
-        copy has no branches at all, and the node is below the root, return a tomb in its place.
+        copy has no branches at all, and the node is not the root (`depth` is not 0), return a tomb
+        in place of the copy.
         """
         if branch.subscribers is not None or branch.inode is not None:
             return self._with_branch(main, word, branch)
@@ -308,11 +309,11 @@ class ConcurrentTrie(Matcher[S]):
             dead = path.pop()
 
     def _gcas(self, inode: INode[S], main: CNode[S], changed: CNode[S]) -> bool:
-        """Replace the content `main` of a trie node by `changed`. Return True if that is valid.
+        """Replace the content `main` of a trie node by `changed`; return True if this succeeds.
 
-        The replacement is valid if the content was still `main`, and the root has the generation of
-        the node. Otherwise the node has its former content again, or a content that another thread
-        has set.
+        The replacement succeeds if the content was still `main`, and the root has the generation of
+        the node. If the replacement fails, the node has its former content again, or a
+        content that another thread has set.
         """
         if not inode.main.compare_and_set(main, changed):
             return False
@@ -402,7 +403,8 @@ class ConcurrentTrie(Matcher[S]):
         """True if all contents that a lookup has read were present in the trie at the same moment.
 
         `inodes` are the trie nodes that the lookup visited, `mains[n]` is the content read from
-        `inodes[n]`. If no content was replaced since, all were present when the last one was read.
+        `inodes[n]`. If all nodes still have these contents, the contents were present together
+        when the lookup read the last one.
         """
         last = len(inodes) - 1
         if last == 0:

@@ -256,7 +256,7 @@ class Dfa(Trie[S]):
         return following
 
     def _state(self, some: list[_Stamped]) -> _DfaState[S] | None:
-        """Return the state that stands for these nodes and the ``#`` nodes directly below them.
+        """Return the state that stands for the nodes `some` and the ``#`` nodes directly below.
 
         Create the state if it does not exist. Return None if the lookup would visit more than
         _EFFORT nodes, or if a new state would exceed the memory budget.
@@ -418,7 +418,7 @@ def _other(state: _DfaState[S], word: str) -> _DfaState[S] | None:
 def _closure(nodes: list[_Stamped]) -> list[_Stamped]:
     """Return the nodes that are still in the trie, followed by the ``#`` nodes below them.
 
-    A ``#`` node is included if only ``#`` nodes lie between it and one of the nodes.
+    A ``#`` node is included if only ``#`` nodes lie between it and one of these nodes.
     """
     there = [node for node in nodes if not _bare(node)]
     known = set(there)

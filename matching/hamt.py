@@ -61,7 +61,7 @@ class Hamt(Generic[K, V]):
         return leaf.get(key)
 
     def put(self, key: K, value: V) -> Hamt[K, V]:
-        """Return a map with the same pairs, except that the key has this value."""
+        """Return a map with the pairs of this map, in which `key` has the value `value`."""
         size = self._size if self.get(key) is not None else self._size + 1
         return Hamt(_put(self.top, hash(key) & _HASH, 0, key, value), size)
 

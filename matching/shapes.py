@@ -12,8 +12,8 @@ the table. Shapes without ``#`` apply only to topics of their length. Real sets 
 shapes (about 40 in a million filters), so a lookup does not slow down with the number of patterns.
 
 A pattern with two or more ``#`` has words without a fixed position. Such patterns are in a fallback
-trie. A pattern of a new shape goes there too if, with a table for this shape, some topic would have
-to probe more than `limit` tables.
+trie. A pattern of a new shape is also in the trie if a table for this shape would make the lookup
+of some topic probe more than `limit` tables.
 
 Costs: O(shapes x words) per lookup, O(words) per subscription; memory for a key and a dict entry
 per pattern, less than in all other algorithms. Choose this matcher for very many patterns of few
@@ -401,7 +401,7 @@ def form_of(words: list[str], grammar: Grammar) -> Form | None:
 
 
 def _words(form: Form, key: Key, grammar: Grammar) -> list[str]:
-    """Return the words of the pattern with this form and these literal words."""
+    """Return the words of the pattern with the form `form` and the literal words in `key`."""
     words = [grammar.one] * form[0]
     if form[1] >= 0:
         words[form[1]] = grammar.many

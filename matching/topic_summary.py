@@ -193,7 +193,8 @@ def _last_word(word: bytes) -> bytes:
 def _parts(topic: bytes) -> Iterable[bytes]:
     """Return all parts of a topic.
 
-    The first word has no part with its place, because the list of the first word alone is a part.
+    There is no part for the place of the first word, because another part, the list of the first
+    words up to word 1, has the same meaning.
     """
     words = topic.split(b".")
     most = min(len(words), WORDS_MAX)

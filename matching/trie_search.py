@@ -129,8 +129,6 @@ class TrieSearch(Search[S]):
         return 0
 
     def _take(self, bucket: Bucket[S]) -> int:
-        """Append the subscribers of a bucket to `subscribers`. Return the number of steps that this
-        counts as.
-        """
+        """Append the subscribers of a bucket to `subscribers`; return the cost of this in steps."""
         take(bucket, self.subscribers)
         return 1 + size(bucket) // _TAKEN_PER_STEP

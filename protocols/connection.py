@@ -106,7 +106,7 @@ class ConnectionRegistry:
     def log_refusal(
         self, event: str, connection: Connection, note: str, fields: dict[str, object] | None = None
     ) -> None:
-        """Log a refusal, such as a failed login: `note` is the reason and what to do about it.
+        """Log the event `event`, such as a failed login; `note` has the reason and what to do.
 
         The line has the client's protocol, user, virtual host and address, and `fields`.
         """
@@ -126,7 +126,7 @@ class Connection(TimedOutlet):
     A link reads these fields after each call of a method of the connection:
 
     * `behind`: unhandled input remains; stop reading, and call `resume` in the next turn;
-    * `stalled`: the connection waits for the broker; stop reading until this is False again;
+    * `stalled`: the connection waits for the broker; stop reading until `stalled` is False;
     * `finished`: close the transport once the output is sent;
     * `deadline` and `expires`: times at which to call `advance` and `reauthorize` (TimedOutlet).
     """
@@ -253,7 +253,7 @@ class Connection(TimedOutlet):
             self._feed(data)
 
     def _feed(self, data: bytes) -> None:
-        """Pass a chunk to `consume`, and store the bytes that it did not handle."""
+        """Pass a chunk to `consume`, and store the bytes that `consume` did not handle."""
         self.need = 0
         self._feeding = True
         try:
@@ -271,16 +271,16 @@ class Connection(TimedOutlet):
             self.touch()
 
     def check_login_input(self, undecoded: i64 = 0) -> None:
-        """Abort before the login if this object and the link keep over LOGIN_INPUT_MAX bytes."""
+        """Abort the connection if it has too much unhandled input before the login.
+
+        The limit is LOGIN_INPUT_MAX bytes; `undecoded` is the share of the link, in bytes.
+        """
         if self._input_size + undecoded > LOGIN_INPUT_MAX and not self.admitted:
             self.abort("too_much_before_login")
             self.touch()
 
     def consume(self, data: bytes) -> i64:
-        """Handle the complete frames at the beginning of `data`, up to a BUDGET of work.
-
-        Return the number of bytes that were handled.
-        """
+        """Handle complete frames, up to a BUDGET of work; return the number of bytes handled."""
         raise NotImplementedError
 
     def search_slot(self) -> SearchSlot:
@@ -358,7 +358,7 @@ class Connection(TimedOutlet):
     def review_incomplete(self) -> None:
         """Block the client if it has sent a large part of a message before an alarm began.
 
-        Otherwise a client that never completes its message could keep the memory alarm on for ever.
+        Without the block, a client that never completes a message could keep the alarm on for ever.
         """
         if not self.behind:
             self.limit_incomplete(self._input_size)

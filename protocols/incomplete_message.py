@@ -36,7 +36,8 @@ class BlockedConnection(Protocol):
 class IncompleteMessage(Task):
     """The time limit of a client that an alarm has blocked in the middle of a message.
 
-    Clients that never complete their messages would otherwise keep the memory alarm on for ever.
+    Without this limit, a client that never completes its message could keep the memory alarm on
+    for ever.
     """
 
     def __init__(self, connection: BlockedConnection, alarms: Alarms) -> None:

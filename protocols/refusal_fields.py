@@ -22,8 +22,8 @@ def refusal_fields(
     protocol: str, owner: tuple[str, str], address: str, note: str, fields: dict[str, object] | None
 ) -> dict[str, object]:
     """Return the fields of a log line about a refusal: the client's protocol, user, virtual host
-    and address, then `fields` and `note`. `owner` is the pair of user and virtual host. An empty
-    cause is left out.
+    and address, then `fields` and `note`. `owner` is the pair of user and virtual host. A user,
+    virtual host or cause that is empty is left out.
     """
     more = dict(fields or {})
     if not more.get(CAUSE):
@@ -40,7 +40,7 @@ def refusal_fields(
 
 
 def cause_of(error: BrokerError) -> str:
-    """Return the value of the log field `cause` for an error of the broker core, such as ACCESS.
+    """Return the value of the log field `cause`, such as ACCESS, for an error of the broker core.
 
     Return "" if the log has no word for the cause of this error.
     """

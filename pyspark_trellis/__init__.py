@@ -114,9 +114,10 @@ _LATER = {
 
 
 def __getattr__(name: str) -> object:
-    """Return a public name that needs further packages; import its module at the first use.
+    """Return the object with a name in _LATER; import the object's module at the first use.
 
-    `trellis ask` imports this package where PySpark is not installed.
+    These modules need further packages, such as PySpark. `trellis ask` imports this package
+    without them.
     """
     module = _LATER.get(name)
     if module is None:

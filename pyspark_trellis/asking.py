@@ -42,7 +42,7 @@ class AskedQuestion:
         self.sums: Final = sums
 
     def json(self, document: dict[str, Any]) -> bool:
-        """Write `document` as JSON to the file that --json names; return True if this is stdout.
+        """Write `document` as JSON to the file that --json names; return True for stdout.
 
         The caller then prints no text output. Without --json, write nothing and return False.
         """

@@ -5,8 +5,8 @@ bindings and unroutable topics.
                  the binding's virtual host
     duplicate    an earlier binding of the file has the same source, destination and key (if the
                  source is a fanout exchange, the same source and destination)
-    subsumed     another binding to the same destination matches every topic that this binding does
-                 (`matching.covers`: exact, for all possible topics)
+    subsumed     another binding to the same destination matches every topic that this binding
+                 matches (`matching.covers`: exact, for all possible topics)
     overlapping  two bindings to the same destination matched topics of the history, and neither
                  covers the other
     unroutable   a topic that reached no queue, with the binding nearest to it

@@ -401,7 +401,7 @@ def write(path: Path, count: int, a_batch: int = A_BATCH) -> None:
 class _RowReader(JournalReader):
     """A reader for comparison: it converts each row to a dict, then to a tuple.
 
-    A programmer would first write the reader like this.
+    This is the reader that a programmer would write first.
     """
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

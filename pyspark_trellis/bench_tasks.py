@@ -1,7 +1,7 @@
-"""Measures the fixed cost of a task: of the source `trellis`, and of a source that does nothing.
+"""Measures the fixed cost of a Spark task, with the source `trellis` and with an empty source.
 
-The difference is the cost of the source. The rest is Spark's own cost: Spark schedules the task,
-starts its Python function, and passes Arrow's batches.
+The difference of the two is the cost of the source `trellis`. The rest is Spark's own cost: Spark
+schedules the task, starts its Python function, and passes Arrow's batches.
 """
 
 from __future__ import annotations

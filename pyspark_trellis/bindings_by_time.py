@@ -47,10 +47,10 @@ def by_time(
 ) -> DefinitionsFile:
     """Return the definitions with the periods in which each binding existed.
 
-    The bindings of `present` come first and keep their numbers. Bindings that existed earlier
-    follow. If `all_bindings` is false, only subscriptions of sessions have periods, because the
-    other bindings do not come from the histories. If `ended_receivers` is false, queues and
-    sessions that do not exist any more are left out.
+    The bindings of `present` come first and keep their numbers. Bindings that do not
+    exist any more follow. If `all_bindings` is false, only subscriptions of sessions have periods,
+    because the other bindings do not come from the histories. If `ended_receivers` is false, queues
+    and sessions that do not exist any more are left out.
     """
     definitions = DefinitionsFile(present.name, {}, [])
     lifetimes: dict[str, dict[_Identity, tuple[int, ...]]] = {}
@@ -129,7 +129,10 @@ def _lifetimes(
 def _add_names(
     host: DefinedHost, history: TopologyHistory, periods: Periods, ended_receivers: bool
 ) -> None:
-    """Add the exchanges that existed earlier, and, with `ended_receivers`, the queues too."""
+    """Add the exchanges of `history` and their alternates; add its queues and their lifetimes.
+
+    Queues that `host` does not have any more are added only with `ended_receivers`.
+    """
     for (kind, name), existence in history.names.items():
         facts: Mapping[str, Any] = existence.facts
         if kind == "exchange":

@@ -130,8 +130,9 @@ def match_topics(
 ) -> DataFrame:
     """Return (topic, messages, pattern): how many messages of each topic each pattern matched.
 
-    `pattern` is the index in `patterns`. `tasks` is the number of parallel tasks; with 0, Spark
-    chooses the number. Raises PipelineError.
+    `topic` names the column of `df` with the topics. In the result, `pattern` is an index in
+    `patterns`. `tasks` is the number of parallel tasks; with 0, Spark chooses the number. Raises
+    PipelineError.
     """
     known = checked(patterns, grammar_of(grammar))
     if len(known) > JOINED_ABOVE:

@@ -64,7 +64,8 @@ def credentials_of(parts: SplitResult, options: Mapping[str, str]) -> tuple[str,
 def first_line(file: str, content: str = "password") -> str:
     """Return the first line of a file, without its end; "" if `file` is "".
 
-    Raises PipelineError if the file cannot be read; its text says that the file has a `content`.
+    Raises PipelineError if the file cannot be read. `content` names the file's content in the
+    error's text.
     """
     if not file:
         return ""

@@ -128,7 +128,10 @@ class DefinitionsFile:
         scope: ReadScope | None = None,
         lifetimes: tuple[int, ...] = (),
     ) -> None:
-        """Add a binding; its source and its destination must exist."""
+        """Add a binding; its source and its destination must exist.
+
+        For the meaning of the other arguments, see BoundQueue.
+        """
         number = len(self.bindings)
         bound = BoundQueue(number, vhost, source, destination, kind, key, grammar, lifetimes, scope)
         self.bindings.append(bound)

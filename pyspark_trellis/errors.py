@@ -47,7 +47,7 @@ def lost_rows(text: str) -> PipelineError:
 
 
 def line_of(error: BaseException) -> str | None:
-    """Return the line of a PipelineError inside an exception of Spark, or None.
+    """Return the text of a PipelineError inside an exception of Spark; None if there is none.
 
     Spark runs sources in separate processes and returns their errors as text.
     """

@@ -95,9 +95,10 @@ class RowSelection:
         """Return the segments that may have selected rows, each with the offsets to read.
 
         Raises PipelineError if the first selected offset is not in the stream, or if selected rows
-        are lost: a gap between two segments has selected offsets and, if times are selected, the
-        segments before and after the gap have rows within these times. A gap is an error with any
-        `pattern`, because the topics of lost rows are unknown.
+        are lost. Rows are lost if there is a gap between two segments. Lost rows count as selected
+        if their offsets are selected and, if times are selected, the segments before and after the
+        gap have rows within these times. The topics of lost rows are unknown, so the pattern makes
+        no difference.
         """
         stream, since, until = self._stream, *self._times
         spans = stream.spans()
@@ -147,17 +148,17 @@ class RowSelection:
     def _selects(self, low: int, high: int, after_selected: bool) -> bool:
         """True if an offset from `low` up to, not including, `high` is within the selected offsets.
 
-        If times are selected too, `after_selected` must also be True: a segment before `low` has
-        selected rows.
+        If times are selected too, `after_selected` must also be True. It tells that a segment
+        before `low` has selected rows.
         """
         begin = max(low, self._first or 0)
         end = high if self._end is None else min(high, self._end)
         return begin < end and (after_selected or self._times == (None, None))
 
     def _first_at(self, span: JournalSpan) -> int:
-        """Return the time in microseconds of the first row of a segment.
+        """Return the time of the first row of a segment, in microseconds since 1970.
 
-        Only full segments have an index with this time.
+        A full segment has an index with this time. In any other segment, the first row is read.
         """
         if span.first_at is not None:
             return span.first_at

@@ -170,7 +170,7 @@ class TopologyFeed:
 
 
 def _divided(parts: DataFrame, splits: RowSplits) -> DataFrame:
-    """Add the columns PERIOD and PUBLISHER to the sums of a rollup.
+    """Return the sums of a rollup with two added columns, PERIOD and PUBLISHER.
 
     The minute of a row decides its period. PUBLISHER is "" in all rows, because a rollup has no
     publishers.

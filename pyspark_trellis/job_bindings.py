@@ -52,9 +52,10 @@ class JobBindings:
     `proposed` are the bindings to compare with, None for jobs other than whatif and report.
     `sources` are lines of text about the origin of these bindings.
 
-    `then` and `then_proposed` have the same bindings, and bindings that existed earlier, with the
-    periods in which each existed. `splits` divides the messages by these periods; None if all
-    messages are routed by the same bindings.
+    `then` has the bindings of `current` and bindings that do not exist any more, each with the
+    periods in which it existed; `then_proposed` is `proposed`, extended in this way.
+    `splits` divides the messages by these periods; None if all messages are routed by the same
+    bindings.
 
     `recorded` are the virtual hosts whose messages the journal has; empty if the arguments do not
     show them.
@@ -70,7 +71,7 @@ class JobBindings:
 
     @property
     def effective(self) -> DefinitionsFile:
-        """The present bindings. Every job except whatif requires them."""
+        """The present bindings, as in `current`; not for the job whatif, where they may be None."""
         assert self.current is not None, "read_bindings() requires the present bindings"
         return self.current
 
@@ -287,9 +288,10 @@ def _named_streams(arguments: argparse.Namespace) -> tuple[list[JournalStream], 
 
 
 def _vhost_directory(arguments: argparse.Namespace) -> Path:
-    """Return the directory of the virtual host of the journal, which --journal names.
+    """Return the directory of the journal's virtual host, from --journal and --stream.
 
-    With --stream, --journal is the directory of all streams of a broker.
+    With --stream, --journal names the directory of all streams of a broker. Without --stream, it
+    names the directory of the journal.
     """
     directory = Path(arguments.journal.removeprefix("file://")).absolute()
     if arguments.stream is None:

@@ -75,8 +75,8 @@ def directory_name(name: str) -> str:
 class JournalSpan:
     """The valid part of a segment: offsets from `low` up to, not including, `high`.
 
-    `first_at` and `last_at` are the times of the segment's first and last rows in microseconds,
-    None if they are not known.
+    `first_at` and `last_at` are the times of the segment's first and last rows, in microseconds
+    since 1970; None if they are not known.
     """
 
     name: SegmentName
@@ -214,7 +214,8 @@ class JournalStream:
     ) -> list[Piece]:
         """Return the offsets from `low` up to, not including, `high`, as pieces.
 
-        The arguments are those of `parts` and of `divided`. Raises PipelineError.
+        For `whole` and `topics`, see `parts`; for `rows` and `first`, `divided`. Raises
+        PipelineError.
         """
         return self.divided(self.parts(low, high, whole, topics), rows, first)
 
@@ -276,9 +277,10 @@ class JournalStream:
         return high
 
     def first_since(self, micros: int) -> int:
-        """Return an offset such that all rows before it are older than a time in microseconds.
+        """Return an offset such that all rows with lower offsets are older than the time `micros`.
 
-        The offset is the beginning of a segment, or the end of the stream. Raises PipelineError.
+        `micros` is in microseconds since 1970. The offset is the beginning of a segment, or the end
+        of the stream. Raises PipelineError.
         """
         spans = self.spans()
         for span in spans:
@@ -287,10 +289,11 @@ class JournalStream:
         return spans[-1].high if spans else 0
 
     def offset_at(self, micros: int) -> int:
-        """Return the offset of the first row that was published at a time in microseconds or later;
+        """Return the offset of the first row that was published at the time `micros` or later;
         the end of the stream if there is none.
 
-        The search assumes that the times of the rows ascend. Raises PipelineError.
+        `micros` is in microseconds since 1970. The search assumes that the times of the rows
+        ascend. Raises PipelineError.
         """
         end = 0
         for span in self.spans():
@@ -318,7 +321,7 @@ class JournalStream:
         return end
 
     def time_of(self, offset: int) -> int:
-        """Return the time in microseconds at which the row with this offset was published.
+        """Return the time at which a row was published, in microseconds since 1970.
 
         The offset must be in the stream. Raises PipelineError.
         """
@@ -327,7 +330,7 @@ class JournalStream:
         return self._times(span, cut)[0]
 
     def _times(self, span: JournalSpan, cut: Cut) -> list[int]:
-        """Return the times in microseconds at which the rows of the cut were published."""
+        """Return the times, in microseconds since 1970, at which the cut's rows were published."""
         return [
             time
             for batch in self.piece(span, cut).batches(["published_at"], verify=False)
@@ -338,10 +341,10 @@ class JournalStream:
 class Directory(JournalStream):
     """A stream in a directory, to which a broker may be writing.
 
-    All complete batches are assumed to be durable. Batches are durable if the broker is stopped, or
-    if the directory is a copy. Read a running broker over HTTP instead, which returns durable rows
-    only: if the machine fails, rows that were read from the directory before they were durable may
-    be lost (`offsets.resumed` reports that).
+    All complete batches are read as if they were durable. They are durable if the broker is
+    stopped, or if the directory is a copy. Read the stream of a running broker over HTTP instead,
+    which returns durable rows only. If rows are read from the directory before they are durable, a
+    failure of the machine may remove them from the stream (`offsets.resumed` reports this loss).
     """
 
     def __init__(self, path: str, journal: str | None = None) -> None:

@@ -241,9 +241,9 @@ def _since_text(before: datetime, now: datetime) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make one report. With --every, make a report whenever this time has passed, until Ctrl-C.
+    """Make one report; return the exit code. With --every, make more at this interval until Ctrl-C.
 
-    Raises PipelineError. With --every, errors after the first report are printed instead.
+    Raises PipelineError if the first report fails. Errors of later reports are printed.
     """
     reports = KeptReports(arguments.directory, arguments.most)
     if arguments.every is None:

@@ -100,9 +100,10 @@ def switch(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def by_journal(text: str, option: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the text of an option for each journal. The option may be JSON with an entry for each.
+    """Return the text of an option for each journal.
 
-    The offset JSON of a query is accepted too. Raises PipelineError if a journal has no entry, or
+    `text` is one text for all journals, or JSON with an entry for each journal, such as the offset
+    JSON of a query. Raises PipelineError if a journal has no entry, or
     if an entry names another journal.
     """
     known = list(names)
@@ -137,9 +138,9 @@ def by_journal(text: str, option: str, names: Iterable[str]) -> dict[str, str]:
 def starting(text: str, bounds: OffsetRange, name: str, whole: bool = True) -> int:
     """Return the first offset to read, from the text of an option: earliest, latest or an offset.
 
-    Raises PipelineError if `text` is invalid, and if retention has removed the offset, so that no
-    row is skipped silently. If `whole` is false, the first offset after the removed rows is
-    returned instead.
+    `name` is the journal's name for errors. Raises PipelineError if `text` is invalid, and if
+    retention has removed the offset, so that no row is skipped silently. If `whole` is false,
+    return the first offset after the removed rows instead.
     """
     word = text.lower()
     if word in (EARLIEST, LATEST):
@@ -263,7 +264,8 @@ def resumed(start: Position, stream: JournalStream, bounds: OffsetRange, whole: 
 
     Raises PipelineError if the query has read rows that are no longer in the stream, because the
     stream is shorter or was rewritten, or if retention has removed rows that the query has not read
-    yet. If `whole` is false, the query continues with the first row that it has not read.
+    yet. If `whole` is false, these cases are no errors: the result is the offset of the first
+    remaining row that the query has not read.
     """
     offset = start.next
     rewritten = stream.rewritten(offset, start.epoch)

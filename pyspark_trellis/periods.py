@@ -29,8 +29,9 @@ ALWAYS: Final = -(1 << 62)
 class Existence:
     """The times at which a binding or a name existed.
 
-    `facts` are the fields of the binding or name. `changes` are times in microseconds: the binding
-    began to exist at the first time, ceased at the second, began again at the third, and so on.
+    `facts` are the fields of the binding or name. `changes` are times in microseconds since 1970:
+    the binding began to exist at the first, ceased at the second, began again at the third, and so
+    on.
     """
 
     facts: dict[str, Any]
@@ -44,7 +45,7 @@ class Existence:
     def set(self, exists: bool, at: int) -> None:
         """Record that the binding or name exists, or does not exist, from the time `at` on.
 
-        `at` is in microseconds.
+        `at` is in microseconds since 1970.
         """
         if exists != self.exists:
             self.changes.append(at)

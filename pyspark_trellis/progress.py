@@ -41,7 +41,7 @@ class ContextTasks(RunningTasks):
 
 
 class ConnectTasks(RunningTasks):
-    """The running tasks of a client of Spark Connect, which the server reports."""
+    """The running tasks of a client of Spark Connect, as the server reports them."""
 
     def __init__(self, spark: Any) -> None:
         self._counts = (0, 0)

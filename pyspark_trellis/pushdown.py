@@ -47,7 +47,7 @@ class PushedConditions:
         self.journals: frozenset[str] | None = None
 
     def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Store the conditions that the source applies; iterate over all other conditions."""
+        """Store the conditions that the source applies; yield those that Spark must check."""
         for each in filters:
             if not self._taken(each):
                 yield each
@@ -125,7 +125,7 @@ class PushFilters:
         self._selected: Final = selected
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Store the conditions that the source applies; return all other conditions."""
+        """Store the conditions that the source applies; return those that Spark must check."""
         left = list(self._conditions.take(filters))
         self._selected.topics = self._conditions.topics
         return left

@@ -1,8 +1,8 @@
 """Tells which matching messages an MQTT session does not receive: its own messages (No Local), and
 topics that its user may not read.
 
-The broker records in `$topology` the user of such a subscription and, if the user may read only
-some of its topics, the user's rules about topics (docs/security.md).
+For a subscription that is limited in this way, the broker records the user in `$topology`. If the
+user may read only some topics, the broker also records the user's topic rules (docs/security.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DOLLAR: Final = "$+"
 
 @dataclass(frozen=True)
 class ReadScope:
-    """A limit on the messages that a session receives from those that match its subscription.
+    """A limit of a subscription: which of the matching messages the session receives.
 
     `not_of` is the user whose messages the session does not receive; None if the session receives
     the messages of all users. `rules` has a pair for each rule: True if the rule allows topics, and

@@ -67,9 +67,9 @@ class RemoteBroker:
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, str] = MappingProxyType({})) -> RemoteBroker:
-        """Parse http://HOST:15672, and find the credentials (credentials.py).
+        """Return the broker at a URL such as http://HOST:15672.
 
-        Raises PipelineError.
+        credentials.py finds the user and the password. Raises PipelineError.
         """
         try:
             parts = urlsplit(url)
@@ -210,7 +210,7 @@ class Remote(JournalStream):
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, str]) -> Remote:
-        """Return the stream of a broker that the option `journal` or `stream` names.
+        """Return the stream that the option `journal` or `stream` names.
 
         `url` is the broker's URL, such as http://HOST:15672. The option is VHOST/QUEUE, or
         QUEUE for the vhost /. Raises PipelineError.
@@ -266,9 +266,9 @@ class Remote(JournalStream):
         return f"/api/streams/segment?{self._question}&segment={name}"
 
     def scanned(self, span: JournalSpan, until: int) -> SegmentScan:
-        """Read the headers of batches up to the offset `until`.
+        """Return the positions of a segment's batches, at least up to the offset `until`.
 
-        Each header gives the position of the next header.
+        The headers of the batches are read over HTTP; each gives the position of the next.
         """
         if self._rows[span.name].get("archived"):
             return ArchivedScan(span.low, size=self._rows[span.name]["bytes"])

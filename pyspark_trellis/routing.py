@@ -70,7 +70,7 @@ class TopicParts:
 
     @classmethod
     def of(cls, topics: Any, periods: Any, publishers: Any) -> tuple[pa.Array, TopicParts]:
-        """Return the different topics of these columns, and the parts; each row is one part."""
+        """Return the distinct topics, and the parts; each row of the three columns is one part."""
         encoded = _whole(topics).dictionary_encode()
         # A dictionary of the whole table may have topics of other exchanges, too.
         there, codes = np.unique(encoded.indices.to_numpy(), return_inverse=True)
@@ -91,7 +91,7 @@ class _RowsOfTopics:
     """Rows of topic parts, grouped by topic, so that each topic is matched once."""
 
     def __init__(self, rows: Rows, codes: Rows) -> None:
-        """Sort the rows by their topics; `codes` has the topic of every row."""
+        """Sort `rows` by their topics; `codes[row]` is the number of the topic of each row."""
         own = codes[rows]
         order = np.argsort(own, kind="stable")
         distinct_codes, starts = np.unique(own[order], return_index=True)
@@ -101,7 +101,7 @@ class _RowsOfTopics:
         self._starts: Final = np.append(starts, len(rows))
 
     def rows(self, matched: Rows) -> Rows:
-        """Return all rows of the topics in `matched`, which has indexes in `codes`."""
+        """Return all rows of the topics `matched`, which are indexes in the attribute `codes`."""
         if len(self.codes) == len(self._rows):
             return self._rows[matched]
         counts = self._starts[matched + 1] - self._starts[matched]

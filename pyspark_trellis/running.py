@@ -27,7 +27,7 @@ _STARTUP_LINES: Final = ("WARNING: ", "Setting default log level", "To adjust lo
 
 @contextmanager
 def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Iterator[Any]:
-    """Yield a Spark session. Then stop it, and delete its scratch directory.
+    """Yield a Spark session; after the block, stop it and delete its scratch directory.
 
     Raises PipelineError if Spark does not start.
     """
@@ -124,7 +124,7 @@ class Question:
             history.unpersist()
 
     def json(self, document: dict[str, Any]) -> bool:
-        """Write `document` as JSON to the file that --json names; return True if this is stdout.
+        """Write `document` as JSON to the file that --json names; return True for stdout.
 
         The caller then prints no text output. Without --json, write nothing and return False.
         """

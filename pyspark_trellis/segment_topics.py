@@ -70,9 +70,9 @@ def condition_of(
 def summary_of(
     data: bytes, epoch: int, base: int, end: int, schema: bytes = b""
 ) -> TopicSummary | None:
-    """Return the summary in the file `data` if it is intact and belongs to a segment, else None.
+    """Return the summary in the file `data`; None if it is damaged or of another segment.
 
-    The segment has the epoch `epoch` and the offsets from `base` up to, not including, `end`.
+    The segment must have the epoch `epoch` and the offsets from `base` up to, not including, `end`.
     `schema` is the beginning of the segment, with which the number of the stream is compared. Pass
     b"" for a summary that the broker served, because the broker has compared the number.
     """

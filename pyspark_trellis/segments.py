@@ -227,7 +227,7 @@ def _batches(
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Iterate over the record batches in `data`, each with the position of its end in `data`.
 
-    The rows of the first and last batch whose offsets are outside the cut are left out.
+    Rows of the first and last batch with offsets outside the cut are left out.
     """
     view = memoryview(data)
     reader = pa.BufferReader(data)

@@ -176,10 +176,10 @@ class MessageSink:
     def discard(
         self, storage: Storage, batch: int, messages: Iterable[WriterCommitMessage | None]
     ) -> None:
-        """Delete the staged rows of a batch that failed, unless its publishing has begun.
+        """Delete the staged rows of a failed batch, except the rows that its manifest names.
 
-        Spark calls this after a failed `commit`, too: the rows that the manifest names are needed
-        when the batch is repeated.
+        Spark also calls this method after a failed `commit`. The batch then has a manifest: a
+        repetition of the batch publishes the rows that the manifest names.
         """
         manifest = BatchManifest.read(storage, str(batch))
         kept = () if manifest is None else manifest.files
@@ -258,7 +258,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task. Raises PipelineError."""
+        """Stage the rows of one task; return the name of their file (StagedRows).
+
+        Raises PipelineError.
+        """
         context = TaskContext.get()
         assert context is not None
         query, number = (
@@ -323,7 +326,10 @@ class BatchWriter(DataSourceArrowWriter):
         return self._sink.storage(f"jobs/{self._query.encode().hex()}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task. Raises PipelineError."""
+        """Stage the rows of one task; return the name of their file (StagedRows).
+
+        Raises PipelineError.
+        """
         return StagedRows(self._query, stage(iterator, self._storage, str(self._version)))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

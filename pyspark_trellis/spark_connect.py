@@ -108,7 +108,7 @@ def _loaded(path: str) -> Any:
 
 
 def sent(spark: SparkSession, value: object) -> SentValue:
-    """Send a value, which pickle can write, to the workers of a session."""
+    """Send a value, which pickle can write, to a session's workers; return the sent value."""
     if not is_connect(spark):
         return BroadcastValue(spark.sparkContext.broadcast(value))
     data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)

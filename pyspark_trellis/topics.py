@@ -82,7 +82,7 @@ class BusiestTopics:
 
 
 class PublishedTopics:
-    """The published topics with their numbers of messages; the jobs call the methods."""
+    """The interface of the published topics: answers what jobs ask about topics and messages."""
 
     def span(self) -> Span:
         """Return the number of messages and topics, and the times of the first and last message."""

@@ -30,7 +30,7 @@ class TopologyHistory:
 
     @classmethod
     def of(cls, stream: JournalStream) -> TopologyHistory:
-        """Read the whole stream.
+        """Read the whole stream, and return the history of its virtual host.
 
         Bindings in the first complete snapshot count as existing before it. Raises PipelineError.
         """
@@ -96,7 +96,10 @@ class TopologyHistory:
 
 
 def _begin(known: dict[Any, Existence], key: Any, facts: dict[str, Any], at: int) -> None:
-    """Record that a binding, exchange or queue with these fields exists from `at` on."""
+    """Record that a binding, exchange or queue with the fields `facts` exists from `at` on.
+
+    `at` is in microseconds since 1970, or ALWAYS.
+    """
     before = known.get(key)
     if before is not None and "arguments" in facts and scope_of(before.facts) != scope_of(facts):
         # The session receives other messages than before: count it as another subscription.

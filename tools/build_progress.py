@@ -49,7 +49,7 @@ class StageReport:
         return [self.stage]
 
     def elapse(self, now: float) -> list[str]:
-        """Return the lines to print at the time `now`: none before the interval is over."""
+        """Return the lines to print at the time `now`; none if the interval is not over yet."""
         if not self.repeats or now < self.last + INTERVAL:
             return []
         self.last = now

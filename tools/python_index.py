@@ -59,8 +59,8 @@ class Definition:
 class Module:
     """One Python file: its classes, all definitions that can have a docstring, and its imports.
 
-    `definition` is the module itself. `bound` has the line and the column of each variable and
-    parameter with one of the names that the index was asked for.
+    `definition` is the module itself. `bound` has the name, line and column of each variable and
+    parameter that the argument `variables` of PythonIndex names.
     """
 
     file: TextFile

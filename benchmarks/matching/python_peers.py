@@ -41,7 +41,7 @@ class PahoMatcher:
         self._matcher = make()
 
     def subscribe(self, pattern: str, subscriber: int) -> bool:
-        """Add the pair; return False if it was already present."""
+        """Add the (pattern, subscriber) pair; return False if it was already present."""
         name = filter_of(pattern)
         try:
             self._matcher[name].append(subscriber)
@@ -50,7 +50,7 @@ class PahoMatcher:
         return True
 
     def unsubscribe(self, pattern: str, subscriber: int) -> bool:
-        """Remove the pair; return False if it was not present."""
+        """Remove the (pattern, subscriber) pair; return False if it was not present."""
         name = filter_of(pattern)
         subscribers = self._matcher[name]
         subscribers.remove(subscriber)
@@ -84,12 +84,12 @@ class AmqttMatcher:
         self._subscriptions: dict[str, list[int]] = {}
 
     def subscribe(self, pattern: str, subscriber: int) -> bool:
-        """Add the pair; return False if it was already present."""
+        """Add the (pattern, subscriber) pair; return False if it was already present."""
         self._subscriptions.setdefault(filter_of(pattern), []).append(subscriber)
         return True
 
     def unsubscribe(self, pattern: str, subscriber: int) -> bool:
-        """Remove the pair; return False if it was not present."""
+        """Remove the (pattern, subscriber) pair; return False if it was not present."""
         name = filter_of(pattern)
         self._subscriptions[name].remove(subscriber)
         if not self._subscriptions[name]:

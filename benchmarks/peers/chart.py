@@ -187,10 +187,12 @@ def overview(results: Results) -> str:
 
 
 def _draw_linear(panel: Panel, left: float, top: int, width: float, ours: float) -> list[str]:
-    """Draw a panel whose longest bar has the whole width, with its corner at (`left`, `top`).
+    """Return the SVG elements of a panel; its longest bar takes the whole width.
 
-    `ours` is the figure of Trellis; 0 if it is missing. The text after the bar of another peer
-    compares the peer's figure with it.
+    The panel's upper left corner is at (`left`, `top`).
+
+    `ours` is the figure of Trellis, with which the text after
+    each bar compares the peer's figure; 0 if Trellis has no figure.
     """
     start, room = left + _NAMES, width - _NAMES - _OVERVIEW_FIGURES
     longest = max(bar.value for bar in panel.bars)
@@ -264,7 +266,7 @@ def _draw(
 
 
 def _draw_bar(bar: Bar, start: float, y: float, length: float, text: str) -> list[str]:
-    """Draw the name of a peer, its bar that begins at `start`, and a text after the bar."""
+    """Return SVG: a peer's name, its bar from `start` on at the height `y`, and a text."""
     weight = ' font-weight="600"' if bar.colour == _OURS else ""
     return [
         (

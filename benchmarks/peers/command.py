@@ -169,7 +169,7 @@ def _positive(text: str) -> int:
 
 
 def tools(trellis: Path | None) -> Tools:
-    """Return the paths of programs, with the command `trellis` of an installed broker.
+    """Return where programs are found; by default, search for an installed `trellis`.
 
     Raises ValueError if `trellis` is given and is not a file.
     """

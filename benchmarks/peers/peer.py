@@ -127,7 +127,7 @@ class PeerBroker:
         return ""
 
     def start(self, directory: Path) -> Running:
-        """Start the broker with its files in `directory` and wait until it answers.
+        """Start the broker with its files in `directory`; return it when it answers.
 
         Raises Failed, after stopping all its processes.
         """

@@ -37,9 +37,9 @@ class Load(Protocol):
     """A tool that puts load on a running broker and checks its answers."""
 
     def measure(self, case: Case, broker: Running, rate: float | None) -> Figures:
-        """Run one round of the workload, at `rate` publications per second, or at full speed.
+        """Run one round of the workload, and return its figures.
 
-        Raises WrongPeerAnswer, Failed.
+        `rate` is in publications per second; None is full speed. Raises WrongPeerAnswer, Failed.
         """
         ...
 

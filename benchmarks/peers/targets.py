@@ -50,8 +50,9 @@ _WORDS: Final = {"cpu": "CPU a message", "p99": "p99 of the latency"}
 
 
 def lines(results: Results, ours: str) -> list[list[str]]:
-    """Return table rows (workload, comparison, target, measured) for targets that the run
-    measured.
+    """Return table rows (workload, comparison, target, measured) of the measured targets.
+
+    `ours` is the name of Trellis among the peers of the run.
     """
     return [line for goal in GOALS if (line := _line(results, ours, goal))]
 

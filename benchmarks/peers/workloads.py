@@ -60,7 +60,7 @@ class Case:
     def blind(self) -> bool:
         """True if a relay that does not parse packets could run the workload.
 
-        That is so if every message goes to every subscriber, without acknowledgements.
+        In such a workload, every message goes to every subscriber, without acknowledgements.
         """
         workload = self.workload
         plain = (

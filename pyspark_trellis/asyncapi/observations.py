@@ -188,7 +188,10 @@ def _summed(table: pa.Table) -> pa.Table:
 def _addresses(
     rows: list[dict[str, Any]], most: int
 ) -> dict[tuple[str, str, Template], ObservedAddress]:
-    """Return the addresses by (vhost, exchange, template), from the counted combinations `rows`."""
+    """Return the addresses by (vhost, exchange, template), from the counted combinations `rows`.
+
+    `most` is as in `observe`.
+    """
     topics: dict[tuple[str, str], dict[str, Template | None]] = defaultdict(dict)
     for row in rows:
         topics[row["vhost"], row["exchange"]][row["topic"]] = None

@@ -35,7 +35,7 @@ class Server(NamedTuple):
 
 
 class Names:
-    """The names in use in one part of the document, which must be valid and unique."""
+    """The names that are in use in one part of the document; each name is valid and unique."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()

@@ -129,17 +129,17 @@ class _Node:
         self._formats: set[str] | None = None
 
     def see_text(self, text: str) -> None:
-        """Keep only those common formats of all strings so far that `text` has, too."""
+        """Update the formats that all strings have in common: remove those that `text` lacks."""
         if self._formats is None:
             self._formats = {name for name, _ in _FORMATS}
         if self._formats:
             self._formats &= {name for name, fits in _FORMATS if fits(text)}
 
     def merged(self) -> _Node:
-        """Return one node for the values of all properties, and remove the properties.
+        """Return one node that stands for the values of all properties; remove the properties.
 
-        The node has the types of the values so far. Only later values describe the parts of objects
-        and lists.
+        The new node has the types of the values so far, but no properties, items or formats. These
+        come only from values that are added to the new node later.
         """
         node = _Node()
         node._formats = set()

@@ -15,7 +15,7 @@ from matching.cache import RouteCache
 
 
 class Cleared:
-    """A cache of the subscribers by topic that is emptied when any subscription changes."""
+    """A cache from topics to subscribers. A change of any subscription empties the cache."""
 
     def __init__(self, source: Matcher[int], most: int) -> None:
         self.source = source

@@ -32,7 +32,7 @@ def shape(case: Case) -> list[str]:
     """Return the arguments with which the load tool runs a case on the relay.
 
     The relay only forwards bytes, and AMQP deliveries differ from publications. For an AMQP
-    workload the relay therefore gets MQTT packets of the same size, from and to as many clients.
+    workload, the relay therefore gets MQTT packets of the same size, from as many clients.
     """
     workload = case.workload
     if workload.publish == "mqtt":

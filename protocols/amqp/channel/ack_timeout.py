@@ -133,7 +133,7 @@ class AckTimeout(BulkTask):
         self.expired = False
 
     def watch(self, queue: MessageSource) -> None:
-        """Watch the deliveries of a queue too, because the channel begins to get its messages."""
+        """Apply the timeout of `queue` to the deliveries that the channel gets from this queue."""
         timeout = int(timeout_of(queue, self._limits))
         self._queues.setdefault(queue, timeout)
         self._timeouts.add(timeout)
@@ -224,19 +224,20 @@ class AckTimeout(BulkTask):
         self._unchecked = list(self._marks)
 
     def _begin_marks(self, timeout: int) -> None:
-        """Create the Marks that find the deliveries older than a timeout in ms, unless they exist.
+        """Create the Marks for deliveries older than `timeout` ms, if there are none yet.
 
-        Do nothing if the timeout is 0, which means no timeout.
+        Do nothing if `timeout` is 0, which means no timeout.
         """
         if timeout > 0 and timeout not in self._marks:
             marks = self._marks[timeout] = Marks(timeout)
             marks.note(self._agenda.now, self._unacked.next)
 
     def _check(self, marks: Marks, limit: i64) -> i64:
-        """Find out if one of the next outstanding deliveries is older than its queue's timeout.
+        """Compare the next outstanding deliveries, at most `limit`, with `marks`.
 
-        Compare at most `limit` deliveries with `marks`; return the cost in compared deliveries. Set
-        `marks.late` if a delivery is too old, `marks.complete` if all deliveries are compared.
+        Set `marks.late` if one of these deliveries is older than its queue's timeout, and
+        `marks.complete` if no delivery remains to be compared. Return the cost of the call in
+        compared deliveries.
         """
         now: i64 = self._agenda.now
         if self._unacked.count == 0:
@@ -275,9 +276,7 @@ class AckTimeout(BulkTask):
         self._connection.close_channel(self._number, error, 0)
 
     def _set_timer(self, tick: i64) -> None:
-        """Set the timer to `tick` ms from now, unless the timer is already set to this or an
-        earlier time.
-        """
+        """Let the timer fire in `tick` ms or earlier: do not replace an earlier time by a later."""
         next_tick: i64 = self._agenda.now + tick
         due = self._due
         if due == 0 or next_tick < due:
@@ -288,7 +287,7 @@ class AckTimeout(BulkTask):
 
 
 def _present(queue: MessageSource) -> MessageSource:
-    """Return the object that represents the queue now: a policy may have replaced `queue`."""
+    """Return `queue`, or the latest of the objects by which policies have replaced `queue`."""
     while isinstance(queue, Queue) and queue.replacement is not None:
         queue = queue.replacement
     return queue

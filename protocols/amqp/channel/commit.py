@@ -95,9 +95,10 @@ class Commit(BulkTask):
         self._finished = False
 
     def start(self) -> None:
-        """Carry out the first slice of the commit, and send tx.commit-ok if the commit is complete.
+        """Carry out the first slice of the commit.
 
-        Otherwise stall the connection, and continue in later turns of the event loop.
+        If the commit is then complete, send tx.commit-ok. If parts of it remain, stall the
+        connection, and carry out the other slices in later turns of the event loop.
 
         Raises AmqpError if the user may not publish one of the messages any more.
         """

@@ -63,7 +63,8 @@ class Confirms(Waiter):
         """Count the next publication.
 
         Its confirm is sent after the confirms of all earlier publications, once `ticket` is
-        settled. The confirm is a basic.nack if the publication is `refused`, otherwise a basic.ack.
+        settled; the ticket None means that the publication waits for no write of the store. The
+        confirm is a basic.nack if the publication is `refused`, otherwise a basic.ack.
         """
         self.published += 1
         waits = ticket is not None and ticket.outstanding > 0

@@ -95,7 +95,7 @@ class ConnectionInterface(Connection):
 
     @abstractmethod
     def release_resources(self) -> None:
-        """End all channels, delete the exclusive queues, and leave the publish context.
+        """End all channels, delete the exclusive queues, and stop using the publish context.
 
         Called when the broker sends connection.close, and again at the end of every connection.
         """

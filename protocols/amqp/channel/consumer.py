@@ -189,7 +189,7 @@ class AmqpConsumer(Consumer):
     def report(self, message: Message, redelivered: i64) -> None:
         """Report the delivery of a traced message to the trace.
 
-        `redelivered` is 0 for the first delivery.
+        `redelivered` is 0 for the first delivery of the message, 1 for a later delivery.
         """
         detail = f"by consumer '{self.tag}'" if self.tag else "by basic.get"
         if redelivered:

@@ -109,7 +109,7 @@ class ChannelReceiver(ConsumerOwner):
     def consume(
         self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64
     ) -> AmqpConsumer:
-        """Start a consumer of a queue. The caller has checked that the tag is not in use."""
+        """Start and return a consumer of a queue. The caller has checked that `tag` is free."""
         consumer = self._consumer(queue, tag, no_ack, self.prefetch)
         consumer.priority = priority
         consumer.exclusive = exclusive
@@ -288,7 +288,7 @@ class ChannelReceiver(ConsumerOwner):
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def get(self, queue: Queue, no_ack: bool) -> None:
-        """Answer basic.get with a message or get-empty. Raises the AmqpError of `Fetch.start`."""
+        """Answer basic.get with a message or get-empty. Raises AmqpError (see `Fetch.start`)."""
         if not no_ack:
             self._watch(queue)
         consumer = self._consumer(queue, "", no_ack, 0)
@@ -304,9 +304,7 @@ class ChannelReceiver(ConsumerOwner):
             self._connection.agenda.add(self)
 
     def run(self) -> None:
-        """Close the channel, because a message for a consumer does not fit into a frame of the
-        client.
-        """
+        """Close the channel, because a message does not fit into a frame of the client."""
         if self._set_aside:
             queue = self._set_aside[0].consumer.queue
             error = AmqpError(
@@ -320,7 +318,10 @@ class ChannelReceiver(ConsumerOwner):
     # -- settling
 
     def ack(self, number: i64, multiple: bool) -> None:
-        """Acknowledge the delivery tag `number`, or all up to it. Raises AmqpError if unknown."""
+        """Acknowledge the delivery `number`, or (`multiple`) all deliveries up to this tag.
+
+        Raises AmqpError for an unknown delivery tag.
+        """
         if self.transaction is not None:
             settle_at_commit(self.transaction, self.unacked, number, multiple, ACKED)
             return
@@ -359,7 +360,7 @@ class ChannelReceiver(ConsumerOwner):
         self._settlement.start()
 
     def nack(self, number: i64, multiple: bool, requeued: bool, failed: bool) -> None:
-        """Handle basic.nack and basic.reject for the delivery tag `number`, or all up to it.
+        """Requeue or reject the delivery `number`, or (`multiple`) all deliveries up to this tag.
 
         `failed` is True for basic.reject. Outside a transaction, a requeued delivery then counts as
         a failure, and a queue with delayed retry waits before it delivers the message again.
@@ -433,9 +434,7 @@ class ChannelReceiver(ConsumerOwner):
             AutoDeletion(self._vhost, self._connection.exclusive_queues, queues).run_first_slice()
 
     def take_consumers(self, by_queue: dict[MessageSource, list[Consumer]]) -> None:
-        """Add the consumers of this ending channel to `by_queue`, which maps each queue to
-        consumers.
-        """
+        """Add this ending channel's consumers to `by_queue`, which maps queues to consumers."""
         self._unsubscribed = True
         for consumer in self.consumers.values():
             by_queue.setdefault(consumer.queue, []).append(consumer)

@@ -211,7 +211,7 @@ class AmqpStreamConsumer(QueueStreamReader):
         return row - first
 
     def _write_large(self, data: bytes, start: i64, stop: i64) -> None:
-        """Write a body in as many frames as it needs, without copying it."""
+        """Write the body data[start:stop] in as many frames as needed, without copying the body."""
         outlet = self.consumer.outlet
         while start < stop:
             end: i64 = min(start + self._room, stop)
@@ -261,10 +261,10 @@ def with_offset(properties: bytes) -> tuple[bytes, bytes]:
 def check_stream_consumer(
     queue: StreamQueue, vhost: VirtualHost, no_ack: bool, limited: bool
 ) -> None:
-    """Raise AmqpError, with RabbitMQ's text, if a stream cannot serve a consumer with these
-    options.
+    """Raise AmqpError, with RabbitMQ's text, if a stream cannot serve a consumer.
 
-    `limited` is True if the consumer has a prefetch count.
+    A stream serves only a consumer with a prefetch count (`limited` is True) that acknowledges its
+    deliveries (`no_ack` is False).
     """
     thing = f"queue '{queue.name}' in vhost '{vhost.name}'"
     if not limited:

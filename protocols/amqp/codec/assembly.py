@@ -30,8 +30,8 @@ class Assembly:
     def add(self, kind: i64, frame: bytes) -> bool:
         """Add a frame to the content; return True if the content is complete.
 
-        `kind` is the type of the frame: HEADER or BODY. Raises AmqpError for an invalid frame, or a
-        frame of another type than the next frame of the content must have.
+        `kind` is the type of the frame: HEADER or BODY. The first frame must be a HEADER, every
+        later frame a BODY. Raises AmqpError for a frame of the wrong type, or an invalid frame.
         """
         if kind != (HEADER if self.left < 0 else BODY):
             raise AmqpError(505, "content header and body frames are in the wrong order")

@@ -107,9 +107,10 @@ def decode(frame: bytes) -> pamqp.base.Frame:
 
 
 def _argument(kind: str, frame: bytes, at: int, end: int) -> tuple[object, int]:
-    """Return the argument at position `at`, and the position after it.
+    """Return the argument at position `at` of a method's frame, and the position after it.
 
-    Raises ValueError for an invalid argument.
+    `kind` is the type of the argument; `end` is the end of all arguments. Raises ValueError for an
+    invalid argument.
     """
     if kind == "shortstr":
         return read_name(frame, at, end)

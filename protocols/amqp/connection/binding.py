@@ -102,9 +102,9 @@ def _bind(
     """Add a binding to an exchange, and reply.
 
     An exchange of type x-recent-history first delivers its last messages, the history, to the
-    destination of the binding. The reply and the connection's later methods wait until then. During
-    an alarm, the later methods wait until the alarm ends, as they do after a publication. So a
-    client cannot fill the memory by binding again and again.
+    destination of the binding. The reply and the connection's later methods wait until these
+    messages are delivered. During an alarm, the later methods also wait until the alarm ends, as
+    they do after a publication. So a client cannot fill the memory by binding again and again.
     """
     connection = channel.connection
     replay = channel.vhost.bind(source, binding, channel.ticket)

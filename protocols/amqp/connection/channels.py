@@ -89,7 +89,7 @@ class ChannelTable:
             channel.on_closed()
 
     def end_all(self) -> None:
-        """Remove all channels: the connection has ended."""
+        """Remove all channels and release their resources, because the connection has ended."""
         unsubscribe_receivers([channel.receiver for channel in self.open.values()])
         for number in list(self.open):
             self.end(number)

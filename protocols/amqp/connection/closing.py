@@ -101,7 +101,10 @@ _CONNECTION_CLOSE_OK: Final[i64] = 10 << 16 | 51
 
 
 def closing_error(reason: str, text: str) -> AmqpError:
-    """Return the error with which the broker closes a connection for a reason (end_reasons.py)."""
+    """Return the error with which the broker closes a connection.
+
+    `reason` is a reason of end_reasons.py. `text` is the error's text; "" for a default text.
+    """
     text = text or f"broker forced connection closure with reason '{reason}'"
     return AmqpError(_CLOSE_CODES[reason], text)
 
@@ -128,7 +131,7 @@ class Closing:
     def close(
         self, connection: ConnectionInterface, reason: str, error: AmqpError, method: i64
     ) -> None:
-        """Close a connection with an error.
+        """Close a connection with an error; the metrics count `reason`.
 
         `method` is the method that failed (class id << 16 | method id), or 0 if none did.
         """
@@ -148,7 +151,7 @@ class Closing:
     def reject(
         self, connection: ConnectionInterface, reason: str, refusal: AmqpError | None
     ) -> None:
-        """Refuse a client that has not logged in.
+        """Refuse a client that has not logged in; the metrics count `reason`.
 
         `refusal` is the error that answers the client's connection.start-ok, or None if the client
         does not understand an error at this point.

@@ -143,7 +143,7 @@ class AmqpConnection(ConnectionInterface):
         return len(data)
 
     def _parse(self, data: bytes, start_at: i64) -> i64:
-        """Handle complete frames from `start_at`; return the index of the next byte. Hot path."""
+        """Handle complete frames from `start_at`; return the first unhandled index. Hot path."""
         size: i64 = len(data)
         position: i64 = start_at
         budget: i64 = BUDGET

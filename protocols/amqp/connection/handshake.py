@@ -111,7 +111,10 @@ class Handshake:
         return size
 
     def _start(self, cluster: str) -> spec.Connection.Start:
-        """Return the method connection.start, with the broker's properties and login mechanisms."""
+        """Return connection.start, with the broker's properties and the login mechanisms.
+
+        `cluster` is the name of the cluster, one of the properties.
+        """
         properties: Any = {
             "product": self.options.product,
             "version": RABBITMQ_VERSION

@@ -244,8 +244,8 @@ def _as_text(value: object) -> str:
     decimal number without an exponent, other types as JSON.
 
     For a list or table, `json.dumps` calls this function (its `default`) for each value of a type
-    that JSON lacks. This function converts each of these types without `json.dumps`: otherwise the
-    two functions would call each other without end.
+    that JSON lacks. `_as_text` converts each of these types itself, without `json.dumps`, so that
+    the two functions do not call each other without end.
     """
     if isinstance(value, str):
         return value

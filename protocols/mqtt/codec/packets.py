@@ -137,7 +137,7 @@ class PacketReader:
         return self.take(self.two_bytes())
 
     def text(self) -> str:
-        """Read a UTF-8 string."""
+        """Read a UTF-8 string; also raises MalformedPacket for invalid UTF-8."""
         return decoded(self.binary())
 
     def packet_id(self) -> int:
@@ -224,7 +224,7 @@ def write_answer(out: BytesWriter, first: i64, packet_id: i64) -> None:
 def connack(present: bool, code: int) -> bytes:
     """Return a CONNACK of level 3 or 4 with the return code `code`.
 
-    `present` is True if the session existed before.
+    `present` is the flag Session Present: True if the broker resumes an existing session.
     """
     return bytes([CONNACK << 4, 2, 1 if present else 0, code])
 

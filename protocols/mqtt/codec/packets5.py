@@ -203,7 +203,7 @@ def _code(reader: PacketReader, kind: int) -> int:
 def connack5(present: bool, code: int, properties: Properties5) -> bytes:
     """Return a CONNACK of level 5 with the reason code `code`.
 
-    `present` is True if the session existed before.
+    `present` is the flag Session Present: True if the broker resumes an existing session.
     """
     body = bytes([1 if present else 0, code]) + properties.encoded()
     return bytes([CONNACK << 4]) + remaining_length(len(body)) + body

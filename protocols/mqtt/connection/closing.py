@@ -94,8 +94,8 @@ def last_packet(
     level 3 or 4; 0 if no return code fits. `reason_code` and `text` are for level 5.
 
     `size_max` is the client's Maximum Packet Size in bytes; 0 is no limit. Return b"" for a CONNACK
-    of level 5 above this size [MQTT-3.1.2-24]. For a DISCONNECT above this size, return a
-    DISCONNECT without the text, or b"" if it is still too large [MQTT-3.14.2-3].
+    of level 5 above this size [MQTT-3.1.2-24]. A DISCONNECT above this size loses its text; return
+    b"" if the DISCONNECT without the text is still too large [MQTT-3.14.2-3].
     """
     if packet == CONNACK_PACKET:
         if level == LEVEL_5:

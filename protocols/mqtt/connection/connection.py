@@ -289,8 +289,8 @@ class MqttConnection(SessionConnection):
     def reject(self, return_code: int, code: int, reason: str, text: str = "") -> None:
         """Refuse the client's last packet, and end the connection.
 
-        `return_code` is for a CONNACK of level 3 or 4 (0: none fits), `code` is the reason code of
-        level 5.
+        `return_code` is for a CONNACK of level 3 or 4 (0: none fits). `code` and `text` are the
+        reason code and the Reason String of level 5. The metrics count `reason`.
         """
         if reason not in _LOGGED:
             fields: dict[str, object] = {"client_id": self.client_id} if self.client_id else {}

@@ -30,8 +30,9 @@ def granted(
     """Return the properties of a CONNACK (section 3.2.2.3).
 
     The properties are the broker's limits, and the values that the broker has changed or assigned,
-    such as a shorter session expiry. `data` is the authenticator's last data for the client. The
-    keep-alive of the connection is set to the value that the CONNACK grants.
+    such as a shorter session expiry: `expiry` is the granted value in seconds. `data` is the
+    authenticator's last data for the client. The keep-alive of the connection is set to the value
+    that the CONNACK grants.
     """
     options = connection.service.options
     properties = Properties5()

@@ -284,9 +284,9 @@ class PacketHandler(InputHandler):
     ) -> i64:
         """Handle a publication of QoS 1. Hot path if it has no properties.
 
-        Return the publication's cost in units of the connection's BUDGET. Return SEARCHING if the
-        search for the destinations pauses; the packet is then handled again in the next turn.
-        Raises MalformedPacket.
+        `data[start:end]` is the packet after its remaining length. Return the publication's cost in
+        units of the connection's BUDGET. Return SEARCHING if the search for the destinations
+        pauses; the packet is then handled again in the next turn. Raises MalformedPacket.
         """
         replies = self.replies
         mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
@@ -347,8 +347,9 @@ class PacketHandler(InputHandler):
     ) -> i64:
         """Handle any PUBLISH, and return its cost in units of the connection's BUDGET.
 
-        Return SEARCHING if the search for the destinations pauses; the packet is then handled again
-        in the next turn of the event loop. Raises MalformedPacket.
+        `first` is the first byte of the packet; `reader` reads the bytes after the remaining
+        length. Return SEARCHING if the search for the destinations pauses; the packet is then
+        handled again in the next turn of the event loop. Raises MalformedPacket.
         """
         connection, replies = self.connection, self.replies
         qos = first >> 1 & 3

@@ -125,12 +125,11 @@ class SessionReauthorization(Task):
             )
 
     def _review(self, name: str) -> bool:
-        """Check one subscription against the new permissions.
+        """Check the subscription to `name`, a topic filter, against the new permissions.
 
         Remove the subscription if the user may read none of its topics (or, if the subscription is
         shared, not all its topics). Return True if the plans that deliver to the session must be
-        made again. That is the case if the user may read only some of the topics, before or after
-        the change.
+        made again, because the user may read only some of the topics before or after the change.
         """
         session = self._session
         scope = read_scope(self._identity, name, session.vhost.name)

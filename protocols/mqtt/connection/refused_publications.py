@@ -23,10 +23,11 @@ WINDOW_MS: Final = 60_000
 
 
 class RefusedPublications:
-    """The topics of the refused publications of one connection that are logged.
+    """The topics of one connection whose first refused publications have log lines.
 
-    `left_out` is the number of further refused publications since the last line with their number,
-    and `counted_at` the time of that line, or of the first refusal, in ms of the agenda.
+    `left_out` is the number of refused publications that have no line of their own, and that no
+    line has counted yet. `counted_at` is the time of the last line with such a count, or of the
+    first refusal, in ms of the agenda.
     """
 
     def __init__(self, now: i64) -> None:
@@ -35,9 +36,9 @@ class RefusedPublications:
         self.counted_at = now
 
     def add(self, topic: str) -> bool:
-        """Return True if the caller must log this refused publication to `topic`.
+        """Return True if the caller must log a refused publication to `topic`.
 
-        Otherwise count the publication in `left_out`, and return False.
+        A publication that the caller must not log is counted in `left_out`.
         """
         if topic in self._topics or len(self._topics) >= TOPICS_MAX:
             self.left_out += 1

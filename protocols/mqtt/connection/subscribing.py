@@ -248,7 +248,7 @@ class SubscribeTask(SubscriptionChange):
     """A task that carries out a SUBSCRIBE, and sends retained messages after the SUBACK.
 
     The permission for a topic filter is checked in the slice that subscribes to the filter, with
-    the permissions that the user has then. With many access rules, fewer filters fit into a slice.
+    the user's permissions at that time. With many access rules, fewer filters fit into a slice.
     Shared subscriptions receive no retained messages.
     """
 
@@ -403,8 +403,8 @@ class SubscribeTask(SubscriptionChange):
 class UnsubscribeTask(SubscriptionChange):
     """A task that carries out an UNSUBSCRIBE.
 
-    At level 5, the UNSUBACK has a reason code for each topic filter, which says if a subscription
-    with this filter existed.
+    At level 5, the UNSUBACK has a reason code for each topic filter: the code says if a
+    subscription with this filter existed.
     """
 
     def __init__(

@@ -5,8 +5,8 @@
                                                                   the PUBREC, also in `released`
     from the client    PUBLISH --> PUBREC --> PUBREL --> PUBCOMP  in `received` until the PUBREL
 
-The packet identifier of a message to the client follows from its sequence number in the inbox, so
-it is the same after a crash.
+The packet identifier of a message to the client follows from the message's sequence number in the
+inbox, so the packet identifier is the same after a crash.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ class Resending:
         return True
 
     def on_settled(self, sequence: i64) -> None:
-        """Give back the room of a message in flight, which the client has acknowledged.
+        """Note that the client has acknowledged the message `sequence` and accepts another one.
 
-        A message that is not resent yet has taken no room.
+        A message that is not resent yet does not count against Receive Maximum.
         """
         if not self._unsent or sequence < self._unsent[-1][0]:
             self._room += 1

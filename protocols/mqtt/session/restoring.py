@@ -20,9 +20,10 @@ another message got one of these numbers, it would have the same packet identifi
 QoS 2 would then drop the message as a repetition, and a late PUBACK would settle it. So the new
 active node skips as many sequence numbers as the receive maximum.
 
-The tail cannot have a gap, so its messages are first returned to the inbox. If the tail has more
-than SKIPPED_TAIL messages, no number is skipped: messages are sent in order, so the other node
-cannot have sent messages after such a tail.
+A tail cannot have a gap, so numbers can be skipped only in an inbox without a tail: the messages of
+a tail are restored as returned messages instead. If the tail has more than SKIPPED_TAIL messages,
+no number is skipped: messages are sent in order, so the other node cannot have sent messages after
+such a tail.
 
 The client may still hold the packet identifier of a message that no longer exists. This happens if
 a crash loses the PUBREC of the message, and the message expires afterwards. The sequence numbers of

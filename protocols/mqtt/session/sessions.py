@@ -157,7 +157,7 @@ class Sessions(SessionRegistry):
     ) -> None:
         """Take a session over for the new connection of its client, with a new expiry and will.
 
-        `ticket` waits until the will is stored.
+        `expiry` is in seconds. `ticket` waits until the will is stored.
         """
         changed = (
             session.expiry != expiry or stored_will is not None or session.stored_will is not None
@@ -346,8 +346,8 @@ class Sessions(SessionRegistry):
         `away` is the time since the client disconnected, in ms; negative if the delay begins only
         in the future.
 
-        The user's permission to publish the will is checked again at the publication. Only
-        permissions that came with the login, as with a token, are not checked again.
+        The user's permission to publish the will is looked up again at the publication, unless the
+        permissions came with the login, for example in a token.
         """
         when: i64 = self._agenda.now + max(will.delay - away, 0)
         session.delayed_will = DelayedWill(
@@ -364,7 +364,8 @@ class Sessions(SessionRegistry):
 def _definition(session: Session, away_since: int) -> dict[str, object]:
     """Return the definition of a session for the store.
 
-    A new session has no number yet; its definition has no entry `number`.
+    `away_since` is as in `Sessions.store`. A new session has no number yet; its definition has no
+    entry `number`.
     """
     definition: dict[str, object] = {"away_since": away_since, "expiry": session.expiry}
     if session.stored_will is not None:

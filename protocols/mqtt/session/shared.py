@@ -4,10 +4,10 @@
                 --QoS 1----> queue of the group --> a GroupConsumer with room --> its client
                 --QoS 2----> queue of the group --> a GroupConsumer with room --> session's inbox
 
-A QoS 1 message returns to the group if its member's connection ends without acknowledging it. If
-the group has ended, the message stays with the member's session, which sends it again. A
-QoS 2 message belongs to the session that it was delivered to, and goes to no other session
-[MQTT-4.8.2-4], [MQTT-4.8.2-5]. A group exists while it has members.
+A QoS 1 message returns to the group if the connection of a member ends before the member has
+acknowledged the message. If the group has ended, the message stays with the member's session, which
+sends it again. A QoS 2 message belongs to the session to which it was delivered, and goes to no
+other session [MQTT-4.8.2-4], [MQTT-4.8.2-5]. A group exists while it has members.
 """
 
 from __future__ import annotations
@@ -115,8 +115,9 @@ def _leave_to(session: Session, deliveries: list[Delivery]) -> None:
     they are new, because the sequence numbers of the stored messages of an inbox must ascend.
 
     If messages wait in the inbox, the moved messages are not stored: after a crash, the session
-    does not send them. A number before the waiting messages is not free, and their numbers must not
-    change, because the packet identifiers of QoS 2 messages are computed from them.
+    does not send them. The moved messages precede the waiting messages, but no lower sequence
+    number is free. The waiting messages must keep their numbers, because the packet identifiers of
+    QoS 2 messages are computed from the numbers.
     """
     inbox, consumer = session.inbox, session.absent_consumer()
     numbered = inbox.depth == 0

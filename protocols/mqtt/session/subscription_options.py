@@ -119,7 +119,7 @@ class Addressed(Message):
     """A copy of a message that a session receives for one subscription alone.
 
     The message is a retained message for a new subscription, or a message of a shared subscription.
-    The copy has only the options of this subscription, even if other subscriptions match its topic.
+    The copy has the options of this subscription, and no options of other matching subscriptions.
     """
 
     __slots__ = ("identifier", "origin")

@@ -123,8 +123,8 @@ class DelayedWill(DelayedWillTask):
     """A will that waits until its delay has passed. `run` publishes the will in the publish context
     `context`.
 
-    The will is published with the permissions that the user has at that time. If the permissions
-    came with the login, as with a token, they are not looked up again.
+    The will is published with the permissions that the user has at that time. Permissions that
+    came with the login, for example in a token, are not looked up again.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class DelayedWill(DelayedWillTask):
     def _finish(self) -> Session | None:
         """End the wait, and return the session to which the will belongs.
 
-        Return None if the will was published or cancelled before.
+        Return None if the will is already published or cancelled.
         """
         session, self._session = self._session, None
         if session is not None:
