@@ -10,8 +10,9 @@ The broker stores no password but two keys derived from it, as a hash in the for
 For such a user, and for an unknown user, the exchange continues with an invented salt and
 SCRAM_ITERATIONS iterations, so that the exchange does not show which users exist. The salt is
 derived from the user name and a secret in the data directory (private_files.py), so it stays the
-same after a restart. Two differences can still show which users exist: a hash with another number
-of iterations or another size of the salt, and a salt that differs between the nodes of a cluster.
+same after a restart. Three differences can still show which users exist: a hash with another number
+of iterations or another size of the salt, a salt that changes because the user got another hash,
+and an invented salt that changes with the secret, which each node of a cluster has for itself.
 
 The package scramp, an extra (`scram`), reads and writes the messages. A wrong proof counts as a
 wrong password, so it may delay the next logins (login_throttle.py).

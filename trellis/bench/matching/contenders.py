@@ -67,7 +67,7 @@ def ours(interpreted: Sequence[str] = ()) -> list[Contender]:
             _command(CACHED),
             True,
             "a cache of answers by topic before the trie",
-            "our own",
+            "own design",
         )
     )
     known = {contender.name: contender for contender in contenders}
