@@ -6,9 +6,9 @@
 
 Entries that no client waits for, such as settlements, are written up to LAZY_SECONDS later. A write
 that fails because the disk is full, or because the replicated log of a cluster could lose the batch
-or refuses it, is retried every RETRY_SECONDS, and no message is confirmed until a retry succeeds.
-After any other failure the content of the disk is unknown: the writer calls `failed`, and the
-broker must stop.
+or refuses it, is retried every RETRY_SECONDS. Until a retry succeeds, no persistent
+message is confirmed. After any other failure the content of the disk is unknown: the writer calls
+`failed`, and the broker must stop.
 """
 
 from __future__ import annotations
@@ -249,8 +249,8 @@ class DurableStoreWriter(StoreWriter):
                 logs.error(
                     "store_blocked",
                     reason=str(error),
-                    note="no message is confirmed until a retry succeeds: remove the cause that "
-                    "`reason` names",
+                    note="no persistent message is confirmed until a retry succeeds: remove the "
+                    "cause that `reason` names",
                 )
                 self._idle.set()
             if is_full:
