@@ -6,9 +6,9 @@
 
 Entries that no client waits for, such as settlements, are written up to LAZY_SECONDS later. A write
 that fails because the disk is full, or because the replicated log of a cluster could lose the batch
-or refuses it, is retried every RETRY_SECONDS. Until a retry succeeds, no persistent
-message is confirmed. After any other failure the content of the disk is unknown: the writer calls
-`failed`, and the broker must stop.
+or refuses it, is retried every RETRY_SECONDS. Until a retry succeeds, no persistent message is
+confirmed. After any other failure the content of the disk is unknown: the writer calls `failed`,
+and the broker must stop.
 """
 
 from __future__ import annotations
