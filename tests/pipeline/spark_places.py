@@ -154,9 +154,10 @@ def connect_server(scratch: Path, more: Mapping[str, str] = _NO_SETTINGS) -> Ite
 def place(
     scratch: Path, kind: str = KIND, server_settings: Mapping[str, str] = _NO_SETTINGS
 ) -> Iterator[str]:
-    """Yield the URL of the master or server; start it if necessary.
+    """Yield the URL of a Spark master or Spark Connect server.
 
-    A server of Spark Connect gets `server_settings`.
+    `kind` is one of the values of TRELLIS_SPARK. Start the daemons of a cluster or server, and end
+    them after the block. A server of Spark Connect gets `server_settings`.
     """
     if kind == "local":
         yield "local[2]"
@@ -171,7 +172,10 @@ def place(
 def session(
     master: str, name: str, scratch: Path, more: Mapping[str, str] = _NO_SETTINGS
 ) -> SparkSession:
-    """Return a small session of a master or server, with more settings of Spark."""
+    """Start a Spark session for little data on the master or server with the URL `master`.
+
+    `more` has further settings of Spark.
+    """
     settings = (LOOPBACK if master.startswith("spark://") else {}) | dict(more)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     return start(master, name, small=True, scratch=scratch, settings=settings)

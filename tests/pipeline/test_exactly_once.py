@@ -145,7 +145,7 @@ class Scene:
         return self.running
 
     def kill_at(self, log: Log, number: int) -> None:
-        """Run until the query with this log works on batch `number`; then kill all processes."""
+        """Run the queries until the one with this log works on batch `number`; then kill them."""
         process = self.process()
         end = time.monotonic() + PATIENCE
         while not log.in_a_batch(number):

@@ -247,10 +247,10 @@ def test_an_error_is_one_line(
 def test_a_binding_of_another_virtual_host_is_not_dead(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
-    """A journal has the messages of its virtual host only, and the definitions have all bindings.
+    """Check that `audit` calls a binding dead only in the virtual host of the journal.
 
-    The path of the tested journal either names the virtual host, as in a broker's directory, or
-    does not.
+    The definitions have bindings of two virtual hosts. The path of the journal names the virtual
+    host `/`, as in a broker's directory, or no virtual host, which also means `/`.
     """
     Writer(tmp_path / place).write([row(0, "a.x", published_at=START)])
     bindings = [
