@@ -183,7 +183,7 @@ async def observe(
 
 
 def passwords(file: Path) -> None:
-    """Write a password file in which each user's password is the name."""
+    """Write a password file in which each user's password is the user's name."""
     names = [user for user in (*USERS, WATCHER) if user]
     file.write_text(
         "".join(

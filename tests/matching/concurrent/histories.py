@@ -52,7 +52,7 @@ Operation = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Event:
-    """An operation with its start, end and result."""
+    """An operation with its result, and its start and end as readings of one shared counter."""
 
     start: int
     end: int
@@ -168,7 +168,7 @@ def script(
 
 
 def draw(random: Random, weights: tuple[int, ...], patterns: list[str]) -> Operation:
-    """Draw an operation: its name by the weights, and its pattern or topic and subscriber."""
+    """Return a random operation; `weights` are the relative frequencies of NAMES."""
     name = random.choices(NAMES, weights)[0]
     if name in ("match", "matches_any"):
         return name, random.choice(TOPICS), 0
@@ -214,7 +214,7 @@ def contents(snapshot: Matcher[int]) -> Result:
 
 @cache
 def after(state: int, operation: Operation) -> tuple[int, Result]:
-    """Return the state after an operation, and its result, by the definition of a match."""
+    """Return the state after an operation, and the result that the operation must have."""
     name, text, subscriber = operation
     bit = BITS.get((text, subscriber), 0)
     if name == "subscribe":
@@ -245,7 +245,7 @@ def expected(state: int, topic: str) -> int:
 
 
 def linearizable(events: list[Event]) -> bool:
-    """True if some order of the operations explains the results and respects the times."""
+    """True if an order of the operations that respects their times explains all their results."""
     ordered = sorted(events, key=lambda event: event.start)
     everything = (1 << len(ordered)) - 1
     tried: set[tuple[int, int]] = set()
