@@ -292,7 +292,7 @@ class Simulation:
             self.ledger.recovered(held, self._last)
 
     def _check_ages(self, held: dict[str, list[str]]) -> None:
-        """Check that a queue which was deleted and declared again has no message from before."""
+        """Check that no queue has a message that was published before the queue was declared."""
         for name, born in self.definitions.now.queues.items():
             for message in held.get(name, []) if name not in QUEUES and name not in STREAMS else []:
                 if int(message.rpartition("-")[2]) <= born and message[:2] in (
