@@ -59,8 +59,10 @@ assert KIND in ("local", "cluster", "connect"), f"TRELLIS_SPARK={KIND}"
 def daemon(
     command: Sequence[str | Path], until: str, scratch: Path, **environment: str
 ) -> Iterator[re.Match[str]]:
-    """Run one of Spark's daemons. Yield the match of `until` in its output once it is ready, and
-    end the daemon after the block. Its files are in the directory `scratch`.
+    """Run one of Spark's daemons with further environment variables, and end it after the block.
+
+    Once the regular expression `until` matches the daemon's output, yield the match. The daemon's
+    files are in the directory `scratch`.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     logging = logging_file(scratch, "warn", "%p %c{1}: %m%n", _ADDRESSES)

@@ -89,7 +89,7 @@ def by_topic_alone(document: Document) -> Document:
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
-    """Run `trellis ask WORDS --json -`; return the decoded answer."""
+    """Run `trellis ask WORDS --json -`, check the exit code, and return the decoded answer."""
     capsys.readouterr()
     assert main(["ask", *words, "--json", "-"]) == code
     decoded: dict[str, Any] = json.loads(capsys.readouterr().out)

@@ -107,7 +107,7 @@ class Past:
     proposed: Document = field(default_factory=dict)
 
     def receivers(self, number: int, each: Row, document: Document | None = None) -> set[str]:
-        """Return the queues and sessions that a message reached in its minute.
+        """Return the queues and sessions that the message `each` reached in minute `number`.
 
         With `document`, return the queues and sessions that the message would reach with these
         definitions.

@@ -42,7 +42,7 @@ class ClusterAnswer:
         self.files: list[str] = self.answer["files"]
 
     def check(self, count: int) -> None:
-        """Assert that both workers took part, and that the answers are right."""
+        """Assert that both workers took part, and that they read `count` rows with right counts."""
         assert self.answer["rows"] == count
         assert self.answer["matches"] == sorted(
             [["t.1", 25, 1], ["t.2", 25, 2], *[[f"t.{at}", 25, 0] for at in range(4)]]

@@ -88,7 +88,7 @@ def test_a_file_is_created_once_on_an_s3_server_without_conditions(
 
 
 def test_one_of_several_writers_at_once_creates_the_file(storage: HadoopStorage) -> None:
-    """Let six threads create the same file at the same time, ten times."""
+    """If six threads create the same file at the same time, one succeeds and five get an error."""
     count, start = 6, threading.Barrier(6)
     created: dict[int, list[int]] = {number: [] for number in range(10)}
     refusals: list[str] = []
@@ -327,8 +327,9 @@ def test_a_batch_that_a_kill_interrupted_is_published_once(
     unique: str,
     tmp_path: Path,
 ) -> None:
-    """Kill the query in the middle of its second batch; the restart divides the batch anew.
+    """Kill a query in the middle of its second batch, and check that it publishes each row once.
 
+    The restarted query divides the rows of the batch among other tasks.
     Spark's checkpoint and the sink's files are on the tested file system.
     """
     journal(tmp_path / "s", [row(at, "k", body=b"%d" % at) for at in range(ROWS)], 10)

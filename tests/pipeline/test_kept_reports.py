@@ -188,9 +188,11 @@ def test_a_late_report_begins_where_the_report_before_ended(
     over: str,
     messages: list[int],
 ) -> None:
-    """Check the messages of each report when a report is made 40 minutes late.
+    """Check that a report which is made 40 minutes late includes the time since the last report.
 
-    Reports are made every hour, and one message is published in the middle of each hour.
+    Reports are made every hour. If each report is about one hour (`over`), the late report begins
+    where the last one ended. One message is published in the middle of each hour; `messages` has
+    the expected number in each report.
     """
     hours = range(4)
     rows = [row(at, "a.x", published_at=START + timedelta(hours=at, minutes=30)) for at in hours]

@@ -268,8 +268,8 @@ def snapshot(
 ) -> list[Row]:
     """Return the rows that the broker writes to `$topology` for a snapshot at the time `at`.
 
-    `heard` are the subscriptions of MQTT sessions. `restarted` is True if the
-    rows before the snapshot are no longer valid.
+    `heard` are the subscriptions of MQTT sessions. `restarted` is True if the rows before the
+    snapshot are no longer valid.
     """
     predeclared = [
         {"name": name, "type": kind, "arguments": {}}

@@ -59,9 +59,10 @@ def published_will(world: Home) -> list[bytes]:
 def test_the_will_of_a_client_that_was_here_is_published_after_a_crash_when_its_delay_is_over(
     tmp_path: Path, delay: int
 ) -> None:
-    """[MQTT-3.1.2-8]: the will is published after the connection is closed.
+    """If the broker crashes, it publishes the will of a connected client after the restart.
 
-    A crash of the broker closes the connection too.
+    [MQTT-3.1.2-8] requires this, because the crash closes the connection. The will is published
+    once, when its delay is over.
     """
     world = Home(tmp_path)
     reader = Client5(world, "reader", session_expiry_interval=10_000)

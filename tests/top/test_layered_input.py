@@ -200,7 +200,7 @@ HASTY: Final = (
 
 
 async def heard(running: Running, watcher: Mqtt0) -> None:
-    """Check that `watcher` gets the last message of the disconnected client, and no will message."""
+    """Check that `watcher` gets the last message of the disconnected client, and not its will."""
     assert await watcher.packet() == (0x30, b"\x00\x01tlast words")
     await running.until(lambda: running.node.mqtt.closed == {"client": 1})
     await watcher.ping()

@@ -159,9 +159,9 @@ CLIENT_STEP: Final = st.tuples(
 
 
 def do_step(served: Served, step: tuple[str, int, int], at: int) -> None:
-    """Do one step (kind, number, unused) of a history for the clients of one broker.
+    """Do one step (see CLIENT_STEP), except `jump`, for the clients of one broker.
 
-    `number` selects a client or a parameter of the step. `at` is the index of the step.
+    `at` is the index of the step in the history, which names a new client.
     """
     kind, number, _ = step
     if kind == "mqtt":

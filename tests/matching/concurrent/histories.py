@@ -121,7 +121,8 @@ def record_freely(
 def begun(matcher: Matcher[int], random: Random, now: Callable[[], int]) -> list[Event]:
     """Give the matcher some initial subscriptions, and return the history of these operations.
 
-    The subscriptions give the trie more nodes at which later operations can conflict.
+    The subscriptions give the trie more nodes at which later operations can conflict. `now` returns
+    the next time of the history.
     """
     events = []
     for text, subscriber in random.sample(PAIRS, random.randint(0, 6)):
@@ -143,8 +144,9 @@ def script(
 ) -> Callable[[], None]:
     """Return a function that does random operations and adds each of them to `events`.
 
-    The function reads each snapshot twice: when it is made, and after all operations. Both
-    readings must be equal.
+    The function calls `step` before each operation; `now` returns the next time of the history. The
+    function reads each snapshot twice: when it is made, and after all operations. Both readings
+    must be equal.
     """
     weights = random.choice(ROLES)
     drawn = [draw(random, weights, texts) for _ in range(operations)]

@@ -166,7 +166,7 @@ class Ledger:
             copy.delivered_from.add(queue)
 
     def received(self, session: str, message: str, quality: int) -> None:
-        """Check a message that a session's client received.
+        """Check a message that a session's client received with the QoS `quality`.
 
         A client that receives a QoS 2 packet identifier again calls this method only once.
         """

@@ -376,7 +376,10 @@ class Simulation:
         self.life.tell_time(self._now, self._wall)
 
     def _restart(self, crash: bool, calm: bool = False) -> None:
-        """Stop or crash the broker, and start it again; perhaps crash it during the start."""
+        """Stop or crash the broker, and start it again.
+
+        Unless `calm`, perhaps crash the broker during the start, and draw faults of its next life.
+        """
         life, random = self.life, self.random
         self.dropped += life.dropped
         if not crash:
