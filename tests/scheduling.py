@@ -29,7 +29,7 @@ class Collection(list[str]):
         self._indexes = {name: index for index, name in enumerate(self)}
 
     def index(self, name: str, *bounds: Any) -> int:
-        """Return the index of a test."""
+        """Return the index of a test in the whole list; `bounds` are ignored."""
         return self._indexes[name]
 
 

@@ -10,8 +10,8 @@ The history of one seed, again and again:
 2.  The log loses all records that the keeper has not read. One of the other two nodes (the
     returner) crashes or is cut from the log; if the returner is the owner, it is cut or paused. The
     third node crashes.
-3.  The keeper claims the log, and appends records. When the log is about as long as the returner
-    knew it, the keeper crashes, and the returner comes back.
+3.  The keeper claims the log, and appends records. When the log is about as long as when the
+    returner last read it, the keeper crashes, and the returner comes back.
 
 A returner that compares only the length of the log notices nothing.
 """

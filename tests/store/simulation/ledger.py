@@ -148,7 +148,7 @@ class Ledger:
     # -- consumers
 
     def delivered(self, queue: str, message: str, redelivered: bool = True) -> None:
-        """Check a message that a consumer of the queue got."""
+        """Check a message that a consumer of the queue got with the flag `redelivered`."""
         family = self.holding(queue)
         copy = family.copies.get(message)
         if copy is None:
