@@ -111,7 +111,7 @@ class RabbitMq:
         }
 
     def start(self) -> None:
-        """Start RabbitMQ, again after `kill`, and wait until it serves clients."""
+        """Start RabbitMQ, or restart it after `kill`, and wait until it serves clients."""
         with (self._directory / "output").open("ab") as output:
             self._server = subprocess.Popen(
                 [f"{self._scripts}/rabbitmq-server"],

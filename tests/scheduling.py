@@ -29,7 +29,7 @@ class Collection(list[str]):
         self._indexes = {name: index for index, name in enumerate(self)}
 
     def index(self, name: str, *bounds: Any) -> int:
-        """Return the index of a test."""
+        """Return the index of a test in the whole list; `bounds` are ignored."""
         return self._indexes[name]
 
 
@@ -65,7 +65,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the plugins of a worker.
 
-    There is no EventFilter if an option asks for all reports of a test.
+    EventFilter is left out if a command-line option asks for all reports of each test.
     """
     if not hasattr(config, "workerinput"):
         return
@@ -153,9 +153,9 @@ class EventFilter:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_to_serializable(self, report: object) -> dict[str, Any] | None:
-        """Return {} for a report that is not sent, and None for pytest to convert the report.
+        """Return {} instead of the converted report if the filter drops the report anyway.
 
-        A conversion takes time.
+        A conversion takes time. For other reports, return None: pytest then converts the report.
         """
         if (
             isinstance(report, pytest.TestReport)

@@ -87,7 +87,10 @@ END: Final = "----"
 
 
 def completing(shell: str, words: list[str]) -> str:
-    """Return code for a shell with the completion script: it prints the completions of a line."""
+    """Return shell code that prints the completions of a line, given as its words.
+
+    The shell must have loaded the completion script.
+    """
     line = " ".join(f"'{word}'" for word in words)
     match shell:
         case "bash":

@@ -208,7 +208,10 @@ def serve_under_systemd(system: BootedSystem) -> None:
 
 
 def restart(system: BootedSystem, fail: Callable[[], None], reason: str = "") -> None:
-    """Make the broker fail, and wait until systemd has started it again."""
+    """Make the broker fail, and wait until systemd has started the broker again.
+
+    `reason` is the text of the log line to expect first; "" expects the end of the main process.
+    """
     with system.log("trellis") as log:
         fail()
         log.wait(reason or "Main process exited")

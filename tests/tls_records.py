@@ -29,7 +29,7 @@ class TlsClient:
     """
 
     def __init__(self, context: ssl.SSLContext, secrets: Path) -> None:
-        """Begin a connection; the new file `secrets` gets its keys."""
+        """Begin a connection; OpenSSL writes its TLS keys to the new file `secrets`."""
         context.keylog_filename = str(secrets)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         self._secrets = secrets
@@ -55,7 +55,7 @@ class TlsClient:
         return self._tls.cipher() is not None and b"CLIENT_TRAFFIC" in self._secrets.read_bytes()
 
     def receive(self, received: bytes) -> bytes:
-        """Decrypt the server's output, and return its data."""
+        """Decrypt the server's output, and return the application data in it."""
         self._in.write(received)
         data = b""
         try:
@@ -65,7 +65,7 @@ class TlsClient:
             return data
 
     def data(self, data: bytes) -> bytes:
-        """Return records with this data."""
+        """Return encrypted records with this application data."""
         self._tls.write(data)
         return self._out.read()
 

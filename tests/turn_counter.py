@@ -7,7 +7,7 @@ from types import TracebackType
 
 
 class TurnCounter:
-    """Counts the turns of the running event loop while it is used as a context manager."""
+    """A context manager that counts the turns of the running event loop in the field `turns`."""
 
     def __init__(self) -> None:
         self.turns = 0

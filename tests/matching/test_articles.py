@@ -13,7 +13,10 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def subscribed(name: str, patterns: dict[int, str], grammar: Grammar = AMQP) -> Matcher[int]:
-    """Return a matcher with these patterns; the number of each pattern is its subscriber."""
+    """Return a matcher of the algorithm `name` with these patterns.
+
+    The subscriber of each pattern is the pattern's key in `patterns`.
+    """
     matcher: Matcher[int] = create(name, grammar)
     for number, pattern in patterns.items():
         matcher.subscribe(pattern, number)
@@ -188,9 +191,9 @@ def test_article_3_the_filters_of_mqtt(name: str) -> None:
 def test_article_4_the_matches_of_each_topic_save_that_a_wildcard_is_exactly_one_word(
     name: str,
 ) -> None:
-    """Article 4 describes a matcher with the rules of an AMQP before 0-9-1.
+    """Check the table of article 4, except that `forex.*` does not match `forex` in Trellis.
 
-    In those rules, `forex.*` also matches `forex`; in Trellis it does not.
+    The article follows the rules of an AMQP before 0-9-1, by which a wildcard also matches no word.
     """
     matcher = subscribed(name, {0: "forex.*", 1: "*.usd", 2: "*.eur", 3: "*"})
     expected = {
@@ -243,10 +246,10 @@ def test_article_5_the_patterns_of_the_drawn_trie(name: str) -> None:
 
 
 def test_article_5_the_example_as_it_is_printed_has_lost_a_star(name: str) -> None:
-    """Article 5 prints the pattern `.stock.#`, and says that it matches two keys.
+    """Check that the pattern `.stock.#` does not match two keys that it matches in article 5.
 
-    The pattern matches neither key, because it begins with an empty word. The article must mean
-    `*.stock.#`.
+    The pattern begins with an empty word, so it matches only keys that begin with an empty word.
+    The article must mean `*.stock.#`.
     """
     matcher = subscribed(name, {0: ".stock.#"})
     assert subscribers(matcher, ".stock.db") == {0}

@@ -1,4 +1,4 @@
-"""Tests of the matchers that number their patterns, and of the matcher that backtracks.
+"""Tests of `bitmap`, `bitmap-fixed`, `word-sets`, `word-cache` and `trie-backtracking`.
 
 These matchers cache data about topics and words. The tests check the caches and their limits.
 """

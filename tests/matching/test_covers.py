@@ -1,6 +1,6 @@
 """Tests of `covers`: True if one pattern matches each topic that another pattern matches.
 
-The expected result comes from all topics that could show a difference.
+The expected result is computed by matching both patterns with all topics that can tell them apart.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ LONG = {
 
 
 def seconds(a: str, b: str, grammar: Grammar) -> float:
-    """Return the CPU seconds of one comparison. Other processes do not count in this time."""
+    """Return the CPU seconds of one call of `covers`, the least of five calls."""
     return min(
         timeit.repeat(lambda: covers(a, b, grammar), number=1, repeat=5, timer=time.thread_time)
     )
@@ -285,10 +285,10 @@ def test_a_comparison_costs_a_few_steps_a_word(a: str, b: str) -> None:
 
 
 def test_a_query_on_hostile_rules_costs_no_more_than_their_comparisons() -> None:
-    """Check that a query takes less than twice the CPU time of a comparison with each rule.
+    """Check that Coverage.covering takes less than twice the CPU time of `covers` for each rule.
 
-    There are 120 rules of 128 words, and all of them cover the pattern. A query that first looks up
-    a topic of the pattern in a trie of the rules takes ten times as long as the comparisons.
+    There are 120 rules of 128 words, and all of them cover the pattern. If Coverage.covering first
+    looked up a topic of the pattern in a trie of the rules, it would take ten times as long.
     """
     chosen = random.Random(20261126)
     rules = [".".join(chosen.choices("#*a", (5, 2, 3), k=127)) + ".#" for _ in range(120)]

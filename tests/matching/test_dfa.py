@@ -1,5 +1,5 @@
-"""Tests of the lazily built DFA: correct after every change, within its budget, no needless
-rebuild.
+"""Tests of the lazily built DFA: it answers correctly after every change, keeps within its budget
+of memory, and is not rebuilt without need.
 """
 
 from __future__ import annotations

@@ -339,9 +339,9 @@ def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
 
 
 def taken(name: str, pattern: Callable[[int], str], gone: bool = False) -> int:
-    """Return the bytes that a matcher uses for 1,000 patterns.
+    """Return the bytes that a matcher of the algorithm `name` uses for 1,000 patterns.
 
-    With `gone`, the matcher then removes all patterns but one; return the bytes that it still uses.
+    With `gone`, unsubscribe all patterns except the first one before measuring.
     """
     matcher: Matcher[int] = create(name, AMQP)
     gc.collect()

@@ -15,7 +15,7 @@ from tests.matching.words import GRAMMARS, patterns, topics
 
 
 def advance(searches: list[Search[int]], steps: int) -> bool:
-    """Continue the first search that is not complete; return True if all are complete."""
+    """Continue the first incomplete search by `steps` steps; return True if all are complete."""
     while searches and searches[0].done:
         del searches[0]
     if searches:

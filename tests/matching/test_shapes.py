@@ -1,4 +1,4 @@
-"""Tests of tuple space search: patterns in tables and in the fallback trie, and the costs."""
+"""Tests of tuple space search: patterns in tables and in the fallback trie, cost of lookups."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_no_topic_of_the_set_is_excluded(texts: list[str], wanted: frozenset[str
 
 
 def many(number: int) -> str:
-    """Return a word that can hardly be compressed, so that a list of such words is long."""
+    """Return the word with this number: 16 hexadecimal digits that can hardly be compressed."""
     return blake2b(b"%d" % number, digest_size=8).hexdigest()
 
 

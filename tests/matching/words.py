@@ -20,8 +20,8 @@ _WORDS = ["a", "b", "", "$x", "a*", "*", "+", "#"]
 def _some(words: list[str], most: int) -> st.SearchStrategy[list[str]]:
     """Draw one to `most` words.
 
-    All words are derived from one drawn number: Hypothesis needs longer to draw a value than most
-    matchers need for an answer.
+    The strategy draws one number and computes all words from it, because Hypothesis needs longer to
+    draw a value than most matchers need for a lookup.
     """
     texts = len(words) ** most
 

@@ -29,7 +29,7 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 
 def covers(acl: str, topic_filter: str) -> bool:
-    """True if all topics of a filter are topics of the filter `acl`."""
+    """True if the filter `acl` matches each topic that `topic_filter` matches."""
     if acl.startswith("$") != topic_filter.startswith("$"):
         return False
     own, other = acl.split("/"), topic_filter.split("/")
@@ -61,7 +61,7 @@ def acl_file_decides(
     """Return Mosquitto's verdict for an ACL file: True if the access is allowed.
 
     Each line is a tuple: ("user", "", name), or ("topic", access type, filter), or ("pattern",
-    access type, filter).
+    access type, filter). `access` is "read" or "write".
     """
     if access == WRITE and is_kept_from_clients(topic):
         return False

@@ -146,6 +146,7 @@ async def observe(
 ) -> dict[tuple[Any, ...], Any]:
     """Let each user connect with each client identifier, publish, and subscribe to each filter.
 
+    The broker has the port `port`; the user None connects without a user name.
     Return a dict of the results. A key is (action, user, client identifier), with the filter as a
     fourth part if the action is "read". The value for "connect" is True if the connect succeeded.
     For "publish" and "read", the value is the set of the topics with which the action succeeded.
@@ -183,7 +184,7 @@ async def observe(
 
 
 def passwords(file: Path) -> None:
-    """Write a password file in which each user's password is the name."""
+    """Write a password file in which each user's password is the user's name."""
     names = [user for user in (*USERS, WATCHER) if user]
     file.write_text(
         "".join(
@@ -222,7 +223,11 @@ def words(chance: random.Random, known: tuple[str, ...]) -> str:
 async def compared(
     conf: Path, port: int, users: list[str | None], clients: list[str], filters: list[str]
 ) -> list[tuple[tuple[Any, ...], Any, Any]]:
-    """Observe both brokers; return (key, result in Mosquitto, result in Trellis) of each action."""
+    """Observe Mosquitto with the configuration `conf`, and Trellis with the import of `conf`.
+
+    Return (key, result in Mosquitto, result in Trellis) of each action; `observe` explains the key.
+    `port` is Mosquitto's port.
+    """
     async with mosquitto(conf, port):
         theirs = await observe(port, users, clients, filters)
     async with trellis(conf) as own_port:

@@ -23,7 +23,10 @@ TLS = "certfile /c.pem\nkeyfile /k.pem\ncafile /ca.pem\n"
 
 
 def imported(folder: Path, conf: str, **files: str) -> MosquittoImport:
-    """Return the import of a mosquitto.conf; its result must be valid settings."""
+    """Import a mosquitto.conf with the text `conf`, and check that the settings are valid.
+
+    `files` are the names and texts of further files in the folder.
+    """
     for name, text in files.items():
         (folder / name).write_text(text)
     (folder / "mosquitto.conf").write_text(conf)
@@ -169,7 +172,7 @@ def test_bridges_become_tables(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if not name.endswith("*")])
 def test_each_option_is_taken_or_named(tmp_path: Path, name: str) -> None:
-    """A note names each option that Trellis lacks or does not need, with a reason."""
+    """If Trellis lacks or does not need an option, a note names the option and the reason."""
     option = OPTIONS[name]
     result = imported(tmp_path, f"listener 1883\n{name} xyz\n")
     named = [note for note in result.report.notes if note.text.startswith(name)]

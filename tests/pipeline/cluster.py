@@ -1,7 +1,8 @@
 """A Spark driver on a cluster, which prints its results as a line of JSON.
 
-python cluster.py JOURNAL MASTER SCRATCH      a session of pyspark_trellis, which sends its code
-spark-submit ... cluster.py JOURNAL           a session of spark-submit, which sent the code
+python cluster.py JOURNAL MASTER SCRATCH      pyspark_trellis starts the session, and sends its own
+                                              code to the workers
+spark-submit ... cluster.py JOURNAL           spark-submit starts the session, and has sent the code
 """
 
 from __future__ import annotations

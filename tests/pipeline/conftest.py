@@ -1,5 +1,7 @@
-"""Fixtures of the pipeline's tests: one Spark session in one process (xdist_group), because a start
-takes seconds. TRELLIS_SPARK chooses the Spark (spark_places.py).
+"""Fixtures of the pipeline's tests.
+
+The tests that use Spark run in one process (xdist_group) and share one Spark session, because the
+start of a session takes seconds. TRELLIS_SPARK chooses the Spark (spark_places.py).
 
 Tests that use Spark are long tests, except one that is marked `smoke`.
 """
@@ -22,7 +24,10 @@ from tests.pipeline import spark_places
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Put a test that uses Spark into the group, and mark it as long."""
+    """Put a test that uses Spark or the wheel into the xdist group `spark`.
+
+    Mark a test that uses Spark as long, unless it is marked `smoke`.
+    """
     fixtures = set(getattr(item, "fixturenames", ()))
     if {"spark", "spark_master"} & fixtures:
         item.add_marker(pytest.mark.spark)
@@ -34,7 +39,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def spark_master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of the master or server that TRELLIS_SPARK names."""
+    """The URL of the Spark master or Spark Connect server that TRELLIS_SPARK chooses."""
     with spark_places.place(tmp_path_factory.mktemp("daemons")) as master:
         yield master
 

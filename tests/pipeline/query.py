@@ -2,8 +2,9 @@
 
 python -m tests.pipeline.query DIRECTORY AMQP-URL ROWS MASTER
 
-MASTER is the URL of a master, or `connect`: then the process starts a server of Spark Connect, so
-that a kill of the process's session ends the queries, too.
+MASTER is the URL of a Spark master, or `connect`. With `connect`, the process starts a server of
+Spark Connect, which belongs to the process's POSIX session. So if all processes of the session are
+killed, the queries end, too.
 
     DIRECTORY/journal --> DIRECTORY/lake (Parquet), checkpoint DIRECTORY/lake.checkpoint
                       `-> the exchange `out` of a broker, checkpoint DIRECTORY/sink.checkpoint

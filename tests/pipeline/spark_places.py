@@ -59,8 +59,10 @@ assert KIND in ("local", "cluster", "connect"), f"TRELLIS_SPARK={KIND}"
 def daemon(
     command: Sequence[str | Path], until: str, scratch: Path, **environment: str
 ) -> Iterator[re.Match[str]]:
-    """Run one of Spark's daemons. Yield the match of `until` in its output once it is ready, and
-    end the daemon after the block. Its files are in the directory `scratch`.
+    """Run one of Spark's daemons with further environment variables, and end it after the block.
+
+    Once the regular expression `until` matches the daemon's output, yield the match. The daemon's
+    files are in the directory `scratch`.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     logging = logging_file(scratch, "warn", "%p %c{1}: %m%n", _ADDRESSES)
@@ -154,9 +156,10 @@ def connect_server(scratch: Path, more: Mapping[str, str] = _NO_SETTINGS) -> Ite
 def place(
     scratch: Path, kind: str = KIND, server_settings: Mapping[str, str] = _NO_SETTINGS
 ) -> Iterator[str]:
-    """Yield the URL of the master or server; start it if necessary.
+    """Yield the URL of a Spark master or Spark Connect server.
 
-    A server of Spark Connect gets `server_settings`.
+    `kind` is one of the values of TRELLIS_SPARK. Start the daemons of a cluster or server, and end
+    them after the block. A server of Spark Connect gets `server_settings`.
     """
     if kind == "local":
         yield "local[2]"
@@ -171,7 +174,10 @@ def place(
 def session(
     master: str, name: str, scratch: Path, more: Mapping[str, str] = _NO_SETTINGS
 ) -> SparkSession:
-    """Return a small session of a master or server, with more settings of Spark."""
+    """Start a Spark session for little data on the master or server with the URL `master`.
+
+    `more` has further settings of Spark.
+    """
     settings = (LOOPBACK if master.startswith("spark://") else {}) | dict(more)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     return start(master, name, small=True, scratch=scratch, settings=settings)

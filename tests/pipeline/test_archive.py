@@ -1,7 +1,7 @@
-"""Spark, and tables in this process, read rows through a broker after retention.
+"""Tests that Spark, and the pipeline without Spark, read rows that only the archive still has.
 
-Retention has removed these rows from the broker's disk, so the broker fetches them from its
-archive.
+Retention has removed these rows from the broker's disk. The broker fetches them from its archive
+and serves them over HTTP.
 """
 
 from __future__ import annotations

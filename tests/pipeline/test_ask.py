@@ -89,7 +89,7 @@ def by_topic_alone(document: Document) -> Document:
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
-    """Run `trellis ask WORDS --json -`; return the decoded answer."""
+    """Run `trellis ask WORDS --json -`, check the exit code, and return the decoded answer."""
     capsys.readouterr()
     assert main(["ask", *words, "--json", "-"]) == code
     decoded: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -193,9 +193,10 @@ def some(place: Path) -> list[Row]:
 def test_the_counts_of_the_pipeline_are_read_without_spark(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only files that the log of Spark's file sink names are read.
+    """Check that the counts have only the files that the log of Spark's file sink names.
 
-    The first part of that log is compacted.
+    Entries 0 and 1 of the log are compacted into one file. A file of a killed task is not in the
+    log.
     """
     target = tmp_path / "traffic"
     (target / "_spark_metadata").mkdir(parents=True)

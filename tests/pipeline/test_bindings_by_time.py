@@ -107,7 +107,7 @@ class Past:
     proposed: Document = field(default_factory=dict)
 
     def receivers(self, number: int, each: Row, document: Document | None = None) -> set[str]:
-        """Return the queues and sessions that a message reached in its minute.
+        """Return the queues and sessions that the message `each` reached in minute `number`.
 
         With `document`, return the queues and sessions that the message would reach with these
         definitions.
@@ -169,7 +169,7 @@ def past(seed: int, path: Path) -> Past:
 
 
 def _with_readers(rows: list[Row], readers: list[Reader], at: datetime) -> list[Row]:
-    """Return the rows of a snapshot with the subscriptions, before the row `complete`."""
+    """Return the rows of a snapshot, with the readers' subscriptions before the last row."""
     return [*rows[:-1], *(each.change(at) for each in readers), rows[-1]]
 
 
@@ -180,10 +180,10 @@ def _changed(
     at: datetime,
     changes: list[Row],
 ) -> tuple[Document, list[Reader]]:
-    """Change a binding, queue or subscription in a minute, and add the changes to `changes`.
+    """Draw a change of a binding, queue or subscription, or a snapshot, or no change.
 
-    Return the definitions and the readers after the change. At random, write a snapshot or change
-    nothing instead.
+    Append its rows of `$topology`, with the time `at`, to `changes`. Return the definitions and the
+    readers after the change.
     """
     what = rng.random()
     if what < 0.25:

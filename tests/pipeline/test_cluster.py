@@ -42,7 +42,7 @@ class ClusterAnswer:
         self.files: list[str] = self.answer["files"]
 
     def check(self, count: int) -> None:
-        """Assert that both workers took part, and that the answers are right."""
+        """Assert that both workers took part, and that they read `count` rows with right counts."""
         assert self.answer["rows"] == count
         assert self.answer["matches"] == sorted(
             [["t.1", 25, 1], ["t.2", 25, 2], *[[f"t.{at}", 25, 0] for at in range(4)]]
@@ -69,7 +69,10 @@ def bare_python(directory: Path) -> tuple[Path, dict[str, str]]:
 def submitted(
     python: Path, variables: dict[str, str], tmp_path: Path, archive: Path | None = None
 ) -> ClusterAnswer:
-    """Run the program with spark-submit on a cluster, as a user who has Spark and the connector."""
+    """Run cluster.py with spark-submit on a new cluster, whose workers use the Python `python`.
+
+    `archive` goes to --py-files. Without an archive, the connector must be in that Python.
+    """
     settings = [word for each in LOOPBACK.items() for word in ("--conf", "=".join(each))]
     inherited = {key: os.environ[key] for key in os.environ if not key.startswith("SPARK_")}
     program = tmp_path / "program.py"  # Spark adds this file's directory to the path.
@@ -122,7 +125,10 @@ def test_a_cluster_runs_our_code_from_the_zip(tmp_path: Path, written_rows: int)
 def test_a_cluster_runs_the_distribution_from_spark_submit_py_files(
     connector_wheel: Path, tmp_path: Path, written_rows: int
 ) -> None:
-    """Run a cluster with the wheel in `--py-files`, under a name that ends with .zip for Spark."""
+    """Check that workers import the connector from the wheel, which `--py-files` sent to them.
+
+    The wheel is copied to a name with the ending .zip, because Spark ignores other endings.
+    """
     python, variables = bare_python(tmp_path / "venv")
     archive = shutil.copyfile(connector_wheel, tmp_path / "trellis_pyspark.zip")
     answer = submitted(python, variables, tmp_path, archive)

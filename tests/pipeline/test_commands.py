@@ -256,7 +256,7 @@ def test_a_target_and_its_checkpoint_belong_to_one_job(
 ) -> None:
     """A command refuses a target or a checkpoint that belongs to another job.
 
-    Otherwise Spark would write nothing, or write into the other job's table.
+    Without this check, Spark would write nothing, or write into the other job's table.
     """
     lake = str(tmp_path / "lake")
 

@@ -136,7 +136,10 @@ def test_the_demo_makes_all_it_names(output: Path) -> None:
 
 @pytest.mark.long
 def test_the_page_can_be_read_on_a_phone(output: Path, tmp_path: Path) -> None:
-    """Take screenshots of the page in two widths, into TRELLIS_PICTURES if that is set."""
+    """Check that the page fits into 390 and 1150 pixels: no wide part, no small text, all plots.
+
+    If TRELLIS_PICTURES names a directory, the screenshots of the page are kept in it.
+    """
     require("browser")
     picture = Path(os.environ.get("TRELLIS_PICTURES", tmp_path)) / "report"
     ran = subprocess.run(

@@ -145,7 +145,7 @@ class Scene:
         return self.running
 
     def kill_at(self, log: Log, number: int) -> None:
-        """Run until the query with this log works on batch `number`; then kill all processes."""
+        """Run the queries until the one with this log works on batch `number`; then kill them."""
         process = self.process()
         end = time.monotonic() + PATIENCE
         while not log.in_a_batch(number):
@@ -234,9 +234,10 @@ def test_two_kills_lose_nothing_and_repeat_nothing(scene: Scene) -> None:
 def test_twenty_kills_of_query_and_broker_lose_nothing_and_repeat_nothing(
     scene: Scene, first: int
 ) -> None:
-    """Kill the query five times, and then the broker to which the sink has published.
+    """Kill the query five times, then the broker; each row must be delivered exactly once.
 
-    Four such runs make twenty kills. Each run stays far below the time limit of a test.
+    The sink has published to this broker. Four such runs make twenty kills, and each run stays far
+    below the time limit of a test.
     """
     for number in range(5):
         log = scene.logs[(first + number) % 2]

@@ -88,7 +88,7 @@ def test_a_file_is_created_once_on_an_s3_server_without_conditions(
 
 
 def test_one_of_several_writers_at_once_creates_the_file(storage: HadoopStorage) -> None:
-    """Let six threads create the same file at the same time, ten times."""
+    """If six threads create the same file at the same time, one succeeds and five get an error."""
     count, start = 6, threading.Barrier(6)
     created: dict[int, list[int]] = {number: [] for number in range(10)}
     refusals: list[str] = []
@@ -203,7 +203,10 @@ def test_a_repeated_batch_is_published_once_and_old_batches_are_deleted(
 def test_two_queries_use_one_bucket_with_settings_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Start two servers with a bucket of the same name: each setting leads to its own server."""
+    """A file that one query writes to its server is not found by a query with other settings.
+
+    The other query's settings name a second server, which has a bucket of the same name.
+    """
     with hadoop_systems.s3a() as one, hadoop_systems.s3a() as other:
         monkeypatch.setenv("SPARK_DIST_CLASSPATH", ":".join(one.jars))
         HadoopStorage(f"{one.root}/c", json.dumps(one.settings)).write("a", "one")
@@ -264,7 +267,7 @@ class KilledQuery:
             )
 
     def _receive(self) -> bool:
-        """Receive a message if there is one."""
+        """Receive a message and return True, or return False if the queue is empty."""
         method, _, body = self._channel.basic_get(self._queue, auto_ack=True)
         if method is not None:
             self.received.append(body.decode())
@@ -275,7 +278,7 @@ class KilledQuery:
         self._channel.connection.process_data_events(time_limit=0.1)
 
     def kill_in_batch(self, number: int, rows_per_task: int) -> None:
-        """Run the query until it has published a part of a batch; then kill all its processes."""
+        """Run the query until it has published a part of batch `number`; then kill all of it."""
         process = self._start(rows_per_task)
         try:
             end = time.monotonic() + PATIENCE
@@ -324,8 +327,9 @@ def test_a_batch_that_a_kill_interrupted_is_published_once(
     unique: str,
     tmp_path: Path,
 ) -> None:
-    """Kill the query in the middle of its second batch; the restart divides the batch anew.
+    """Kill a query in the middle of its second batch, and check that it publishes each row once.
 
+    The restarted query divides the rows of the batch among other tasks.
     Spark's checkpoint and the sink's files are on the tested file system.
     """
     journal(tmp_path / "s", [row(at, "k", body=b"%d" % at) for at in range(ROWS)], 10)
@@ -373,10 +377,11 @@ def test_missing_classes_are_named(scheme: str, monkeypatch: pytest.MonkeyPatch)
 def test_jar_files_that_spark_copies_later_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Python worker of Spark may outlive a session; the next session has other jar files.
+    """Check that Hadoop's classes are found after Spark has copied their jar files to the worker.
 
-    Under Spark Connect, some files are in the session's directory, others in the server's
-    directory.
+    The first attempt, without jar files, fails. A Python worker of Spark may outlive a session, and
+    the next session may have other jar files. Under Spark Connect, some jar files are in the
+    session's directory, others in the server's directory.
     """
     session = tmp_path / str(uuid4())
     session.mkdir()

@@ -60,7 +60,10 @@ class Served:
             channel.queue_bind(name, name, "#")
 
     def publish(self, stream: str, first: int, end: int, body: int = 10) -> None:
-        """Publish messages with their number in the body; they are durable when this returns."""
+        """Publish the messages `first` to `end` - 1, and wait until they are durable.
+
+        The body of a message is its number, filled with zeros to at least `body` digits.
+        """
         properties = pika.BasicProperties(delivery_mode=2)
         SinkPublisher(self.process.amqp_url).publish(
             Outgoing(stream, TOPICS[at % 3], b"%0*d" % (body, at), properties)

@@ -55,9 +55,9 @@ class Image:
         return "127.0.0.1" if text == "spark-master" else text
 
     def build(self) -> None:
-        """Run the build steps of the image in the directory, without compiling Trellis.
+        """Run the build steps of the image in the directory.
 
-        The steps that create users are left out too.
+        Trellis is not compiled, and the steps that create users are left out.
         """
         opt = self.directory / "opt"
         opt.mkdir()

@@ -188,9 +188,11 @@ def test_a_late_report_begins_where_the_report_before_ended(
     over: str,
     messages: list[int],
 ) -> None:
-    """Check the messages of each report when a report is made 40 minutes late.
+    """Check that a report which is made 40 minutes late includes the time since the last report.
 
-    Reports are made every hour, and one message is published in the middle of each hour.
+    Reports are made every hour. If each report is about one hour (`over`), the late report begins
+    where the last one ended. One message is published in the middle of each hour; `messages` has
+    the expected number in each report.
     """
     hours = range(4)
     rows = [row(at, "a.x", published_at=START + timedelta(hours=at, minutes=30)) for at in hours]
@@ -247,10 +249,10 @@ def test_an_error_is_one_line(
 def test_a_binding_of_another_virtual_host_is_not_dead(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
-    """A journal has the messages of its virtual host only, and the definitions have all bindings.
+    """Check that `audit` calls a binding dead only in the virtual host of the journal.
 
-    The path of the tested journal either names the virtual host, as in a broker's directory, or
-    does not.
+    The definitions have bindings of two virtual hosts. The path of the journal names the virtual
+    host `/`, as in a broker's directory, or no virtual host, which also means `/`.
     """
     Writer(tmp_path / place).write([row(0, "a.x", published_at=START)])
     bindings = [

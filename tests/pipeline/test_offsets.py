@@ -411,9 +411,9 @@ def conditions(*filters: Any) -> PushedConditions:
 
 
 def test_times_skip_files(tmp_path: Path) -> None:
-    """Check that a condition on times reads at most 3 % of the bytes.
+    """Check that a query with a condition on times reads at most 3 % of the bytes.
 
-    The condition holds for 1 % of the segments.
+    The condition holds for the rows of 1 % of the segments.
     """
     rows = [
         row(at, "t", body=bytes(300), published_at=START + timedelta(minutes=at))

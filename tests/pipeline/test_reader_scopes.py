@@ -38,7 +38,11 @@ def written(world: AccountsWorld, path: Path) -> None:
 
 
 def expected_and_found(path: Path) -> tuple[dict[tuple[str, ...], int], dict[tuple[str, ...], int]]:
-    """Return two dicts (topic, publisher) -> copies: from the journal, and from the pipeline."""
+    """Return two dicts (topic, publisher) -> number of deliveries to sessions.
+
+    The first dict has the numbers in the broker's journal, the second those that the pipeline
+    computes.
+    """
     arguments = ["pipeline", "audit", "--journal", str(path / "journal")]
     about = read_bindings(parser().parse(arguments))
     assert about.then is not None

@@ -347,7 +347,10 @@ def test_an_invalid_url_is_named() -> None:
 def test_a_full_queue_slows_the_publisher_and_loses_nothing(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """Publish to a queue of at most three messages, while a consumer slowly empties the queue."""
+    """Check that a queue which refuses messages gets each message once, in order.
+
+    The queue has at most three messages, and a consumer slowly empties it.
+    """
     texts = [str(at) for at in range(150)]
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
         channel = connection.channel()
@@ -499,7 +502,10 @@ def test_the_scheme_decides_about_the_file_system(place: str, kind: type) -> Non
 def test_a_streaming_query_has_its_checkpoint_on_another_file_system(
     spark: SparkSession, tmp_path: Path, broker: BrokerProcess
 ) -> None:
-    """Spark's checkpoint and the sink's files are on viewfs, which maps a URL to a directory."""
+    """Check a streaming query whose checkpoint and sink's files are on a file system of Hadoop.
+
+    The file system is viewfs, which maps a URL to a local directory.
+    """
     name = "fs.viewfs.mounttable.default.link./data"
     settings = {name: (tmp_path / "real").as_uri()}
     (tmp_path / "real").mkdir()

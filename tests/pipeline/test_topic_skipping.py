@@ -209,7 +209,10 @@ def of_another_segment(summary: Path, other: Path) -> None:
 
 
 def of_another_stream(summary: Path, other: Path) -> None:
-    """Put the summary of a deleted stream with the same name in the place of the summary."""
+    """Replace the file `summary` by the summary of other rows in a stream with another number.
+
+    A deleted stream with the same name may leave such a file.
+    """
     elsewhere = summary.parent / "elsewhere"
     rows = [row(at, "other") for at in range(8)]
     summarized(elsewhere, rows)
@@ -259,7 +262,7 @@ class CountingBroker(RemoteBroker):
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A running broker with a stream `s` of SERVED segments: its URL, and the directory of `s`.
 
-    The broker was started again, so it has begun to summarize all segments at its start.
+    The broker has restarted after the messages, and has written a summary of each segment.
     """
     data = tmp_path_factory.mktemp("served") / "data"
     first = BrokerProcess("--data-dir", str(data))
@@ -296,7 +299,10 @@ def remote(url: str) -> tuple[JournalStream, list[int]]:
 
 
 def most_of(directory: Path) -> float:
-    """Return how many bytes a reader may fetch if its filter matches in one of SERVED segments."""
+    """Return the most bytes that a reader may fetch if its filter matches in only one segment.
+
+    The result is 3 % of the size of all SERVED segments.
+    """
     return 0.03 * sum(file.stat().st_size for file in directory.glob("*.arrow"))
 
 

@@ -383,7 +383,7 @@ def test_a_running_broker_gives_the_same_bindings_also_after_a_restart(tmp_path:
 
 
 def subscribe(address: Address, name: str, clean: bool) -> socket.socket:
-    """Connect an MQTT client with a subscription, which lasts as long as its socket."""
+    """Connect an MQTT client and subscribe to `a/+`; return the client's open socket."""
     client = socket.create_connection((address.host, address.port), 30)
     for sent, answer in (
         (connect_packet(name, clean), 4),

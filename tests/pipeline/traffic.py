@@ -22,7 +22,7 @@ Document = dict[str, Any]
 
 
 class Subscription(NamedTuple):
-    """A subscription of an MQTT session or of a group."""
+    """A subscription of an MQTT session, or a shared subscription."""
 
     session: str
     topic_filter: str
@@ -115,8 +115,8 @@ def goes(
     """Return the expected route of a message, by the definition of each exchange type.
 
     The result is (names of the queues and sessions that get the message, numbers of the bindings
-    that it passes, unknown). `unknown` is True if it passes a headers exchange, which does not
-    route by the topic.
+    that it passes, unknown). `unknown` is True if the message passes a headers exchange, which does
+    not route by the topic. `heard` are the subscriptions of MQTT sessions.
     """
     types = {each["name"]: each["type"] for each in document["exchanges"]} | {"amq.topic": "topic"}
     alternates = {
@@ -188,7 +188,10 @@ def rows(
     exchanges: tuple[str, ...] = ("t", "u", "d", "f", "", "amq.topic"),
     heard: list[Subscription] | None = None,
 ) -> list[Row]:
-    """Draw messages as a journal has them, some with a timestamp of the publisher."""
+    """Draw `count` messages as rows of a journal, some with a timestamp of the publisher.
+
+    `heard` are the subscriptions of MQTT sessions, which count in the column `routed`.
+    """
     pool = [*topics(rng, 40), *SPECIAL]
     messages = []
     for offset in range(count):
@@ -263,7 +266,11 @@ def bound(each: dict[str, Any], at: datetime, event: str = "bind") -> Row:
 def snapshot(
     document: Document, heard: list[Subscription], at: datetime, restarted: bool = True
 ) -> list[Row]:
-    """Return all rows of a snapshot of bindings and subscriptions, as the broker writes them."""
+    """Return the rows that the broker writes to `$topology` for a snapshot at the time `at`.
+
+    `heard` are the subscriptions of MQTT sessions. `restarted` is True if the rows before the
+    snapshot are no longer valid.
+    """
     predeclared = [
         {"name": name, "type": kind, "arguments": {}}
         for name, kind in (

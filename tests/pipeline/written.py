@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 def row(offset: int, topic: str, **others: Any) -> Row:
-    """Return a row with plain default values, published one second after the previous offset."""
+    """Return a row published `offset` seconds after START; `others` replace the default values."""
     fields: Row = (
         dict.fromkeys(SCHEMA.names)
         | _DEFAULTS

@@ -39,7 +39,7 @@ class RandomLog:
 
 
 class Author:
-    """Writes one random log of the records of several owners, with faults."""
+    """Writes one random log: records of several owners, some of them wrong or late."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -168,7 +168,7 @@ class Author:
         self.win("claim", self.claim(self.state.epoch + 1, self.right_seen()))
 
     def race(self) -> None:
-        """Append claims of standbys that claim the log at once; readers accept the first claim."""
+        """Append claims of several standbys for the next epoch; readers accept only the first."""
         seen, epoch = self.right_seen(), self.state.epoch + 1
         losers = [self.claim(epoch, seen) for _ in range(self.random.randrange(1, 3))]
         winner = self.claim(epoch, seen)
@@ -256,7 +256,7 @@ class Author:
             self.append("mark", mark, counts=True)
 
     def late_record(self) -> None:
-        """Append a record of an earlier owner: a later claim has ended its epoch."""
+        """Append a record whose writer is not the owner any more: a later claim is in force."""
         if len(self.owners) > 1:
             epoch, nonce = self.random.choice(self.owners[:-1][-3:])
             self.append("record of a deposed owner", self.any_record(epoch, nonce))

@@ -23,8 +23,8 @@ The rules, in brief:
 Where the rules are ambiguous, this judge reads them as follows:
 
 1.  A mark is a beat, "a beat that carries the whole state". Its state has no part in the verdict:
-    a mark counts even if its state is not the reader's. A mark of a higher epoch stops a reader,
-    which has no right to go on from the mark's state: its directory lacks the data.
+    a mark counts even if its state is not the reader's. A mark of a higher epoch stops a reader.
+    The reader must not continue from the mark's state, because its directory lacks the data.
 2.  A batch with the epoch and nonce of the claim in force always counts. The rules say "only if",
     and this judge reads "if and only if". So a batch counts even if batches before it are missing.
     The standby finds such a hole itself: it compares the batch's number, positions and chunk index
@@ -57,7 +57,8 @@ Where the rules are ambiguous, this judge reads them as follows:
 13. A caller passes only records after the last offset of its state, in the order of their offsets.
 14. A reader with a stored state first compares the record at the last offset of this state. It
     stops if the record cannot be the one after which the state was stored (`may_be_last`). The
-    rules say that a directory stops whose last offset holds another record, and not how to compare.
+    rules say that a node stops if the log has another record at this offset. They do not say how
+    the node recognizes the record.
     A directory stores its state after a whole batch, a claim or a mark, so only these can be the
     last record.
 """
@@ -124,9 +125,9 @@ def verdict(state: ClusterState, earlier: list[Entry], given: list[str], entry: 
 def may_be_last(state: ClusterState, record: LogRecord) -> bool:
     """True if a directory can have stored `state` when the last record it had read was `record`.
 
-    The record must agree with the last whole batch in `state`. A claim and a mark contain the
-    state of their writer, which names this batch; the last chunk of the batch itself has its
-    number and position.
+    The record must agree with `state` about the number and position of the last whole batch. If
+    the record is a claim or a mark, these are in the writer's state, which the record contains. The
+    only other possible record is the last chunk of that batch, which has its number and position.
     """
     if record.wall > state.wall:
         return False
@@ -185,7 +186,7 @@ def last_offset(state: ClusterState, counted: list[Entry]) -> int:
 def unseen(claim: Claim, state: ClusterState, counted: list[Entry]) -> bool:
     """True if the claim's writer had not read all earlier records with the verdict "counts".
 
-    `state` is the state with which the reader began, and `counted` has the records with this
-    verdict that the reader has read since.
+    `state` is the state with which the reader began. `counted` has the records that the reader has
+    read since then and that got the verdict "counts".
     """
     return any(offset > claim.seen for offset in [state.last, *(offset for offset, _ in counted)])

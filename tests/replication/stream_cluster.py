@@ -344,7 +344,7 @@ class Node:
                 continue
 
     def follow(self, count: int) -> None:
-        """Apply the next batches of the log. The process may be killed meanwhile."""
+        """Apply the next `count` batches of the log. At random, kill the process meanwhile."""
         assert self.replica is not None
         if self.cluster.random.random() < 0.3:
             kill_at(self.disk, self.cluster.random.randint(1, 20))
@@ -379,7 +379,10 @@ class Node:
 
 
 def segments_of(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Return the segments among files. An index may be missing: the next start writes it."""
+    """Return only the segments of `files`, without the indexes.
+
+    Two right directories may differ in their indexes, because a start writes a missing index.
+    """
     return {path: data for path, data in files.items() if path.endswith(".arrow")}
 
 

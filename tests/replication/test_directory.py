@@ -78,7 +78,7 @@ class Place:
         return open_store(self.disk, self.path, Codecs(), 1, pytest.fail, lambda _: None, SEGMENT)
 
     def contents(self) -> list[bytes]:
-        """Close the directory; return the contents of all messages in queues, in order."""
+        """Close the directory; return the messages' contents by queue, the oldest message first."""
         opened = self.recover()
         reader = LogReader(opened.store.log)
         bodies: list[bytes] = []

@@ -113,9 +113,10 @@ def compare(count: int, first_seed: int) -> None:
 def begin_at_a_state(
     log: RandomLog, given: list[str], chance: random.Random, beginnings: Counter[str]
 ) -> None:
-    """Check a reader that begins at a stored state.
+    """Check a reader that begins at a stored state, and count it in `beginnings`.
 
-    Its verdicts must equal `given`, the verdicts of a reader that has read the whole log.
+    The reader's verdicts must equal `given`, the verdicts of a reader of the whole log. If the
+    stored state is after a record that stops readers, check nothing.
     """
     cut = chance.randrange(len(given) + 1)
     if STOP in given[:cut]:
@@ -157,9 +158,10 @@ def begin_at_a_mark(
 def begin_at_the_low_watermark(
     log: RandomLog, chance: random.Random, beginnings: Counter[str]
 ) -> None:
-    """Check readers without a state that begin at the first record of a trimmed log.
+    """Check that both judges reach equal verdicts on a trimmed log if they have no stored state.
 
-    Both judges must reach the same verdicts. Usually they stop, because records are missing.
+    The judges begin at the first record of the trimmed log. If they stop, because records are
+    missing, count it in `beginnings`.
     """
     cut = chance.randrange(len(log.records) + 1)
     given = agree(ClusterState(NAME), log.records[cut:], log.seed)

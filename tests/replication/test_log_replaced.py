@@ -215,9 +215,10 @@ def test_an_owner_compares_nothing_after_a_fast_append(cluster: Cluster) -> None
 def test_a_trimmed_log_that_begins_after_another_owners_claim_stops_the_reader(
     cluster: Cluster,
 ) -> None:
-    """The first mark names a batch with the number, position and offset of this node's last batch.
+    """A node must not own a log whose first mark names a batch that the node does not have.
 
-    But the batch is another one: the log lost records, and another owner wrote it.
+    That batch has the number, position and offset of the node's last batch. But the log had lost
+    the node's last batch, and another owner wrote that batch.
     """
     shipped(cluster, 1)
     first = cluster.state()

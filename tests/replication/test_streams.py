@@ -61,9 +61,10 @@ def test_rows_of_a_refused_batch_are_written_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [85, 432, 787])
 def test_two_streams_of_one_name_are_kept_apart(seed: int, tmp_path: Path) -> None:
-    """The histories of these seeds delete a stream, and declare a stream of the same name.
+    """Check a cluster that deletes a stream and declares another stream with the same name.
 
-    One batch has rows of both streams, and after a crash the old stream's index is still there.
+    In the histories of these seeds, one batch has rows of both streams, and after a crash the old
+    stream's index still exists.
     """
     story(seed, tmp_path / "nodes")
 

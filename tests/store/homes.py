@@ -51,6 +51,7 @@ class Home(World):
     ) -> None:
         """Start a broker on a directory.
 
+        `now` is the monotonic clock in milliseconds, `wall` the wall clock in seconds since 1970.
         `shipping` is the replicated log if the broker is a node of a cluster.
         `opened` is the store of a standby that takes over; None for a start.
         """
@@ -181,7 +182,7 @@ def lasting(target: object) -> bool:
 def numbers(world: World) -> dict[str, int]:
     """Return the number that identifies each durable exchange, queue and session in the store.
 
-    The keys are texts of type and name.
+    The keys are the name of the object's class and the object's name, such as "Queue q".
     """
     vhost = world.vhost
     things = [*vhost.exchanges.values(), *vhost.queues.values(), *vhost.subscribers]

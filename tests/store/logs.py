@@ -154,7 +154,8 @@ class Log:
     def checkpoint(self, files: int | None = None, holder_numbers: set[int] | None = None) -> None:
         """Make a checkpoint of the first `files` sealed (full) files of the log.
 
-        If `files` is None, make a checkpoint of all of them.
+        If `files` is None, make a checkpoint of all of them. `holder_numbers` are the numbers of
+        the existing queues and sessions; None means all in the tests.
         """
         chosen = self.log.sealed()[:files]
         Checkpointing(

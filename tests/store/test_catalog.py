@@ -265,7 +265,10 @@ def test_a_queue_declared_over_a_refused_queue_replaces_it_and_its_bindings(tmp_
 
 
 def test_batch_is_whole_or_missing_after_any_loss_of_the_last_writes(tmp_path: Path) -> None:
-    """Cut SQLite's write-ahead log of the catalog anywhere, as a crash or a power loss does."""
+    """Cut SQLite's write-ahead log of the catalog anywhere, as a crash or a power loss does.
+
+    The catalog must then have the definitions after the last batch whose sync is before the cut.
+    """
     path = tmp_path / "c"
     catalog = Catalog(str(path))
     states, syncs = [at_rest(catalog)], []

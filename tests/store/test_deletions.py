@@ -89,9 +89,9 @@ def holding(home: Home) -> int:
 def test_the_messages_are_there_after_a_crash_before_the_deletion_is_durable(
     fill: Callable[[Home], None], delete: Callable[[Home], None], idle: bool, tmp_path: Path
 ) -> None:
-    """The deletion purges all messages at once: there are few enough for one step of a purge.
+    """If the broker crashes before a deletion is durable, a restart must find all messages.
 
-    If the broker crashes before the deletion is durable, all messages must exist after the restart.
+    The deletion has already purged all messages: there are few enough for one step of a purge.
     """
     assert COUNT <= MESSAGES_PER_SLICE
     home = Home(tmp_path / "d")

@@ -76,7 +76,7 @@ def restart(home: Home) -> Home:
 
 
 def stop(home: Home, *clients: Amqp) -> Home:
-    """Stop the broker cleanly, and start it again."""
+    """Disconnect the clients, stop the broker cleanly, and start it again."""
     for client in clients:
         client.connection.on_closed()
     home.settle()

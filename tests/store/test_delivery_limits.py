@@ -100,7 +100,10 @@ def test_the_wait_ends_while_the_disk_is_slow(tmp_path: Path) -> None:
 
 
 def test_a_queue_whose_consumers_are_too_slow_stays_bounded(tmp_path: Path) -> None:
-    """Publish more messages in each turn than the queue delivers in a turn."""
+    """A queue may be above its limit only while it waits for the delivery mark.
+
+    In each turn, the publisher sends more messages than the queue delivers in a turn.
+    """
     home, publisher, consumer = beyond_the_mark(tmp_path, x_max_length=2)
     queue, patience = home.queue("q"), int(home.store.mark_patience)
     burst = publication("", "q", b"x", delivery_mode=2) * (2 * int(DELIVERIES_PER_DRAIN))

@@ -127,7 +127,7 @@ def consumed(home: Home, reader: Amqp, first: list[Any], count: int) -> list[byt
 
 
 def live(home: ScarceHome) -> None:
-    """Do all kinds of work, and assert that every message arrives."""
+    """Do the work of one life of a broker (see this module), and check that all messages arrive."""
     client, reader, follower = home.amqp(), home.amqp(), home.amqp()
     client.queue("long", durable=True)
     client.queue(
@@ -164,7 +164,7 @@ def live(home: ScarceHome) -> None:
 
 
 def check(home: Home, directory: Path, disk: SimulatedDisk, kept: float = 1.0) -> None:
-    """Assert that no message is lost, before a crash and after a restart.
+    """Check that the store reports no loss; crash and restart the broker, and check its messages.
 
     `kept` is the chance with which each unsynced change survives the crash.
     """

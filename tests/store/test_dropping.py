@@ -384,9 +384,9 @@ def test_a_drop_that_fails_loses_nothing(operation: str, nth: int) -> None:
 
 @pytest.mark.parametrize("nth", range(3))
 def test_no_checkpoint_begins_while_a_head_is_partly_overwritten(nth: int) -> None:
-    """A failed drop of dead files leaves the head of a file partly overwritten.
+    """After a failed drop of dead files, no checkpoint begins while a head is half overwritten.
 
-    If a checkpoint began now, a recovery would mistake the checkpoint's file for a dropped file.
+    If a checkpoint began, a recovery would mistake the checkpoint's file for a dropped file.
     """
     disk = SimulatedDisk()
     log = Log(disk, 1_000)

@@ -254,7 +254,7 @@ def test_a_read_only_disk_is_refused_with_a_clear_line() -> None:
 
 
 def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
-    """The segment is the device /dev/full, which refuses each write as a full disk does."""
+    """Check that RealDisk raises OSError if a disk is full: the device /dev/full refuses writes."""
     if not os.path.exists("/dev/full"):
         pytest.skip("this machine has no /dev/full")
     disk = RealDisk()
@@ -270,7 +270,8 @@ def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
 def harm(random: Random, data: bytes) -> bytes:
     """Return the data with one random damage.
 
-    A flipped bit, random bytes, zero bytes, a missing end, inserted bytes, or bytes from elsewhere.
+    The damage is a flipped bit, random bytes, zero bytes, a missing end, inserted bytes, or bytes
+    copied from another part of the data.
     """
     there = bytearray(data)
     at = random.randrange(len(there))

@@ -43,7 +43,11 @@ class Home(World):
         window: int,
         spoiled: Collection[bytes] = (),
     ) -> None:
-        """Open the store, damage the messages with a body in `spoiled`, and start the broker."""
+        """Open the store, damage the messages with a body in `spoiled`, and start the broker.
+
+        `in_flight` is the broker's Receive Maximum. `window` is the number of messages of a queue
+        that stay in memory.
+        """
         options = MqttOptions()
         options.receive_maximum = in_flight
         self.reported: list[str] = []

@@ -232,7 +232,10 @@ def test_messages_without_a_destination_stay_in_their_places(
 def test_a_queue_over_its_limit_drops_its_oldest_messages_when_others_come_back(
     arguments: dict[str, Any],
 ) -> None:
-    """The queue fills up while the move has set messages aside."""
+    """Fill the queue up to its limit while a move holds the queue's first messages.
+
+    The move then returns its messages to the queue, which drops the oldest ones.
+    """
     world = World()
     client = world.amqp()
     client.queue("q", x_dead_letter_exchange="amq.fanout", **arguments)

@@ -36,7 +36,10 @@ def test_a_dry_run_says_what_a_move_would_do() -> None:
 def test_a_dry_run_counts_the_messages_that_fit(
     limits: dict[str, int], room: int, by_exchange: bool
 ) -> None:
-    """Compare a dry run with the move that follows; each message has 3 bytes."""
+    """Check that a move to a queue with limits moves as many messages as the dry run predicted.
+
+    Each message has 3 bytes.
+    """
     world = World()
     client = world.amqp()
     client.queue("q", durable=True)

@@ -26,7 +26,11 @@ def publish(client: Amqp, count: int) -> None:
 def test_messages_on_disk_that_do_not_count_leave_the_size_of_later_messages_alone(
     tmp_path: Path, returned: int
 ) -> None:
-    """5 messages are in memory and 15 only on disk when the policy comes; 30 come later."""
+    """Check x-max-length-bytes if a policy sets it for a queue of 20 messages, 15 only on disk.
+
+    Only the bytes of the 5 messages in memory and of messages that are published later count.
+    `returned` is the number of messages that a client fetches and requeues.
+    """
     home = Home(tmp_path / "data")
     home.store.window = 5
     client = home.amqp()

@@ -188,7 +188,7 @@ def live_through(
 def crashes(history: History, seed: int, every: int = 1) -> Iterator[tuple[int, Log]]:
     """Simulate power losses before each `every`-th disk event, and after the last one.
 
-    For each, yield (number of the events before it, log recovered from the disk).
+    For each power loss, yield (number of the disk events before it, log recovered from the disk).
     """
     random, disk = Random(seed), SimulatedDisk()
     for events, event in enumerate(history.disk.events):

@@ -217,7 +217,10 @@ def test_a_group_without_members_does_not_come_back(tmp_path: Path) -> None:
 def test_a_session_that_has_left_a_group_does_not_come_back_to_it(
     tmp_path: Path, version: int
 ) -> None:
-    """[MQTT-3.10.4-2]: after the UNSUBACK, the group sends the session nothing."""
+    """After a crash, a session gets nothing from a shared subscription that it has left before.
+
+    [MQTT-3.10.4-2] forbids new messages after the UNSUBACK.
+    """
     world = Home(tmp_path)
     stays, leaves = Client5(world, "stays", **LASTS), Client5(world, "leaves", **LASTS)
     stays.subscribe(subscription("$share/g/a", 1))
@@ -239,7 +242,11 @@ def test_a_session_that_has_left_a_group_does_not_come_back_to_it(
 
 
 def test_a_message_in_flight_of_a_group_that_has_ended_survives_a_crash(tmp_path: Path) -> None:
-    """[MQTT-3.10.4-3]: the broker completes the deliveries that it has begun."""
+    """A message of a shared subscription is sent again after UNSUBSCRIBE and a crash.
+
+    The client has not acknowledged the message.
+    [MQTT-3.10.4-3] says that the broker completes the deliveries that it has begun.
+    """
     world = Home(tmp_path)
     member, writer = Client5(world, "m", **LASTS), Client5(world, "w")
     member.subscribe(subscription("$share/g/a", 1), subscription("b", 2))
@@ -261,7 +268,11 @@ def test_a_message_in_flight_of_a_group_that_has_ended_survives_a_crash(tmp_path
 
 
 def test_the_end_of_a_group_does_not_renumber_waiting_messages(tmp_path: Path) -> None:
-    """[MQTT-4.3.3-10]: a client with QoS 2 drops another message with the same identifier."""
+    """A QoS 2 message in flight keeps its packet identifier if a shared subscription has ended.
+
+    The broker crashes meanwhile, and the next message must get another identifier. A client with
+    QoS 2 drops another message with the same identifier [MQTT-4.3.3-10].
+    """
     options = MqttOptions()
     options.receive_maximum = 1
     world = Home(tmp_path, mqtt=options)
@@ -288,9 +299,10 @@ def test_the_end_of_a_group_does_not_renumber_waiting_messages(tmp_path: Path) -
 def test_packet_identifiers_are_equal_after_a_crash_beside_a_shared_subscription(
     tmp_path: Path, group_first: bool, shared: int
 ) -> None:
-    """[MQTT-4.3.3-10]: a client with QoS 2 drops another message with the same identifier.
+    """Check that messages sent again after a crash have the same packet identifiers as before.
 
-    The session gets each message twice, as a member of the group and by its own subscription.
+    The session gets each message twice, as a member of the group and by its own subscription. A
+    client with QoS 2 drops another message with the same identifier [MQTT-4.3.3-10].
     """
     world = Home(tmp_path)
     reader, writer = Client5(world, "r", **LASTS), Client5(world, "w")

@@ -208,9 +208,9 @@ def test_messages_arrive_once_over_any_crashes(seed: int, tmp_path: Path) -> Non
 
 
 def test_a_publication_that_follows_its_release_is_another_message(tmp_path: Path) -> None:
-    """A PUBREL that is durable has released the packet identifier.
+    """Check that a PUBLISH after the durable PUBREL of its packet identifier is a new message.
 
-    [MQTT-4.3.3-6] forbids to send the PUBLISH again after the PUBREL. A publisher that sends the
+    [MQTT-4.3.3-6] forbids to send the PUBLISH again after the PUBREL. So a publisher that sends the
     PUBLISH again after a crash publishes the message twice.
     """
     lives = Lives(tmp_path, [], [])

@@ -35,7 +35,7 @@ def mortal(world: Home, delay: int, expiry: int = 1_000, **options: Any) -> Clie
 
 
 def again(world: Home, after: float, clean: bool = False) -> Home:
-    """Kill or stop the broker, and start it some seconds later."""
+    """Kill the broker, or stop it if `clean`, and start it again `after` seconds later."""
     if clean:
         for connection in list(world.mqtt_front.connections):
             connection.close("shutdown")
@@ -59,9 +59,10 @@ def published_will(world: Home) -> list[bytes]:
 def test_the_will_of_a_client_that_was_here_is_published_after_a_crash_when_its_delay_is_over(
     tmp_path: Path, delay: int
 ) -> None:
-    """[MQTT-3.1.2-8]: the will is published after the connection is closed.
+    """If the broker crashes, it publishes the will of a connected client after the restart.
 
-    A crash of the broker closes the connection too.
+    [MQTT-3.1.2-8] requires this, because the crash closes the connection. The will is published
+    once, when its delay is over.
     """
     world = Home(tmp_path)
     reader = Client5(world, "reader", session_expiry_interval=10_000)
@@ -239,7 +240,7 @@ def test_a_session_that_watched_sys_goes_on_watching(tmp_path: Path) -> None:
 def test_the_will_has_the_permissions_of_its_user_when_it_is_published(
     tmp_path: Path, rights: str, delay: int
 ) -> None:
-    """A will after a restart is published with the permissions that its user has then.
+    """A will after a restart is published only if its user may publish it at that time.
 
     The user may have lost a permission since the will was deposited.
     """

@@ -344,9 +344,10 @@ def test_a_binding_key_may_have_any_bytes(tmp_path: Path) -> None:
 def test_bindings_of_a_deleted_queue_leave_in_slices_and_its_successor_keeps_its_own(
     tmp_path: Path,
 ) -> None:
-    """The bindings of a deleted queue are removed step by step, over several turns.
+    """Create a queue, an exchange and a session again while their old bindings are being removed.
 
-    The broker may crash after any of these turns.
+    The old bindings are removed in slices, over several turns. If the broker crashes after any of
+    these turns, a start must find the bindings that the broker had before the crash.
     """
     most = 2 * BINDINGS_PER_SLICE + 100
     world = Home(tmp_path / "first")

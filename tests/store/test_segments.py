@@ -309,10 +309,10 @@ def test_bytes_of_a_message_that_look_like_a_record_are_never_read_as_one() -> N
 
 
 def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
-    """After a damaged record, a start searches for the next record up to a limit.
+    """A start limits the bytes that it checks when it searches for the record after a damaged one.
 
-    Here the damage is before a body that looks like the headers of many large records. A search
-    would have to check the checksum of each of these apparent records.
+    Here the damage is before a body that looks like the headers of many large records. Without a
+    limit, the search would compute the checksum of each of these apparent records.
     """
     head = (
         (200_000).to_bytes(4, "big")

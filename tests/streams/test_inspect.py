@@ -34,7 +34,10 @@ def tree(directory: Path) -> dict[str, bytes]:
 
 
 def look(directory: Path, repairing: bool = False) -> list[Finding]:
-    """Return the problems that `verify` or `repair` finds; check that `verify` changes no file."""
+    """Return the problems that `verify` finds, or `repair` if `repairing`.
+
+    Check that `verify` changes no file.
+    """
     before = tree(directory)
     catalog = Catalog(str(directory / CATALOG))
     definitions = list(catalog.load())

@@ -60,10 +60,10 @@ class RemovedMeanwhile(User):
 
 
 def test_a_stream_may_be_deleted_while_its_file_is_closed() -> None:
-    """To make room, `OpenFiles` closes the file of a stream that was not used for long.
+    """Check that `OpenFiles` keeps its limit if streams are deleted while it closes their files.
 
-    During the close, another thread may delete this stream, because a close releases the
-    interpreter lock.
+    To make room, `OpenFiles` closes the file of a stream that was not used for long. During the
+    close, another thread may delete this stream, because a close releases the interpreter lock.
     """
     files = OpenFiles()
     files.most = 2

@@ -95,7 +95,10 @@ class ProcessEnd(BaseException):
 
 
 def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:
-    """Run a recovery that ends after `after` disk operations; return True if it completed."""
+    """Run a recovery, and end it after `after` disk operations; return True if it completed.
+
+    `end` is the number of durable rows of the stream.
+    """
     left = after
 
     def count(operation: str, path: str) -> int:
@@ -121,7 +124,7 @@ def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, k
     """A start that repairs a stream is ended after each of its disk operations in turn.
 
     The next start must find all intact rows. With `damage`, the repair copies the intact batches of
-    a segment; otherwise it cuts the last batch.
+    a segment; without `damage`, it cuts the last batch.
     """
     random = Random(repr((damage, kept)))
     disk = SimulatedDisk()

@@ -31,7 +31,7 @@ ACK, NACK = "Basic.Ack", "Basic.Nack"
 
 
 def queue(world: World, room: int = 1_000) -> None:
-    """Declare the queue `q`, which gets the messages of AMQP and MQTT clients."""
+    """Declare the queue `q` for at most `room` messages of AMQP and MQTT clients."""
     limit = {"x_max_length": room, "x_overflow": "reject-publish"}
     world.amqp().queue("q", "amq.topic", "a", durable=True, **limit)
 
@@ -56,7 +56,7 @@ def offer(client: Amqp, sequence: int, producer: str = "p") -> str:
 
 
 def message5(body: bytes, qos: int, sequence: int, **options: Any) -> bytes:
-    """Return a PUBLISH of level 5 with a sequence number of the producer `p`."""
+    """Return an MQTT 5 PUBLISH packet with a sequence number of the producer `p`."""
     user = [("x-trellis-producer", "p"), ("x-trellis-sequence", str(sequence))]
     return publish5("a", body, qos, user_properties=user, **options)
 

@@ -406,9 +406,10 @@ def test_the_refused_numbers_that_are_remembered_have_a_bound() -> None:
 def test_producer_that_repeats_refused_messages_is_accepted_once_and_in_order(
     tmp_path_factory: Any, steps: list[tuple[str, int]]
 ) -> None:
-    """The producer has several messages in flight to a queue that may be full at any moment.
+    """Check that a queue gets each message of a producer once, in ascending order.
 
-    The producer publishes refused and unanswered messages again, in ascending order.
+    The producer has several messages in flight to a queue that may be full at any moment. The
+    producer publishes refused and unanswered messages again, in ascending order.
     """
     directory: Path = tmp_path_factory.mktemp("d")
     home = Home(directory)

@@ -277,9 +277,10 @@ def test_ends_of_texts_of_one_length(step: int, rows: int) -> None:
 
 
 def test_names_that_share_a_place_are_told_apart() -> None:
-    """The parser caches topic names in a table with a fixed number of places.
+    """Check that each row has the right topic, although several names share a place in a cache.
 
-    Here there are more names than places, so that several names share a place.
+    The parser caches topic names in a table with a fixed number of places. The test uses more names
+    than the table has places.
     """
     opener, codecs, kept = MqttPacketParser(), RowCodecs(), KeptBatches()
     codecs.header_codec, codecs.packet_parser = AmqpHeaderCodec(), opener

@@ -142,7 +142,10 @@ def test_a_start_removes_summaries_without_a_segment(tmp_path: Path) -> None:
 
 
 class SharedDisk(RealDisk):
-    """A disk on which another process finishes a draft as soon as its directory has been listed."""
+    """A disk on which another process renames unfinished summaries after a directory was listed.
+
+    The other process, which wrote the summaries, gives them their final names.
+    """
 
     def list(self, directory: str) -> list[str]:
         names = super().list(directory)

@@ -56,7 +56,7 @@ class Served:
         self.amqp, self.http = (int(ready[name].rpartition(":")[2]) for name in ("amqp", "http"))
 
     def trellis(self, *arguments: str, limit: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run a command. `limit` is the maximum size of a file in bytes; 0 for no limit."""
+        """Run a command of `trellis`. `limit` is the most bytes of a file; 0 means no limit."""
         url = f"http://127.0.0.1:{self.http}"
         return run_command(
             *arguments, "--url", url, limits={resource.RLIMIT_FSIZE: limit} if limit else None

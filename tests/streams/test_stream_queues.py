@@ -103,9 +103,10 @@ def test_delivery_equals_the_publication_with_an_offset_header() -> None:
 def test_a_routing_key_that_is_not_utf8_is_delivered_as_it_was_published(
     keys: list[bytes],
 ) -> None:
-    """A stream stores a routing key that is not UTF-8 in a separate column.
+    """Check that a consumer of a stream gets routing keys that are not UTF-8 unchanged.
 
-    The test uses rows with and without a value in this column.
+    A stream stores such routing keys in a separate column. The test uses rows with and without a
+    value in this column.
     """
     world = World()
     client = world.amqp()

@@ -95,7 +95,7 @@ class BootedSystem:
         return done.stdout
 
     def properties(self, unit: str, *names: str) -> list[str]:
-        """Return properties of a unit, such as ActiveState."""
+        """Return the values of properties of a unit, in the order of their `names`."""
         rows = self.run("systemctl", "show", unit, *(f"--property={name}" for name in names))
         values = dict(row.split("=", 1) for row in rows.splitlines())
         return [values[name] for name in names]
@@ -144,7 +144,7 @@ class LogLines:
         self._lines = lines
 
     def wait(self, text: str) -> None:
-        """Wait for a line that contains a text."""
+        """Read lines until one contains the text. Raises AssertionError if no line does."""
         passed = []
         for line in self._lines:
             passed.append(line)

@@ -37,7 +37,7 @@ class Sampling:
         self._assembler = SpanAssembler()
 
     def spans(self) -> list[FinishedSpan]:
-        """Add the steps recorded since the last call; return the spans that these steps end."""
+        """Return the spans that ended since the last call, assembled from the recorded steps."""
         return list(self._assembler.add(steps_of(self.steps)))
 
     def names(self) -> list[str]:

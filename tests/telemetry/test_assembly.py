@@ -183,7 +183,7 @@ def test_a_message_without_a_queue_says_why(
 
 
 def test_a_refused_key_that_is_not_utf_8_drops_no_steps(sampling: Sampling) -> None:
-    """Check that a step whose detail names such a routing key can be sent to the worker.
+    """Check that a step whose detail names a routing key that is not UTF-8 can be encoded.
 
     The steps of all messages are encoded together, so an error would drop all of them.
     """
@@ -225,7 +225,7 @@ def step(name: str, place: str, message: int, time: int, origin: StepOrigin | No
 @settings(max_examples=200)
 @given(st.lists(st.tuples(STEPS, st.sampled_from("ab"), st.integers(1, 3)), max_size=30))
 def test_any_steps_make_valid_spans(steps: list[tuple[str, str, int]]) -> None:
-    """Check the spans of random steps, which may lack the first steps of their message.
+    """Check that random steps, which may lack the first steps of their message, make valid spans.
 
     The assembler gets such steps after a start of its worker, or if steps were dropped.
     """

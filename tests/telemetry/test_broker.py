@@ -47,7 +47,7 @@ def worker_of(broker: TracingBroker) -> int:
 
 
 def wait_for_metric(broker: TracingBroker, name: str, expected: float, labels: str = "") -> None:
-    """Read the metrics again and again, until one is at least `expected`."""
+    """Read the metric `name` again and again, until its value is at least `expected`."""
     for _ in range(3_000):
         if broker.metric(name, labels) >= expected:
             return

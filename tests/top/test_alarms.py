@@ -204,10 +204,10 @@ async def _publish(client: Amqp0, publications: bytes, count: int, times: int) -
 async def test_a_full_disk_takes_the_reserve_for_settlements_and_makes_it_again(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reserve is a file that the broker deletes when the disk is full.
+    """Check that clients can still settle messages after publishers have filled the disk.
 
-    Here publishers fill the disk. The freed space is enough to settle messages, which frees more
-    space; then the broker makes the reserve again.
+    When the disk is full, the broker deletes its reserve file. The freed space is enough to settle
+    messages, which frees more space. Then the broker must make the reserve file again.
     """
     monkeypatch.setattr(storing, "RETRY_SECONDS", 0.005)
     monkeypatch.setattr(alarms, "CHECK_INTERVAL", 0.01)

@@ -69,9 +69,10 @@ def test_a_full_collection_waits_until_nothing_happens(collector: GcPolicy) -> N
 def test_no_collection_examines_frozen_objects_however_much_the_broker_holds(
     collector: GcPolicy,
 ) -> None:
-    """The broker freezes surviving objects, so that a collection does not examine them.
+    """Check that the broker freezes objects in use, and that they stay frozen in a full collection.
 
-    So the number of objects that a collection examines does not grow with the broker's memory.
+    A collection does not examine frozen objects. So the number of objects that a collection
+    examines does not grow with the broker's memory.
     """
     collector.settle()
     kept: list[list[int]] = []

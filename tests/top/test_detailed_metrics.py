@@ -252,9 +252,10 @@ async def test_a_detailed_page_is_bounded_and_made_in_slices(
 async def test_a_connection_that_a_family_does_not_list_is_a_step_of_its_work(
     running: Running,
 ) -> None:
-    """Check that a family yields for each connection that it does not list.
+    """Check that the generator of a metric family also yields for connections that it leaves out.
 
-    A family that skipped thousands of connections without a yield would hold the event loop.
+    After each yield, the broker may pause the generator. If a generator skipped thousands of
+    connections without a yield, it would block the event loop.
     """
     devices = [await running.mqtt(f"c{number}") for number in range(100)]
     amqp = await running.amqp()

@@ -79,7 +79,10 @@ async def test_a_process_without_requests_ends_after_a_while() -> None:
 async def test_a_refused_connection_is_logged_with_its_address_and_the_limit(
     limits: tuple[int, int], addresses: list[str], note: str
 ) -> None:
-    """The address is that of the client, not the network for which the limit counts."""
+    """Check that the log names the refused client's address, and the setting of the limit.
+
+    The client's address is logged also if the limit counts all addresses of a network together.
+    """
     closed: list[str] = []
     logged: list[tuple[str, str]] = []
     connections = OpenConnections(

@@ -50,7 +50,11 @@ async def test_the_api_speaks_https_and_uses_a_new_certificate_after_a_reload(
 async def test_a_gateway_uses_the_certificates_of_the_last_reload_after_its_files_have_changed(
     start: Start, authority: Authority
 ) -> None:
-    """An idle gateway ends. The next gateway must not read files that are just being written."""
+    """Check that a gateway gets the contents of the certificates that the broker read last.
+
+    An idle gateway ends, and a later request starts the next one. At that time, the files may be
+    incomplete, because an operator is just writing them.
+    """
     name = str(authority.sign("other.example"))
     chosen = secure(authority)
     chosen["tls"] |= {"names": {"other.example": {"certificate": name}}}

@@ -129,8 +129,8 @@ async def test_client_lost_within_a_record_or_a_frame_leaves_nothing(
 def test_renegotiation_is_refused(authority: Authority) -> None:
     """The broker refuses TLS renegotiation.
 
-    Otherwise a client could renegotiate again and again. Each renegotiation costs the server ten
-    times as much work as the client.
+    If the broker permitted it, a client could renegotiate again and again. Each renegotiation costs
+    the server ten times as much work as the client.
     """
     openssl = require("openssl")
     broker = BrokerProcess(

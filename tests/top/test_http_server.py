@@ -13,7 +13,10 @@ CHUNKS = 16
 
 
 async def test_each_chunk_of_a_long_response_is_sent_in_a_turn_of_its_own() -> None:
-    """Check the turns of a response that fits into the buffers, so that no write has to wait."""
+    """Check that sending a response of CHUNKS chunks takes at least CHUNKS turns of the event loop.
+
+    The response fits into the socket's buffers, so the turns do not come from waiting writes.
+    """
     body = bytearray(b"x" * (CHUNKS * CHUNK_SIZE))
     began = 0
     counter = TurnCounter()

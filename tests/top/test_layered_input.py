@@ -108,7 +108,11 @@ async def test_a_turn_decodes_few_records_of_a_chunk(
     logged_in: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Decoding a KeyUpdate takes 15 us: a chunk of them would block the event loop for 140 ms."""
+    """A turn of the event loop decodes at most 2 * RECORDS_MAX records of a client's chunk.
+
+    Decoding a KeyUpdate record takes 15 us, so that a whole chunk of them would block the event
+    loop for 140 ms.
+    """
     running = await start(**secure(authority))
     client = await secured(running, authority, tmp_path / "secrets")
     connect = connect_packet("c", user="known/known")
@@ -196,7 +200,7 @@ HASTY: Final = (
 
 
 async def heard(running: Running, watcher: Mqtt0) -> None:
-    """Expect the message of the hasty client, and no will message."""
+    """Check that `watcher` gets the last message of the disconnected client, and not its will."""
     assert await watcher.packet() == (0x30, b"\x00\x01tlast words")
     await running.until(lambda: running.node.mqtt.closed == {"client": 1})
     await watcher.ping()

@@ -165,7 +165,11 @@ async def test_refusal_of_a_client_above_its_rate_limit_is_logged(
 async def test_a_new_connection_is_not_charged_for_earlier_messages_of_its_user(
     start: Start, protocol: str
 ) -> None:
-    """Connections of one user share the publish context, which counts all messages of the user."""
+    """Check that no client waits for `user_messages` while its user stays below this rate.
+
+    The connections of one user share the publish context, which counts all messages of the user. A
+    new connection must not count the earlier messages again.
+    """
     running = await start(rates={"user_messages": 1_000, "patience": 60})
     for number in range(3):
         if protocol == "mqtt":

@@ -159,7 +159,10 @@ CLIENT_STEP: Final = st.tuples(
 
 
 def do_step(served: Served, step: tuple[str, int, int], at: int) -> None:
-    """Do one step of a history for the clients of one broker."""
+    """Do one step (see CLIENT_STEP), except `jump`, for the clients of one broker.
+
+    `at` is the index of the step in the history, which names a new client.
+    """
     kind, number, _ = step
     if kind == "mqtt":
         served.connect("mqtt", connect(f"c{at}", keep_alive=number % 4))

@@ -1,4 +1,4 @@
-"""Tests of logins at a running broker: full queues, clients without a name, the generated user."""
+"""Tests of logins at a running broker: full login queue, anonymous clients, the generated user."""
 
 from __future__ import annotations
 

@@ -70,7 +70,10 @@ async def test_failures_slow_down_guessing_clients_and_not_known_ones(accounts: 
 
 
 def guesses_in(seconds: int, parallel: int, local: bool) -> int:
-    """Return how many passwords a client with `parallel` connections can guess in `seconds`."""
+    """Return how many passwords a client with `parallel` connections can guess in `seconds`.
+
+    `local` is True if the client connects from loopback.
+    """
 
     async def main() -> int:
         loop = asyncio.get_running_loop()

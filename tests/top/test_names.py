@@ -109,7 +109,10 @@ def _short(data: bytes) -> bytes:
 
 
 def _amqp(method: int, name: bytes, rest: bytes) -> bool:
-    """Declare an object whose name has these bytes; return True if the broker accepts the name."""
+    """Declare an object whose name has these bytes; return True if the broker accepts the name.
+
+    `method` has the class and method ids, `rest` the encoded arguments after the name.
+    """
     client = World().amqp()
     payload = struct.pack(">IH", method, 0) + _short(name) + rest
     client.connection.receive_data(struct.pack(">BHI", 1, 1, len(payload)) + payload + b"\xce")

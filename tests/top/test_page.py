@@ -88,7 +88,7 @@ def test_node_can_load_all_modules_of_the_page() -> None:
     """Let Node.js load the modules of the web page, to find errors that prevent loading.
 
     Such errors are wrong syntax, a name that is exported twice, and an import of a name that the
-    other module does not export.
+    imported module does not export.
     """
     node, main = require("node"), FILES / "main.js"
     source = f"import('{main.as_uri()}').catch((error) => console.log(error.message))"

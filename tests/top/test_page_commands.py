@@ -186,7 +186,10 @@ async def walk(broker: Running) -> list[dict[str, Any]]:
 
 
 def test_each_button_of_the_page_has_an_expected_command() -> None:
-    """Compare the buttons in the sources with EXPECTED, which the walk (`long`) checks."""
+    """Check that EXPECTED names a command for each button in the sources of the page.
+
+    A long test clicks the buttons, and compares the shown commands with EXPECTED.
+    """
     source = "\n".join(path.read_text() for path in FILES.glob("*.js"))
     labels = set(re.findall(r"el\('button', .*?\}, '([^']+)'\)", source))
     assert len(labels) > 20

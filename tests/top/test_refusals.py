@@ -172,7 +172,10 @@ async def test_requests_that_the_gateway_refuses(
 async def test_a_malformed_header_is_not_logged(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A line with a mistake, here the space before the colon, may have a password."""
+    """The log of a refused request must not contain a malformed header line of the request.
+
+    The line, here with a space before the colon, may contain a password.
+    """
     caplog.set_level("INFO")
     running = await start()
     client = await running.socket("http")

@@ -79,7 +79,10 @@ class Scram:
 
 @pytest.fixture
 def log_in(start: Start) -> Callable[..., Any]:
-    """Return a function that logs a client in; it returns broker, client and the last answer."""
+    """Return a function that starts a broker and logs a client in.
+
+    The function returns (broker, client, the broker's last answer).
+    """
 
     async def run(
         user: str = "ann", password: str = PASSWORD, name: str | None = None

@@ -173,9 +173,10 @@ async def test_only_administrators_replace_keys_of_an_upstream_in_a_set(
 async def test_only_administrators_set_shovels_with_a_user_who_may_log_in_here_only(
     broker: Running, end: str, uri: str | list[str], status: int
 ) -> None:
-    """Check that a policymaker cannot use such a user from another machine by means of a shovel.
+    """Check that a policymaker cannot set a shovel with a user who may log in from loopback only.
 
-    Shovels connect from the broker's machine, so the broker would admit the user.
+    Shovels connect from the broker's machine. So the policymaker, who may be on another machine,
+    could use the rights of this user.
     """
     other = "dest" if end == "src" else "src"
     value = {

@@ -51,12 +51,15 @@ async def publish(client: Amqp0, *bodies: bytes, queue: str = "q", delivery_mode
 
 
 async def heard(client: Amqp0) -> None:
-    """Wait until the broker has handled all earlier data, even if the disk is slow."""
+    """Wait until the broker has handled all data that the client has sent before.
+
+    This does not wait for the disk.
+    """
     await client.call(spec.Channel.Flow(True), spec.Channel.FlowOk)
 
 
 async def confirmed(client: Amqp0, number: int) -> None:
-    """Wait for confirms up to a delivery tag."""
+    """Wait until the broker has confirmed the message with the delivery tag `number`."""
     while (await client.expect(spec.Basic.Ack)).delivery_tag < number:
         pass
 

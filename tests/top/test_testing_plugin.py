@@ -157,7 +157,10 @@ def test_orders(orders):
 
 @pytest.mark.parametrize("flags", [["--collect-only"], ["-p", "xdist", "-n", "1"]])
 def test_a_process_that_runs_no_test_starts_nothing(tmp_path: Path, flags: list[str]) -> None:
-    """Check pytest with --collect-only, and the controlling process of pytest-xdist."""
+    """Check that a process which runs no test does not import the code that starts brokers.
+
+    Such processes are pytest with --collect-only, and the controlling process of pytest-xdist.
+    """
     (tmp_path / "conftest.py").write_text("""
 import sys
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Course:
-    """One run of several threads, of which one at a time executes.
+    """A run of several threads, only one of which executes at any time.
 
     Each thread runs a script. The script calls `step` before each access to shared memory, and
     `step` may switch to another thread.
@@ -54,7 +54,7 @@ class Course:
             raise self._error
 
     def step(self) -> None:
-        """Let a random thread continue instead of this one, with the probability of this course."""
+        """Switch to a random other thread, with a probability that the course's seed has chosen."""
         if self.random.random() < self._haste:
             own = self._present
             other = self.random.choice(self._running)
@@ -84,7 +84,7 @@ def walk() -> None:
 
 
 class SteppedCell(Cell[T]):
-    """A cell that may be interrupted by another thread before each access."""
+    """A cell that calls `step` before each access, so that a Course may switch threads there."""
 
     __slots__ = ("value",)
 

@@ -52,7 +52,7 @@ Operation = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Event:
-    """An operation with its start, end and result."""
+    """An operation with its result, and its start and end as readings of one shared counter."""
 
     start: int
     end: int
@@ -121,7 +121,8 @@ def record_freely(
 def begun(matcher: Matcher[int], random: Random, now: Callable[[], int]) -> list[Event]:
     """Give the matcher some initial subscriptions, and return the history of these operations.
 
-    The subscriptions give the trie more nodes at which later operations can conflict.
+    The subscriptions give the trie more nodes at which later operations can conflict. `now` returns
+    the next time of the history.
     """
     events = []
     for text, subscriber in random.sample(PAIRS, random.randint(0, 6)):
@@ -143,8 +144,9 @@ def script(
 ) -> Callable[[], None]:
     """Return a function that does random operations and adds each of them to `events`.
 
-    The function reads each snapshot twice: when it is made, and after all operations. Both
-    readings must be equal.
+    The function calls `step` before each operation; `now` returns the next time of the history. The
+    function reads each snapshot twice: when it is made, and after all operations. Both readings
+    must be equal.
     """
     weights = random.choice(ROLES)
     drawn = [draw(random, weights, texts) for _ in range(operations)]
@@ -168,7 +170,7 @@ def script(
 
 
 def draw(random: Random, weights: tuple[int, ...], patterns: list[str]) -> Operation:
-    """Draw an operation: its name by the weights, and its pattern or topic and subscriber."""
+    """Return a random operation; `weights` are the relative frequencies of NAMES."""
     name = random.choices(NAMES, weights)[0]
     if name in ("match", "matches_any"):
         return name, random.choice(TOPICS), 0
@@ -214,7 +216,7 @@ def contents(snapshot: Matcher[int]) -> Result:
 
 @cache
 def after(state: int, operation: Operation) -> tuple[int, Result]:
-    """Return the state after an operation, and its result, by the definition of a match."""
+    """Return the state after an operation, and the result that the operation must have."""
     name, text, subscriber = operation
     bit = BITS.get((text, subscriber), 0)
     if name == "subscribe":
@@ -245,7 +247,7 @@ def expected(state: int, topic: str) -> int:
 
 
 def linearizable(events: list[Event]) -> bool:
-    """True if some order of the operations explains the results and respects the times."""
+    """True if an order of the operations that respects their times explains all their results."""
     ordered = sorted(events, key=lambda event: event.start)
     everything = (1 << len(ordered)) - 1
     tried: set[tuple[int, int]] = set()

@@ -72,9 +72,10 @@ def test_many_more_histories_of_the_persistent_trie_have_one_too(seeds: range) -
 
 
 def caught(kind: Kind, cell: type[Cell[object]], seed: int) -> bool:
-    """True if the search finds the mistake of this matcher: no order explains its history.
+    """True if the search finds the mistake of a matcher of this kind with cells of this class.
 
-    If the matcher fails with an exception instead, the result is False.
+    The search finds the mistake if no order of the operations explains their recorded results. If
+    the matcher fails with an exception instead, the result is False.
     """
     try:
         return not linearizable(record(kind(AMQP, cell), seed))

@@ -113,7 +113,10 @@ class Cluster:
         )
 
     def shipped(self, owner: LogOwner, batch: ReceivedBatch) -> None:
-        """Do nothing: an owner has appended a batch, and will confirm its messages."""
+        """Do nothing after an owner has appended a batch, and before it confirms the messages.
+
+        Subclasses check the batch here.
+        """
 
     def acted(self, epoch: int) -> None:
         """Record that the owner of this epoch acts now.
@@ -323,7 +326,7 @@ class Cluster:
             self.world.after(chance.uniform(0.5, 4.0), self._switch)
 
     def _checkpoints(self) -> None:
-        """Make checkpoints at random times on all nodes that permit one then."""
+        """Start a checkpoint on each node that permits one now, and repeat at random intervals."""
         for node in self.nodes:
             if node.running and node.directory.may_checkpoint():
                 node.local(0.0, node.checkpoint)

@@ -159,7 +159,7 @@ class Directory:
         return list(self.log)
 
     def seed(self, catalog: Any, log: Any) -> None:
-        """Replace this directory by a catalog, and a log that was copied after it."""
+        """Replace this directory by a copied catalog, and a log that was copied later."""
         self.queues, self.state, self.salt = catalog["queues"], catalog["state"], catalog["salt"]
         self.log = list(log)
         self.synced = len(log)

@@ -10,8 +10,8 @@ The history of one seed, again and again:
 2.  The log loses all records that the keeper has not read. One of the other two nodes (the
     returner) crashes or is cut from the log; if the returner is the owner, it is cut or paused. The
     third node crashes.
-3.  The keeper claims the log, and appends records. When the log is about as long as the returner
-    knew it, the keeper crashes, and the returner comes back.
+3.  The keeper claims the log, and appends records. When the log is about as long as when the
+    returner last read it, the keeper crashes, and the returner comes back.
 
 A returner that compares only the length of the log notices nothing.
 """
@@ -54,7 +54,10 @@ BETWEEN = 9.0
 
 
 class WitnessedLog(MemoryLog):
-    """A log in memory that can lose its last records, and that judges each record by itself."""
+    """A log in memory that can lose its last records.
+
+    The log judges each record when the record is appended, and remembers which batches are void.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +82,7 @@ class WitnessedLog(MemoryLog):
         return offset
 
     def read(self, offset: int, most: int = 500, tip: int | None = None) -> LogSpan:
-        """Return records from `offset` on. Raises LogUnreachable if the log ends before it."""
+        """Return records from `offset` on. Raises LogUnreachable if the log ends before them."""
         if offset > self.tip:
             raise LogUnreachable("the log ends before the requested offset")
         return super().read(offset, most, tip)
@@ -119,7 +122,7 @@ class LossyCluster(Cluster):
             super().complain(text)
 
     def ended(self, node: Node, error: Exception) -> None:
-        """Restart a node that was fenced; let an operator seed a node that ended otherwise."""
+        """Restart a node that was fenced; let an operator seed a node with another error."""
         if not isinstance(error, ReplicationError):
             raise error
         fenced_late = isinstance(error, Fenced) and "another record" in str(error)
@@ -232,7 +235,11 @@ class LastRecordUncompared(Node):
 
 
 class SlowAppendUncompared(Node):
-    """A wrong node: an owner relies on the offset alone, even after an append that took long."""
+    """A wrong node: an owner never compares its last record with the log.
+
+    The owner knows only from the offset of a new record that the log still has its records. A right
+    owner also compares its last record if the answer to an append comes late.
+    """
 
     def own(self, owner: LogOwner) -> None:
         class Wrong(BaseOwner):
@@ -243,7 +250,11 @@ class SlowAppendUncompared(Node):
 
 
 class PauseUncompared(Node):
-    """A wrong node: an owner relies on the offset alone after a pause, if the append was fast."""
+    """A wrong node: after a pause and a fast append, an owner does not compare its last record.
+
+    The owner measures the time since it sent the new record. A right owner measures the time since
+    it sent the record before.
+    """
 
     def own(self, owner: LogOwner) -> None:
         class Wrong(BaseOwner):

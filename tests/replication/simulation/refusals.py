@@ -1,8 +1,8 @@
 """Simulated clusters over a log that refuses records above a size, which changes again and again.
 
 The owner claims the log again after each refused record, and appends its batch in smaller chunks.
-A refused record may be in the log nevertheless, or reach it late: an earlier attempt to append it
-may have succeeded, and its answer was lost.
+The log may have a refused record nevertheless, or get the record later: the answer to an earlier
+and successful attempt to append the record may have been lost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Tests that no message is confirmed in vain after the log has lost its last records.
+"""Tests that each message which is confirmed after the log has lost records is in a valid batch.
 
-The log gets other records at the same offsets, and a node comes back that knows the lost ones.
+The log loses its last records, and gets other records at the same offsets. Then a node comes back
+that has read the lost records.
 """
 
 from __future__ import annotations

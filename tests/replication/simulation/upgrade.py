@@ -114,9 +114,9 @@ class VersionedNode(Node):
         super().turn()
 
     def _look(self) -> None:
-        """Request a claim that raises the format of batches, once all nodes read a newer one.
+        """If this node is the owner and all nodes read a newer batch format, request a claim.
 
-        Only the owner requests such a claim.
+        The claim puts the newest format that all nodes read in force.
         """
         owner = self.owner
         if owner is not None and not self.wanted:

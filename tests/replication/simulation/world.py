@@ -117,10 +117,10 @@ class World:
         self.story.append(f"{self.now:9.4f} {text}")
 
     def delay(self, times: int = 1) -> float:
-        """Return the seconds that a message takes in the network: a few milliseconds, as a rule.
+        """Return the random delay of a message in the network, in seconds: usually 0.001 to 0.005.
 
         Rare delays last up to twice the silence, the time without records after which a standby
-        takes over. These delays occur `times` as often as usual.
+        takes over. `times` multiplies the probability of these delays.
         """
         if self.random.random() < self.faulty * times:
             return self.random.uniform(0.05, 2 * self.timing.silence)
@@ -228,11 +228,11 @@ class Computer:
         resume(None)
 
     def _append(self, data: bytes, answer: Callable[..., None]) -> None:
-        """Send a record to the log.
+        """Send a record to the log, and call `answer` with the offset or with OutcomeUnknown.
 
-        The record may arrive although its writer has given it up. While this computer is cut from
-        the log, the record and the log's answer do not arrive. The writer waits, or gives the
-        record up at once.
+        OutcomeUnknown means that no answer came in time, or that the connection was lost; the
+        record may reach the log later nevertheless. While this computer is cut from the log, the
+        record and the log's answer wait.
         """
         world, sent = self.world, self.world.now
         answered = [False]

@@ -396,10 +396,10 @@ class TrimBeforeMark(Node):
 
 
 class TrimBehindListed(Node):
-    """A wrong node: the log is trimmed although a listed node has not read that far.
+    """A wrong node: the owner trims the log up to the newest mark, and waits for no other node.
 
-    The node trims the log to the newest mark: a record with the whole state, where a reader may
-    begin.
+    A mark is a record with the whole state. A right owner waits until all nodes in the list of
+    nodes have read the mark.
     """
 
     def trim(self, owner: LogOwner) -> None:

@@ -5,7 +5,7 @@ Each seed gives one sequence of clients' actions, traffic, crashes and faults.
     schedule       the next step, drawn from the seed
     life           a broker from its start to its crash
     clients, amqp, mqtt, streams    clients that publish, consume, connect and disconnect
-    ledger, definitions             what was confirmed: the checks
+    ledger, definitions             models of what was confirmed, which check the broker
     journal        a model of the entries on the disk
     wrong          wrong designs, which the checks must catch
 

@@ -254,8 +254,10 @@ class Operator(Amqp):
         self._on_confirm: Callable[[], None] | None = None
 
     def ask(self, thing: str, method: Any, change: Callable[[], None]) -> None:
-        """Send a request about the object `thing`; when it is confirmed, apply `change` to the
-        definitions."""
+        """Send a request about the object `thing`, and apply `change` to the modelled definitions.
+
+        When the broker confirms the request, the model counts the change as durable.
+        """
         self.world.tell(f"{self.name}: {type(method).__qualname__} {thing}")
         self.tell(marshal(1, method))
         self._on_confirm = self.world.definitions.change(thing, change)

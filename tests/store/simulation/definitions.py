@@ -108,6 +108,8 @@ class Definitions:
     def change(self, thing: str, how: Callable[[], None]) -> Callable[[], None]:
         """Add a change of the object `thing`; return the function to call when it is confirmed.
 
+        `how` makes the change in the model.
+
         From the confirm on, this change and all changes before it must survive a crash. A confirm
         of a request that changes nothing proves that the object's last change is durable.
         """

@@ -148,7 +148,7 @@ class Ledger:
     # -- consumers
 
     def delivered(self, queue: str, message: str, redelivered: bool = True) -> None:
-        """Check a message that a consumer of the queue got."""
+        """Check a message that a consumer of the queue got with the flag `redelivered`."""
         family = self.holding(queue)
         copy = family.copies.get(message)
         if copy is None:
@@ -166,7 +166,7 @@ class Ledger:
             copy.delivered_from.add(queue)
 
     def received(self, session: str, message: str, quality: int) -> None:
-        """Check a message that a session's client received.
+        """Check a message that a session's client received with the QoS `quality`.
 
         A client that receives a QoS 2 packet identifier again calls this method only once.
         """

@@ -105,7 +105,11 @@ class Life(World):
     ) -> None:
         """Start a broker on the disk.
 
-        `opened` is the store of a standby that takes over; None opens the store of the directory.
+        `clock` has the monotonic clock in milliseconds and the wall clock in seconds. `look` is
+        called with the opened store before the broker uses the store. `window` is the number of
+        messages of a queue in memory, `marking` sets the store's `waiting_marked` and `mark_span`,
+        and `patience` its `mark_patience`. `opened` is the store of a standby that takes over; None
+        opens the store of the directory.
         """
         self.disk, self.faults, self.journal = disk, faults, journal
         self.design, self.hasty, self.drop = design, hasty, drop

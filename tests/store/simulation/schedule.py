@@ -292,7 +292,7 @@ class Simulation:
             self.ledger.recovered(held, self._last)
 
     def _check_ages(self, held: dict[str, list[str]]) -> None:
-        """Check that a queue which was deleted and declared again has no message from before."""
+        """Check that no queue has a message that was published before the queue was declared."""
         for name, born in self.definitions.now.queues.items():
             for message in held.get(name, []) if name not in QUEUES and name not in STREAMS else []:
                 if int(message.rpartition("-")[2]) <= born and message[:2] in (
@@ -376,7 +376,10 @@ class Simulation:
         self.life.tell_time(self._now, self._wall)
 
     def _restart(self, crash: bool, calm: bool = False) -> None:
-        """Stop or crash the broker, and start it again; perhaps crash it during the start."""
+        """Stop or crash the broker, and start it again.
+
+        Unless `calm`, perhaps crash the broker during the start, and draw faults of its next life.
+        """
         life, random = self.life, self.random
         self.dropped += life.dropped
         if not crash:

@@ -113,7 +113,7 @@ class ModelConsumer:
 
 
 class Held:
-    """A delivery that its client has not settled yet. Its queue may have been deleted meanwhile."""
+    """A delivery that a client has not settled yet; the queue may have been deleted meanwhile."""
 
     def __init__(self, queue: ModelQueue, copy: Copy, consumer: ModelConsumer | None) -> None:
         self.queue, self.copy, self.consumer = queue, copy, consumer
@@ -479,7 +479,7 @@ class Play:
             )
 
     def settle(self, who: int, which: int, multiple: bool, how: str) -> None:
-        """Acknowledge, reject or requeue a delivery; a transaction defers this to its commit.
+        """Acknowledge, reject or requeue a delivery; in a transaction, the commit settles it.
 
         `how` is ack, drop or requeue. `which` is the index of the delivery among the unsettled
         ones of client number `who`. With `multiple`, also settle all earlier deliveries.

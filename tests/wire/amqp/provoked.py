@@ -22,7 +22,8 @@ def prepared(limit: int = 0) -> Amqp:
     fail.
 
     Queue `q` has one message, `full` is full, `taken` has an exclusive consumer; there is an
-    exchange `x`, and an exclusive queue of another connection.
+    exchange `x`, and an exclusive queue of another connection. `limit` is the largest size of a
+    message in bytes; 0 means the default.
     """
     limits = BrokerLimits()
     if limit:

@@ -175,7 +175,7 @@ def test_a_policy_sets_and_removes_the_timeout() -> None:
     [(0, 60_000, 60_000), (60_000, 0, 60_000), (50_000, 60_000, 50_000), (0, 0, 0)],
 )
 def test_no_timeout_is_longer_than_each_timeout(argument: int, policy: int, timeout: int) -> None:
-    """A client cannot turn off the timeout of a policy."""
+    """The shorter timeout of the queue's argument and the policy applies; 0 means no timeout."""
     key = "x-consumer-timeout"
     assert QueueArguments("q", "/", {key: argument}, {key: policy}).consumer_timeout == timeout
 

@@ -204,7 +204,8 @@ def test_values_are_bounded() -> None:
 def test_a_refused_repetition_does_not_make_the_queue_forget_the_value() -> None:
     """Check that the queue refuses a second repetition after it has refused a first one.
 
-    The original message is still in the queue, even while a client holds it unacknowledged.
+    The first repetition comes while the original message waits in the queue, the second one while a
+    client holds the original message unacknowledged.
     """
     world = World()
     client = deduplicating(

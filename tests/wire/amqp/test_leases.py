@@ -174,10 +174,10 @@ def test_deliveries_are_counted_and_limited(arguments: Any) -> None:
 def test_a_dead_letter_has_no_delivery_count_of_the_queue_that_it_left(
     limit: int, own: dict[str, Any]
 ) -> None:
-    """Check the headers of a dead letter that a client had requeued before.
+    """Check that a dead letter has only `x-death` headers and the headers that its publisher set.
 
-    The message is requeued once and then rejected, or it is requeued more often than the delivery
-    limit allows.
+    The old queue's count `x-delivery-count` must be gone. The message is requeued once and then
+    rejected, or it is requeued more often than the delivery limit allows.
     """
     world = World()
     client = world.amqp()

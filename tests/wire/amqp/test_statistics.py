@@ -153,9 +153,9 @@ def test_a_deleted_queue_stays_in_the_totals_of_its_virtual_host() -> None:
 
 
 def test_a_message_that_waits_for_a_delayed_retry_counts_as_one_delivery() -> None:
-    """Check the statistics while a returned message waits for its next delivery.
+    """Check that the statistics count no further delivery while a requeued message is delayed.
 
-    The queue counts the message as unacknowledged, but no client holds it.
+    Until the delay is over, the queue counts the message as unacknowledged, but no client holds it.
     """
     world = World()
     client = world.amqp()

@@ -49,7 +49,7 @@ def slow(world: World) -> World:
 
 
 def waits(client: Client, data: bytes, answer: bytes) -> None:
-    """Send data and a PINGREQ; check that both replies wait until the data is durable."""
+    """Send data and a PINGREQ; check that `answer` and PINGRESP wait until the data is durable."""
     assert client.send(data, PINGREQ) == b""
     assert client.connection.stalled
     assert client.read() == b""

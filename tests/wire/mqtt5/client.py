@@ -138,7 +138,7 @@ class Client5:
     def publications(self) -> list[Any]:
         """Return the PUBLISH packets that the broker has sent since the last read.
 
-        Fail if it has sent another packet.
+        Raises AssertionError if the broker has sent a packet of another type.
         """
         publications = self.read()
         assert all(isinstance(one, mqtt5.PublishPacket) for one in publications), publications

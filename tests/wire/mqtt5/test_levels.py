@@ -62,9 +62,9 @@ class Step(NamedTuple):
 
 
 def publication(topic: str, body: bytes, qos: int, packet_id: int, retain: bool) -> Publication:
-    """Return a publication. If its topic is forbidden, its QoS is at most 1.
+    """Return a publication; if clients must not publish to the topic, use at most QoS 1.
 
-    With QoS 2 and a forbidden topic, the replies of levels 4 and 5 differ.
+    With QoS 2 and such a topic, the replies of levels 4 and 5 differ.
     """
     if topic[0] == "$":
         qos = min(qos, 1)

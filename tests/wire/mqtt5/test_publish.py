@@ -253,7 +253,10 @@ def test_resent_pubrels_count_for_the_receive_maximum() -> None:  # [MQTT-3.3.4-
 def test_publications_up_to_the_receive_maximum_wait_for_the_disk(
     qos: int,
 ) -> None:  # [MQTT-3.3.4-7]
-    """Check that a publication whose reply waits for the disk counts only once for the limit."""
+    """Check that publications whose replies wait for the disk count for Receive Maximum.
+
+    Each of these publications counts once, and a PUBREL that waits for the disk does not count.
+    """
     world = World(mqtt=options(receive_maximum=6))
     reader, writer = Client5(world, "r", session_expiry_interval=100), Client5(world, "w")
     reader.subscribe(subscription("a", 2))

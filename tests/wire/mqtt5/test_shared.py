@@ -172,7 +172,11 @@ def test_a_qos_2_message_stays_with_the_session_that_got_it() -> None:  # [MQTT-
 
 @pytest.mark.parametrize("last", [True, False])
 def test_messages_in_flight_survive_the_end_of_their_group(last: bool) -> None:
-    """The broker completes the deliveries that it has begun [MQTT-3.10.4-3]."""
+    """A client that unsubscribes from a shared subscription keeps its unacknowledged messages.
+
+    The broker completes the deliveries that it has begun [MQTT-3.10.4-3], also after the last
+    member has unsubscribed.
+    """
     world = World()
     member = Client5(world, "m", session_expiry_interval=100)
     member.subscribe(subscription(SHARED, 1))
@@ -404,10 +408,11 @@ def test_the_inbox_uses_the_room_of_an_acknowledged_shared_message(qos: int) -> 
 
 
 def test_a_shared_message_does_not_wait_behind_messages_that_are_never_sent() -> None:
-    """Check that a shared subscription gets its message after the session's inbox is empty.
+    """A client gets the message of a shared subscription once the inbox of its session is empty.
 
-    The messages in the inbox are too large for the client, so no acknowledgement follows them.
-    They leave the inbox in several turns; in the first turn, they precede the shared message.
+    The messages in the inbox are too large for the client, so the broker drops them and gets no
+    acknowledgements. They leave the inbox in several turns; in the first turn, they precede the
+    shared message.
     """
     world = World()
     member = Client5(world, "m", session_expiry_interval=100)
@@ -427,7 +432,7 @@ def test_a_shared_message_does_not_wait_behind_messages_that_are_never_sent() ->
 
 
 def test_a_shared_message_waits_on_while_the_inbox_cannot_be_sent() -> None:
-    """Check that a shared message stays in its inbox if the client disconnects before it is sent.
+    """A message of a shared subscription stays in its inbox if the client disconnects too early.
 
     The broker's later attempt to send the message must do nothing.
     """
