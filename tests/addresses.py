@@ -17,7 +17,7 @@ def own_address() -> str:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port of this address that was free a moment ago."""
+    """Return a port of the address `host` on which no program listened during this call."""
     with socket.socket() as one:
         one.bind((host, 0))
         return int(one.getsockname()[1])

@@ -44,7 +44,7 @@ def small_options(
     rounds: int = 1,
     patience: float = 10.0,
 ) -> BenchOptions:
-    """Return the options of a short run of the load generator."""
+    """Return the options of a short run of the load generator; BenchOptions has their units."""
     return BenchOptions(messages, seconds, rate, size, rounds, patience, settle=0.01)
 
 

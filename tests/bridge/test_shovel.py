@@ -267,9 +267,10 @@ def test_headers_that_instruct_the_broker_are_not_carried_out_again(
 
 
 def test_a_user_property_of_mqtt_that_is_named_cc_blocks_no_shovel(pair: TrellisPair) -> None:
-    """Check that a shovel removes such a property, which becomes a header CC that is no list.
+    """Check that a shovel removes the user properties CC and BCC of an MQTT message.
 
-    The broker would refuse the copy with 406, and the message would return to its queue.
+    In AMQP, they are headers that are no lists. With them, the destination's broker would refuse
+    the message with 406, and the message would return to its queue.
     """
     pair.near.queue_declare("texts", durable=True)
     pair.near.queue_bind("texts", "amq.topic", "texts.#")
