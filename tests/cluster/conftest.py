@@ -94,9 +94,9 @@ def cluster_on(
 
 
 def created(cluster: ClusterSettings, replicas: int = 3) -> ClusterSettings:
-    """Create the Kafka topic of a cluster, and return the cluster's settings.
+    """Create the Kafka topic of a cluster with `replicas` replicas; return the cluster's settings.
 
-    With these settings, nodes accept a topic on a single Kafka node.
+    With the returned settings, nodes accept the topic although it may have only one replica.
     """
     KafkaTopic(cluster).create(replicas)
     return replace(cluster, unsafe=replicas < IN_SYNC)

@@ -1,4 +1,7 @@
-"""Options and log lines of Kafka's client library."""
+"""Tests of the options that Trellis gives Kafka's client library, and of the library's log lines.
+
+The library must know the outcome of an append in time. Repeated log lines are counted.
+"""
 
 from __future__ import annotations
 

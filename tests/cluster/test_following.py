@@ -75,7 +75,10 @@ class Standby:
         assert isinstance(self.join(), FollowingStopped)
 
     def contents(self) -> list[bytes]:
-        """Start a broker on the directory; return the contents of all messages that it finds."""
+        """Open the store in the node's directory, as a starting broker does.
+
+        Return the contents of all messages that are in queues.
+        """
         opened = open_store(
             self.disk, str(self.path), codecs(), SALT, pytest.fail, lambda recovery: None
         )

@@ -420,7 +420,7 @@ EXCHANGES = {"d": "direct", "t": "topic", "f": "fanout", "amq.topic": "topic"}
 
 
 class CachedPlans(RuleBasedStateMachine):
-    """Makes random changes of exchanges and bindings, and publishes messages.
+    """A machine that changes exchanges and bindings at random, and publishes messages.
 
     After each change, a cached route that is still valid must have the destinations that a new
     search finds.
@@ -584,9 +584,9 @@ def test_a_slot_keeps_no_search_for_another_publication() -> None:
 def test_a_lookup_in_very_many_headers_bindings_is_continued_in_later_turns(
     kind: str, matching: bool
 ) -> None:
-    """A lookup in a headers exchange may have to examine all bindings.
+    """Check that a lookup that examines all bindings of a headers exchange takes several turns.
 
-    Here all bindings have equal criteria. They differ only in `x-number`, which is no criterion.
+    All bindings have equal criteria. They differ only in `x-number`, which is no criterion.
     """
     world = World()
     client = world.amqp()

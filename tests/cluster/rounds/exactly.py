@@ -77,7 +77,7 @@ class ExactlyOnce:
             thread.start()
 
     def pause(self) -> None:
-        """Publish no new message; finish the messages that are in flight."""
+        """Stop publishing new messages. The QoS 2 handshakes of earlier messages go on."""
         self._publishing = False
 
     def stop(self) -> None:
