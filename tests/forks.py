@@ -79,7 +79,10 @@ class ForkedProcess:
         return self.returncode if self._ended(0) else None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait for the program's end; return the exit code, or the negative number of a signal.
+
+        Raises subprocess.TimeoutExpired after `timeout` seconds; None waits without limit.
+        """
         if not self._ended(timeout):
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
         assert self.returncode is not None

@@ -57,7 +57,7 @@ class HaproxyProcess:
             notice = self._notices.recv(1_000)
 
     def wait_for_port(self, port: int, host: str = "127.0.0.1") -> None:
-        """Wait until HAProxy accepts connections on a port of this address."""
+        """Wait until HAProxy accepts connections on the port `port` of the address `host`."""
         end = time.monotonic() + PATIENCE
         while True:
             try:

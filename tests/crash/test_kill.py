@@ -18,7 +18,7 @@ LEAST: Final = 10
 
 
 def weather(directory: Path, seed: int, kills: list[str], least: int = -1) -> Storm:
-    """Run a storm: kill a broker repeatedly under load, and check the kept messages.
+    """Run `storm` with these arguments: kill a broker under load, and check the kept messages.
 
     A failure names the seed. A new run with this seed repeats the moments of the kills, but not the
     work between them.

@@ -89,7 +89,7 @@ class Client:
         self.paho.publish(topic, payload, qos=1, retain=retain).wait_for_publish(PATIENCE)
 
     def next(self) -> tuple[str, bytes, bool]:
-        """Wait for the next message."""
+        """Wait for the next message; return its topic, payload and retain flag."""
         return self.messages.get(timeout=PATIENCE)
 
     def cut(self) -> None:

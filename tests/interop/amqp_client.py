@@ -173,5 +173,5 @@ class AmqpClient(ABC):
 
 
 def present_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the properties that the message has."""
+    """Return `properties` without those whose value is None or an empty table."""
     return {name: value for name, value in properties.items() if value is not None and value != {}}
