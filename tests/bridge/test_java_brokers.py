@@ -327,7 +327,10 @@ def remote(name: str, tmp_path: Path) -> Iterator[JavaBroker]:
 def test_topics_and_payloads_of_each_kind(
     remote: JavaBroker, tmp_path: Path, protocol: str
 ) -> None:
-    """Copy messages with unusual topics, and payloads of up to 3 MB, in both directions."""
+    """Check that a bridge copies messages with unusual topics, and payloads of 0 bytes to 3 MB.
+
+    The messages must arrive unchanged, in both directions.
+    """
     text = bridge("j", remote.port, ["# both 1"], remote_protocol=protocol)
     local = BridgingBroker(tmp_path / "local", text)
     local.wait_up("j")

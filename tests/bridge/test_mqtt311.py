@@ -75,7 +75,11 @@ def test_messages_are_copied_in_both_directions(pair: Pair, sent: int, copied: i
 
 
 def test_a_message_is_not_sent_back_and_an_equal_one_is_copied(pair: Pair) -> None:
-    """Publish equal messages at both brokers: each broker gets each message once."""
+    """Publish equal messages at both brokers.
+
+    Check that the client at each broker gets each message once: no broker gets its own messages
+    back, and no copy of an equal message is taken for an echo.
+    """
     before = pair.local.links()["b"]["looped"]
     for number in range(50):
         pair.near.publish("both/n", b"%d" % (number % 3), number % 3)
@@ -154,7 +158,8 @@ def test_a_broker_that_refuses_mqtt_5(tmp_path: Path) -> None:
 def test_messages_wait_while_amqtt_is_away(tmp_path: Path) -> None:
     """Check that messages for amqtt wait while its process is killed and not started again.
 
-    amqtt does not answer MQTT 5, so the bridge must change to MQTT 3.1.1, or show this remedy.
+    amqtt does not answer a CONNECT of MQTT 5. With `remote_protocol` "auto", the bridge must change
+    to MQTT 3.1.1. With the default, its error must recommend "3.1.1".
     """
     port = free_port()
     text = bridge("a", port, ["both/# both 1"], remote_protocol="auto", reconnect_max=1)

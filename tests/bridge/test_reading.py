@@ -78,7 +78,8 @@ async def serving(server: asyncio.Server, end: MqttEnd) -> None:
 async def test_a_broker_without_receive_maximum_must_wait() -> None:
     """Check that the bridge stops reading while WINDOW messages are not acknowledged.
 
-    The server has sent MESSAGES messages at once. In MQTT 3.1.1, there is no Receive Maximum.
+    The server sends MESSAGES messages without waiting for acknowledgements, because in MQTT 3.1.1,
+    a client cannot send a Receive Maximum.
     """
     every = b"".join(publish(1 + number) for number in range(MESSAGES))
     end, running = await connected(CONNACK, every)

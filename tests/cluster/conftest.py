@@ -88,7 +88,7 @@ def cluster_on(
     """Return the settings of a cluster on these Kafka servers, with short times for the tests.
 
     The times are in seconds: `beat` between two records of an idle active node, `lease` for which
-    it may act after its last record, `silence` after which a standby takes over.
+    an active node may act after its last record, `silence` after which a standby takes over.
     """
     return ClusterSettings(name=name, servers=servers, silence=silence, lease=lease, beat=beat)
 

@@ -210,7 +210,7 @@ def test_no_log_that_stands_still_is_claimed(log: ThreadedLog, tmp_path: Path) -
 
 
 def kinds_of(log: ThreadedLog) -> list[int]:
-    """Return the kind of each record in the log. This works even while the log is stopped."""
+    """Return the kind of each record in the log, also while the log is stopped."""
     return [decode(data).kind for _, data in log.records.read(0).records]
 
 

@@ -1,7 +1,7 @@
 """Tests of a log that refuses records as too large while a node is active.
 
-An operator may lower max.message.bytes of the topic at any time. The active node then appends
-smaller chunks; if even small chunks are refused, it confirms nothing until the topic is mended.
+An operator may lower max.message.bytes of the topic at any time. After such a change, the active
+node appends smaller chunks. While the log refuses small chunks, too, the node confirms nothing.
 """
 
 from __future__ import annotations

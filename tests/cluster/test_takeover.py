@@ -32,7 +32,7 @@ FAST = Timing(silence=1.0, lease=0.7, beat=0.15)
 
 
 class Stopped(Exception):
-    """Raised when a test ends, in the thread of a node, so that the thread ends, too."""
+    """Raised when a test ends, in the thread of each node, to end the thread."""
 
 
 class Node(threading.Thread):

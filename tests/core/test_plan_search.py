@@ -245,7 +245,7 @@ def test_a_dead_letter_and_a_will_wait_for_their_searches() -> None:
 
 
 class Churn:
-    """A binding to `amq.topic`. `change` adds the binding if it is absent, otherwise removes it."""
+    """A binding to `amq.topic`. `change` adds an absent binding, and removes an existing one."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world

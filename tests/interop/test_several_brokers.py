@@ -148,9 +148,10 @@ def test_every_command_of_the_page_has_a_test() -> None:
 
 
 def test_installed_files_are_accepted(tmp_path: Path) -> None:
-    """Run the page's commands `install`, `check-config` and `haproxy -c`.
+    """Check that the broker and HAProxy accept the files that the page's commands install.
 
-    A directory of the test takes the place of /etc.
+    The test runs the page's commands `install`, `check-config` and `haproxy -c`, with a temporary
+    directory in the place of /etc.
     """
     etc = tmp_path / "etc"
     for words in commands("install"):

@@ -60,7 +60,7 @@ class Release:
                 yield f"{mount['mountPath']}/{key}", content
 
     def _content(self, volume: Mapping[str, Any]) -> dict[str, bytes]:
-        """Return file name -> content for a volume with a ConfigMap or a Secret; else nothing."""
+        """Return file name -> content of the volume's ConfigMap or Secret; {} for other volumes."""
         if "configMap" in volume:
             data = self.one("ConfigMap", volume["configMap"]["name"])["data"]
             return {key: text.encode() for key, text in data.items()}

@@ -208,7 +208,10 @@ def seed(world: World, chance: random.Random) -> bool:
 
 
 def fresh(world: World, chance: random.Random) -> bool:
-    """Start an empty node after the log was trimmed: it must stop, and ask to be seeded."""
+    """Start an empty node after the log was trimmed; then kill the active node.
+
+    The empty node must stop with an error that recommends `trellis cluster seed`.
+    """
     active = pair(world)[0]
     world.wait_for(lambda: active.metric("trimmed_offset") > 0 or active.has_ended)
     name = f"fresh-{chance.getrandbits(30)}"
