@@ -65,7 +65,7 @@ def ran(
 
 
 def held(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
-    """Return the objects of the load generator that it has not deleted.
+    """Return the broker's objects that the load generator has made and not deleted.
 
     `kind` is queues, exchanges, bindings or sessions.
     """

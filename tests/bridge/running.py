@@ -131,8 +131,8 @@ class Recorder:
     """A client of paho that records the messages of its subscriptions.
 
     The client has a persistent session, and connects again after each lost connection. It speaks
-    MQTT 5, or MQTT 3.1.1 if `old` is True. A call gives up after `patience` seconds. At most
-    `window` messages that the client has published are unacknowledged.
+    MQTT 5, or MQTT 3.1.1 if `old` is True. A call that waits raises queue.Empty after `patience`
+    seconds. At most `window` messages that the client has published are unacknowledged.
     """
 
     def __init__(

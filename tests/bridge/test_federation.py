@@ -110,7 +110,10 @@ def test_removed_binding_keys_are_unbound(pair: TrellisPair) -> None:
 
 
 def test_a_message_passes_no_more_than_max_hops_links(pair: TrellisPair) -> None:
-    """Check that a message is not sent back, with links in both directions and one hop as limit."""
+    """Check that no link sends a message back to the broker from which the message came.
+
+    Two brokers have federation links to each other; by default, a message may pass one link.
+    """
     pair.federate("both", "fanout", "there")
     host, port = pair.local.amqp
     value = {"uri": f"amqp://{host}:{port}", "reconnect-delay": 0.2}

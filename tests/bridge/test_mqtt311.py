@@ -120,8 +120,8 @@ def test_a_broker_that_sends_too_many_messages_must_wait(pair: Pair) -> None:
 def test_a_broker_that_refuses_mqtt_5(tmp_path: Path) -> None:
     """Check a bridge to a broker that refuses MQTT 5 with MQTT 3.1.1's return code 1.
 
-    With `remote_protocol` "auto", the bridge must continue with MQTT 3.1.1. With the default, its
-    error must recommend "auto".
+    With `remote_protocol` "auto", a bridge must continue with MQTT 3.1.1. With `remote_protocol`
+    "5", the bridge's error must recommend "auto".
     """
     remote = BridgingBroker(tmp_path / "remote")
     old = OldBroker(remote.mqtt.port)
@@ -156,10 +156,10 @@ def test_a_broker_that_refuses_mqtt_5(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_messages_wait_while_amqtt_is_away(tmp_path: Path) -> None:
-    """Check that messages for amqtt wait while its process is killed and not started again.
+    """Check that messages for amqtt wait between a kill and the next start of its process.
 
-    amqtt does not answer a CONNECT of MQTT 5. With `remote_protocol` "auto", the bridge must change
-    to MQTT 3.1.1. With the default, its error must recommend "3.1.1".
+    amqtt does not answer a CONNECT of MQTT 5. With `remote_protocol` "auto", a bridge must change
+    to MQTT 3.1.1. With `remote_protocol` "5", the bridge's error must recommend "3.1.1".
     """
     port = free_port()
     text = bridge("a", port, ["both/# both 1"], remote_protocol="auto", reconnect_max=1)

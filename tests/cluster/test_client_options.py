@@ -1,6 +1,7 @@
 """Tests of the options that Trellis gives Kafka's client library, and of the library's log lines.
 
-The library must know the outcome of an append in time. Repeated log lines are counted.
+The time limit of an append must leave Kafka and a standby time to act. Repeated log lines of the
+library are counted.
 """
 
 from __future__ import annotations

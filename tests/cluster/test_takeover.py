@@ -1,7 +1,7 @@
 """Tests that a lost Kafka node causes no takeover.
 
-Kafka may need longer to choose a new leader than the time without records after which a standby
-takes over (silence).
+To choose a new leader, Kafka may need longer than the silence: the time without records after which
+a standby takes over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A delayed message is found among very many others in slices, while messages come and go."""
+"""Tests of the search for one of very many delayed messages: it takes several slices."""
 
 from __future__ import annotations
 

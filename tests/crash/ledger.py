@@ -67,9 +67,9 @@ class Feed:
     def judge_kept(self, numbers_of: dict[str, list[int]]) -> None:
         """Check queues without consumers. `numbers_of` has the message numbers in each queue.
 
-        Each confirmed message must be in each of its queues once, in order. Of the unconfirmed
-        messages of a life (from a start of the broker to the next kill), only the last ones may be
-        missing: all that come after some message, and each of them in all of its queues.
+        Each confirmed message must be in each of its queues once, in order. In each life of the
+        broker (from a start to the next kill), the last messages may be missing: if a message is
+        missing in one queue, it and all later messages of the life must be missing in all queues.
         """
         for queue, numbers in numbers_of.items():
             assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"

@@ -90,7 +90,10 @@ class Amqp(Socket):
         return client
 
     async def call(self, method: Any, answer: tuple[int, int]) -> bytes:
-        """Send a method, and return the arguments of its reply, which must be the next event."""
+        """Send a method; return the encoded arguments of its reply, which must be the next event.
+
+        `answer` is (class id, method id) of the reply.
+        """
         await self.send(marshal(1, method))
         return await self.answer(answer)
 
