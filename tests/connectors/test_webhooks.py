@@ -224,10 +224,7 @@ async def test_retry_after_pauses_the_whole_link(
 async def test_an_error_does_not_show_the_path_of_the_url(
     links: Links, service: Service, channel: Channel, unique: str
 ) -> None:
-    """Check that a link's errors in /health and in dead letters lack the path of its URL.
-
-    The path may be secret, and /health needs no login.
-    """
+    """Check that errors in /health and dead letters omit the URL's path, which may be secret."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
