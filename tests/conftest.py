@@ -96,7 +96,7 @@ def pytest_runtest_logfinish() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """If only tests marked `alone` are selected, do not collect files without such a test."""
+    """Return True, to skip a file, if only tests marked `alone` are selected and it has none."""
     if config.option.markexpr.startswith("alone") and collection_path.name.startswith("test_"):
         return True if b"mark.alone" not in collection_path.read_bytes() else None
     return None

@@ -57,8 +57,9 @@ def _missing(name: str) -> str:
 def require(name: str) -> str:
     """Return the path of the first program of the runtime `name`.
 
-    If a part of the runtime is missing, skip the test. The environment variable TRELLIS_REQUIRE is
-    a list of runtimes, separated by spaces or commas, or `all`: for these, fail the test instead.
+    If a part of the runtime is missing, skip the test, or fail the test if the environment variable
+    TRELLIS_REQUIRE contains the runtime or is `all`. TRELLIS_REQUIRE is a list of runtimes,
+    separated by spaces or commas.
     """
     missing = _missing(name)
     if missing:
@@ -69,8 +70,8 @@ def require(name: str) -> str:
 def lacks(name: str, missing: str) -> NoReturn:
     """Skip the test, because a part of the runtime `name` is missing.
 
-    `missing` describes the missing part, such as "npm is not on PATH". Fail the test instead if
-    TRELLIS_REQUIRE contains the runtime, see `require`.
+    `missing` describes the missing part, such as "npm is not on PATH". If TRELLIS_REQUIRE contains
+    the runtime (`require`), fail the test.
     """
     reason = f"foreign client {name}: {missing}"
     required = re.split(r"[\s,]+", os.environ.get("TRELLIS_REQUIRE", ""))

@@ -9,11 +9,11 @@ The programs are brokers, commands and gateways. A fork saves the 0.1 to 0.5 s o
 which a program loads its modules. These tests start their programs without a fork, as users do:
 tests/cli, tests/top/test_start.py and tests/top/test_gateway_process.py.
 
-The child has a connection to the test process, and one to each program, for the gateway of a
-broker. It reads one JSON request per message, and answers each with one number: a `start` request
-with the pid of the program, a `wait` request with its exit code. File descriptors that a program
-inherits are sent with its request. All programs end with the child, and the child ends with
-the test process.
+The child has a connection to the test process, and one to each program, because a broker asks the
+child to start the broker's gateway. Each message to the child is one request in JSON. The child
+answers a `start` request with the pid of the program, and a `wait` request with the program's exit
+code. File descriptors that a program inherits are sent with its request. All programs end with the
+child, and the child ends with the test process.
 """
 
 from __future__ import annotations
@@ -79,7 +79,10 @@ class ForkedProcess:
         return self.returncode if self._ended(0) else None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait for the program's end; return the exit code, or the negative number of a signal.
+
+        Raises subprocess.TimeoutExpired after `timeout` seconds; None waits without limit.
+        """
         if not self._ended(timeout):
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
         assert self.returncode is not None

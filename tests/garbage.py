@@ -7,8 +7,10 @@ from collections import Counter
 
 
 def living_objects(*packages: str) -> Counter[str]:
-    """Return class -> number of living, unfrozen objects, for the classes that `packages`
-    define."""
+    """Return the number of living objects by class name, for the classes of `packages`.
+
+    Objects that gc.freeze has frozen are not counted.
+    """
     kinds = Counter(map(type, gc.get_objects()))
     living: Counter[str] = Counter()
     for kind, count in kinds.items():

@@ -57,7 +57,7 @@ class HaproxyProcess:
             notice = self._notices.recv(1_000)
 
     def wait_for_port(self, port: int, host: str = "127.0.0.1") -> None:
-        """Wait until HAProxy accepts connections on a port of this address."""
+        """Wait until HAProxy accepts connections on the port `port` of the address `host`."""
         end = time.monotonic() + PATIENCE
         while True:
             try:
@@ -71,7 +71,7 @@ class HaproxyProcess:
         """Reload the configuration: wait until a new worker has replaced the present one.
 
         Return when HAProxy's main process is ready for the next signal. HAProxy may lose a signal
-        that comes earlier, although its log says already that a worker was loaded.
+        that comes before, even if its log says that a worker was loaded.
         """
         started = self._log.read_text().count(STARTED)
         self._process.send_signal(signal.SIGUSR2)

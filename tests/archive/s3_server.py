@@ -33,7 +33,7 @@ class S3Server:
         self.port = int(self._line())
 
     def url(self, prefix: str) -> str:
-        """Return the URL of an archive on the server."""
+        """Return the URL of an archive whose objects have the key prefix `prefix`."""
         endpoint = f"http://127.0.0.1:{self.port}"
         return f"s3://{BUCKET}/{prefix}?endpoint={endpoint}&region=us-east-1"
 

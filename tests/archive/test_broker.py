@@ -34,7 +34,10 @@ def directory(tmp_path: Path) -> Path:
 
 
 def check_readers(broker: ArchivingBroker, end: int) -> None:
-    """Check that each kind of reader gets all rows of the stream."""
+    """Check that each kind of reader gets all rows of the stream `s`, with the offsets below `end`.
+
+    Some of the rows must be in the archive only, and some on the disk.
+    """
     local = broker.get("streams")[0]["local"]
     assert 0 < local < end
     wanted = [(number, body(number)) for number in range(end)]

@@ -44,7 +44,7 @@ class Archive:
         self.listing = StreamListing(self.storage, stream_path("/", "s", 1))
 
     def upload(self, segment: Segment, number: int) -> int:
-        """Upload a segment, and return the number of files that were written."""
+        """Upload a segment as segment number `number`; return how many files were written."""
         self.listing.clear()
         message = contract.Upload(
             1,

@@ -32,7 +32,11 @@ def s3() -> Iterator[S3Server]:
 
 
 class Publishing(threading.Thread):
-    """A publisher with deduplication: it continues with the first unconfirmed number."""
+    """A thread that publishes numbered messages until the broker is killed.
+
+    The publisher uses deduplication. Its first number is `first`: if the preceding publisher got no
+    confirm of this number, the broker may have the message already.
+    """
 
     def __init__(self, broker: ArchivingBroker, first: int) -> None:
         super().__init__(daemon=True)
@@ -71,7 +75,11 @@ def archived_rows(filesystem: pyarrow.fs.FileSystem, root: str) -> list[Row]:
 
 
 def survive(data: Path, url: str, kills: int, random: Random) -> tuple[int, list[Row]]:
-    """Kill brokers and workers; return the number of confirmed rows, and the rows that are read."""
+    """Kill the broker `kills` times, and sometimes the archive worker, during publishing.
+
+    Afterwards, return the number of confirmed messages, and the rows of the stream with offsets
+    below this number. `data` is the broker's data directory, `url` the archive's URL.
+    """
     confirmed = 0
     for life in range(kills + 1):
         broker = ArchivingBroker(data, url)

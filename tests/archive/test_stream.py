@@ -23,7 +23,10 @@ SEGMENT = 5_000
 
 
 class SlowArchive(ArchiveBackend):
-    """An archive in memory, which does nothing until the test calls `upload` or `answer`."""
+    """An archive in memory, which uploads and answers only when the test calls it.
+
+    The test calls `upload` for each segment, and `answer` for each request of the broker.
+    """
 
     def __init__(self, broker: Broker, directory: Path) -> None:
         self.broker = broker
@@ -78,7 +81,7 @@ class SlowArchive(ArchiveBackend):
         self._changed(rows)
 
     def answer(self, failure: str = "") -> None:
-        """Answer the oldest request of the broker: with an error if `failure` is not empty."""
+        """Answer the oldest request of the broker; `failure` is the error, "" for success."""
         kind, rows, value = self.requests.pop(0)
         if failure:
             rows.keep_failure(value, failure)

@@ -22,7 +22,8 @@ _BEGIN: Final = datetime(2026, 11, 25, 1, tzinfo=UTC)
 class Writing:
     """A stream `s` with several full segments of random messages.
 
-    The messages are published in groups, one for each of `days`: days after a fixed start time.
+    For each number in `days`, a group of messages is published at this number of days after a fixed
+    start time.
     """
 
     def __init__(self, directory: Path, seed: int = 1, days: Sequence[float] = (0,)) -> None:

@@ -14,7 +14,9 @@ CONNACK = b"\x20\x02\x00\x00"
 
 
 class FaultyBroker:
-    """Wrong on purpose: a broker with one of these faults, which runs as a context manager.
+    """A broker in threads of the test, with one of these deliberate faults, or none ("").
+
+    The broker runs during a `with` block.
 
     silent      forwards no message                     greedy     acknowledges nothing
     stutter     forwards the 20th message twice         forgetful  does not forward the 20th message

@@ -44,7 +44,7 @@ def small_options(
     rounds: int = 1,
     patience: float = 10.0,
 ) -> BenchOptions:
-    """Return the options of a short run of the load generator."""
+    """Return the options of a short run of the load generator; BenchOptions has their units."""
     return BenchOptions(messages, seconds, rate, size, rounds, patience, settle=0.01)
 
 
@@ -65,7 +65,7 @@ def ran(
 
 
 def held(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
-    """Return the objects of the load generator that it has not deleted.
+    """Return the broker's objects that the load generator has made and not deleted.
 
     `kind` is queues, exchanges, bindings or sessions.
     """

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def gone(pid: int) -> bool:
-    """True if the process has ended; its new parent may not have reaped it yet."""
+    """True if the process has ended, also if its parent process has not reaped it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:

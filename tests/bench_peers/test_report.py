@@ -23,7 +23,10 @@ from tests.bench_peers.example_results import figures, results
 
 
 def row(text: str, title: str, number: int = 0) -> list[str]:
-    """Return the cells of a row with this title: of the first one, or of the one `number` later."""
+    """Return the cells after the title of a table row in `text`.
+
+    Of the rows with this title, `number` selects one: 0 is the first.
+    """
     lines = [line for line in text.splitlines() if line.startswith(f"| {title} |")]
     return [cell.strip() for cell in lines[number].strip("|").split("|")][1:]
 

@@ -43,7 +43,10 @@ class Second(Made):
 
 
 class FakeLoad:
-    """A load tool that records its measurements and fails as configured."""
+    """A load tool that records each measurement in `measured`.
+
+    `failures` maps the name of a workload to the exception that its measurement raises.
+    """
 
     def __init__(self, failures: dict[str, Exception] | None = None) -> None:
         self.failures = failures or {}

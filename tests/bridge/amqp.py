@@ -81,8 +81,9 @@ class AmqpPair(Generic[R]):
         return {"src_uri": self.remote_uri, "dest_uri": "amqp://"}
 
     def put(self, name: str, component: str = "shovel", **value: Any) -> None:
-        """Set a parameter at the local broker. The keywords are the keys of its value (`_` for
-        `-`).
+        """Set the parameter `name` at the local broker.
+
+        The keywords are the keys of the parameter's value, with `_` for `-`.
         """
         named = {key.replace("_", "-"): each for key, each in value.items()}
         self.local.request("PUT", f"parameters/{component}/%2F/{name}", {"value": named})

@@ -41,7 +41,7 @@ def workers(broker: int) -> list[int]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Return as soon as the condition is true."""
+    """Return as soon as the condition is true; fail if it is still false after PATIENCE seconds."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "the condition did not come true"
@@ -86,7 +86,10 @@ class BridgingBroker(BrokerProcess):
         return {row["name"]: row for row in self.request("GET", "trellis/bridges")}
 
     def wait(self, name: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Return the row of a link as soon as it fulfils the condition."""
+        """Return the row of a link as soon as the row fulfils the condition.
+
+        Fail if the row does not fulfil the condition within PATIENCE seconds.
+        """
         end = time.monotonic() + PATIENCE
         row: dict[str, Any] = {}
         while time.monotonic() < end:
@@ -128,8 +131,8 @@ class Recorder:
     """A client of paho that records the messages of its subscriptions.
 
     The client has a persistent session, and connects again after each lost connection. It speaks
-    MQTT 5, or MQTT 3.1.1 if `old` is True. A call gives up after `patience` seconds. At most
-    `window` messages that the client has published are unacknowledged.
+    MQTT 5, or MQTT 3.1.1 if `old` is True. A call that waits raises queue.Empty after `patience`
+    seconds. At most `window` messages that the client has published are unacknowledged.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Echoes of publications at a broker of MQTT 3.1.1, and the choice of the version of MQTT."""
+"""Tests that a bridge recognizes the messages that a broker of MQTT 3.1.1 sends back (echoes).
+
+Other tests are about the choice of the version of MQTT.
+"""
 
 from __future__ import annotations
 

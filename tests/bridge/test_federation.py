@@ -110,7 +110,10 @@ def test_removed_binding_keys_are_unbound(pair: TrellisPair) -> None:
 
 
 def test_a_message_passes_no_more_than_max_hops_links(pair: TrellisPair) -> None:
-    """Check that a message between two brokers with links in both directions is not sent back."""
+    """Check that no link sends a message back to the broker from which the message came.
+
+    Two brokers have federation links to each other; by default, a message may pass one link.
+    """
     pair.federate("both", "fanout", "there")
     host, port = pair.local.amqp
     value = {"uri": f"amqp://{host}:{port}", "reconnect-delay": 0.2}
@@ -161,7 +164,10 @@ def test_a_message_does_not_come_back_to_its_virtual_host(tmp_path: Path) -> Non
 
 
 def test_two_brokers_with_one_name_do_not_share_the_messages(pair: TrellisPair) -> None:
-    """Check that the second link is refused, instead of getting every other message."""
+    """Check that a link is refused while another broker's link consumes from the same queue.
+
+    Brokers of one name use the same queue at the upstream, and each would get half of the messages.
+    """
     pair.near.exchange_declare("shared", "fanout", durable=True)
     pair.near.queue_declare("shared.near")
     pair.near.queue_bind("shared.near", "shared")

@@ -272,7 +272,10 @@ def pair(tmp_path: Path, name: str, protocol: str) -> Iterator[Pair]:
 
 @pytest.mark.parametrize("victim", ["remote", "local"])
 def test_no_confirmed_message_is_lost_when_a_broker_is_killed(pair: Pair, victim: str) -> None:
-    """Kill a broker again and again while clients publish; afterwards, no message loops."""
+    """Kill the broker `victim` several times while clients publish.
+
+    Check that each confirmed message arrives, and that no later message is sent back.
+    """
     far = Recorder(pair.remote.port, "far", "out/#", "both/#", patience=START)
     near = Recorder(pair.local.mqtt.port, "near", "in/#", "both/#", patience=START)
     outward = Numbers(pair.local.mqtt.port, "out/n", patience=START)
@@ -324,7 +327,10 @@ def remote(name: str, tmp_path: Path) -> Iterator[JavaBroker]:
 def test_topics_and_payloads_of_each_kind(
     remote: JavaBroker, tmp_path: Path, protocol: str
 ) -> None:
-    """Copy messages with unusual topics, and payloads of up to 3 MB, in both directions."""
+    """Check that a bridge copies messages with unusual topics, and payloads of 0 bytes to 3 MB.
+
+    The messages must arrive unchanged, in both directions.
+    """
     text = bridge("j", remote.port, ["# both 1"], remote_protocol=protocol)
     local = BridgingBroker(tmp_path / "local", text)
     local.wait_up("j")
@@ -346,7 +352,10 @@ def test_topics_and_payloads_of_each_kind(
 
 
 def test_two_bridges_on_the_same_topics_do_not_loop(remote: JavaBroker, tmp_path: Path) -> None:
-    """Two bridges of one broker copy each message once, and never copy each other's copies."""
+    """Check that each of two bridges of one broker copies each message once.
+
+    A bridge must not copy the messages that the other bridge has copied.
+    """
     text = "".join(bridge(name, remote.port, ["both/# both 1"]) for name in ("one", "two"))
     local = BridgingBroker(tmp_path / "local", text)
     local.wait_up("one", "two")
@@ -369,7 +378,10 @@ def test_two_bridges_on_the_same_topics_do_not_loop(remote: JavaBroker, tmp_path
 def test_two_brokers_exchange_messages_through_the_remote_broker(
     remote: JavaBroker, tmp_path: Path
 ) -> None:
-    """Send messages at two brokers: each one passes two bridges, and arrives once at the other."""
+    """Publish at two brokers that each have a bridge to the remote broker.
+
+    Check that each message passes both bridges, and arrives once at the other broker.
+    """
     text = {side: bridge(side, remote.port, ["both/# both 1"], max_hops=2) for side in ("a", "b")}
     brokers = {side: BridgingBroker(tmp_path / side, text[side]) for side in text}
     for side, broker in brokers.items():

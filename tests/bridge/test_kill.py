@@ -146,7 +146,10 @@ def test_no_confirmed_message_is_lost_when_a_process_is_killed(tmp_path: Path, v
 
 
 def test_messages_wait_on_disk_while_the_remote_is_away(tmp_path: Path) -> None:
-    """Check that waiting messages survive a crash of the local broker, and are forwarded then."""
+    """Check that messages for a stopped remote broker survive a crash of the local broker.
+
+    When both brokers run again, the bridge must forward the messages.
+    """
     pair = KilledPair(tmp_path)
     far = Recorder(pair.remote.mqtt.port, "far", "out/#")
     port = pair.remote.mqtt.port

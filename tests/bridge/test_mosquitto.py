@@ -98,8 +98,8 @@ def test_messages_for_mosquitto_wait_while_it_is_away(
 ) -> None:
     """Check that waiting messages are forwarded when Mosquitto has started again.
 
-    The bridge must reconnect only once after each stop: it must not lose the connection because it
-    has more unacknowledged messages than Mosquitto accepts.
+    The bridge must reconnect only once after each stop. If the bridge sent more messages without
+    acknowledgement than Mosquitto accepts, Mosquitto would close the connection once more.
     """
     near = Recorder(local.mqtt.port, "near")
     far = Recorder(mosquitto.port, "far", "plant/s/#")

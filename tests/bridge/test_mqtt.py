@@ -164,10 +164,10 @@ def test_a_message_that_the_remote_refuses_for_now_is_published_again(tmp_path: 
 
 
 class Refuser:
-    """An MQTT 5 server that answers each PUBLISH of QoS 1 with the next of some reason codes.
+    """An MQTT 5 server that answers each PUBLISH of QoS 1 with the next reason code of `codes`.
 
-    It grants a Receive Maximum of `window`, and answers nothing until it has received this number
-    of publications. `bodies` are the bodies of all publications.
+    The server grants a Receive Maximum of `window`, and answers no PUBLISH until it has received
+    `window` of them. `bodies` are the bodies of all received messages.
     """
 
     def __init__(self, codes: Iterator[int], window: int = 1) -> None:

@@ -75,7 +75,11 @@ def test_messages_are_copied_in_both_directions(pair: Pair, sent: int, copied: i
 
 
 def test_a_message_is_not_sent_back_and_an_equal_one_is_copied(pair: Pair) -> None:
-    """Publish equal messages at both brokers: each broker gets each message once."""
+    """Publish equal messages at both brokers.
+
+    Check that the client at each broker gets each message once: no broker gets its own messages
+    back, and no copy of an equal message is taken for an echo.
+    """
     before = pair.local.links()["b"]["looped"]
     for number in range(50):
         pair.near.publish("both/n", b"%d" % (number % 3), number % 3)
@@ -98,9 +102,10 @@ def test_a_retained_message_is_retained_and_removed_at_the_remote_broker(pair: P
 
 
 def test_a_broker_that_sends_too_many_messages_must_wait(pair: Pair) -> None:
-    """Let 2,000 messages wait at the remote broker, which knows no Receive Maximum of the bridge.
+    """Check that 2,000 messages of the remote broker arrive, although their number is not limited.
 
-    All arrive, although the bridge reads no more while `window` messages are not acknowledged.
+    In MQTT 3.1.1, the bridge cannot send a Receive Maximum, so it stops reading while `window`
+    messages are not acknowledged.
     """
     for number in range(2_000):
         pair.far.client.publish("plant/c/many", b"%d" % number, 1)
@@ -113,7 +118,11 @@ def test_a_broker_that_sends_too_many_messages_must_wait(pair: Pair) -> None:
 
 
 def test_a_broker_that_refuses_mqtt_5(tmp_path: Path) -> None:
-    """Bridge to a broker that refuses MQTT 5 in the way of brokers that are older than MQTT 5."""
+    """Check a bridge to a broker that refuses MQTT 5 with MQTT 3.1.1's return code 1.
+
+    With `remote_protocol` "auto", a bridge must continue with MQTT 3.1.1. With `remote_protocol`
+    "5", the bridge's error must recommend "auto".
+    """
     remote = BridgingBroker(tmp_path / "remote")
     old = OldBroker(remote.mqtt.port)
     text = bridge("a", old.port, ["both/# both 1"], remote_protocol="auto", reconnect_max=1)
@@ -147,7 +156,11 @@ def test_a_broker_that_refuses_mqtt_5(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_messages_wait_while_amqtt_is_away(tmp_path: Path) -> None:
-    """Bridge to amqtt, which does not answer MQTT 5, and loses its sessions when it is killed."""
+    """Check that messages for amqtt wait between a kill and the next start of its process.
+
+    amqtt does not answer a CONNECT of MQTT 5. With `remote_protocol` "auto", a bridge must change
+    to MQTT 3.1.1. With `remote_protocol` "5", the bridge's error must recommend "3.1.1".
+    """
     port = free_port()
     text = bridge("a", port, ["both/# both 1"], remote_protocol="auto", reconnect_max=1)
     text += bridge("five", port, ["s/# out 1"], reconnect_max=1)
@@ -190,9 +203,9 @@ def lost(count: int) -> Callable[[dict[str, Any]], bool]:
 
 
 class OldBroker:
-    """A relay to a broker, which refuses MQTT 5 as a broker of MQTT 3.1.1 does.
+    """A relay to a broker; the relay refuses MQTT 5 as a broker of MQTT 3.1.1 does.
 
-    It answers with return code 1 (MQTT 3.1.1, section 3.2.2.3), and closes the connection.
+    The relay answers with return code 1 (MQTT 3.1.1, section 3.2.2.3), and closes the connection.
     """
 
     def __init__(self, broker: int) -> None:

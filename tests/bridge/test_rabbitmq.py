@@ -226,7 +226,10 @@ def test_a_federated_exchange_gets_the_messages_of_rabbitmq(pair: RabbitPair, ki
 
 
 def test_federation_in_both_directions_ends_after_one_hop(pair: RabbitPair) -> None:
-    """Federate one exchange at both brokers: RabbitMQ's plugin and Trellis count hops alike."""
+    """Check that a message passes one of two federation links in opposite directions, not both.
+
+    Trellis runs one link, and RabbitMQ's plugin runs the other.
+    """
     pair.federate("both", "fanout", "there")
     host, port = pair.local.amqp
     upstream = {"uri": f"amqp://{host}:{port}", "reconnect-delay": 1}
@@ -264,7 +267,10 @@ def named(name: str) -> dict[str, str]:
 def test_rabbitmqs_own_shovel_moves_messages(
     pair: RabbitPair, outward: bool, ack_mode: str
 ) -> None:
-    """Run RabbitMQ's plugin rabbitmq_shovel with Trellis as its destination and as its source."""
+    """Check that RabbitMQ's plugin rabbitmq_shovel moves all messages, with bodies and headers.
+
+    The destination is Trellis if `outward` is True; the source is Trellis if `outward` is False.
+    """
     name = f"own.{outward}.{ack_mode}"
     host, port = pair.local.amqp
     ours = f"amqp://guest:guest@{host}:{port}/%2F"

@@ -76,7 +76,11 @@ async def serving(server: asyncio.Server, end: MqttEnd) -> None:
 
 
 async def test_a_broker_without_receive_maximum_must_wait() -> None:
-    """Let a server send many messages at once, and count the messages that the bridge reads."""
+    """Check that the bridge stops reading while WINDOW messages are not acknowledged.
+
+    The server sends MESSAGES messages without waiting for acknowledgements, because in MQTT 3.1.1,
+    a client cannot send a Receive Maximum.
+    """
     every = b"".join(publish(1 + number) for number in range(MESSAGES))
     end, running = await connected(CONNACK, every)
     end.handler = handler = Counting(end)
@@ -98,11 +102,11 @@ async def test_a_broker_without_receive_maximum_must_wait() -> None:
 async def test_retained_messages_are_taken_once_in_a_session(
     present: int, taken: list[bytes]
 ) -> None:
-    """The broker sends three messages: A and B are retained, B has the flag DUP, and C is not
-    retained.
+    """Send three messages: A and B are retained, B has the flag DUP, and C is not retained.
 
-    If the session is present, the bridge has taken A before, and must skip it. The bridge must take
-    B: with DUP, B was not acknowledged on an earlier connection of the session.
+    Check that the bridge takes the messages `taken`, if CONNACK's Session Present is `present`. In
+    a present session, the bridge got A before, so it must skip A. The bridge must take B: DUP shows
+    that the bridge did not acknowledge B on an earlier connection.
     """
     packets = b"\x33\x06\x00\x01t\x00\x01A" + b"\x3b\x06\x00\x01t\x00\x02B"
     packets += b"\x32\x06\x00\x01t\x00\x03C"

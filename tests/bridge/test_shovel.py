@@ -202,7 +202,11 @@ def test_an_invalid_shovel_is_refused(pair: TrellisPair, value: Any, reason: str
 def test_only_administrators_set_shovels_that_act_as_the_user_of_the_settings(
     pair: TrellisPair,
 ) -> None:
-    """Check that a policymaker may set a shovel only if its URI of the local broker has a login."""
+    """Check which shovels a user with the tag policymaker may set.
+
+    The shovel's URI of the local broker must contain a user and a password. Without them, only an
+    administrator may set the shovel, which would act as the user that the settings name.
+    """
     every = dict.fromkeys(("configure", "write", "read"), ".*")
     pair.local.request("PUT", "users/maker", {"password": "pw", "tags": "policymaker"})
     pair.local.request("PUT", "permissions/%2F/maker", every)
@@ -267,9 +271,10 @@ def test_headers_that_instruct_the_broker_are_not_carried_out_again(
 
 
 def test_a_user_property_of_mqtt_that_is_named_cc_blocks_no_shovel(pair: TrellisPair) -> None:
-    """Check that a shovel removes such a property, which becomes a header CC that is no list.
+    """Check that a shovel removes the user properties CC and BCC of an MQTT message.
 
-    The broker would refuse the copy with 406, and the message would return to its queue.
+    In AMQP, they are headers that are no lists. With them, the destination's broker would refuse
+    the message with 406, and the message would return to its queue.
     """
     pair.near.queue_declare("texts", durable=True)
     pair.near.queue_bind("texts", "amq.topic", "texts.#")
@@ -371,7 +376,10 @@ def test_a_login_that_is_refused_is_shown(pair: TrellisPair) -> None:
 
 
 def add_users(broker: BridgingBroker) -> None:
-    """Add the users ann, and eve with the tag impersonator, who may use the virtual host /."""
+    """Add the users ann and eve, with all permissions in the virtual host /.
+
+    eve has the tag impersonator.
+    """
     for name, tags in (("ann", ""), ("eve", "impersonator")):
         broker.request("PUT", f"users/{name}", {"password": name, "tags": tags})
         rights = dict.fromkeys(("configure", "write", "read"), ".*")

@@ -49,7 +49,7 @@ class Page:
         self._process = process
 
     def do(self, action: str, **given: Any) -> Any:
-        """Carry out a command of page.mjs, and return its answer."""
+        """Let page.mjs run the command `action` with the arguments `given`; return its answer."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps({"do": action, **given}) + "\n")
         self._process.stdin.flush()
@@ -60,8 +60,8 @@ class Page:
         return answer
 
     def check(self, name: str, width: int) -> None:
-        """Take a screenshot, and check the page: accessible, not wider than `width`, no word of a
-        card's label broken, nothing loaded from elsewhere."""
+        """Take the screenshot `name`, and check the page: accessible, at most `width` pixels wide,
+        no word of a card's label broken, nothing loaded from other hosts."""
         seen = self.do("picture", name=name)
         assert seen["serious"] == [] and seen["complaints"] == [] and seen["elsewhere"] == []
         assert seen["wide"] <= width and seen["broken"] == []

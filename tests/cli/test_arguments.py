@@ -272,9 +272,9 @@ def test_command_error_is_one_line() -> None:
 
 
 def test_each_command_is_in_the_module_that_the_table_names() -> None:
-    """The table COMMANDS names the module of each command, so that only this module is imported.
+    """Check that the table COMMANDS names the module that defines each command.
 
-    If an entry is missing, its command is unknown. If an entry is wrong, too much is imported.
+    `trellis` imports only this module. A command without an entry would be unknown.
     """
     for name in dict.fromkeys(COMMANDS.values()):
         root = Parser(prog="trellis")

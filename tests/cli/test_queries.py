@@ -1,4 +1,4 @@
-"""Tests of the commands `health` and `list`: their output, and what they say without an answer."""
+"""Tests of the commands `health` and `list`: their output, also if no broker answers."""
 
 import json
 from http.server import HTTPServer

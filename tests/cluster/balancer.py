@@ -21,8 +21,8 @@ METRICS_PORT: Final = 15692
 def flags_behind() -> dict[str, str]:
     """Return flags of a node that gets its connections from the load balancer.
 
-    The node trusts the PROXY headers of the load balancer. It listens on own_address(): after the
-    node's end, HAProxy must not reach another test's program at its ports.
+    The node trusts the PROXY headers of the load balancer. It listens on own_address(), so that
+    after the node's end, HAProxy reaches no program of another test at the node's ports.
     """
     return {
         **{f"{listener}-host": own_address() for listener in (*PORTS, "metrics")},

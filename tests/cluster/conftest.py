@@ -88,15 +88,15 @@ def cluster_on(
     """Return the settings of a cluster on these Kafka servers, with short times for the tests.
 
     The times are in seconds: `beat` between two records of an idle active node, `lease` for which
-    it may act after its last record, `silence` after which a standby takes over.
+    an active node may act after its last record, `silence` after which a standby takes over.
     """
     return ClusterSettings(name=name, servers=servers, silence=silence, lease=lease, beat=beat)
 
 
 def created(cluster: ClusterSettings, replicas: int = 3) -> ClusterSettings:
-    """Create the Kafka topic of a cluster, and return the cluster's settings.
+    """Create the Kafka topic of a cluster with `replicas` replicas; return the cluster's settings.
 
-    With these settings, nodes accept a topic on a single Kafka node.
+    With the returned settings, nodes accept the topic although it may have only one replica.
     """
     KafkaTopic(cluster).create(replicas)
     return replace(cluster, unsafe=replicas < IN_SYNC)

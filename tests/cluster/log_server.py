@@ -178,7 +178,7 @@ class SocketLog:
 
 
 class Channel:
-    """One connection to a LogServer, which sends requests one by one."""
+    """One connection of a node to a LogServer: the node sends its requests one by one."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)

@@ -191,7 +191,7 @@ def pair_on_kafka(
 
 
 def publish(channel: BlockingChannel, numbers: range) -> None:
-    """Publish persistent messages; each is confirmed before the next one is published."""
+    """Publish each number in a persistent message to QUEUE, and wait for its confirm."""
     for number in numbers:
         channel.basic_publish(
             "", QUEUE, b"%d" % number, pika.BasicProperties(delivery_mode=2), mandatory=True

@@ -48,7 +48,10 @@ SALT = 5
 
 @dataclass
 class Adopting:
-    """An adoption: `log` begins with the data directory `path`. The clock stands still."""
+    """An adoption of the data directory `path`, whose data become the beginning of `log`.
+
+    The clock of the adoption stands still.
+    """
 
     log: ThreadedLog
     path: Path

@@ -1,4 +1,8 @@
-"""Options and log lines of Kafka's client library."""
+"""Tests of the options that Trellis gives Kafka's client library, and of the library's log lines.
+
+The time limit of an append must leave Kafka and a standby time to act. Repeated log lines of the
+library are counted.
+"""
 
 from __future__ import annotations
 

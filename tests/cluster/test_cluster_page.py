@@ -114,7 +114,7 @@ def test_the_figures_of_the_cluster_are_renewed(
 
 
 def last_offset(page: Page) -> int:
-    """Return the last offset that the view Node shows now."""
+    """Reload the view Node, and return the offset that it shows as the last offset of the log."""
     shown = page.do("view", hash="#/node", until="caption")["text"]
     match = re.search(r"([\d,]+)last offset", shown)
     assert match is not None, shown

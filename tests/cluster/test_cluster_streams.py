@@ -1,4 +1,4 @@
-"""Tests of the streams of brokers over a replicated log, whose processes are killed."""
+"""Tests of streams in a cluster with a replicated log: the nodes' processes are killed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def body(number: int, size: int = 0) -> bytes:
 
 
 def segments(node: Path) -> dict[str, bytes]:
-    """Return the segments of the stream, without the end-of-stream mark of Arrow in each."""
+    """Return file name -> content of the stream's segments, without Arrow's end-of-stream mark."""
     directory = node / "streams" / "%2F" / STREAM
     mark = b"\xff\xff\xff\xff\0\0\0\0"
     return {path.name: path.read_bytes().removesuffix(mark) for path in directory.glob("*.arrow")}

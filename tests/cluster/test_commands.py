@@ -70,7 +70,7 @@ def command(cluster: ClusterSettings, *words: str) -> tuple[int, str, str]:
 
 
 def offline_lines(audit: Path) -> list[dict[str, Any]]:
-    """Return the lines of the file beside the audit log in which commands record their changes."""
+    """Return the decoded lines of the file, beside the audit log, where commands log changes."""
     return [json.loads(line) for line in offline_path(audit).read_text().splitlines()]
 
 

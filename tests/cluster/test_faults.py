@@ -36,7 +36,7 @@ SHORT = {"silence": 0.2, "lease": 0.15, "beat": 0.05}
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the time after which Trellis gives up an append that Kafka does not answer.
 
-    Trellis then does not know whether the record is in the log.
+    After a given-up append, Trellis does not know whether the record is in the log.
     """
     monkeypatch.setattr(client_options, "DELIVERY_LEAST", 0.0)
 

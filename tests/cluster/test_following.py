@@ -75,7 +75,10 @@ class Standby:
         assert isinstance(self.join(), FollowingStopped)
 
     def contents(self) -> list[bytes]:
-        """Start a broker on the directory; return the contents of all messages that it finds."""
+        """Open the store in the node's directory, as a starting broker does.
+
+        Return the contents of all messages that are in queues.
+        """
         opened = open_store(
             self.disk, str(self.path), codecs(), SALT, pytest.fail, lambda recovery: None
         )
@@ -207,7 +210,7 @@ def test_no_log_that_stands_still_is_claimed(log: ThreadedLog, tmp_path: Path) -
 
 
 def kinds_of(log: ThreadedLog) -> list[int]:
-    """Return the kind of each record in the log. This works even while the log is stopped."""
+    """Return the kind of each record in the log, also while the log is stopped."""
     return [decode(data).kind for _, data in log.records.read(0).records]
 
 

@@ -1,8 +1,9 @@
 """Brokers of a cluster are killed and paused again and again while a client publishes and consumes.
 
-The tests check that every confirmed message is delivered or in its queue, that messages stay in
-order, and that a message that was settled before a later confirm is not delivered again. To repeat
-a run, set the environment variable TRELLIS_CRASH_SEED to the seed that the run printed.
+The tests check that every confirmed message is delivered or in its queue, and that messages stay in
+order. After a client has acknowledged a message and then got a confirm, the message must not be
+delivered again. To repeat a run, set the environment variable TRELLIS_CRASH_SEED to the seed that
+the run printed.
 """
 
 from __future__ import annotations

@@ -54,7 +54,10 @@ class Clock:
 
 
 def claim(log: ThreadedLog, epoch: int = 1) -> Claim:
-    """Append the claim of a node to own the log, and return it; the node has read the whole log."""
+    """Append the claim by which a node that has read the whole log becomes its owner.
+
+    Return the claim.
+    """
     state = ClusterState("broker", salt=SALT, format=1)
     new_claim = Claim(CLAIM, epoch, 50 + epoch, 0, log.records.tip - 1, state, bytes(32))
     log.append(new_claim.encode())
@@ -277,7 +280,11 @@ def test_an_idle_owner_appends_beats(owner: Owner) -> None:
 
 
 class StuckDisk:
-    """An owner with a batch that its disk does not take, and the requests of its DiskWatch."""
+    """An owner that cannot write a batch to its full disk.
+
+    `requests` has the times, in seconds of the owner's clock, at which its DiskWatch requested a
+    handover of the log.
+    """
 
     def __init__(self, owner: Owner) -> None:
         self.owner, self.watch, self.requests = owner, owner.ownership.disk, list[float]()
@@ -288,7 +295,7 @@ class StuckDisk:
             self.batch.write()
 
     def look(self, seconds: float) -> None:
-        """Advance the clock by some seconds, and let the watch look."""
+        """Advance the clock by `seconds`, and let the DiskWatch check the disk (`look`)."""
         self.owner.clock.now += seconds
         self.watch.look()
 

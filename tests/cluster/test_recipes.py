@@ -157,7 +157,7 @@ def test_client_continues_at_the_new_active_node_and_loses_nothing(
 
 
 def connected(port: int) -> mqtt.Client:
-    """Return a client that is connected to mosquitto, which may still be starting."""
+    """Wait until mosquitto has started; return a connected client."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2)
     end = time.monotonic() + PATIENCE
     while True:
@@ -177,7 +177,7 @@ def publish(client: mqtt.Client, numbers: range) -> None:
 
 
 def receive(channel: BlockingChannel, missing: set[int]) -> None:
-    """Get and acknowledge messages until none of the numbers is missing."""
+    """Get and acknowledge messages until all numbers in `missing` have come; empty `missing`."""
     end = time.monotonic() + PATIENCE
     while missing:
         method, _, body = channel.basic_get(QUEUE)

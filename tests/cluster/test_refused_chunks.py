@@ -1,7 +1,7 @@
 """Tests of a log that refuses records as too large while a node is active.
 
-An operator may lower max.message.bytes of the topic at any time. The active node then appends
-smaller chunks; if even small chunks are refused, it confirms nothing until the topic is mended.
+An operator may lower max.message.bytes of the topic at any time. After such a change, the active
+node appends smaller chunks. While the log refuses small chunks, too, the node confirms nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def owner(tmp_path: Path) -> Owner:
 
 
 def chunk_sizes(log: ThreadedLog, least: int = 10_000) -> list[int]:
-    """Return the sizes of the payloads of all chunks of at least `least` bytes."""
+    """Return the sizes in bytes of the chunks' payloads, without payloads below `least` bytes."""
     records = log.records.read(0).records
     sizes = [len(data) - BATCH_OVERHEAD for _, data in records]
     return [size for size in sizes if size >= least]
@@ -118,10 +118,10 @@ def test_owner_confirms_nothing_while_the_log_refuses_small_chunks(
 
 
 def earlier(owner: Owner, land: Callable[[bytes], None]) -> None:
-    """Let the log refuse large records; `land` is called with each refused record.
+    """Let the log refuse records of more than LARGE bytes, and call `land` with each of them.
 
-    `land` may append the record to the log, now or later. The record is then in the log although it
-    was refused, as after an earlier attempt whose answer was lost.
+    If `land` appends a refused record, immediately or later, the log has this record nevertheless.
+    The same happens if an earlier attempt succeeded, and only its answer was lost.
     """
     appended = owner.log.append
 

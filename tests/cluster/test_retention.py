@@ -210,7 +210,7 @@ def test_node_that_is_too_far_behind_is_struck_and_listed_again_once_it_is_seede
 
 
 class Reader:
-    """A standby that reads the log of a Cluster, and may start again from its state."""
+    """A standby that reads the log of a Cluster, and that a test may restart."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._log = cluster.log
@@ -231,19 +231,20 @@ class Reader:
         carry_out(steps, self._log, lambda step: None, lambda seconds: None)
 
     def restart(self) -> None:
-        """Begin anew after the last record that was read."""
+        """Restart the standby: it keeps only its state after the last record that it has read."""
         self.follower = Follower(self.follower.judge.state)
 
     def size(self, nodes: NodeList, low: int) -> int:
-        """Return the size in bytes of the log that begins at the offset `low`.
+        """Return the size in bytes that this node knows for the log if it becomes the owner.
 
-        The size is the one that this node knows when it becomes the owner of the log.
+        `low` is the offset of the log's first record. `nodes` is the list of the nodes, in which
+        the former owner stored the size up to its last mark.
         """
         return self.follower.sizes.of_log(low, nodes)
 
 
 def size_from(cluster: Cluster, offset: int) -> int:
-    """Return the size of the payloads that the log has from an offset on."""
+    """Return the size in bytes of the batches' payloads that the log has from an offset on."""
     records = [decode(data) for _, data in cluster.log.records.read(offset, 100_000).records]
     return sum(len(one.payload) for one in records if isinstance(one, BatchChunk))
 

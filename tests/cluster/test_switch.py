@@ -34,7 +34,10 @@ PATIENT = "60,20,0.15"
 
 
 def switch(node: NodeProcess, to: str = "", user: str = "guest:guest") -> tuple[int, Any]:
-    """Ask a node to hand the log over, and return the status and the answer."""
+    """Ask a node over HTTP to hand the log over to the node `to`, or to any standby ("").
+
+    Return the HTTP status and the decoded answer. `user` is NAME:PASSWORD.
+    """
     request = urllib.request.Request(
         f"http://{node.addresses['http']}/api/trellis/cluster/switch",
         json.dumps({"to": to}).encode(),

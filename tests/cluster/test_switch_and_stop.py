@@ -59,7 +59,7 @@ class Switched:
     def order_that_waits(self) -> None:
         """Order a switch that waits for the list of the nodes.
 
-        Return once the switch is under way: the broker then refuses a second order.
+        Return when the switch is under way, so that the broker refuses a second order.
         """
         self.server.lists.clear()
         for _ in range(2):
@@ -80,7 +80,7 @@ class Switched:
         self.first.process.send_signal(signal.SIGTERM)
 
     def check_second(self) -> None:
-        """Check that the standby is active now, and has all messages."""
+        """Wait until the standby is active, and check that it has all 20 messages."""
         self.second.wait_for("ready")
         assert consume(self.second.channel(), 20) == list(range(20))
 

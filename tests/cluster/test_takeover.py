@@ -1,7 +1,7 @@
 """Tests that a lost Kafka node causes no takeover.
 
-Kafka may need longer to choose a new leader than the time without records after which a standby
-takes over (silence).
+To choose a new leader, Kafka may need longer than the silence: the time without records after which
+a standby takes over.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAST = Timing(silence=1.0, lease=0.7, beat=0.15)
 
 
 class Stopped(Exception):
-    """Raised when a test ends, in the thread of a node, so that the thread ends, too."""
+    """Raised when a test ends, in the thread of each node, to end the thread."""
 
 
 class Node(threading.Thread):

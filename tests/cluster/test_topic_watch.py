@@ -45,7 +45,7 @@ LOSSY = ("min.insync.replicas", "1", "min.insync.replicas is 1, must be 2")
 
 
 def set_topic(cluster: ClusterSettings, name: str, value: str) -> None:
-    """Change a setting of the topic, as the command that mends a finding does."""
+    """Change one setting of the topic, as Kafka's command kafka-configs.sh --alter does."""
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, cluster.log_topic, incremental_configs=[entry])
     admin = admin_of(cluster)

@@ -1,4 +1,4 @@
-"""Node-RED as a client: its MQTT nodes subscribe, and publish what a flow makes of each message."""
+"""Node-RED as a client: its flow receives messages over MQTT, changes them and publishes them."""
 
 from __future__ import annotations
 

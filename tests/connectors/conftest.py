@@ -23,7 +23,7 @@ PATIENCE: Final = 20.0
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
+    """Wait until a condition holds. Raises TimeoutError after PATIENCE seconds."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110  (links have no event for it)
             await asyncio.sleep(0.01)
@@ -32,8 +32,8 @@ async def until(condition: Callable[[], bool]) -> None:
 class Service:
     """An HTTP service in the test's event loop.
 
-    `answer` decides on each request; by default, each request is accepted. `bodies` and `requests`
-    keep the received requests.
+    `answer` gets the body of each request and returns the response; by default, the status is 200.
+    `bodies` and `requests` keep the bodies and the headers of all requests.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ def keeping_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerP
 
 @pytest.fixture
 async def channel(keeping_broker: BrokerProcess) -> AsyncIterator[aio_pika.abc.AbstractChannel]:
-    """Return a channel in confirm mode of a client of the broker."""
+    """Return a channel to the broker `keeping_broker`, with publisher confirms."""
     connection = await aio_pika.connect(keeping_broker.amqp_url)
     yield await connection.channel()
     await connection.close()
@@ -110,7 +110,7 @@ class Links:
         await asyncio.wait_for(self._running.pop(link), PATIENCE)
 
     async def kill(self, link: ConnectorLink) -> None:
-        """End a link in the middle of its work."""
+        """Cancel the task of a link during its work, without an orderly stop."""
         task = self._running.pop(link)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -56,7 +56,7 @@ def created(servers: str, name: str) -> str:
 
 
 def records(servers: str, topic: str, count: int) -> list[Message]:
-    """Return `count` records of a topic, by partition and offset."""
+    """Return the first `count` records received from a topic, sorted by partition and offset."""
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "test", "auto.offset.reset": "earliest"}
     )
@@ -84,7 +84,7 @@ def produce(servers: str, topic: str, rows: Sequence[tuple[bytes | None, bytes |
 
 
 def committed(servers: str, topic: str, group: str) -> int:
-    """Return the sum of the committed offsets of a group."""
+    """Return the sum of the offsets that a group has committed for all partitions of a topic."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
     places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     offsets = consumer.committed(places, 20)

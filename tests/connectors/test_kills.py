@@ -225,7 +225,10 @@ async def depth(url: str, queue: str) -> int:
 
 @pytest.mark.long
 async def test_no_message_to_and_from_kafka_is_lost(broker_process: Broker, tmp_path: Path) -> None:
-    """Check links from a queue to Kafka and back, while connector, broker and Kafka are killed."""
+    """Check that links from a queue to Kafka and back lose no message.
+
+    The connector, the broker and Kafka are killed in turn.
+    """
     nodes = KafkaNodes(tmp_path / "kafka", 1)
     created(nodes.servers, "work")
     await publish(broker_process.url, "work", [])

@@ -224,7 +224,7 @@ async def test_retry_after_pauses_the_whole_link(
 async def test_an_error_does_not_show_the_path_of_the_url(
     links: Links, service: Service, channel: Channel, unique: str
 ) -> None:
-    """Check the errors that /health shows: it needs no login, and a URL's path may be secret."""
+    """Check that errors in /health and dead letters omit the URL's path, which may be secret."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

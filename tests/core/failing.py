@@ -11,7 +11,10 @@ from tests.clients import World
 
 
 class Failing:
-    """A function that fails at some of its calls; all other calls reach the real function."""
+    """A replacement of the function `name` of `owner`, which fails at some of its calls.
+
+    `at` are the numbers of these calls; 1 is the first. All other calls reach the real function.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *at: int) -> None:
         real: Callable[..., Any] = getattr(owner, name)
@@ -29,8 +32,10 @@ class Failing:
 
 
 def finish(world: World, *work: Callable[[], object]) -> int:
-    """Call each function in `work`, then run turns until no work is left; return the number of
-    exceptions."""
+    """Call each function in `work`, and run turns until the broker has no work left.
+
+    Return the number of RuntimeErrors that these calls and turns raised.
+    """
     failures = 0
     for step in work:
         try:

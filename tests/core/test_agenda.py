@@ -10,7 +10,11 @@ from broker.agenda import TIMER_SLACK, TURN_SLICES, TURN_TASKS, Agenda, BulkTask
 
 
 class Note(Task):
-    """A task that appends its name to `notes`, and adds itself again if `agenda` is given."""
+    """A task that appends its name to `notes`.
+
+    The task then fails if `fails` is True. With `agenda`, it adds itself again, with
+    `Agenda.later` if `later` is True.
+    """
 
     def __init__(
         self,

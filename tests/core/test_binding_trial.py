@@ -61,9 +61,9 @@ def tried(
     history: TopicHistory,
     deleted: Sequence[Destination] = (),
 ) -> BindingTrial:
-    """Return a completed trial: a prediction of how changed bindings would route messages.
+    """Return a completed trial: it predicts how `changes` would route the messages of `history`.
 
-    `deleted` are the queues and exchanges that the trial deletes.
+    `deleted` are the queues and exchanges that the trial assumes to be deleted.
     """
     scope = world.vhost.declarations.planner.scope
     trial = BindingTrial("/", scope, changes, HistorySum(history), deleted)

@@ -322,7 +322,7 @@ class Bounded(World):
 
 
 def lived(seed: int, commands: int = 20) -> Bounded:
-    """Let clients send random commands to a new broker; return it after it has done all work."""
+    """Let clients send random commands to a new broker; return the broker without work left."""
     world = Bounded(seed)
     for _ in range(commands):
         world.step()

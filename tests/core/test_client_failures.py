@@ -1,4 +1,4 @@
-"""Tests of unexpected exceptions in work for one client that the broker does later.
+"""Tests of unexpected exceptions in work that the broker postpones for one client.
 
 The client gets an internal error.
 """

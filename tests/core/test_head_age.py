@@ -1,4 +1,7 @@
-"""The age of the first waiting message of a queue."""
+"""Tests of the age that a queue reports for its first waiting message.
+
+The age is at most the real age, and nearly as high.
+"""
 
 from __future__ import annotations
 

@@ -112,9 +112,9 @@ def test_the_samples_stand_for_all_messages(slots: list[tuple[int, int]], messag
 
 
 def test_estimates_of_a_busy_slot_are_not_biased() -> None:
-    """Check that estimates are unbiased although few of a slot's later messages are offered.
+    """Check that the estimated numbers of messages by header are right for a very busy topic.
 
-    All of the first messages of a slot are offered as samples.
+    All of the first ALL_OFFERED messages of a slot are offered as samples, but few later messages.
     """
     messages = 20_000
     early: list[int] = []

@@ -1,4 +1,4 @@
-"""A delayed message is found among very many others in slices, while messages come and go."""
+"""Tests of the search for one of very many delayed messages: it takes several slices."""
 
 from __future__ import annotations
 
@@ -63,7 +63,10 @@ def test_the_rest_of_a_heap_stays_in_order(seed: int) -> None:
 
 
 def delaying(world: World) -> tuple[Any, DelayQueue]:
-    """Return a client that has declared the exchange `later`, and its queue of delayed messages."""
+    """Let a client declare the delayed-message exchange `later`.
+
+    Return the client, and the exchange's queue of delayed messages.
+    """
     client = world.amqp()
     client.send(
         spec.Exchange.Declare(

@@ -23,7 +23,7 @@ class Model:
         self.values = [value for value in self.values if value[:2] != (owner, name)]
 
     def evictable(self) -> set[tuple[str, str]]:
-        """Return the oldest value of each owner that has the most values."""
+        """Return (owner, name of the oldest value) of each owner that has the most values."""
         most = max(len(self.names(owner)) for owner in OWNERS)
         return {(owner, self.names(owner)[0]) for owner in OWNERS if len(self.names(owner)) == most}
 

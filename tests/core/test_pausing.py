@@ -1,4 +1,4 @@
-"""Queues that an operator pauses and resumes."""
+"""Tests of paused queues: they deliver nothing until an operator resumes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ B = spec.Basic
 
 
 def consuming(**arguments: Any) -> Amqp:
-    """Return a client with a consumer of the queue `q`, which must acknowledge messages."""
+    """Return a client that consumes the queue `q`, and must acknowledge the messages."""
     client = World().amqp()
     client.queue("q", **arguments)
     client.send(B.Consume(queue="q", consumer_tag="one"))

@@ -245,7 +245,7 @@ def test_a_dead_letter_and_a_will_wait_for_their_searches() -> None:
 
 
 class Churn:
-    """A binding to `amq.topic`. `change` adds the binding if it is absent, otherwise removes it."""
+    """A binding to `amq.topic`. `change` adds an absent binding, and removes an existing one."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -420,7 +420,7 @@ EXCHANGES = {"d": "direct", "t": "topic", "f": "fanout", "amq.topic": "topic"}
 
 
 class CachedPlans(RuleBasedStateMachine):
-    """Makes random changes of exchanges and bindings, and publishes messages.
+    """A machine that changes exchanges and bindings at random, and publishes messages.
 
     After each change, a cached route that is still valid must have the destinations that a new
     search finds.
@@ -584,9 +584,9 @@ def test_a_slot_keeps_no_search_for_another_publication() -> None:
 def test_a_lookup_in_very_many_headers_bindings_is_continued_in_later_turns(
     kind: str, matching: bool
 ) -> None:
-    """A lookup in a headers exchange may have to examine all bindings.
+    """Check that a lookup that examines all bindings of a headers exchange takes several turns.
 
-    Here all bindings have equal criteria. They differ only in `x-number`, which is no criterion.
+    All bindings have equal criteria. They differ only in `x-number`, which is no criterion.
     """
     world = World()
     client = world.amqp()

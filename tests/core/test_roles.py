@@ -191,10 +191,10 @@ def test_roles_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_review_after_a_change_of_a_role_takes_small_shares() -> None:
-    """After a change of a role, the broker checks all clients with this role again, in many turns.
+    """Check that the broker checks fewer clients in a turn after a change of a role.
 
-    Each of these checks takes longer than other checks, because the broker must compute the user's
-    permissions again. So the broker does fewer of them in a turn.
+    The change makes the broker check all clients with this role again. Each check takes longer than
+    usual, because the broker must compute the user's permissions again.
     """
     agenda = Agenda()
     seen: list[int] = []

@@ -37,7 +37,7 @@ def ruled(
 
 
 def decides(rules: list[str], topic: str, action: str) -> bool:
-    """True if the rules allow the action: the first rule that matches the topic decides.
+    """True if the first rule that matches the topic allows the action; False if no rule matches.
 
     The wildcards of a rule also match words that begin with `$`. `$+` as the first word of a rule
     matches only words that begin with `$`.

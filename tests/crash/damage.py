@@ -119,7 +119,9 @@ class Home(World):
 
 
 def build(directory: Path, image: Path) -> None:
-    """Fill `directory` with data of every kind; copy it to `image` as a killed broker leaves it.
+    """Run a broker that fills `directory` with data of every kind.
+
+    `image` gets a copy of the directory as a kill of the broker would leave it.
 
     The log has a checkpoint, full segments and an active segment; the catalog has a long
     write-ahead log.

@@ -1,6 +1,7 @@
 """A broker whose disk breaks: `python -m tests.crash.faulty ERRNO OPERATION DATA-DIR`.
 
-From the moment when the file `DATA-DIR.breaks` exists, the operation fails.
+While the file `DATA-DIR.breaks` exists, each call of OPERATION on the disk fails with the error
+number ERRNO.
 """
 
 from __future__ import annotations

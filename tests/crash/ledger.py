@@ -23,7 +23,10 @@ def body_of(name: str, number: int, size: int) -> bytes:
 
 
 def read_body(body: bytes) -> tuple[str, int]:
-    """Return (publisher, number) of a body. Raises an error for a body that was never sent."""
+    """Return (publisher, number) of a body.
+
+    Raises AssertionError or ValueError for a body that `body_of` has not made.
+    """
     name, number, size, *_ = body.split(b":", 3)
     assert body == body_of(name.decode(), int(number), int(size)), (
         f"no publisher sent {body[:100]!r}"
@@ -52,9 +55,7 @@ class Feed:
         return body_of(self.name, len(self.queues) - 1, size)
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return, for each start of the broker, the range (first, last + 1) of message numbers
-        published after it.
-        """
+        """Return (first, last + 1) of the message numbers published in each life of the broker."""
         ends = [*self.starts[1:], len(self.queues)]
         return list(zip(self.starts, ends, strict=True))
 
@@ -64,12 +65,11 @@ class Feed:
     # -- verdicts
 
     def judge_kept(self, numbers_of: dict[str, list[int]]) -> None:
-        """Check queues without consumers.
+        """Check queues without consumers. `numbers_of` has the message numbers in each queue.
 
-        Each confirmed message must be in each of its queues once, in order. At the end of each life
-        of the broker (from a start to the next kill), unconfirmed messages may be missing. But if
-        one queue has an unconfirmed message, no queue may lack this message or an earlier one of
-        the same life.
+        Each confirmed message must be in each of its queues once, in order. In each life of the
+        broker (from a start to the next kill), the last messages may be missing: if a message is
+        missing in one queue, it and all later messages of the life must be missing in all queues.
         """
         for queue, numbers in numbers_of.items():
             assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"

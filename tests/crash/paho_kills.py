@@ -52,7 +52,7 @@ class CarefulClient(paho.Client):
     """A paho client that remembers its PUBRELs however often it fails to connect.
 
     If an attempt to connect gets no CONNACK, paho 2.2 forgets at the next attempt that it has sent
-    a PUBREL. Then it sends the PUBLISH again, which [MQTT-4.3.3-6] forbids.
+    a PUBREL, and sends the PUBLISH again. [MQTT-4.3.3-6] forbids this second PUBLISH.
     """
 
     def _messages_reconnect_reset_out(self) -> None:
@@ -98,7 +98,10 @@ class RepeatedKills:
         self._taken = 0
 
     async def run(self, kills: int) -> None:
-        """Kill the broker `kills` times or more, then wait until all QoS handshakes have ended."""
+        """Kill the broker at least `kills` times, and until more than MESSAGES messages were sent.
+
+        Return when all QoS 2 handshakes have ended.
+        """
         await self.relay.start()
         clients: list[paho.Client] = []
         try:

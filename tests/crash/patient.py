@@ -1,10 +1,11 @@
-"""A broker whose deliveries wait for their delivery mark as long as the disk needs.
+"""A broker that delivers no message before its delivery mark is durable, however slow the disk is.
 
     python -m tests.crash.patient serve FLAG...       the flags of `trellis serve`
 
-A broker delivers messages without the mark if the disk is slow (MARK_PATIENCE). After a crash, such
-messages may come back as not redelivered. On a busy machine every disk is slow, so a test of the
-flag `redelivered` needs this broker.
+After a crash, a broker sets the flag `redelivered` of the messages up to the mark. If the disk is
+slow, a usual broker delivers messages before the mark is durable (MARK_PATIENCE), and may deliver
+them after a crash without the flag. On a busy machine every disk is slow, so tests of the flag need
+this broker.
 """
 
 from __future__ import annotations

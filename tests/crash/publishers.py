@@ -1,4 +1,7 @@
-"""Publishers: AMQP with confirms; MQTT with QoS 1 and 2, which reuse packet identifiers at once."""
+"""Publishers over AMQP with confirms, and over MQTT with QoS 1 and QoS 2.
+
+The MQTT publishers use a packet identifier again as soon as its handshake is complete.
+"""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ class Relay:
     def __init__(self, patient: bool, level: int) -> None:
         """Create a proxy for clients of one protocol level: 4 or 5.
 
-        While the broker is down, a `patient` proxy keeps new connections waiting; a proxy that is
-        not patient ends them.
+        While the broker is down, the proxy keeps new connections waiting if `patient` is True, and
+        closes them if `patient` is False.
         """
         self.records: list[Recorded] = []
         #: The port of the broker; 0 while it is down.

@@ -278,7 +278,7 @@ class Storm:
         """Wait for the moment of a kill.
 
         First, enough messages must be confirmed. Before the first kill, each kind of work must also
-        have happened often enough, however slow the machine is. Unless `kind` is AT_WORK, the
+        have happened often enough, however slow the machine is. For other kinds than AT_WORK, the
         broker must also be writing a checkpoint. Return early if a client fails.
         """
         enough = self.confirmed + self.random.randrange(1, WORK)

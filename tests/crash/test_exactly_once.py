@@ -62,10 +62,10 @@ def test_each_message_arrives_once_however_often_the_broker_is_killed(
 def test_only_a_publisher_that_publishes_again_causes_a_repetition(
     level: int, patient: bool, tmp_path: Path
 ) -> None:
-    """Without CarefulClient, paho publishes some messages twice if its connection attempts fail.
+    """Check that a message arrives twice only if the publisher has published it twice.
 
-    Only such messages may arrive twice. With `patient`, the relay keeps new connections waiting
-    while the broker is down; otherwise it refuses them.
+    paho, unlike CarefulClient, publishes some messages twice if its attempts to connect fail. While
+    the broker is down, the relay keeps new connections waiting (`patient`) or closes them.
     """
     scenario = run(tmp_path, level, patient, paho.Client)
     repeated = {body for body, count in scenario.exchanges.published.items() if count > 1}

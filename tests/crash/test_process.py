@@ -239,9 +239,9 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
 
 
 def test_a_file_that_may_not_grow_ends_the_broker_with_one_line(tmp_path: Path) -> None:
-    """Check that the broker ends with one line of error if a file may not grow.
+    """Check that the broker ends with one line of error if a file reaches a limit of its size.
 
-    Under the limit RLIMIT_FSIZE, a write fails if the file would become too large.
+    A write fails if it would make the file larger than RLIMIT_FSIZE.
     """
     process = subprocess.Popen(
         command("--data-dir", str(tmp_path)),

@@ -54,7 +54,7 @@ class Answered(NamedTuple):
 
 
 class Socket:
-    """A connected TCP socket, with reads of an exact size."""
+    """A TCP connection to the broker, on which Amqp and Mqtt send and receive."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -67,7 +67,7 @@ class Socket:
         await self.writer.drain()
 
     def abort(self) -> None:
-        """Close the socket, without connection.close or DISCONNECT before."""
+        """Close the socket without sending connection.close or DISCONNECT."""
         self.writer.transport.abort()
 
 
@@ -90,7 +90,10 @@ class Amqp(Socket):
         return client
 
     async def call(self, method: Any, answer: tuple[int, int]) -> bytes:
-        """Send a method, and return the arguments of its reply, which must be the next event."""
+        """Send a method; return the encoded arguments of its reply, which must be the next event.
+
+        `answer` is (class id, method id) of the reply.
+        """
         await self.send(marshal(1, method))
         return await self.answer(answer)
 
@@ -176,7 +179,7 @@ class Mqtt(Socket):
         return client
 
     async def packet(self) -> tuple[int, bytes]:
-        """Return the first byte of the next packet, and its data after the remaining length."""
+        """Wait for the next packet; return its first byte, and its bytes after Remaining Length."""
         first, size_byte = await self.reader.readexactly(2)
         length, shift = size_byte & 127, 7
         while size_byte > 127:
@@ -236,7 +239,7 @@ def mqtt_message(topic: str, body: bytes, qos: int, packet_id: int, flags: int =
 
 
 def persistent(exchange: str, key: str, body: bytes) -> bytes:
-    """Return a persistent publication on channel 1."""
+    """Return the frames that publish a persistent message on channel 1."""
     return _head(exchange, key, len(body)) + body + b"\xce"
 
 

@@ -42,7 +42,7 @@ class SupervisorServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def next(self) -> tuple[str, str, Any]:
-        """Wait for the next request, and return it."""
+        """Wait for the next request; return its method, path and JSON body."""
         return self.requests.get(timeout=PATIENCE)
 
 

@@ -89,7 +89,7 @@ class Client:
         self.paho.publish(topic, payload, qos=1, retain=retain).wait_for_publish(PATIENCE)
 
     def next(self) -> tuple[str, bytes, bool]:
-        """Wait for the next message."""
+        """Wait for the next message; return its topic, payload and retain flag."""
         return self.messages.get(timeout=PATIENCE)
 
     def cut(self) -> None:
@@ -116,7 +116,11 @@ def clients(*to_close: Client) -> Iterator[None]:
 
 
 def test_home_assistant_finds_and_uses_the_broker(tmp_path: Path) -> None:
-    """Use the broker as Home Assistant does: discovery, retained messages, birth message, will."""
+    """Check the broker with a client that acts as Home Assistant, and with a device.
+
+    The client finds the broker by discovery, and gets retained messages. The device gets the birth
+    message and the will of the client.
+    """
     supervisor = SupervisorServer()
     login = {"username": "sensor", "password": 'a "password" with \\ and ü'}
     options = {**OPTIONS, "logins": [login]}
@@ -326,7 +330,10 @@ def test_options_that_cannot_be_used_are_refused(
 
 
 def test_build_makes_a_folder_from_which_the_image_can_install(tmp_path: Path) -> None:
-    """Run the first command of docs/home-assistant.md; install its wheel as the Dockerfile does."""
+    """Check that the first command of docs/home-assistant.md makes a complete folder of the app.
+
+    pip must install the wheel in the folder as in the Dockerfile, and the installed app must start.
+    """
     page = (ROOT / "docs" / "home-assistant.md").read_text()
     [command] = re.findall(r"^    (packaging/\S+) /path/to/addons/trellis$", page, re.MULTILINE)
     target = tmp_path / "addons" / "trellis"

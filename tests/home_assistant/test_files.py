@@ -139,9 +139,10 @@ def test_version_is_that_of_the_broker() -> None:
 
 
 def test_image_has_a_base_image_of_its_own() -> None:
-    """The Dockerfile names its base image, because the Supervisor names none since 2026.4.
+    """The Dockerfile names its base image, and no file build.yaml does.
 
-    The Supervisor warns about a file build.yaml.
+    Since 2026.4, the Supervisor passes no base image to the Dockerfile, and warns about a file
+    build.yaml.
     """
     dockerfile = (APP / "Dockerfile").read_text()
     assert "BUILD_FROM" not in dockerfile

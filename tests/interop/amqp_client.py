@@ -173,5 +173,5 @@ class AmqpClient(ABC):
 
 
 def present_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the properties that the message has."""
+    """Return a copy of `properties` without the values None and {}."""
     return {name: value for name, value in properties.items() if value is not None and value != {}}

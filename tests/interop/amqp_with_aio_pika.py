@@ -231,7 +231,8 @@ class AioPikaClient(AmqpClient):
 def _message(body: bytes, properties: Properties) -> aio_pika.Message:
     """Return a message of aio-pika.
 
-    aio-pika has types of its own for expiration and timestamp, and cannot send cluster_id.
+    The expiration (ms) becomes seconds, and the timestamp (seconds) a datetime, as aio-pika expects
+    them. aio-pika cannot send the property cluster_id.
     """
     written = {
         name: value

@@ -31,7 +31,10 @@ MQTT: Final = (
 
 
 def connect_amqp(name: str, url: str, node: Callable[[], Node], heartbeat: int = 60) -> AmqpClient:
-    """Return a connected AMQP client; `node` starts the process for Node.js libraries."""
+    """Return a connected client of the AMQP library `name`; `heartbeat` is in seconds.
+
+    `node` starts the process for Node.js libraries.
+    """
     match name:
         case "pika":
             from tests.interop.amqp_with_pika import PikaClient
@@ -55,7 +58,11 @@ def connect_amqp(name: str, url: str, node: Callable[[], Node], heartbeat: int =
 def connect_mqtt(
     name: str, broker: BrokerProcess, login: Login, node: Callable[[], Node]
 ) -> MqttClient:
-    """Return a connected MQTT client; `node` starts the process for Node.js libraries."""
+    """Return a connected client of the MQTT library `name`, such as "paho".
+
+    With a 5 at the end of the name, the client uses MQTT 5. `node` starts the process for Node.js
+    libraries.
+    """
     if name.endswith("5"):
         name, login = name.removesuffix("5"), replace(login, version=5)
     match name:

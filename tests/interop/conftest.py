@@ -85,25 +85,25 @@ def mqtt_peer(broker: BrokerProcess, node: Callable[[], Node], unique: str) -> I
 
 @pytest.fixture(params=clients.AMQP)
 def amqp_name(request: pytest.FixtureRequest) -> str:
-    """Return the name of an AMQP library: a test that uses this runs once for each library."""
+    """Return the name of an AMQP library. Tests with this fixture run once for each library."""
     return str(request.param)
 
 
 @pytest.fixture
 def amqp(amqp_name: str, amqp_peer: AmqpPeers) -> AmqpClient:
-    """Return a client of an AMQP library: a test that uses this runs once for each library."""
+    """Return a client of an AMQP library. Tests with this fixture run once for each library."""
     return amqp_peer(amqp_name)
 
 
 @pytest.fixture(params=clients.MQTT)
 def mqtt_name(request: pytest.FixtureRequest) -> str:
-    """Return the name of an MQTT library: a test that uses this runs once for each library."""
+    """Return the name of an MQTT library. Tests with this fixture run once for each library."""
     return str(request.param)
 
 
 @pytest.fixture
 def mqtt(mqtt_name: str, mqtt_peer: MqttPeers) -> MqttClient:
-    """Return a client of an MQTT library: a test that uses this runs once for each library."""
+    """Return a client of an MQTT library. Tests with this fixture run once for each library."""
     return mqtt_peer(mqtt_name)
 
 

@@ -75,8 +75,8 @@ class AmqttClient(MqttClient):
     def disconnect(self) -> None:
         """Close the connection with a DISCONNECT packet, after a ping.
 
-        The disconnect of amqtt never ends if a packet arrives just when it stops reading.
-        The ping makes the library read all packets that are under way.
+        amqtt's `disconnect` never ends if a packet arrives just when amqtt stops reading. The ping
+        makes amqtt read all packets that are under way.
         """
         if not self._ended:
             self._ended = True

@@ -47,7 +47,8 @@ class MosquittoClient(MqttClient):
     def subscribe(self, topic_filter: str, qos: int = 0) -> int:
         """Start mosquitto_sub and wait for its SUBACK; return the granted QoS.
 
-        mosquitto_sub reports its packets only to a terminal. It prints each message in hexadecimal.
+        mosquitto_sub reports its packets only to a terminal, so its output is a pseudo-terminal. It
+        prints each message in hexadecimal.
         """
         assert self._process is None
         login = self._login

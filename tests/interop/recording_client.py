@@ -38,7 +38,8 @@ class RecordingClient:
     def do(self, name: str, *args: Any, **given: Any) -> Any:
         """Call a method of the channel, record the outcome, and return the answer.
 
-        If the broker refuses the call and closes the channel or the connection, open a new one.
+        Return None if the broker refuses the call. If the broker has closed the channel or the
+        connection, open a new one.
         """
         try:
             answer = getattr(self.channel, name)(*args, **given)

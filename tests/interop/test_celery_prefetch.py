@@ -1,4 +1,4 @@
-"""The prefetch count of an unmodified Celery worker that consumes several queues."""
+"""Tests of how many tasks an unmodified Celery worker prefetches from several queues."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def taken(port: int) -> int:
 def test_worker_on_several_queues_prefetches_its_configured_number(
     tmp_path: Path, flags: tuple[str, ...], most: int
 ) -> None:
-    """Check the number of tasks that a Celery worker prefetches from several queues.
+    """Check that a Celery worker takes `most` tasks of several queues before it finishes one.
 
-    By default, Trellis names itself RabbitMQ to AMQP clients. Celery's prefetch count then limits
-    the tasks of all queues together. With another name, the count applies to each queue.
+    Celery's prefetch count limits the tasks of all queues together if the broker names itself
+    RabbitMQ, as Trellis does by default. With another name, the count applies to each queue.
     """
     (tmp_path / "slow.py").write_text(TASK_MODULE)
     go_on = tmp_path / "go-on"

@@ -167,7 +167,7 @@ def scrape(broker: BrokerProcess, path: str, time: int) -> list[dict[str, Any]]:
 def evaluated(
     engine: str, scrapes: list[dict[str, Any]], panels: list[Panel]
 ) -> dict[str, dict[str, Any]]:
-    """Return the values and the error of the query of each panel."""
+    """Return panel name -> {"values": ..., "error": ...} of the panel's query."""
     answers: dict[str, dict[str, Any]] = {}
     for job in ("", "rabbitmq"):
         queries = {panel.name: panel.query for panel in panels if panel.job == job}

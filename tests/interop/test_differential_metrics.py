@@ -1,6 +1,6 @@
 """Comparison of the metrics of Trellis and of RabbitMQ 3.10 under the same load.
 
-Names, types, labels and values must be equal, but for the differences that
+Names, types, labels and values must be equal, except for the differences that
 docs/moving-from-rabbitmq.md lists (tools/rabbitmq_metrics.py).
 """
 

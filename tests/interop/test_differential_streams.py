@@ -151,7 +151,7 @@ REFUSALS: list[tuple[tuple[str, dict[str, Any]], int, str, str]] = [
 
 
 def named(word: Any, name: str) -> Any:
-    """If `word` is a text, return it with the name in place of `{}`; else return it unchanged."""
+    """Return `word` with `name` in place of `{}` if `word` is a str; return other values as is."""
     return word.replace("{}", name) if isinstance(word, str) else word
 
 
@@ -311,7 +311,7 @@ def test_both_deliver_the_same(clients: tuple[RecordingClient, RecordingClient],
 
 
 def length(client: RecordingClient, stream: str) -> int:
-    """Publish one more message to a stream and return the number of its messages."""
+    """Publish one more message to a stream; return the number of all messages in the stream."""
     client.channel.basic_publish("", stream, b"end")
     channel = client.connection.channel()
     channel.basic_qos(prefetch_count=10)

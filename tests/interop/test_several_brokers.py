@@ -148,9 +148,10 @@ def test_every_command_of_the_page_has_a_test() -> None:
 
 
 def test_installed_files_are_accepted(tmp_path: Path) -> None:
-    """Run the page's commands `install`, `check-config` and `haproxy -c`.
+    """Check that the broker and HAProxy accept the files that the page's commands install.
 
-    A directory of the test takes the place of /etc.
+    The test runs the page's commands `install`, `check-config` and `haproxy -c`, with a temporary
+    directory in the place of /etc.
     """
     etc = tmp_path / "etc"
     for words in commands("install"):
@@ -200,9 +201,10 @@ def test_virtual_host_is_added_with_the_command_of_the_page(
 
 
 def test_reload_of_haproxy_keeps_connections(machine: Machine) -> None:
-    """Check a reload as by `systemctl reload haproxy`: the signal SIGUSR2 to the main process.
+    """Check that a connection stays open when HAProxy reloads its configuration (SIGUSR2).
 
-    The option `hard-stop-after` would end the connections of the old worker later.
+    `systemctl reload haproxy` sends this signal. The option `hard-stop-after` must not be set: it
+    would end the connection some time after the reload.
     """
     assert "hard-stop-after" not in (FILES / "haproxy.cfg").read_text()
     old = MqttClient(machine.ports["mqtt"], "plant-a:ann", MQTTProtocolVersion.MQTTv5, None)

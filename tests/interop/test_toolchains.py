@@ -82,9 +82,9 @@ def build_go_amqp() -> str:
 def build_keda() -> str:
     """Build the program that uses KEDA's scaler, and return its path.
 
-    KEDA has all its scalers in one package, with the clients of some sixty services. The program is
-    built within a copy of KEDA's module that lacks the other scalers: that takes 3 CPU minutes and
-    3 GB for the first time, with KEDA's own versions of the packages.
+    KEDA has all its scalers in one package, with the clients of some sixty services. So the program
+    is built in a copy of KEDA's module without the other scalers, with KEDA's own versions of the
+    packages. The first build takes 3 CPU minutes and 3 GB.
     """
     directory, copy = HERE / "go" / "keda", BUILT / "keda"
     go = require("go")

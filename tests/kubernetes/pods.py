@@ -60,7 +60,7 @@ class Release:
                 yield f"{mount['mountPath']}/{key}", content
 
     def _content(self, volume: Mapping[str, Any]) -> dict[str, bytes]:
-        """Return the files of a volume with a ConfigMap or a Secret: the name -> the content."""
+        """Return file name -> content of the volume's ConfigMap or Secret; {} for other volumes."""
         if "configMap" in volume:
             data = self.one("ConfigMap", volume["configMap"]["name"])["data"]
             return {key: text.encode() for key, text in data.items()}
@@ -85,13 +85,13 @@ class Release:
 
 
 class Pod:
-    """A pod of a release, whose files are in a directory in the place of the root directory."""
+    """A pod of a release, run as a process: a directory stands for the container's root."""
 
     #: Directories of the container that are below the pod's directory.
     MOVED: Final = ("/etc/trellis", "/var/lib/trellis")
 
     def __init__(self, release: Release, directory: Path, number: int = 0) -> None:
-        """Write the files of the pod with this number."""
+        """Write the files of the pod `trellis-NUMBER` below `directory`."""
         self._directory = directory
         self._release = release
         self._name = f"trellis-{number}"

@@ -151,7 +151,7 @@ def _strict(schema: Any) -> Any:
 
 
 def _module(name: str) -> Path:
-    """Download a Go module, and return its directory; skip the test if that fails."""
+    """Download a Go module, and return its directory; skip the test if the download fails."""
     command = [require("go"), "mod", "download", "-json", name]
     done = subprocess.run(
         command, cwd=BUILT, capture_output=True, text=True, timeout=DOWNLOADING, check=False

@@ -90,7 +90,7 @@ def test_objects_fit_the_schemas_of_kubernetes(words: tuple[str, ...]) -> None:
 
 
 def test_a_misspelt_field_does_not_fit() -> None:
-    """Check that the schemas refuse unknown fields; otherwise `check` would prove nothing."""
+    """Check that `check` reports an unknown field and a value of a wrong type."""
     manifests = render(*PASSWORD)
     assert "readOnlyRootFilesystem" in manifests
     assert "readOnlyRoot'" in check(manifests.replace("readOnlyRootFilesystem", "readOnlyRoot"))
@@ -276,7 +276,7 @@ def test_a_node_serves_with_the_rendered_settings(tmp_path: Path) -> None:
 
 
 def test_only_the_active_node_of_a_cluster_is_ready(tmp_path: Path) -> None:
-    """Check the probes of the active node and of a standby.
+    """Check that both nodes of a cluster are live, and that only the active node is ready.
 
     When the active node is killed, the standby must become ready.
     """

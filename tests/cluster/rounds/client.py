@@ -2,7 +2,7 @@
 
 Each process of a node that becomes active gets a client of its own, a ClientSession. The client
 publishes rising numbers with confirms, and gets and acknowledges messages. The client continues
-after another node has taken over, to notice if the former owner still confirms or delivers.
+after another node has taken over, to notice if its own node still confirms or delivers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Checker:
             self._check_owner(session, sent)
 
     def connection_closed(self) -> None:
-        """Record that a connection ended that the client had not closed."""
+        """Record that a connection ended although its client had not closed it."""
         with self.lock:
             self.closed += 1
 

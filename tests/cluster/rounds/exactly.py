@@ -24,7 +24,7 @@ class PersistentClient(paho.Client):
     """A client of paho that corrects an error of paho in the QoS 2 handshake.
 
     If two connections in sequence end before their CONNACK, paho forgets that it has received a
-    PUBREC. It then publishes the message again, which [MQTT-4.3.3-1] forbids. This client sends
+    PUBREC, and publishes the message again. [MQTT-4.3.3-1] forbids this. PersistentClient sends
     PUBREL instead.
     """
 
@@ -77,7 +77,7 @@ class ExactlyOnce:
             thread.start()
 
     def pause(self) -> None:
-        """Publish no new message; finish the messages that are in flight."""
+        """Stop publishing new messages. The QoS 2 handshakes of earlier messages go on."""
         self._publishing = False
 
     def stop(self) -> None:

@@ -2,7 +2,7 @@
 
 Each kind has a function that causes the fault in a World, and returns when the fault is over. A
 function returns False if the fault did not happen, for example because a node did not reach the
-point of its work at which it shall stop (node.py). The round does not count then.
+point of its work at which it shall stop (node.py). A round without its fault does not count.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Kind:
     """A kind of faults.
 
     `log` is the sort of replicated log that these faults need (the argument `log` of `World`).
-    `fault` is the function that causes one fault. `times` are silence, lease and beat of the nodes.
+    `fault` is the function that causes one fault. `times` are silence, lease and beat of the nodes,
+    in seconds.
     """
 
     log: str
@@ -207,7 +208,10 @@ def seed(world: World, chance: random.Random) -> bool:
 
 
 def fresh(world: World, chance: random.Random) -> bool:
-    """Start an empty node after the log was trimmed: it must stop, and ask to be seeded."""
+    """Start an empty node after the log was trimmed; then kill the active node.
+
+    The empty node must stop with an error that recommends `trellis cluster seed`.
+    """
     active = pair(world)[0]
     world.wait_for(lambda: active.metric("trimmed_offset") > 0 or active.has_ended)
     name = f"fresh-{chance.getrandbits(30)}"

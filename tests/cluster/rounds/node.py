@@ -167,7 +167,7 @@ def settings_of(given: dict[str, Any]) -> Settings:
 
 
 def main(given: dict[str, Any]) -> int:
-    """Run the node until it is stopped, or ends itself."""
+    """Run the node until it is stopped, or ends itself; return the exit code."""
     control, settings = Control(Path(given["control"])), settings_of(given)
     name = settings.node.name
 

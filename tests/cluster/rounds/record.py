@@ -63,7 +63,7 @@ class Figures:
 
     @property
     def violations(self) -> int:
-        """Number of violated guarantees."""
+        """Number of violations, added over all guarantees."""
         return self.lost + self.order_broken + self.twice + self.settled_back + self.deposed_acts
 
 
@@ -106,8 +106,8 @@ def table(record: Record) -> str:
 def pauses(record: Record) -> str:
     """Return a table in Markdown about the rounds in which a Kafka node was killed.
 
-    The table shows rounds with a short pause, which must cause no takeover and close no
-    connection, and the other rounds separately.
+    The pause of a round is its longest time between two confirms. A short pause must cause no
+    takeover and close no connection, so the table has separate rows for rounds with short pauses.
     """
     lines = [
         "| fault | pause | rounds | takeovers | connections closed | longest pause, s |",

@@ -26,8 +26,8 @@ TRIES = 3
 def run(kind: str, rounds: int, seed: int) -> Figures:
     """Run `rounds` rounds of a kind of fault, and return their figures.
 
-    Raises GaveUp if the cluster does not work again after a fault. The logs of the node processes
-    then stay in a temporary directory.
+    Raises GaveUp if the cluster does not work again after a fault. In this case, the logs of the
+    node processes stay in a temporary directory.
     """
     chance = random.Random(seed)
     directory = Path(tempfile.mkdtemp(prefix=f"trellis-rounds-{kind}-"))

@@ -109,7 +109,7 @@ class RoundNode:
 
     @property
     def is_stopped(self) -> bool:
-        """True if the process was stopped by SIGSTOP."""
+        """True while the process is suspended by SIGSTOP."""
         try:
             text = Path(f"/proc/{self.process.pid}/stat").read_text()
         except FileNotFoundError:
@@ -136,7 +136,7 @@ class RoundNode:
         os.replace(written, self._control / "full")
 
     def resume_disk(self) -> None:
-        """Give the disk of this node space again."""
+        """Let writes to the disk of this node succeed again, after `fill_disk`."""
         (self._control / "full").unlink(missing_ok=True)
 
     def metric(self, name: str) -> float:
@@ -224,8 +224,8 @@ class World:
     def _session(self) -> ClientSession | None:
         """Return the newest session whose node still runs, or None if all their nodes have ended.
 
-        The newest session of all may belong to an ended node. Such a node lost the log to the other
-        node at once, and reported that it was ready after the other node did.
+        The node of a newer session may have ended: it owned the log only briefly, and reported
+        that it was ready after the next owner had done so.
         """
         with self._lock:
             return next((one for one in reversed(self.sessions) if not one.node.has_ended), None)
