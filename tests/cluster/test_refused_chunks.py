@@ -117,7 +117,7 @@ def test_owner_confirms_nothing_while_the_log_refuses_small_chunks(
     assert follow(owner, tmp_path / "standby").queue("q").depth == 1
 
 
-def earlier(owner: Owner, land: Callable[[bytes], None]) -> None:
+def refuse_large(owner: Owner, land: Callable[[bytes], None]) -> None:
     """Let the log refuse records of more than LARGE bytes, and call `land` with each of them.
 
     If `land` appends a refused record, immediately or later, the log has this record nevertheless.
@@ -138,7 +138,7 @@ def test_owner_ends_if_the_log_has_the_refused_record(owner: Owner) -> None:
     def land(data: bytes) -> None:
         owner.log.records.append(data)
 
-    earlier(owner, land)
+    refuse_large(owner, land)
     batch, size = owner.take(stored(b"x" * LARGE)), owner.local()
     with pytest.raises(Fenced, match="Kafka had refused that record as too large"):
         batch.write()
@@ -148,7 +148,7 @@ def test_owner_ends_if_the_log_has_the_refused_record(owner: Owner) -> None:
 
 def test_refused_record_that_reaches_the_log_later_is_void(owner: Owner, tmp_path: Path) -> None:
     late: list[bytes] = []
-    earlier(owner, late.append)
+    refuse_large(owner, late.append)
     owner.write(stored(b"x" * LARGE))
     for data in late:
         owner.log.records.append(data)

@@ -155,7 +155,10 @@ def test_posix_classes_mean_the_same_as_in_rabbitmq(
 
 
 def test_posix_classes_contain_only_ascii() -> None:
-    """Check that each POSIX class, such as `[:alpha:]`, matches the right ASCII characters."""
+    """Compare each POSIX class, such as `[:alpha:]`, with Python for every ASCII character.
+
+    No class contains one of the next 896 characters, such as Latin and Greek letters.
+    """
     known: dict[str, Callable[[str], bool]] = {
         "alnum": str.isalnum,
         "alpha": str.isalpha,
@@ -172,5 +175,6 @@ def test_posix_classes_contain_only_ascii() -> None:
     }
     for name, holds in known.items():
         compiled = bounded_pattern(f"^[[:{name}:]]\\Z")
-        for code in range(128):
-            assert is_found(compiled, chr(code)) == holds(chr(code)), (name, code)
+        for code in range(1024):
+            expected = code < 128 and holds(chr(code))
+            assert is_found(compiled, chr(code)) == expected, (name, code)

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, Final
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion, MessageState
+from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -46,25 +46,6 @@ _RETRY: Any = 0.1
 #: The logger to which paho writes all its actions; pytest shows this log if a test fails.
 _LOGGER: Final = logging.getLogger("paho")
 _LOGGER.setLevel(logging.DEBUG)
-
-
-class CarefulClient(paho.Client):
-    """A paho client that remembers its PUBRELs however often it fails to connect.
-
-    If an attempt to connect gets no CONNACK, paho 2.2 forgets at the next attempt that it has sent
-    a PUBREL, and sends the PUBLISH again. [MQTT-4.3.3-6] forbids this second PUBLISH.
-    """
-
-    def _messages_reconnect_reset_out(self) -> None:
-        released = [
-            message
-            for message in self._out_messages.values()
-            if message.state
-            in (MessageState.MQTT_MS_WAIT_FOR_PUBCOMP, MessageState.MQTT_MS_RESEND_PUBREL)
-        ]
-        super()._messages_reconnect_reset_out()
-        for message in released:
-            message.state = MessageState.MQTT_MS_RESEND_PUBREL
 
 
 class RepeatedKills:

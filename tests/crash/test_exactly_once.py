@@ -11,8 +11,9 @@ from random import Random
 import paho.mqtt.client as paho
 import pytest
 
+from tests.careful_paho import CarefulClient
 from tests.crash.exchanges import Exchanges
-from tests.crash.paho_kills import MESSAGES, PUBLISHER, SUBSCRIBER, CarefulClient, RepeatedKills
+from tests.crash.paho_kills import MESSAGES, PUBLISHER, SUBSCRIBER, RepeatedKills
 from tests.crash.relay import PUBCOMP, PUBLISH, PUBREC, PUBREL, Recorded
 
 #: Number of times that a broker is killed; TRELLIS_CRASH_LIVES overrides it.

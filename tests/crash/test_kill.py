@@ -17,7 +17,7 @@ from tests.crash.storm import AT_WORK, IN_CHECKPOINT, IN_RECOVERY, Storm, storm
 LEAST: Final = 10
 
 
-def weather(directory: Path, seed: int, kills: list[str], least: int = -1) -> Storm:
+def run_storm(directory: Path, seed: int, kills: list[str], least: int = -1) -> Storm:
     """Run `storm` with these arguments: kill a broker under load, and check the kept messages.
 
     A failure names the seed. A new run with this seed repeats the moments of the kills, but not the
@@ -39,7 +39,7 @@ def test_broker_that_is_killed_five_times_keeps_its_guarantees(tmp_path: Path) -
     seed = int(os.environ.get("TRELLIS_CRASH_SEED") or Random().randrange(1 << 32))
     kills = [IN_CHECKPOINT, AT_WORK, IN_RECOVERY, IN_CHECKPOINT]
     Random(seed).shuffle(kills)
-    ended = weather(tmp_path, seed, [AT_WORK, *kills], LEAST)
+    ended = run_storm(tmp_path, seed, [AT_WORK, *kills], LEAST)
     assert ended.missing_work(LEAST) == []
 
 
@@ -53,7 +53,7 @@ def test_broker_that_is_killed_two_hundred_times_keeps_its_guarantees(
     Check that the broker keeps all that it has confirmed (`storm`).
     """
     random = Random(seed)
-    weather(
+    run_storm(
         tmp_path,
         seed,
         [AT_WORK, *random.choices((AT_WORK, IN_CHECKPOINT, IN_RECOVERY), (4, 4, 1), k=9)],

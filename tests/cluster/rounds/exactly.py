@@ -11,32 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion, MessageState
+from paho.mqtt.enums import CallbackAPIVersion
+
+from tests.careful_paho import CarefulClient
 
 TOPIC = "exactly/once"
-#: The state of a message whose PUBREL is sent after the next CONNACK.
-RESEND = MessageState.MQTT_MS_RESEND_PUBREL
 #: Most messages that the publisher has in flight, and seconds of one step of a client.
 IN_FLIGHT, STEP_SECONDS = 5, 0.05
-
-
-class PersistentClient(paho.Client):
-    """A client of paho that corrects an error of paho in the QoS 2 handshake.
-
-    If two connections in sequence end before their CONNACK, paho forgets that it has received a
-    PUBREC, and publishes the message again. [MQTT-4.3.3-1] forbids this. PersistentClient sends
-    PUBREL instead.
-    """
-
-    def _messages_reconnect_reset_out(self) -> None:
-        released = [
-            message
-            for message in self._out_messages.values()
-            if message.state in (MessageState.MQTT_MS_WAIT_FOR_PUBCOMP, RESEND)
-        ]
-        super()._messages_reconnect_reset_out()
-        for message in released:
-            message.state = RESEND
 
 
 class ExactlyOnce:
@@ -69,7 +50,7 @@ class ExactlyOnce:
         ]
 
     def _client(self, name: str) -> paho.Client:
-        return PersistentClient(CallbackAPIVersion.VERSION2, client_id=name, clean_session=False)
+        return CarefulClient(CallbackAPIVersion.VERSION2, client_id=name, clean_session=False)
 
     def start(self) -> None:
         """Start the threads of the publisher and the subscriber."""
