@@ -70,8 +70,8 @@ class RouteInfo(Struct, array_like=True):
 class ApiCall(Struct, array_like=True, tag=1):
     """The request of an HTTP client, without its body.
 
-    `direct` is True unless the request shows that it comes from a proxy or from a web page of
-    another site.
+    `direct` is False if the headers of the request show that a proxy or a web page of another site
+    sent the request.
     """
 
     number: int
@@ -103,7 +103,8 @@ class Body(Struct, array_like=True, tag=2):
 class Part(Struct, array_like=True, tag=3):
     """A batch of rows of one section of a definitions document, each row as JSON.
 
-    `fault` is an error in the section, such as "not a list", in place of rows; "" if there is none.
+    If the section is invalid, `fault` says why, such as "not a list", and `rows` is empty. For a
+    valid section, `fault` is "".
     """
 
     number: int
@@ -242,7 +243,8 @@ class FileRange(Struct, array_like=True, tag=26):
     """The last message of a call that reads a stream segment: the range of the file to send.
 
     Before this message, the broker passes the file's descriptor through another socket. `start` and
-    `end` are offsets in bytes. `durable` is the offset after the last durable row of the stream.
+    `end` are offsets in the file, in bytes. `durable` is in rows: the stream offset after the last
+    durable row.
     """
 
     number: int

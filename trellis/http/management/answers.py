@@ -301,8 +301,8 @@ class Call:
     ) -> Row:
         """Return the counters of an object by name, and their rates in fields `NAME_details`.
 
-        `counts` are the counters. For `gauges`, such as a queue's number of messages, only the
-        rates are returned. Return {} if all counters are 0.
+        `key` identifies the object, and `counts` are its counters. For `gauges`, such as a queue's
+        number of messages, only the rates are returned. Return {} if all counters are 0.
         """
         if not any(counts.values()):
             return {}

@@ -1,8 +1,8 @@
 """The users that may read topics of an MQTT topic filter: `GET /api/topic-readers/VHOST`.
 
-The rights of each user are compared with the filter as at a subscription. The broker knows the
-users of the settings and the stored users by name. The broker does not know the users of tokens
-(JWT) and of amqtt plugins, so these are missing in the answer.
+The check of each user's rights is the same as for a subscription to the filter. The broker knows
+the users of the settings and the stored users by name. The broker does not know the users of tokens
+(JWT) and of amqtt plugins, so these users are missing in the answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SCOPES: Final = {READ_ALL: "all", READ_SOME: "some"}
 
 
 async def readers(call: Call) -> Listing:
-    """List the users that may read some or all topics of `filter`, with the rules that decide.
+    """List the users that may read some or all topics of `filter`, with the rules that permit it.
 
     Rules with `{client_id}` are evaluated with the client identifier `client_id` of the query. If
     the query has no `client_id`, such a rule permits no topic.

@@ -128,8 +128,8 @@ async def count(call: Call) -> Row:
 async def retained(call: Call) -> Listing:
     """Return the retained messages whose topics match the MQTT filter `filter`.
 
-    Without `filter`, all topics match. The query may also have `count`, `truncate` (bytes of each
-    body) and `encoding`.
+    Without `filter`, all topics match. The query may also have `count` (largest number of
+    messages), `truncate` (largest number of bytes of each body) and `encoding` (auto or base64).
     """
     selection = RetainedSelection(call)
     readable = ReadableTopics(call, selection)
