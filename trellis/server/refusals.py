@@ -39,7 +39,10 @@ class LoggedRefusal:
 
 
 class RefusalLog:
-    """Logs refusals, at most REPEAT_SECONDS late, with bounded memory and number of lines."""
+    """Logs new refusals at once, and numbers of repetitions at most REPEAT_SECONDS later.
+
+    The memory of the log and the number of lines are bounded (LINES_MAX).
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, write: Callable[..., None] = logs.info

@@ -1,4 +1,4 @@
-"""Store writers: write the store's entries to disk in a thread, with checkpoints beside it.
+"""Store writers: one thread writes the store's entries to disk, another makes checkpoints.
 
     append -> sync -> take a batch -> [writer thread: write] -> written -> confirms
                ^                                                  |
