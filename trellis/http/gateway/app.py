@@ -350,7 +350,7 @@ class Gateway:
     ) -> None:
         """Send a response to the client. Raises TimeoutError if the client reads too slowly.
 
-        A connection with an unread body is closed: see `GatewayProtocol.end`.
+        If the body of the request was not read, the connection is closed after the response.
         """
         response.headers["Cache-Control"] = "no-store"
         response.headers["X-Content-Type-Options"] = "nosniff"
@@ -367,7 +367,10 @@ class Gateway:
 
 
 def _document(value: dict[str, Any], rows: dict[str, list[Any]]) -> bytes:
-    """Return a definitions document as JSON. Slow: call this in a thread."""
+    """Return a definitions document as JSON. Slow: call this in a thread.
+
+    `value` has the fields of the head and the names of the sections; `rows` the rows by section.
+    """
     parts = [encode(value["head"])[1:-1]]
     for section in value["sections"]:
         parts.append(encode(section) + b":" + encode_rows(rows.get(section, [])))

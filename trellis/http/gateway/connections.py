@@ -387,7 +387,10 @@ class GatewayAcceptor(Acceptor):
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn's server on the sockets of the broker, which ends when it is idle or asked to end."""
+    """The gateway's server: uvicorn on the listening sockets that the broker has opened.
+
+    The server ends when it is idle, or when the broker asks it to end.
+    """
 
     def __init__(
         self,

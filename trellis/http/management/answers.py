@@ -222,7 +222,7 @@ class Call:
     def path_vhosts(self) -> list[VirtualHost]:
         """Return the virtual host that the path names, or all virtual hosts that the user may see.
 
-        Raises ApiRefusal.
+        Raises ApiRefusal if the user may not see the virtual host in the path.
         """
         return [self.vhost(self.path_parameters[0])] if self.path_parameters else self.vhosts
 
@@ -350,7 +350,7 @@ class Call:
         """Make a change of the broker by calling `change`; return its result once it is durable.
 
         The argument of `change` is a Ticket, which waits for the store to write the change. Raises
-        TimeoutError if the store takes longer than DURABLE_SECONDS, and BrokerError.
+        TimeoutError if the store takes longer than DURABLE_SECONDS, and the errors of `change`.
         """
         self.node.turn.schedule()
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()

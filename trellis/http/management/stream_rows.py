@@ -186,8 +186,8 @@ def _key_of(batch: BatchView, row: int) -> bytes:
 async def replay(call: Call) -> Row:
     """Publish rows of a stream again, and wait for their confirms.
 
-    The body of the request has `queue`, and the offsets `from` and `to` (not included). The body
-    may have `vhost`, and `exchange` (by default, each row is published to its own exchange). One
+    The body of the request has `queue`, and the offsets `from` and `to` (`to` is not included). The
+    body may have `vhost`, and `exchange` (default: for each row, its original exchange). One
     request publishes at most 1,000 rows; the answer has `next`, the offset to continue from. A row
     whose MQTT topic is too long for a routing key of AMQP counts as refused.
     """

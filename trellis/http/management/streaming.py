@@ -82,9 +82,10 @@ async def _all_segments(
 ) -> AsyncIterator[Row | asyncio.Event]:
     """Yield the segments of a stream from the offset `at` on: first the segments in the archive.
 
-    `files` are the first files of the archive. To request further files, yield an event: the caller
-    waits for the event outside a slice, then asks for the next item. Segments that retention
-    removes from the disk during this wait are listed from the archive. Raises ApiRefusal.
+    `files` are the first files of the archive. While further files are being requested, yield an
+    event: the caller waits for the event outside a slice before it asks for the next item. Segments
+    that retention removes from the disk during this wait are listed from the archive. Raises
+    ApiRefusal if the list of files cannot be read.
     """
     while files and files[0].first < local.first_offset:
         for file in files:
