@@ -9,7 +9,7 @@
     Tally     counts for the metrics      FileRange a range of a file, whose descriptor was passed
     Ping      does the broker run?        PayloadPart  a part of a large payload of the next row
     Denied    a refusal of the gateway    Refused   the last message of a refused call
-    Bye       the gateway ends when idle  Pong      the broker runs: the answer to a Ping
+    Bye       the gateway ends            Pong      the broker runs: the answer to a Ping
                                           Drain     end after the present requests
 
 A message is a frame: its length in 4 bytes, then the message as MessagePack. The broker

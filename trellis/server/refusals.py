@@ -106,7 +106,7 @@ class RefusalLog:
 def _shown(name: str, value: object) -> str:
     """Return a field for the log. A token in place of a user name is masked.
 
-    Another broker or service may accept the token that this broker refuses.
+    The log must not show tokens, because another broker or service may accept a refused token.
     """
     text = str(value)
     if name == "user" and text.startswith("eyJ") and text.count(".") >= 2:
