@@ -21,7 +21,7 @@ _SCOPES: Final = {READ_ALL: "all", READ_SOME: "some"}
 
 
 async def readers(call: Call) -> Listing:
-    """List the users that may read some or all topics of `filter`, and the rules that decide so.
+    """List the users that may read some or all topics of `filter`, with the rules that decide.
 
     Rules with `{client_id}` are evaluated with the client identifier `client_id` of the query. If
     the query has no `client_id`, such a rule permits no topic.

@@ -67,7 +67,7 @@ async def users(call: Call) -> Listing:
 
 
 async def users_without_permissions(call: Call) -> Listing:
-    """List the users that have no permissions in any virtual host."""
+    """List the users without permissions in any virtual host."""
     return Listing(
         iterate(
             _user_row(user)
