@@ -389,7 +389,7 @@ class PluginAuthenticator(Authenticator):
         )
 
     def identity_of(self, user: str) -> Identity | None:
-        """Return the identity of a user; None if unknown, or if topic plugins are used."""
+        """Return a user's identity; None if the user is unknown or topic plugins are used."""
         return None if self._rules else self._accounts.identity_of(user)
 
     def reserved_for(self, vhost: str, client_id: str) -> list[str]:

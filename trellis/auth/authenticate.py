@@ -58,7 +58,7 @@ class Accounts(Authenticator):
     """The authenticator that checks user names and passwords.
 
     `anonymous` is the identity of clients without a user name; None if such clients are refused.
-    They may connect from any address if `anonymous_remote` is True, else from loopback only.
+    Such clients may connect from anywhere if `anonymous_remote` is True, else from loopback only.
     `threads` is the number of threads that hash passwords. At most `queue` different credentials
     wait for these threads. Verified passwords are remembered for `remember` seconds
     (remembered_passwords.py). The SCRAM salts of unknown users are derived from `scram_secret`.

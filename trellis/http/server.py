@@ -147,7 +147,8 @@ class HttpServer:
     ) -> None:
         """Read one request, and send its response. `task` is the task of the connection.
 
-        Raises OSError, h11.ProtocolError, TimeoutError if the client reads too slowly.
+        Raises TimeoutError if the client reads too slowly, and OSError or h11.ProtocolError if the
+        connection fails.
         """
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST_HEAD)
         try:

@@ -333,8 +333,8 @@ async def detailed_metrics(node: BrokerNode, http: HttpCounters, query: str) -> 
     """Return a page with the families of metrics that the query string names.
 
     As in RabbitMQ, unknown families and parameters are ignored, so that one configuration of
-    Prometheus may scrape brokers of several versions. One metric counts the unknown families. If
-    there are any, its help text names them, and all known families.
+    Prometheus may scrape brokers of several versions. One metric counts the unknown families; its
+    help text names the unknown families, if there are any, and all known families.
     """
     parameters = parse_qsl(query, keep_blank_values=True)
     families = [value for name, value in parameters if name == "family"]

@@ -371,7 +371,8 @@ def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveS
 def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
     """Return the authenticator for passwords: `accounts` if the settings name no plugins.
 
-    If the settings name plugins, it asks the plugins before the accounts. Raises SettingsError.
+    If the settings name plugins, return an authenticator that asks the plugins before `accounts`.
+    Raises SettingsError if a plugin cannot be started.
     """
     if not settings.amqtt.plugins:
         return accounts

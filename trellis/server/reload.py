@@ -186,8 +186,8 @@ class SettingsReload:
     def _replace_accounts(self, accounts: list[Account], settings: Settings) -> None:
         """Replace the users of the settings; remove the producers of removed and of new users.
 
-        The sequence numbers of its producers decide which messages of a user are repeated, and so
-        are dropped. A new user must not inherit the numbers of a former user of the same name.
+        A producer has a sequence number, by which the broker drops repeated messages of its user. A
+        new user must not inherit the producers of a former user of the same name.
         """
         known = self._node.accounts
         names = {*known.settings_accounts, *(account.identity.name for account in accounts)}

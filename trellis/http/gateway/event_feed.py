@@ -84,8 +84,8 @@ class EventFeed:
     async def open(self, caller: Caller) -> Response:
         """Return the response with the event stream for a new viewer.
 
-        Raises HttpRefusal if the caller may not see the state, TimeoutError without the broker's
-        answer.
+        Raises HttpRefusal if the caller may not see the state, and TimeoutError if the broker does
+        not answer.
         """
         first = await self._ask(caller)
         viewer = Viewer(caller)

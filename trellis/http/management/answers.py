@@ -222,7 +222,7 @@ class Call:
     def path_vhosts(self) -> list[VirtualHost]:
         """Return the virtual host that the path names, or all virtual hosts that the user may see.
 
-        Raises ApiRefusal if the user may not see the virtual host in the path.
+        Raises ApiRefusal if the named virtual host does not exist, or the user may not see it.
         """
         return [self.vhost(self.path_parameters[0])] if self.path_parameters else self.vhosts
 
