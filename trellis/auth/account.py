@@ -32,7 +32,7 @@ class AccountIdentity(Identity):
         return None if stored is None else stored.for_vhost(vhost, client_id)
 
     def is_fixed(self, vhost: str) -> bool:
-        """True if the settings alone give the permissions in a virtual host."""
+        """True if the settings alone decide about the user's permissions in a virtual host."""
         raise NotImplementedError
 
 
@@ -57,5 +57,5 @@ class Account:
         self.rules = rules
 
     def is_fixed(self, vhost: str) -> bool:
-        """True if the settings alone give the permissions in a virtual host."""
+        """True if the settings alone decide about the user's permissions in a virtual host."""
         return not isinstance(self.identity, AccountIdentity) or self.identity.is_fixed(vhost)

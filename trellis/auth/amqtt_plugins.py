@@ -275,9 +275,7 @@ class PluginAuthenticator(Authenticator):
     """An authenticator that asks the plugins, and then the accounts if no plugin has decided.
 
     `plugins` maps class paths to options. At most `queue` logins wait for the plugins, each up to
-    `patience` seconds.
-
-    Raises SettingsError.
+    `patience` seconds. The constructor raises SettingsError if a plugin cannot be started.
     """
 
     def __init__(
@@ -391,7 +389,7 @@ class PluginAuthenticator(Authenticator):
         )
 
     def identity_of(self, user: str) -> Identity | None:
-        """Return the identity of a user; None if unknown, or if topic plugins decide by client."""
+        """Return a user's identity; None if the user is unknown or topic plugins are used."""
         return None if self._rules else self._accounts.identity_of(user)
 
     def reserved_for(self, vhost: str, client_id: str) -> list[str]:

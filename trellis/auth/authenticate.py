@@ -57,8 +57,8 @@ VerdictCallback = Callable[[Verdict], None]
 class Accounts(Authenticator):
     """The authenticator that checks user names and passwords.
 
-    `anonymous` is the identity of clients without a user name; None if such clients are refused. If
-    `anonymous_remote` is True, they may connect from any address, else from loopback only.
+    `anonymous` is the identity of clients without a user name; None if such clients are refused.
+    Such clients may connect from anywhere if `anonymous_remote` is True, else from loopback only.
     `threads` is the number of threads that hash passwords. At most `queue` different credentials
     wait for these threads. Verified passwords are remembered for `remember` seconds
     (remembered_passwords.py). The SCRAM salts of unknown users are derived from `scram_secret`.
@@ -114,8 +114,8 @@ class Accounts(Authenticator):
     ) -> None:
         """Replace the users that the settings define, and the rules for anonymous clients.
 
-        `anonymous` and `anonymous_remote` are explained in the class. The caller then renews the
-        identities of connected clients.
+        The class explains `anonymous` and `anonymous_remote`. After the call, the caller must renew
+        the identities of connected clients.
         """
         self._accounts = {account.identity.name: account for account in accounts}
         self._connect_accounts()
@@ -192,7 +192,7 @@ class Accounts(Authenticator):
         return ScramConversation.begin(self, credentials) if method == METHOD else None
 
     def _line(self, credentials: Credentials) -> LoginLine:
-        """Return the login line of a client's address, or on loopback, of the user name."""
+        """Return the login line of the client's address; for loopback, of its user name."""
         user = (credentials.user or "")[:MAX_NAME] if credentials.local else ""
         key = network_of(credentials.address), user
         line = self._lines.get(key)

@@ -11,7 +11,7 @@ an anonymous login. In contrast, this plugin
     - refuses an empty password (RFC 4513, section 5.1.2), and a user name that several entries
       have.
 
-Name it in the settings by its class: `trellis.auth.ldap_plugin.LdapAuthPlugin`.
+The settings name the plugin by its class: `trellis.auth.ldap_plugin.LdapAuthPlugin`.
 """
 
 from __future__ import annotations

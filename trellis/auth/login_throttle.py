@@ -86,9 +86,9 @@ class PendingLogin:
     """A login whose password is not checked yet, with the function that gets the verdict.
 
     `digest` identifies the credentials. `identity` is the user of the given name; None if the name
-    is unknown. The user is logged in if the password fits `password_hash`. `expires` is the time at
-    which the login is answered as busy if it still waits for its turn. `details` is the reason for
-    the log if the login is refused.
+    is unknown. The user is logged in if the password fits `password_hash`. A login that still waits
+    for its turn at the time `expires` (loop time in seconds) is answered as busy. `details` is the
+    reason for the log if the login is refused.
     """
 
     __slots__ = (
@@ -131,9 +131,8 @@ class PendingLogin:
 class LoginLine:
     """The logins of one client address that wait or are checked, in order of arrival.
 
-    The addresses of an IPv6 network have one line (`network_of`).
-    Clients on loopback share their addresses, so a line for loopback has the logins of one user
-    name.
+    All addresses of an IPv6 network have one line (`network_of`). Clients on loopback share their
+    addresses, so a line for loopback has the logins of one user name.
     """
 
     __slots__ = ("address", "running", "user", "waiting")
@@ -158,7 +157,7 @@ class LoginThrottle:
         self.throttled = 0
 
     def wait(self, user: str, address: str, local: bool, now: float) -> float:
-        """Return the seconds that a login must wait; above 0, also count the login in `throttled`.
+        """Return the seconds that a login must wait; if above 0, count the login in `throttled`.
 
         `local` is True if the address is a loopback address.
         """
@@ -172,8 +171,8 @@ class LoginThrottle:
     def places(self, line: LoginLine, now: float) -> int:
         """Return the number of logins of a login line that may be checked at the same time.
 
-        A line has the logins of one address. The number falls by one for each failure of the
-        address, down to 1.
+        The number falls by one for each failure of the line's address (for loopback: of the line's
+        user name), down to 1.
         """
         failures = (
             self.users.count(line.user, now)

@@ -105,7 +105,7 @@ def check_hash(password_hash: str, algorithm: str) -> str:
 
     `algorithm` is RabbitMQ's name of the hashing algorithm; "" is SHA-256. Hashes that begin with
     `$` name their algorithm themselves. A user with an empty hash cannot log in with a password.
-    Raises ValueError.
+    Raises ValueError if the hash is malformed, or if its check would cost too much.
     """
     if password_hash.startswith("$argon2"):
         _check_argon2(argon2.extract_parameters(password_hash))

@@ -47,7 +47,7 @@ class TokenBucket:
         return max(0.0, -self._level / self.rate)
 
     def limit_debt(self, seconds: float) -> None:
-        """Reduce the debt to the number of tokens that the bucket gains in `seconds` seconds."""
+        """Reduce a larger debt to the number of tokens that the bucket gains in `seconds`."""
         self._level = max(self._level, -seconds * self.rate)
 
 

@@ -140,7 +140,10 @@ class ScramConversation(AuthConversation):
         return self._account is not None
 
     def _keys_of(self, user: str) -> tuple[bytes, bytes, bytes, int]:
-        """Return salt, stored key, server key and iterations of a user; called by scramp."""
+        """Return salt, stored key, server key and iterations of a user; called by scramp.
+
+        For a user that cannot log in by SCRAM, return invented values, which no proof fits.
+        """
         self._user = user
         account = self._accounts.find_account(user, False)
         given = self._credentials

@@ -297,8 +297,8 @@ class CallServer(asyncio.Protocol):
     def _still(self, identity: Identity) -> Identity:
         """Return the identity of a user with the user's present permissions and tags.
 
-        Both may have changed while the body of the request arrived. Raises ApiRefusal if
-        the user was deleted meanwhile.
+        Permissions and tags may have changed while the body of the request arrived. Raises
+        ApiRefusal if the user was deleted while the body arrived.
         """
         renewed = self._backend.node.broker.authenticator.renew(identity)
         if renewed is None:
@@ -380,7 +380,8 @@ class CallServer(asyncio.Protocol):
     def _send_file(self, number: int, part: SegmentRange) -> None:
         """Pass the descriptor of a stream segment to the gateway, with the range to send.
 
-        `number` is the number of the call. Raises ApiRefusal.
+        `number` is the number of the call. Raises ApiRefusal if this node has lost its lease, or if
+        the descriptor cannot be passed.
         """
         try:
             self._backend.check_lease()

@@ -9,7 +9,8 @@
     Tally     counts for the metrics      FileRange a range of a file, whose descriptor was passed
     Ping      does the broker run?        PayloadPart  a part of a large payload of the next row
     Denied    a refusal of the gateway    Refused   the last message of a refused call
-                                          Pong      the broker runs: the answer to a Ping
+    Bye       the gateway ends            Pong      the broker runs: the answer to a Ping
+                                          Drain     end after the present requests
 
 A message is a frame: its length in 4 bytes, then the message as MessagePack. The broker
 authenticates the user of each call and checks the user's permissions. The gateway never sends a
@@ -70,8 +71,8 @@ class RouteInfo(Struct, array_like=True):
 class ApiCall(Struct, array_like=True, tag=1):
     """The request of an HTTP client, without its body.
 
-    `direct` is True unless the request shows that it comes from a proxy or from a web page of
-    another site.
+    `direct` is False if the headers of the request show that a proxy or a web page of another site
+    sent the request.
     """
 
     number: int
@@ -103,7 +104,8 @@ class Body(Struct, array_like=True, tag=2):
 class Part(Struct, array_like=True, tag=3):
     """A batch of rows of one section of a definitions document, each row as JSON.
 
-    `fault` is an error in the section, such as "not a list", in place of rows; "" if there is none.
+    If the section is invalid, `fault` says why, such as "not a list", and `rows` is empty. For a
+    valid section, `fault` is "".
     """
 
     number: int
@@ -242,7 +244,8 @@ class FileRange(Struct, array_like=True, tag=26):
     """The last message of a call that reads a stream segment: the range of the file to send.
 
     Before this message, the broker passes the file's descriptor through another socket. `start` and
-    `end` are offsets in bytes. `durable` is the offset after the last durable row of the stream.
+    `end` are offsets in the file, in bytes. `durable` is in rows: the stream offset after the last
+    durable row.
     """
 
     number: int

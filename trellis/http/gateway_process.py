@@ -31,7 +31,7 @@ LOG_INTERVAL: Final = 60.0
 
 
 class GatewayProcess:
-    """The gateway of one listener, which serves `sockets`."""
+    """The process that serves one HTTP listener, whose listening sockets are `sockets`."""
 
     def __init__(
         self, backend: ApiBackend, counters: HttpListenerCounters, sockets: list[socket.socket]

@@ -14,7 +14,7 @@ def log_refused_request(
     note: str,
     user: str | None = None,
 ) -> None:
-    """Log the refusal of a request from an address, or count a repetition of it.
+    """Log the refusal of a request from an address; repetitions within a minute are only counted.
 
     `request` has the method and the path; "" if the input was not a request. `status` is the HTTP
     status of the response, and `note` the reason. `user` is the user of the login, "" without a

@@ -145,7 +145,11 @@ class HttpServer:
     async def _exchange(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
     ) -> None:
-        """Handle one request and its response. Raises OSError, h11.ProtocolError."""
+        """Read one request, and send its response. `task` is the task of the connection.
+
+        Raises TimeoutError if the client reads too slowly, and OSError or h11.ProtocolError if the
+        connection fails.
+        """
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST_HEAD)
         try:
             async with asyncio.timeout(self._seconds):
@@ -169,10 +173,7 @@ class HttpServer:
         writer: asyncio.StreamWriter,
         task: asyncio.Task[None],
     ) -> tuple[Response, bool]:
-        """Read a request and return its response.
-
-        Also return True if only the head of the response is to be sent.
-        """
+        """Read a request. Return its response, and True if only its head must be sent (HEAD)."""
         try:
             event = connection.next_event()
             while event is h11.NEED_DATA:

@@ -91,7 +91,8 @@ def list_streams(broker: Broker, identity: Identity) -> Iterator[Row | None]:
 def _first_offset(local: LocalSegments) -> int:
     """Return the offset of the stream's first row, on the disk or in the archive.
 
-    If the broker must first ask the archive for it, return the offset of the first row on the disk.
+    If the first offset in the archive is not known yet, return the offset of the first row on the
+    disk.
     """
     try:
         return int(first_available(local))
@@ -248,8 +249,8 @@ def open_summary(broker: Broker, identity: Identity, query: Mapping[str, str]) -
     """Open the summary of the topics of a segment on the disk.
 
     `query` names the stream and the segment, as for `wanted_segment`; the query has no range. Runs
-    in the event loop. Raises StreamRefusal, with the status 404 if the segment has no summary
-    (yet): a client then reads the segment.
+    in the event loop. Raises StreamRefusal. The status 404 means that the segment has no summary
+    (yet), so that the client must read the segment itself.
     """
     _check_parameters(query, "segment")
     local, name = wanted_segment(broker, identity, query)

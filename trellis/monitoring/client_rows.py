@@ -50,7 +50,7 @@ def shown_queue(channel: Channel, consumer: AmqpConsumer) -> str:
     """Return the name of a consumer's queue, as lists show it.
 
     A queue for direct replies has an unguessable name, so that only clients that got a request of
-    the consumer can reply. Lists show the name that stands for all such queues.
+    the consumer can reply. Lists show REPLY_QUEUE in place of such a name.
     """
     name: str = consumer.queue.name
     return REPLY_QUEUE if name in channel.vhost.replies else name

@@ -98,8 +98,9 @@ def _queue_delivery(scrape: DetailedScrape) -> Iterator[int]:
 def _queue_published(name: str) -> Family:
     """Return a family of metrics with the number of messages published to each queue.
 
-    `name` is the name of the metric. RabbitMQ divides the number by exchange, too. Dashboards find
-    the virtual host of the queue by the label `queue_vhost` or `vhost`.
+    `name` is the name of the metric. RabbitMQ counts separately for each exchange; here, one
+    number counts the messages of all exchanges. Dashboards find the virtual host of the queue by
+    the label `queue_vhost` or `vhost`.
     """
 
     def family(scrape: DetailedScrape) -> Iterator[int]:
@@ -332,8 +333,8 @@ async def detailed_metrics(node: BrokerNode, http: HttpCounters, query: str) -> 
     """Return a page with the families of metrics that the query string names.
 
     As in RabbitMQ, unknown families and parameters are ignored, so that one configuration of
-    Prometheus may scrape brokers of several versions. The help text of the metric that counts the
-    unknown families names them, and the known ones.
+    Prometheus may scrape brokers of several versions. One metric counts the unknown families; its
+    help text names the unknown families, if there are any, and all known families.
     """
     parameters = parse_qsl(query, keep_blank_values=True)
     families = [value for name, value in parameters if name == "family"]

@@ -68,7 +68,7 @@ def _policy(vhost: VirtualHost, queue: Queue) -> str:
 
 
 async def _dead_letters(vhost: VirtualHost) -> dict[str, Counter[str]]:
-    """Return the dead letters that queues sent to each dead letter exchange, by reason.
+    """Return the numbers of dead letters, by the name of the dead letter exchange, then by reason.
 
     All dead letters of a queue count for its present dead letter exchange. The dead letters of
     deleted queues are not counted.

@@ -159,7 +159,10 @@ class LiveStatus:
         self._count_at = self._clock() + max(COUNTING_SECONDS, spent / COUNTING_SHARE)
 
     async def _count_unroutable(self, totals: ObjectTotals) -> float:
-        """Find the topics with most unroutable messages; return the CPU time of this in seconds."""
+        """Add the topics with the most unroutable messages to `totals`.
+
+        Return the CPU time of the search in seconds.
+        """
         spent = 0.0
         history_sum = HistorySum(self._node.broker.history, True)
         began = thread_time()

@@ -123,9 +123,11 @@ def add_topic_groups(page: MetricsPage, node: BrokerNode) -> None:
 
 
 def add_topic_history(page: MetricsPage, node: BrokerNode) -> None:
-    """Add to the page the number of topics in the topic history, and of messages left out.
+    """Add to the page the numbers of topics and queues in the topic history.
 
-    The topic history has the topics of the last hour, each with its number of messages.
+    The topic history has the topics of the last hour, and the queues to which messages were
+    published by name, each with its number of messages. Also add the number of messages that the
+    history does not contain.
     """
     history = node.broker.history
     page.gauge(

@@ -85,7 +85,7 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
 async def _totals(node: BrokerNode) -> list[VirtualHostTotals]:
     """Return the totals of each virtual host, counted in slices of COUNT_SLICE objects.
 
-    The counts of the cached routes are collected first.
+    First, the counts of the cached routes are added to the counters of the virtual hosts.
     """
     await collect_counts(node.broker.vhosts.values())
     totals = []

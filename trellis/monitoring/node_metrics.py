@@ -35,7 +35,7 @@ class Look(NamedTuple):
 def look(node: BrokerNode) -> Look:
     """Read the figures that need slow system calls.
 
-    With many file descriptors this takes long, so call `look` in a thread.
+    Reading takes long if many file descriptors are open, so call `look` in a thread.
     """
     free = 0 if node.directory is None else process.free_disk_bytes(node.directory)
     return Look(process.open_descriptors(), free)

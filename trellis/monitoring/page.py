@@ -161,7 +161,8 @@ class MetricsPage:
     async def render(self, in_openmetrics: bool = False) -> bytearray:
         """Return the text that Prometheus scrapes, and empty the page.
 
-        The text is in the format of Prometheus, or of OpenMetrics 1.0.
+        The format of the text is OpenMetrics 1.0 if `in_openmetrics` is True, else the text format
+        of Prometheus.
 
         The text is made in slices of RENDER_SLICE samples, with a turn of the event loop after
         each. (A thread would hold the interpreter lock for 5 ms at a time.) The text grows in

@@ -49,7 +49,8 @@ class RouteAnswer:
     `max_levels` is the largest number of levels of an MQTT topic. `identity_of` returns the
     identity of the user with a name, or None. The answer has at most `limit` rows for the matching
     bindings of each exchange, and at most `limit` rows for the queues with each verdict; all rows
-    if `limit` is 0. The constructor raises NotFound or PreconditionFailed.
+    if `limit` is 0. The constructor raises NotFound if the exchange or the user does not exist,
+    and PreconditionFailed if the question is invalid.
     """
 
     def __init__(
@@ -247,9 +248,9 @@ class RouteAnswer:
         return EXCHANGE_KIND if isinstance(target, Exchange) else INTERNAL_KIND
 
     def _destinations(self, explanation: RouteExplanation) -> Iterator[tuple[str, Row] | None]:
-        """Yield the rows of the queues and sessions, at most `limit` with each verdict.
+        """Yield the rows of the queues and sessions, at most `limit` rows for each verdict.
 
-        Count all queues and sessions by verdict.
+        `head["verdicts"]` gets the number of all queues and sessions by verdict.
         """
         counts: dict[str, int] = {}
         self.head["verdicts"] = counts

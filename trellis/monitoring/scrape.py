@@ -114,8 +114,9 @@ class DetailedScrape:
 
 
 def queues_of(vhost: VirtualHost) -> Iterator[tuple[VirtualHost, Queue]]:
-    """Yield the present queues and inboxes of a virtual host; skip each that is deleted
-    meanwhile.
+    """Yield the present queues and inboxes of a virtual host.
+
+    A queue or inbox that is deleted during the iteration is skipped.
     """
     declarations = vhost.declarations
     for table, names in (

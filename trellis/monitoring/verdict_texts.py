@@ -39,8 +39,8 @@ def swapped_note(topic: str) -> str:
 def verdict_text(verdict: str, refused: bool) -> str:
     """Return the text of a kind of verdict.
 
-    `refused` is True if the broker refuses the message before any queue gets it. The text then says
-    what the queue would do with the message.
+    If the broker refuses the message before any queue gets it (`refused`), the text says what the
+    queue would do with the message.
     """
     accepted, conditional = _VERDICTS[verdict]
     return f"{conditional} {CONDITION}" if refused else accepted

@@ -87,8 +87,8 @@ class Admission:
     def _count_unauthenticated(self, network: str) -> int:
         """Return the number of connections of an address or IPv6 network that have not logged in.
 
-        The list of these connections is cleaned only when the list has reached its limit. Until
-        then, the number includes connections that have logged in or ended meanwhile.
+        A number below the limit may be too large: connections that have logged in or ended are
+        removed from the list only when the list has reached the limit.
         """
         waiting = self._unauthenticated.get(network)
         if waiting is None:
@@ -112,8 +112,8 @@ class Admission:
     def remove(self, connection: Connection) -> None:
         """Remove a closed connection from the counts of its address, if `add` has counted it.
 
-        The field `peer.counted` says if `add` has counted the connection. `peer.local` does not say
-        so, because an upgrade to WebSocket may have changed `peer.local` since `add`.
+        The field `peer.counted` says if `add` has counted the connection. (An upgrade to WebSocket
+        may have changed `peer.local` since `add`.)
         """
         peer = connection.peer
         if not peer.counted:

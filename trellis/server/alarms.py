@@ -2,8 +2,8 @@
 
     memory    RSS above the limit --> the heap is trimmed --> RSS still above it: the alarm is on,
               and ends by an estimate of what the broker still holds (memory.py)
-    disk      free space below the limit, or the reserve (disk_reserve.py) was given up: the alarm
-              is on, and the store gives back space until there is enough
+    disk      free space below the limit, or the reserve's file (disk_reserve.py) was removed: the
+              alarm is on, and the store frees disk space until there is enough
 
 Memory and disk are checked at least every CHECK_INTERVAL seconds. The disk is also checked whenever
 the store has written LOOK_BYTES, and memory more often if little room is left below its limit

@@ -44,7 +44,7 @@ class AuditLog:
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
         """Create the audit file if it is missing, readable by its owner only.
 
-        Raises SettingsError.
+        Raises SettingsError if the file cannot be written.
         """
         #: Number of lines that were written to the file; number of lines that were lost because the
         #: file could not be written.

@@ -63,7 +63,9 @@ class TlsContext:
 
 
 class CertificateFiles:
-    """The certificates that the settings name, as read from their files. Raises SettingsError.
+    """The certificates that the settings name, as read from their files.
+
+    The constructor raises SettingsError if a file cannot be used.
 
     `contexts` are new TLS contexts by listener name. `times` are the times at which each
     certificate begins to be valid and expires, by file name, in seconds since 1970. `contents` has
@@ -80,11 +82,11 @@ class CertificateFiles:
             self._read_unchanged(settings)
 
     def _read_unchanged(self, settings: Settings) -> None:
-        """Read the files, and read them again if a renewal has changed them meanwhile.
+        """Read the files; read them again if a renewal has changed them during the reading.
 
-        OpenSSL reads each file from the disk for each listener. So the contents of the files are
-        compared before and after: listeners, gateway and expirations must not have certificates
-        of different renewals. Raises SettingsError.
+        OpenSSL reads each file from the disk for each listener. So the contents of the files before
+        and after the reading are compared: listeners, gateway and expirations must not have
+        certificates of different renewals. Raises SettingsError.
         """
         contents = _contents(settings.tls)
         for _ in range(READS_MAX):

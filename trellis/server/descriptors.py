@@ -1,8 +1,9 @@
 """Division of the file descriptor limit among the store, HTTP and client connections.
 
 The store must always get a descriptor. Without one it could not begin a new segment of its log or a
-checkpoint, and the broker could confirm no message. So few files stay open, and spare descriptors
-are held for files that are opened rarely (`RealDisk` in broker/store/disk.py).
+checkpoint, and the broker could confirm no message. Therefore the number of files that stay open is
+limited, and spare descriptors are held for files that are opened rarely (`RealDisk` in
+broker/store/disk.py).
 """
 
 from __future__ import annotations

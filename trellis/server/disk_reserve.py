@@ -5,8 +5,9 @@
     while missing the disk alarm is on: publishers are blocked, consumers settle messages
     later         the file is allocated again once twice its size is free
 
-A file system that copies on write, such as btrfs or ZFS, cannot promise space to a file. There the
-size of the reserve is a threshold for the disk alarm instead.
+A file system that copies on write, such as btrfs or ZFS, cannot promise space to a file. On such a
+file system, no file is made, and the disk alarm is on while less than the size of the reserve is
+free.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ once, before the connection is opened. The connection's deadline for the login a
 handshakes of TLS and WebSocket. Input of these handshakes waits in the login queue, as all input
 before a login does.
 
-Two things can wait here until the connection and the turn have time for them: input that the layers
-have not decoded yet, and the end that a layer has announced behind the decoded input. On a plain
-socket, both would still be in the kernel, because the link does not read.
+While a connection must wait, its link keeps two things that it has already read from the socket:
+input that the layers have not decoded yet, and the end of a layer (such as close_notify of TLS)
+after waiting input. A plain link stops reading, so waiting input and its end stay in the kernel.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class LayeredLink(Link):
             self._turn.add_to_login_queue(self)
 
     def resume(self) -> None:
-        """Handle leftover input, then the input that is not decoded yet, then the announced end."""
+        """Handle leftover input, then input that is not decoded yet, then the end of a layer."""
         super().resume()
         connection, transport = self._connection, self._transport
         if (
@@ -280,8 +280,9 @@ class LayeredLink(Link):
     def on_closed(self) -> None:
         """Release the connection and its layers, because the transport is closed.
 
-        A transport that closes before its PROXY header is complete counts as refused. It is not
-        logged: proxies open and close such connections to test whether the broker runs.
+        A transport that closes before its PROXY header is complete counts as refused. The log does
+        not show this refusal: proxies open and close such connections to test whether the broker
+        runs.
         """
         connection = self._connection
         if self._header is not None:

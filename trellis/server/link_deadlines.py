@@ -94,7 +94,8 @@ class LinkDeadlines:
     def advance(self, now: i64) -> bool:
         """Do one slice of a check: call `advance` of links that this check must examine.
 
-        Each examined link enters the slot of its next deadline. Return True if links remain.
+        Each examined link enters the slot of its next deadline. Return True if the check must
+        examine further links.
         """
         end = time.perf_counter() + SLICE_SECONDS
         for _ in range(SLICE_LINKS):

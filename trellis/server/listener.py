@@ -254,7 +254,8 @@ def _explain(name: str, listener: Listener, error: OSError) -> str:
 class SocketFile:
     """An open Unix socket, and its file.
 
-    The file of a broker that has ended is replaced; any other file is an error. Raises ListenError.
+    The constructor replaces the file of a broker that has ended. Raises ListenError for any other
+    existing file, and if the socket cannot be opened.
     """
 
     def __init__(self, name: str, listener: PlainListener) -> None:

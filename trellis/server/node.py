@@ -289,7 +289,7 @@ class BrokerNode:
         self.disk.close_spares()
 
     def start_bridges(self) -> None:
-        """Start the links to other brokers, when the listeners are open."""
+        """Start the links to other brokers. The listeners must be open."""
         cluster = cluster_name(self.settings)
         bridges = [mqtt_bridge(one, self.addresses, cluster) for one in self.settings.bridge]
         self.bridges.start(bridges, local_amqp(self.settings, self.addresses))
@@ -369,9 +369,10 @@ def _archive(settings: Settings, directory: Path | None, disk: Disk) -> ArchiveS
 
 
 def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
-    """Return `accounts`, or an authenticator that asks plugins too if the settings name plugins.
+    """Return the authenticator for passwords: `accounts` if the settings name no plugins.
 
-    Raises SettingsError.
+    If the settings name plugins, return an authenticator that asks the plugins before `accounts`.
+    Raises SettingsError if a plugin cannot be started.
     """
     if not settings.amqtt.plugins:
         return accounts

@@ -126,7 +126,10 @@ def _user() -> dict[str, object]:
 
 
 def _owner(audit: Path, directory: Path | None) -> tuple[int, int] | None:
-    """Return the user and group of the audit log, or of the data directory; None without both."""
+    """Return the user and group of the audit log, or else of the data directory.
+
+    Return None if both are missing.
+    """
     for path in (audit, directory):
         if path is not None:
             with suppress(OSError):

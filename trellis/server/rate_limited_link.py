@@ -11,8 +11,9 @@ from trellis.server.listener_context import ListenerContext
 
 
 class RateLimitedLink(LayeredLink):
-    """The link of a client with rate limits. Each chunk is charged after it was handled.
+    """The link of a client with rate limits.
 
+    The messages and bytes of each chunk are charged to the limits after the chunk was handled.
     A client above a limit is throttled: the link pauses reading from the client. A client that
     would have to wait longer than `rates.patience` is disconnected. The keep-alive timer of a
     throttled client does not run.

@@ -80,8 +80,9 @@ def without_collections() -> Iterator[None]:
 
 
 def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> OpenedStore:
-    """Read the data directory, which must be locked. Raises StoreError.
+    """Read the data directory, and return its store. The caller must have locked the directory.
 
+    Raises StoreError if the directory cannot be read, or belongs to a node of a cluster.
     The data directory of a cluster's node is refused, because another node may have settled the
     messages in it while this node did not run. (A node of a cluster opens its directory as a
     standby: broker/replication/directory.py.)
@@ -117,7 +118,7 @@ def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> Open
 
 
 def adopt_directory(disk: Disk, directory: Path) -> str:
-    """Take the data directory of a cluster's node out of its cluster, and return the cluster.
+    """Take the data directory of a cluster's node out of its cluster; return the cluster's name.
 
     Return "" if the directory belongs to no cluster. Afterwards a broker without a cluster may use
     the directory. The caller must have locked the directory. Raises StoreError.

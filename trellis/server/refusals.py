@@ -39,7 +39,10 @@ class LoggedRefusal:
 
 
 class RefusalLog:
-    """Logs refusals, at most REPEAT_SECONDS late, with bounded memory and number of lines."""
+    """Logs new refusals at once, and numbers of repetitions at most REPEAT_SECONDS later.
+
+    The memory of the log and the number of lines are bounded (LINES_MAX).
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, write: Callable[..., None] = logs.info
@@ -103,7 +106,7 @@ class RefusalLog:
 def _shown(name: str, value: object) -> str:
     """Return a field for the log. A token in place of a user name is masked.
 
-    Another broker or service may accept the token that this broker refuses.
+    The log must not show tokens, because another broker or service may accept a refused token.
     """
     text = str(value)
     if name == "user" and text.startswith("eyJ") and text.count(".") >= 2:

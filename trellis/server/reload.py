@@ -184,9 +184,10 @@ class SettingsReload:
             )
 
     def _replace_accounts(self, accounts: list[Account], settings: Settings) -> None:
-        """Replace the users of the settings; forget the producers of removed and of new users.
+        """Replace the users of the settings; remove the producers of removed and of new users.
 
-        These are the sequence numbers by which the broker drops repeated messages of a user.
+        A producer has a sequence number, by which the broker drops repeated messages of its user. A
+        new user must not inherit the producers of a former user of the same name.
         """
         known = self._node.accounts
         names = {*known.settings_accounts, *(account.identity.name for account in accounts)}

@@ -1,4 +1,4 @@
-"""Store writers: write the store's entries to disk in a thread, with checkpoints beside it.
+"""Store writers: one thread writes the store's entries to disk, another makes checkpoints.
 
     append -> sync -> take a batch -> [writer thread: write] -> written -> confirms
                ^                                                  |
@@ -297,9 +297,9 @@ class DurableStoreWriter(StoreWriter):
         )
 
     def _drop_dead_files(self) -> bool:
-        """Begin to remove the dead files of the log, which needs no disk space.
+        """Begin to remove the log's dead files: their removal needs no disk space.
 
-        Return False if there are none, or if other work on the log's files is under way.
+        Return False if no file is dead, or if other work on the log's files is under way.
         """
         log = self.durable.log
         if self._work is not None or self._closing or not dead_files(log):

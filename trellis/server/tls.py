@@ -94,7 +94,11 @@ class TlsLayer(Layer):
         self._header = b""
 
     def piece_end(self, data: bytes, start: i64) -> i64:
-        """Return the end of the next RECORDS_MAX records; len(data) if it has fewer. Hot path."""
+        """Return the offset in `data` at which the next RECORDS_MAX TLS records end. Hot path.
+
+        The first of these records begins at `start`, or has begun in the previous chunk. Return
+        len(data) if `data` has fewer records.
+        """
         size: i64 = len(data)
         end: i64 = start + self._left
         records: i64 = 0

@@ -40,7 +40,10 @@ def problems(settings: Settings) -> Iterator[Problem]:
 
 
 def _bridges(settings: Settings) -> Iterator[Problem]:
-    """Yield a problem for bridges that share a name, or cannot connect to this broker."""
+    """Yield the problems of bridges, such as two bridges with one name.
+
+    A bridge also connects to this broker: it needs the plain MQTT listener, without PROXY headers.
+    """
     names = [bridge.name for bridge in settings.bridge]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield ("bridge",), f'the name "{name}" is given twice; names of bridges must differ'
@@ -90,7 +93,7 @@ def _matchers(settings: Settings) -> Iterator[Problem]:
 def _tls(settings: Settings) -> Iterator[Problem]:
     """Yield the problems of TLS listeners, such as a missing certificate or authority.
 
-    The files themselves are read later.
+    The contents of the files are not checked here (trellis/server/certificates.py reads them).
     """
     for name, listener in settings.protocol_listeners.items():
         if not isinstance(listener, TlsListener):
@@ -143,7 +146,11 @@ def _credentials(settings: Settings) -> Iterator[Problem]:
 
 
 def _tokens(settings: Settings) -> Iterator[Problem]:
-    """Yield the problems of the keys that verify tokens: several sources, or an unsafe source."""
+    """Yield the problems of the keys that verify tokens.
+
+    The problems are: several sources of keys, an unsafe URL of a provider, and an algorithm with a
+    shared secret together with the public keys of a provider.
+    """
     jwt = settings.jwt
     given = [key for key in ("keys", "jwks_url", "discovery") if getattr(jwt, key)]
     if len(given) > 1:

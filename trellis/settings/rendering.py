@@ -115,7 +115,7 @@ def _document(
     """Return all settings as TOML.
 
     `heading` returns the line above a section. `write` gets a setting and its line of TOML, and
-    returns the lines to output for it.
+    returns the lines of the document for this setting.
     """
     lines: list[str] = []
     section = ""
@@ -148,7 +148,7 @@ def _explained(option: Option, line: str) -> list[str]:
 
 
 def masked(settings: Settings) -> Settings:
-    """Return `settings` with every secret that is set replaced by a mask."""
+    """Return `settings` with a mask in place of every secret that is set."""
     changes: dict[str, dict[str, Any]] = {"": {}}
     for option in OPTIONS.values():
         if option.secret:
@@ -177,7 +177,7 @@ def _mask(value: Any) -> Any:
 
 
 def _masked_tables(key: str, settings: Settings) -> tuple[msgspec.Struct, ...]:
-    """Return the tables of a list of tables, with every secret that is set replaced by a mask."""
+    """Return the tables of the setting `key`, with a mask in place of every secret that is set."""
     _, options = TABLE_LISTS[key]
     secrets = [name for name, option in options.items() if option.secret]
     return tuple(

@@ -109,9 +109,9 @@ class Sampling(Struct, frozen=True):
 
 
 def sampling_of(settings: TelemetrySettings, environment: dict[str, str]) -> Sampling:
-    """Return the sampling that the settings and OTEL_TRACES_SAMPLER name.
+    """Return the sampling that the settings name, or OTEL_TRACES_SAMPLER if this variable is set.
 
-    Raises ValueError for a variable with a value that Trellis does not support.
+    Raises ValueError if one of OpenTelemetry's variables has a value that Trellis does not support.
     """
     for variable in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         protocol = environment.get(variable, "").strip().lower()
@@ -141,7 +141,7 @@ def sampling_of(settings: TelemetrySettings, environment: dict[str, str]) -> Sam
 
 
 def is_disabled(environment: dict[str, str]) -> str:
-    """Return the variable and value that turn tracing off; "" if the environment allows it."""
+    """Return the variable that turns tracing off, as NAME=VALUE; "" if no variable does so."""
     for name, value in (("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")):
         if environment.get(name, "").strip().lower() == value:
             return f"{name}={value}"

@@ -37,7 +37,8 @@ def url_fault(url: str) -> str:
     """Return why the URL of a provider is not accepted, such as "must be ..."; "" if it is
     accepted.
 
-    Keys decide which clients can log in, so http is accepted only from this machine.
+    Keys decide which clients can log in, so a URL that begins with http:// must name a loopback
+    address of this machine.
     """
     try:
         parts = urlsplit(url)

@@ -1,9 +1,9 @@
 """Makes spans of the steps of sampled messages.
 
     publish EXCHANGE     the message's publication; child of the publisher's span
-      +- route EXCHANGE  its routing; a dead letter gets a further one
-      +- deliver QUEUE   from the arrival in the queue to the delivery, with a link to the context
-      |                  that the message came with
+      +- route EXCHANGE  its routing; a dead letter gets a further span `route`
+      +- deliver QUEUE   from the arrival in the queue to the delivery, with a link to the
+      |                  publisher's span
            +- settle QUEUE  from the delivery to the acknowledgement, requeue, rejection, ...
 
 A copy that ends without a delivery (expired, purged, over its queue's limit) has a span `settle`
@@ -62,8 +62,8 @@ class FinishedSpan(NamedTuple):
     """A span. Times are Unix times in nanoseconds; ids are in hexadecimal.
 
     `parent_id` is "" for the first span of a trace. `link` is the id of the linked span in the same
-    trace, "" for none. `error` is the outcome if it is an error, otherwise "". `remote` is True if
-    the parent is a span of the publisher. `state` is the value of `tracestate`.
+    trace, "" for none. `error` is the outcome of a message that failed (one of ERRORS), else "".
+    `remote` is True if the parent is a span of the publisher. `state` is the value of `tracestate`.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The broker's end of the telemetry: sends the steps of sampled messages to the worker, and counts.
+"""The broker's end of the telemetry: sends the steps of sampled messages, and counts spans.
 
-Steps wait at most FLUSH_SECONDS. While the worker is not running or is too slow, the steps wait in
-SampledSteps, which drops steps when it is full.
+A step waits at most FLUSH_SECONDS before the broker sends it. If the worker is not running or is
+too slow, the steps wait longer, in SampledSteps, which drops steps when it is full.
 """
 
 from __future__ import annotations

@@ -114,7 +114,10 @@ class SpanQueue(Generic[Span]):
                 delay = min(2 * delay, RETRY_MAX)
 
     def _take_batch(self) -> bool:
-        """Fill the batch, unless it must be sent again. Return False if the thread is to end."""
+        """Fill the batch with spans of the queue, unless a failed batch must be sent again.
+
+        Wait until the queue has spans. Return False if the thread must end.
+        """
         with self._arrived:
             if self._batch:
                 return not self._over()

@@ -35,7 +35,7 @@ class TelemetryWorker:
         self._sending = threading.Lock()
 
     def run(self) -> None:
-        """Serve the broker until it closes the connection; then send the waiting spans."""
+        """Serve the broker until the broker closes the connection, and send the last spans."""
         self._queue.start()
         self._send(contract.ExporterReady())
         for text in self._lines:

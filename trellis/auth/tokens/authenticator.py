@@ -42,9 +42,10 @@ Answer = Callable[[Verdict], None]
 
 
 class Tokens:
-    """The verifier of tokens and its source of keys, made from the settings. Raises SettingsError.
+    """The verifier of tokens and its source of keys, made from the settings.
 
-    An instance can be created in any thread. Keys of a provider are fetched after `source.start`.
+    An instance can be created in any thread. The keys of a provider are not fetched until
+    `source.start` is called. The constructor raises SettingsError, for example for a bad key file.
     """
 
     def __init__(self, settings: Jwt) -> None:
@@ -74,7 +75,8 @@ class Tokens:
 class TokenAuthenticator(Authenticator):
     """An authenticator for clients that give a token.
 
-    Clients without a token are passed to the authenticator `others`. Raises SettingsError.
+    Clients without a token are passed to the authenticator `others`. The constructor raises
+    SettingsError, for example for a bad key file.
     """
 
     def __init__(self, settings: Jwt, others: Authenticator) -> None:
@@ -94,7 +96,8 @@ class TokenAuthenticator(Authenticator):
     def use(self, tokens: Tokens) -> None:
         """Verify tokens by the settings of `tokens` from now on, after a reload.
 
-        If the provider has not changed, the keys fetched before are used until the next fetch.
+        If the settings still name the same provider, its keys that were fetched before the reload
+        are used until the next fetch.
         """
         former, self.tokens = self.tokens, tokens
         old, new = former.source, tokens.source
@@ -146,8 +149,8 @@ class TokenAuthenticator(Authenticator):
     def _refuse(self, token: bytes, refusal: TokenRefused) -> Verdict:
         """Count a refused token, and return its verdict, whose details name the claimed user.
 
-        A token with an unknown key ID is refused as busy while it is in doubt whether the provider
-        has the key.
+        If no fetched key has the token's key ID, but the provider may have such a key, the verdict
+        is busy.
         """
         doubt = self.tokens.source.doubt
         if doubt and isinstance(refusal, UnknownKey):

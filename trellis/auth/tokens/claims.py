@@ -7,7 +7,7 @@ claim:
     read:*/amq.topic/plant.${sub}.*      in the key, the value must be one word
     allow all devices/${device}/#        the value must be one level of a topic
 
-A scope or an `allow` rule whose claim is missing or unusable grants nothing; a `deny` rule then
+If the claim is missing or unusable, a scope or an `allow` rule grants nothing, and a `deny` rule
 denies the topics of all values.
 """
 
@@ -196,7 +196,8 @@ class ClaimMapping:
     def _rules(self, claims: Claims) -> list[str]:
         """Return the topic rules of the setting `jwt.topic_rules`, then the rules of the token.
 
-        Raises TokenRefused if the claim is not a list of rules.
+        If no rule can be used, return one rule that denies all topics. Raises TokenRefused for an
+        invalid rule or claim, or for more than RULES_MAX rules.
         """
         path = self._settings.rules
         value = claim(claims, path) if path else None

@@ -47,8 +47,8 @@ class KeySource:
     def request(self, then: Callable[[], None]) -> bool:
         """Request another fetch of the keys, because a token needs a key that is not known.
 
-        Call `then` after the end of the fetch, in a later turn of the event loop. If there is no
-        fetch for which a login can wait, return False, and never call `then`.
+        If a login can wait for a fetch, return True, and call `then` in a turn of the event loop
+        after the end of the fetch. If not, return False, and do not call `then`.
         """
         return False
 
@@ -60,7 +60,10 @@ class KeySource:
 
 
 class FileKeys(KeySource):
-    """The keys of a file. Raises SettingsError. After SIGHUP, a new instance reads the file."""
+    """The keys of a file. After SIGHUP, a new instance reads the file again.
+
+    The constructor raises SettingsError if the file has no usable keys.
+    """
 
     def __init__(self, name: str) -> None:
         self._keys = read_key_file(name)

@@ -147,7 +147,8 @@ class Gateway:
     async def _answer(self, incoming: Incoming) -> Response:
         """Ask the broker about a request, and return the response.
 
-        Raises HttpRefusal, TimeoutError, Disconnected.
+        Raises HttpRefusal if the request is refused, TimeoutError if the broker or the body takes
+        too long, and Disconnected if the client disconnects before the end of the body.
         """
         incoming.check_head()
         path = incoming.path.rstrip("/") or "/"  # Flower (for Celery) requests /api/queues//.
@@ -241,8 +242,8 @@ class Gateway:
         `path` is the path template of the route.
 
         A call that may change something has no time limit while the broker runs, because the call
-        must not stop halfway. The broker limits each step of the call, and its answer names the
-        completed steps.
+        must not stop halfway. The broker limits the time of each step of the call, and its answer
+        names the completed steps. Raises HttpRefusal, and TimeoutError as `_next` does.
         """
         wanted: PageQuery | None = None
         rows: list[Any] = []
@@ -288,10 +289,10 @@ class Gateway:
     async def _next(self, incoming: Incoming, exchange: CallExchange) -> Any:
         """Wait for the broker's next message for the API call of a request, and return the message.
 
-        Raises HttpRefusal if the broker refuses the call. Raises TimeoutError if no message comes
-        within the time limit; a call that may change something has no such limit, and raises
-        TimeoutError only if the broker is silent. The broker may then still complete the change,
-        but later messages of the call are ignored.
+        Raises HttpRefusal if the broker refuses the call. For a call that only reads, raises
+        TimeoutError if the message does not come within the time limit. For a call that may change
+        something, raises TimeoutError only if the broker sends nothing at all during the limit. In
+        this case the broker may still complete the change, but its later messages are ignored.
         """
         if incoming.reads:
             return await exchange.next(self._greeting.seconds)
@@ -310,7 +311,7 @@ class Gateway:
         return Response(self._compressed_description, 200, headers, JSON)
 
     async def _body(self, incoming: Incoming, data: bytes, status: int = 200) -> Response:
-        """Return a JSON response, compressed if the client allows it."""
+        """Return a response with the JSON text `data`, compressed if the client allows gzip."""
         headers = {"Vary": "Accept-Encoding"}
         if len(data) >= COMPRESS_MIN and incoming.takes_gzip:
             data = await asyncio.get_running_loop().run_in_executor(
@@ -349,7 +350,7 @@ class Gateway:
     ) -> None:
         """Send a response to the client. Raises TimeoutError if the client reads too slowly.
 
-        A connection with an unread body is closed: see `GatewayProtocol.end`.
+        If the body of the request was not read, the connection is closed after the response.
         """
         response.headers["Cache-Control"] = "no-store"
         response.headers["X-Content-Type-Options"] = "nosniff"
@@ -366,7 +367,10 @@ class Gateway:
 
 
 def _document(value: dict[str, Any], rows: dict[str, list[Any]]) -> bytes:
-    """Return a definitions document as JSON. Slow: call this in a thread."""
+    """Return a definitions document as JSON. Slow: call this in a thread.
+
+    `value` has the fields of the head and the names of the sections; `rows` the rows by section.
+    """
     parts = [encode(value["head"])[1:-1]]
     for section in value["sections"]:
         parts.append(encode(section) + b":" + encode_rows(rows.get(section, [])))

@@ -131,8 +131,8 @@ class OpenConnections:
     def take(self, slot: Slot | None, administrator: bool) -> bool:
         """Record that a request's user is known; return True if the request may proceed.
 
-        RESERVED connections are kept free for administrators. So a user without the tag
-        administrator is refused if such users already occupy all connections but RESERVED.
+        RESERVED connections are kept free for administrators. So requests of users without the tag
+        administrator may use `most` - RESERVED connections; a further such request may not proceed.
         """
         if slot is None:
             return False
@@ -147,8 +147,8 @@ class OpenConnections:
     def finish(self, slot: Slot | None) -> None:
         """Record the end of a connection's request, and move the connection to the table's end.
 
-        The table is ordered: if a limit is reached, the first connection without a request is
-        replaced.
+        If a limit is reached, a new connection replaces the first connection in the table that has
+        no request. So the connection that has been idle for the longest time is replaced.
         """
         self.active_at = asyncio.get_running_loop().time()
         if slot is not None:
@@ -158,7 +158,7 @@ class OpenConnections:
 
     @property
     def idle_since(self) -> float | None:
-        """The time at which the last request ended; None while a request is running."""
+        """The loop time at which the last request ended, in seconds; None while a request runs."""
         busy = any(slot.state != IDLE for slot in self._slots)
         return None if busy else self.active_at
 
@@ -387,7 +387,10 @@ class GatewayAcceptor(Acceptor):
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn's server on the sockets of the broker, which ends when it is idle or asked to end."""
+    """The gateway's server: uvicorn on the listening sockets that the broker has opened.
+
+    The server ends when it is idle, or when the broker asks it to end.
+    """
 
     def __init__(
         self,

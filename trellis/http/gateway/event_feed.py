@@ -84,7 +84,8 @@ class EventFeed:
     async def open(self, caller: Caller) -> Response:
         """Return the response with the event stream for a new viewer.
 
-        Raises HttpRefusal, TimeoutError.
+        Raises HttpRefusal if the caller may not see the state, and TimeoutError if the broker does
+        not answer.
         """
         first = await self._ask(caller)
         viewer = Viewer(caller)

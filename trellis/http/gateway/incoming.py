@@ -41,7 +41,7 @@ class Incoming:
     def check_head(self) -> None:
         """Raise HttpRefusal if the request line and the headers are too long or ambiguous.
 
-        Afterwards `path` has no host, even if the client sent an absolute URL.
+        If the client sent an absolute URL, also set `path` to the path of this URL.
         """
         # h11 limits only a head that arrives in pieces.
         if self.head_size > HEAD_MAX:
@@ -74,7 +74,10 @@ class Incoming:
         return _takes_gzip(self.headers.get(b"accept-encoding", b"").lower())
 
     def check_origin(self) -> None:
-        """Raise HttpRefusal for a request of another site's web page that may change something."""
+        """Raise HttpRefusal if a web page of another site sent a request that may change something.
+
+        Requests with the method GET or HEAD change nothing.
+        """
         if not self.reads and is_cross_origin(self.headers):
             raise HttpRefusal(
                 403,

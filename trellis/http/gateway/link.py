@@ -94,9 +94,9 @@ class CallExchange:
     async def next_of_change(self, seconds: float) -> Any:
         """Wait for the broker's next message for a call that changes something, and return it.
 
-        The wait has no limit while the broker runs. Raises TimeoutError if the broker sends nothing
-        at all for `seconds`, not even the answer to a Ping. Raises HttpRefusal if the broker
-        refuses the call.
+        This method sends Pings, and waits without a limit as long as the broker answers the Pings.
+        Raises TimeoutError if no message of the broker arrives for `seconds`, for this call or any
+        other. Raises HttpRefusal if the broker refuses the call.
         """
         while True:
             received = self._link.received
@@ -110,7 +110,7 @@ class CallExchange:
     async def next(self, seconds: float) -> Any:
         """Wait up to `seconds` for the broker's next message for this call, and return it.
 
-        Raises HttpRefusal if the broker refuses the call, TimeoutError.
+        Raises HttpRefusal if the broker refuses the call, and TimeoutError after `seconds`.
         """
         async with asyncio.timeout(seconds):
             message = await self.messages.get()

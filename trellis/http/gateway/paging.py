@@ -31,7 +31,10 @@ Row = dict[str, Any]
 
 
 class PageQuery:
-    """The query parameters that page, filter and sort a list. Raises HttpRefusal."""
+    """The query parameters that page, filter and sort a list.
+
+    The constructor raises HttpRefusal for an invalid parameter.
+    """
 
     def __init__(self, query: Mapping[str, str]) -> None:
         self.paged = "page" in query
@@ -78,7 +81,8 @@ def encode_messages(rows: list[Row]) -> bytes:
 def _text_of(payload: bytes, wanted: str) -> tuple[str, str]:
     """Return a payload as text, and the encoding of the text: string or base64.
 
-    If `wanted` is "auto", only a payload that is not UTF-8 becomes base64; else every payload does.
+    If `wanted` is "auto", only a payload that is not UTF-8 becomes base64. If `wanted` is "base64",
+    every payload becomes base64.
     """
     if wanted == "auto":
         try:

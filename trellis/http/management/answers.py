@@ -222,7 +222,7 @@ class Call:
     def path_vhosts(self) -> list[VirtualHost]:
         """Return the virtual host that the path names, or all virtual hosts that the user may see.
 
-        Raises ApiRefusal.
+        Raises ApiRefusal if the named virtual host does not exist, or the user may not see it.
         """
         return [self.vhost(self.path_parameters[0])] if self.path_parameters else self.vhosts
 
@@ -301,8 +301,8 @@ class Call:
     ) -> Row:
         """Return the counters of an object by name, and their rates in fields `NAME_details`.
 
-        `counts` are the counters. For `gauges`, such as a queue's number of messages, only the
-        rates are returned. Return {} if all counters are 0.
+        `key` identifies the object, and `counts` are its counters. For `gauges`, such as a queue's
+        number of messages, only the rates are returned. Return {} if all counters are 0.
         """
         if not any(counts.values()):
             return {}
@@ -350,7 +350,7 @@ class Call:
         """Make a change of the broker by calling `change`; return its result once it is durable.
 
         The argument of `change` is a Ticket, which waits for the store to write the change. Raises
-        TimeoutError if the store takes longer than DURABLE_SECONDS, and BrokerError.
+        TimeoutError if the store takes longer than DURABLE_SECONDS, and the errors of `change`.
         """
         self.node.turn.schedule()
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -37,8 +37,8 @@ async def bindings(call: Call) -> Listing:
     """List the bindings of the virtual host in the path, or of all visible virtual hosts.
 
     With `default=false` in the query, the bindings of the default exchange are left out. With
-    `key=TEXT`, only the bindings whose keys contain the text are listed, as routing keys or as MQTT
-    topic filters.
+    `key=TEXT`, a binding is listed only if its key contains the text, or if the MQTT topic filter
+    that corresponds to its key contains the text.
     """
     vhosts = call.path_vhosts
     with_default = call.query.get("default") != "false"
@@ -57,7 +57,7 @@ async def bindings(call: Call) -> Listing:
 
 
 def _has_key(row: Row, wanted: str) -> bool:
-    """True if the binding key of a row, as given or as an MQTT topic filter, contains `wanted`.
+    """True if the binding key of a row, or the corresponding MQTT topic filter, contains `wanted`.
 
     `wanted` is in lowercase; the key may have any case.
     """
@@ -114,7 +114,8 @@ async def queue_bindings(call: Call) -> Listing:
 def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
     """Return the virtual host, source, destination and kind of destination that a path names.
 
-    The path is .../{vhost}/e/{source}/{q or e}/{destination}. Raises ApiRefusal, NotFound.
+    The path is .../{vhost}/e/{source}/{q or e}/{destination}. The kind is "queue" or "exchange".
+    Raises ApiRefusal, and NotFound if the source or the destination does not exist.
     """
     vhost = call.vhost(call.path_parameters[0])
     kind = "queue" if "/q/" in _tail(call) else "exchange"
@@ -146,7 +147,7 @@ def _owned(vhost: VirtualHost, name: str) -> Queue:
 def _check_not_exclusive(vhost: VirtualHost, target: object) -> None:
     """Raise ResourceLocked if the destination of a binding is an exclusive queue.
 
-    Only the connection of such a queue may bind and unbind it, as in RabbitMQ.
+    Only the connection that declared an exclusive queue may bind and unbind it, as in RabbitMQ.
     """
     if isinstance(target, Queue):
         vhost.queue(target.name)

@@ -64,10 +64,10 @@ async def _policy_row(call: Call, change: PolicyChange) -> Row:
 async def permission(call: Call) -> Row:
     """Return what a user loses if its permissions in a virtual host are revoked.
 
-    `configure`, `write`, `read` and `rules` are the user's present patterns and topic rules there.
-    `role` names the role that decides after the revocation; "" if the user may then not use the
-    virtual host. `connections`, `sessions` and `messages` count the user's open connections, MQTT
-    sessions, and the messages of these sessions.
+    `configure`, `write`, `read` and `rules` are the user's present patterns and topic rules in the
+    virtual host. After the revocation, the rights of the role `role` apply; if `role` is "", the
+    user may not use the virtual host any more. `connections`, `sessions` and `messages` count the
+    user's open connections, MQTT sessions, and the messages of these sessions.
     """
     vhost, user = user_with_permissions(call)
     role = user.role
@@ -88,9 +88,9 @@ async def permission(call: Call) -> Row:
 async def role(call: Call) -> Row:
     """Return which users lose rights if the role that the path names is deleted.
 
-    With `vhost` in the query, return which users lose rights if the role keeps its permissions in
-    all other virtual hosts, and loses them in this one. For each virtual host, `losing` counts the
-    users without own permissions there: these users may then not use the virtual host.
+    With `vhost` in the query, return which users lose rights if the role loses its permissions in
+    this virtual host only. For each virtual host, `losing` counts the users of the role that have
+    no permissions of their own in this virtual host, and so may not use it any more.
     """
     candidate = known_role(call)
     wanted = call.query.get("vhost")

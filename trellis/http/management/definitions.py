@@ -27,9 +27,9 @@ async def import_(call: Call) -> Row:
 
     RabbitMQ stops at the first refused definition; Trellis imports all other definitions. `notes`
     names the parts of imported objects that Trellis lacks or handles in another way than RabbitMQ.
-    With `dry_run=true` in the query, nothing is imported. The answer then also has `changes`, at
-    most CHANGES_MAX existing objects that an import would change, and `more_changes`, the number of
-    further such objects.
+    With `dry_run=true` in the query, nothing is imported, and the answer has two further fields:
+    `changes`, at most CHANGES_MAX existing objects that the import would change, and
+    `more_changes`, the number of further such objects.
     """
     answer = await _import(call, None)
     call.node.review()

@@ -39,8 +39,8 @@ DESTINATIONS_MAX: Final = 200
 async def queue(call: Call) -> Row:
     """Return what is wrong with a queue, or with the inbox of an MQTT session.
 
-    The queue is counted twice, to see if it grows. The query may have `seconds`, the time between
-    the counts: 1 by default. If `seconds` is 0, the queue is counted once.
+    The messages of the queue are counted twice, to see if the queue grows. The query may have
+    `seconds`, the time between the counts (default 1); with 0, the messages are counted once.
     """
     vhost, queue = named_queue(call)
     seconds = _seconds(call)

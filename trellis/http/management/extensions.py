@@ -112,7 +112,9 @@ async def cancel(call: Call) -> list[Row]:
 async def _withdrawn(
     call: Call, waiting: DelayQueue, sequence: int, on_removed: Callable[[], None]
 ) -> bool:
-    """Withdraw a delayed message; return False if the exchange does not delay the message.
+    """Withdraw the message `sequence` from the delayed messages of an exchange.
+
+    Return True if the message was removed, False if the exchange delays no such message.
 
     `on_removed` is called when the message has been removed. If the API call ends while the search
     for the message still runs, the search is cancelled. Raises TimeoutError after DURABLE_SECONDS.

@@ -64,7 +64,8 @@ async def delete_vhost_limit(call: Call) -> Empty:
 async def user_limits(call: Call) -> Listing:
     """List the limits of the user in the path, or of all users that the requester may see.
 
-    Raises ApiRefusal. The refusal for another user does not tell whether this user exists.
+    Raises ApiRefusal if the requester may not see the limits of the user in the path. The error
+    does not tell whether this user exists.
     """
     stored = call.broker.users.by_name
     if call.path_parameters:

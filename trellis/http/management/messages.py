@@ -244,9 +244,10 @@ def check_encoding(encoding: str) -> None:
 
 
 async def _with_payloads(fetched: list[tuple[Row, list[bytes]]]) -> AsyncIterator[Row | bytes]:
-    """Yield a row, and the parts of the payload, for each fetched message.
+    """Yield the row of each fetched message, with the payload.
 
-    If a payload is divided into parts, its parts are yielded before the row of its message.
+    If a payload has several parts, the parts are yielded before the row, which then has no field
+    `payload`.
     """
     for row, parts in fetched:
         if len(parts) > 1:

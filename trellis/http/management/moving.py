@@ -72,8 +72,8 @@ async def redrive(call: Call) -> Row:
 def _source(call: Call) -> tuple[VirtualHost, Queue]:
     """Return the queue that the path names, if its messages can be moved.
 
-    Raises ApiRefusal, AccessRefused, and ResourceLocked if the queue is exclusive to a connection
-    or belongs to a session.
+    Raises ResourceLocked if the queue is exclusive to a connection or belongs to a session, and
+    ApiRefusal or AccessRefused if the user may not read its messages.
     """
     vhost, source = readable_queue(call, "move messages of")
     return vhost, vhost.queue(source.name)

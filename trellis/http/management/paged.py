@@ -1,10 +1,10 @@
 """One page of a long list, selected by the broker: it makes rows only for the page.
 
-The gateway can page each list itself, but for this the broker must make and send a row for each
-object. The views of the web page request the first page of the longest lists again and again. So
-the handlers of these lists name the columns whose values are cheap to read, and how to read them.
-A page that needs anything else (another column, a regular expression, a late page) is left to the
-gateway. Both ways give the same page.
+The gateway can select a page of each list, too, but only from a row for each object, which the
+broker must make and send. The views of the web page request the first page of the longest lists
+again and again. So the handlers of these lists name the columns whose values are cheap to read, and
+how to read them. A page that needs anything else (another column, a regular expression, a late
+page) is left to the gateway. The broker and the gateway select the same page.
 """
 
 from __future__ import annotations

@@ -61,8 +61,9 @@ def readable_queue(call: Call, purpose: str) -> tuple[VirtualHost, Queue]:
 async def peek(call: Call) -> Listing:
     """Return the first waiting messages of the queue in the path; the queue keeps them unchanged.
 
-    The query may have `count`, `after`, `truncate` (bytes of each body) and `encoding` (auto or
-    base64). `after` is the `sequence` of the last message in the previous answer.
+    The query may have `count` (largest number of messages), `after`, `truncate` (largest number of
+    bytes of each body) and `encoding` (auto or base64). `after` is the `sequence` of the last
+    message in the previous answer.
     """
     _, queue = readable_queue(call, "peek into")
     count = whole_number(call.query, "count", PEEKED, PEEKED_MAX)
@@ -90,9 +91,10 @@ async def peek(call: Call) -> Listing:
 
 
 def _cursor_of(text: str) -> PeekCursor:
-    """Return a cursor that begins behind the message with a sequence number (`after` in the query).
+    """Return a cursor at the message that follows the message with the sequence number `text`.
 
-    With "", the cursor begins at the first message. Raises ApiRefusal.
+    `text` is `after` in the query; if it is "", the cursor is at the first message of the queue.
+    Raises ApiRefusal if `text` is not a sequence number.
     """
     if not text:
         return PeekCursor()

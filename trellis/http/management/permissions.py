@@ -58,10 +58,10 @@ def _permission_of(call: Call, name: str, vhost: str) -> tuple[str, str, str] | 
 
 
 def grant_in_force(call: Call, name: str, vhost: str) -> RoleGrant | None:
-    """Return the permission and the topic rules that decide about a user in a virtual host.
+    """Return the permission and the topic rules that apply to a user in a virtual host.
 
-    The user's own permission and rules decide; a user without a permission there has those of its
-    role. Return None if the user may not use the virtual host.
+    A user without a permission of its own in the virtual host has the permission and the rules of
+    its role. Return None if the user may not use the virtual host.
     """
     permission = _permission_of(call, name, vhost)
     stored = call.broker.users.by_name.get(name)
@@ -128,7 +128,7 @@ def user_of_path(call: Call) -> tuple[VirtualHost, str]:
 
 
 def define_holder(call: Call, new: UserPermissions, ticket: Ticket) -> None:
-    """Store a user of the settings, before this user gets its first stored permissions, `new`.
+    """Store the user of the permissions `new` if only the settings define this user so far.
 
     The stored user only holds permissions: it has no password and no tags. The constructor of `new`
     has already raised PreconditionFailed for an invalid pattern or rule, so no user is stored for

@@ -53,7 +53,8 @@ async def put_policy(call: Call) -> Empty:
 def given_policy(call: Call) -> tuple[VirtualHost, Policy]:
     """Return the virtual host that the path names, and the policy in the body.
 
-    Raises ApiRefusal, BrokerError if the user may not set the policy.
+    Raises ApiRefusal if the request is invalid, and BrokerError if the policy is invalid or the
+    user may not set it.
     """
     vhost = call.vhost(call.path_parameters[0])
     policy = policy_of(vhost.name, call.path_parameters[1], call.body())

@@ -60,10 +60,10 @@ COUNTS: Final = ("dropped", "dead_lettered", "uncounted")
 
 
 class PolicyChange:
-    """The examination of a policy that is set or deleted, in steps. The broker does not change."""
+    """Finds, in steps, the consequences of setting or deleting a policy; changes nothing."""
 
     def __init__(self, vhost: VirtualHost, name: str, policy: Policy | None) -> None:
-        """Examine that the policy `name` becomes `policy`; None examines its deletion."""
+        """Examine the change of the policy `name` to `policy`; None examines the deletion."""
         self._vhost = vhost
         self._name = name
         policies = vhost.policies
@@ -136,8 +136,8 @@ class PolicyChange:
     def _read_sizes(self, queue: Queue, sizes: array[int]) -> Iterator[None]:
         """Add the body sizes of the messages that wait in memory to `sizes`, the head first.
 
-        The limit in bytes counts no messages on disk. Read no more than BODIES_MAX sizes for the
-        whole answer.
+        Messages on disk do not count for `max-length-bytes`. For the whole answer, at most
+        BODIES_MAX sizes are read.
         """
         cursor = PeekCursor()
         in_memory = int(queue.depth) - queue.paged
@@ -184,7 +184,7 @@ def _most_lost(rows: list[Row]) -> list[Row]:
 
 
 def _effect(arguments: QueueArguments, key: str) -> object:
-    """Return the value of a policy's key in force for a queue; None if the key is not set."""
+    """Return the value of a policy's key in a queue's arguments; None if the key is not set."""
     attribute, unset = EFFECTS[key]
     value = getattr(arguments, attribute)
     return None if value == unset else value

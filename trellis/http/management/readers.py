@@ -1,8 +1,8 @@
 """The users that may read topics of an MQTT topic filter: `GET /api/topic-readers/VHOST`.
 
-The rights of each user are compared with the filter as at a subscription. The broker knows the
-users of the settings and the stored users by name. The broker does not know the users of tokens
-(JWT) and of amqtt plugins, so these are missing in the answer.
+The check of each user's rights is the same as for a subscription to the filter. The broker knows
+the users of the settings and the stored users by name. The broker does not know the users of tokens
+(JWT) and of amqtt plugins, so these users are missing in the answer.
 """
 
 from __future__ import annotations

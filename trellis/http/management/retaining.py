@@ -128,8 +128,8 @@ async def count(call: Call) -> Row:
 async def retained(call: Call) -> Listing:
     """Return the retained messages whose topics match the MQTT filter `filter`.
 
-    Without `filter`, all topics match. The query may also have `count`, `truncate` (bytes of each
-    body) and `encoding`.
+    Without `filter`, all topics match. The query may also have `count` (largest number of
+    messages), `truncate` (largest number of bytes of each body) and `encoding` (auto or base64).
     """
     selection = RetainedSelection(call)
     readable = ReadableTopics(call, selection)
@@ -176,8 +176,8 @@ def _row(message: Message, truncate: int, encoding: str, now: int) -> Row:
 async def clear(call: Call) -> Row:
     """Remove the retained messages whose topics match the MQTT filter `filter`.
 
-    With `dry_run=true`, only count these messages. A message stays (`refused`) if the user may not
-    publish to its topic.
+    With `dry_run=true`, only count these messages. A message whose topic the user may not publish
+    to is not removed, and counts as `refused`.
     """
     if "filter" not in call.query:
         raise bad_request(

@@ -64,11 +64,11 @@ async def new_permission(call: Call) -> Row:
 async def _count_names(
     call: Call, vhost: VirtualHost, lost: list[Row], old: Identity, new: Identity
 ) -> None:
-    """Add the lost queues and exchanges to each row of `lost` that is about a pattern.
+    """Add `names` and `examples` to each row of `lost` that is about a pattern.
 
-    They are the present queues and exchanges for which the user loses the right of the row: their
-    number becomes `names`, some of their names `examples`. `old` and `new` are the user's
-    identities before and after the change.
+    `names` is the number of present queues and exchanges for which the user loses the right of the
+    row; `examples` has some of their names. `old` and `new` are the user's identities before and
+    after the change.
     """
     rows = [row for row in lost if row["right"] in PATTERNS]
     for row in rows:

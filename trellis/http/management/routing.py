@@ -21,8 +21,8 @@ async def route(call: Call) -> SectionedRows:
 
     The message is given by the query: `exchange` and `key`, or `mqtt` (a topic); `vhost` (default
     `/`), `header` (NAME=VALUE, may be repeated), `user` and `client_id`. With `limit`, the answer
-    lists at most this number of matching bindings of each exchange, and of queues with each
-    verdict. Nothing is published.
+    lists at most this number of matching bindings of each exchange, and at most this number of
+    queues for each verdict. Nothing is published.
     """
     query = call.query
     mqtt = query.get("mqtt")
@@ -48,7 +48,8 @@ def route_answer(call: Call, vhost: str, question: RouteQuestion, limit: int) ->
     """Return the answer to the question where a message in a virtual host would go.
 
     The answer has at most `limit` matching bindings of each exchange, and at most `limit` queues
-    with each verdict; 0 means no limit. Raises ApiRefusal.
+    for each verdict; 0 means no limit. Raises ApiRefusal if the caller may not see the
+    virtual host, or the rights of `question.user`.
     """
     # The permissions of another user are for administrators, as in /api/permissions.
     if question.user is not None and question.user != call.identity.name:

@@ -77,9 +77,9 @@ class StreamCursor:
         return batch, row
 
     def _page(self, offset: int) -> list[BatchView]:
-        """Read up to 256 KiB of the stream; return its batches, of which the first has `offset`.
+        """Read up to 256 KiB of the stream; return the batches from the row `offset` on.
 
-        Raises ApiRefusal.
+        The row `offset` is in the first batch. Raises ApiRefusal if the rows cannot be read now.
         """
         stream = self._stream
         try:
@@ -186,8 +186,8 @@ def _key_of(batch: BatchView, row: int) -> bytes:
 async def replay(call: Call) -> Row:
     """Publish rows of a stream again, and wait for their confirms.
 
-    The body of the request has `queue`, and the offsets `from` and `to` (not included). The body
-    may have `vhost`, and `exchange` (by default, each row is published to its own exchange). One
+    The body of the request has `queue`, and the offsets `from` and `to` (`to` is not included). The
+    body may have `vhost`, and `exchange` (default: for each row, its original exchange). One
     request publishes at most 1,000 rows; the answer has `next`, the offset to continue from. A row
     whose MQTT topic is too long for a routing key of AMQP counts as refused.
     """
@@ -247,7 +247,7 @@ async def replay(call: Call) -> Row:
 def _publication(call: Call, batch: BatchView, row: int, exchange: bytes | None) -> bytes:
     """Return the AMQP frames that publish a row again.
 
-    If `exchange` is None, the row is published to the exchange that it was published to before.
+    If `exchange` is None, the row is published to its original exchange, which the row names.
     """
     name = batch.text("exchange", row) if exchange is None else exchange
     key = _key_of(batch, row)
@@ -259,9 +259,10 @@ def _publication(call: Call, batch: BatchView, row: int, exchange: bytes | None)
 
 
 async def _confirms(client: DirectClient, before: int, sent: int) -> int:
-    """Wait for the confirms of the last `sent` messages; return the number that got basic.nack.
+    """Wait for the confirms of the last `sent` messages; return how many the broker has refused.
 
-    `before` is the number of messages that the client had published before these.
+    The broker refuses a message with basic.nack. `before` is the number of messages that the client
+    published before the last `sent` messages.
     """
     waiting, refused = set(range(before + 1, before + sent + 1)), 0
     while waiting:

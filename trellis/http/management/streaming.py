@@ -82,9 +82,10 @@ async def _all_segments(
 ) -> AsyncIterator[Row | asyncio.Event]:
     """Yield the segments of a stream from the offset `at` on: first the segments in the archive.
 
-    `files` are the first files of the archive. To request further files, yield an event: the caller
-    waits for the event outside a slice, then asks for the next item. Segments that retention
-    removes from the disk during this wait are listed from the archive. Raises ApiRefusal.
+    `files` are the first files of the archive. While further files are being requested, yield an
+    event: the caller waits for the event outside a slice before it asks for the next item. Segments
+    that retention removes from the disk during this wait are listed from the archive. Raises
+    ApiRefusal if the list of files cannot be read.
     """
     while files and files[0].first < local.first_offset:
         for file in files:
@@ -145,9 +146,9 @@ async def fetch_rows(call: Call, local: LocalSegments, offset: int, count: int) 
 async def archived_result(call: Call, local: LocalSegments, read: Callable[[], Result]) -> Result:
     """Call a function that reads a stream, and return its result.
 
-    After RowsPending, wait until the archive has delivered the rows, and call the function again.
-    Do not await this coroutine within a slice, because it may wait for seconds. Raises ApiRefusal
-    if the rows cannot be read.
+    If `read` raises RowsPending, wait until the archive has delivered the rows, and call `read`
+    again. Do not await this coroutine within a slice, because it may wait for seconds. Raises
+    ApiRefusal if the rows cannot be read.
     """
     service, rows = call.node.archive, local.archived
     if service is None or rows is None:
@@ -187,7 +188,7 @@ def _converted(read: Callable[[], Result]) -> Result:
 
 
 def stream_result(find: Callable[[], Result]) -> Result:
-    """Return the result of `find`; convert its StreamRefusal to an ApiRefusal."""
+    """Return the result of `find`. Raises ApiRefusal in place of a StreamRefusal of `find`."""
     try:
         return find()
     except stream_files.StreamRefusal as refusal:

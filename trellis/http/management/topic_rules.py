@@ -57,7 +57,8 @@ async def rules_of(call: Call) -> Row:
 def given_rules(vhost: str, name: str, body: Row) -> list[str]:
     """Return the topic rules of the user `name` in the body of a request.
 
-    Raises ApiRefusal, PreconditionFailed if the rules are invalid.
+    Raises ApiRefusal if the rules are not a list of texts, and PreconditionFailed if a rule has an
+    unknown variable.
     """
     given: Any = body.get("rules")
     if not isinstance(given, list) or not all(isinstance(rule, str) for rule in given):

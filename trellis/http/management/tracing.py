@@ -66,8 +66,8 @@ async def traces(call: Call) -> Listing:
 async def events(call: Call) -> Row:
     """Return the next events of the trace in the path, after the event with the number `after`.
 
-    The broker then removes the events up to `after`. `lost` is the number of events that were
-    removed unread, because more than EVENTS_MAX waited.
+    The broker removes the events up to `after`, because the client has read them. `lost` is the
+    number of events that were removed unread, because more than EVENTS_MAX events waited.
     """
     _, trace = _known(call)
     after = whole_number(call.query, "after", 0, 1 << 53)

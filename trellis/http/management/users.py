@@ -125,8 +125,9 @@ async def put_user(call: Call) -> Empty:
 async def _password_hash(call: Call, name: str, row: Row) -> str:
     """Return the password hash of a user that a request creates or changes.
 
-    The request may have the hash, or a password to hash. If the request has neither, return the
-    user's present hash. Raises ApiRefusal, ValueError.
+    The request may have the hash, or a password to hash. For a request without hash and password,
+    return the user's present hash. Raises ApiRefusal if the request has an empty password, or has
+    no password for a new user, and ValueError for an invalid hash.
     """
     if row.get("password_hash") is not None:
         return check_hash(text(row, "password_hash"), text(row, "hashing_algorithm", ""))
