@@ -1,7 +1,7 @@
 """Finds the files of a stream in the archive by offset and by time, from their names.
 
-The directory of a day is listed when it is needed, and remembered. A search for an offset lists
-about log2(days) days. Used by the worker only.
+The directory of a day is listed when a search needs it, and the listing is cached. A search for an
+offset lists about log2(days) directories. Used by the worker only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The progress of uploads of each stream: a file, so that a start needs no answer of the archive.
+"""The file of each stream's upload progress: the broker can start without asking the archive.
 
     s3://bucket/prefix          the URL of the archive
     17 0 250000                 number of a stream, its first offset in the archive, end of uploads
