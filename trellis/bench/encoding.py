@@ -60,7 +60,7 @@ class BenchNames:
     def other_wanted(self, number: int) -> dict[str, str]:
         """Return the arguments of a headers binding that matches no message of the run.
 
-        Even and odd numbers give two different kinds: `x-match` is "all" or "any".
+        `x-match` is "all" if `number` is even, and "any" if `number` is odd.
         """
         house = f"{self._root}-{number}"
         return {"x-match": "any", "house": house} if number % 2 else self.wanted | {"house": house}
@@ -68,7 +68,8 @@ class BenchNames:
     def other_key(self, number: int) -> str:
         """Return a binding key that matches no message of the run.
 
-        Three kinds of keys take turns: without wildcards, with `*` and `#`, and beginning with `*`.
+        `number` modulo 3 chooses the kind: 0 gives a key without wildcards, 1 a key with `*` and
+        `#`, and 2 a key that begins with `*`.
         """
         forms = (
             f"{self._root}.room.x{number}.temp",

@@ -116,9 +116,10 @@ def workload(
 ) -> dict[str, float]:
     """Return all figures of a workload, by name, in ns per call. Raises WrongMatch.
 
-    `first` is the time of each topic's first lookup, in which some algorithms fill caches. The
-    measurement of `first` takes at most four times `seconds`. `lookup` and `any` are later lookups
-    of the same topics.
+    `load` is for subscribing `patterns`. `first` is for each topic's first lookup, in which some
+    algorithms fill caches; its measurement takes at most four times `seconds`. `lookup` and `any`
+    are for later calls of `match` and `matches_any` with the same topics. `subscribe` and
+    `unsubscribe` are for the patterns `further`.
     """
     load = loaded(matcher, patterns)
     done, first = first_pass(matcher.match, topics, 4 * seconds)
