@@ -4,8 +4,8 @@ MQTT 3.1.1 has neither No Local nor user properties, so a broker sends a bridge 
 if they match the bridge's subscriptions, and no field of these messages tells that the bridge has
 published them. The bridge takes a received message for the echo of its own publication if it has
 published the same topic and payload, and has not received the echo yet. If a client publishes an
-equal message at the same time, the bridge may take either message for the echo. It then copies the
-other message, which is equal.
+equal message at the same time, the bridge may take either message for the echo. The bridge then
+copies the other message, which is equal.
 """
 
 from __future__ import annotations
