@@ -244,9 +244,10 @@ def address_keys(section: str) -> tuple[str, ...]:
 def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:
     """Return the user name and password for the login.
 
-    The user name and the password come from the flags, else from the settings; without a user in
-    either, both are "guest". A user name of the flags needs a password of the flags, unless the
-    settings have a password for this user. Raises CommandError if no password is known.
+    The user name and the password come from the flags, else from the settings. If neither the flags
+    nor the settings have a user name, both are "guest". A user name in the flags needs a password
+    in the flags, unless the settings have a password for this user. Raises CommandError if no
+    password is known.
     """
     user: str = arguments.login_user or settings.user or "guest"
     password: str | None = arguments.login_password

@@ -146,8 +146,8 @@ def verify(arguments: argparse.Namespace) -> int:
 class _FindingPrinter:
     """Prints the findings of a check line by line, or with --json all findings at the end.
 
-    `audit` and `directory` are given if the check repairs a data directory: each finding of another
-    kind than FINE is then recorded in `audit`, with the path of the directory.
+    A check that repairs a data directory gives `audit` and `directory`. Each finding whose kind is
+    not FINE is then recorded in `audit`, with the path of the directory.
     """
 
     def __init__(
