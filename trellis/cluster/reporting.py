@@ -87,9 +87,9 @@ class Reporting:
     def _may_replace(self, report: NodeReport) -> bool:
         """True if this node may replace the stored report under its name.
 
-        It may if the report is from this node or from a stopped node. If the report is from another
-        running node, call `on_conflict`; this node may then replace the report only if it has
-        reported before.
+        A node may replace its own report, and the report of a stopped node. If the report is from
+        another running node, call `on_conflict`; this node may then replace the report only if this
+        node has reported since its start.
         """
         last = self._log.own_report()
         if last is None or last.place in (0, report.place):
