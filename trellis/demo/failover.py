@@ -178,7 +178,7 @@ class _Failover:
 
 @contextmanager
 def _topic(cluster: ClusterSettings) -> Iterator[ClusterSettings]:
-    """Create the topic of the log, with up to three replicas; delete it afterwards.
+    """Create the topic of the log, with up to three replicas; delete it when the context ends.
 
     Yield the settings of the nodes, which accept a topic with fewer replicas.
     """
