@@ -52,7 +52,11 @@ def counts_of(queue: Queue, at: float) -> QueueCounts:
 def queue_findings(
     vhost: VirtualHost, queue: Queue, before: QueueCounts | None, now: QueueCounts
 ) -> list[Problem]:
-    """Return the problems of a queue, the most important first; `before` are earlier counts."""
+    """Return the problems of a queue, the most important first.
+
+    `now` are the present counts, and `before` the counts some seconds ago; None if they are not
+    known, so that the growth of the queue is not examined.
+    """
     problems: list[Problem] = []
     if not isinstance(queue, StreamQueue):
         problems += _consumers(vhost, queue)
