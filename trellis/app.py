@@ -206,7 +206,7 @@ class App:
         self._stop.set()
 
     def reload(self) -> None:
-        """Read the settings again; a standby postpones this until it becomes the active node."""
+        """Read the settings again; a standby reads them only when it becomes the active node."""
         if self.reloading is not None:
             self.reloading.request()
             return

@@ -52,9 +52,9 @@ class WorkerProcess:
     """The worker of a `program` (a module), restarted after each end until `close`.
 
     The worker gets the environment of the broker, which may have the credentials of a service.
-    `opening` is the line that opens a worker. `received` is called with each line of the worker;
-    this function sets `ready` when the worker has answered the opening. `on_lost` is called after
-    an unexpected end with the reason, and with the seconds until the next start.
+    `opening` is the line that opens a worker. `received` is called with each line of the worker,
+    and must set `ready` when the worker has answered the opening. After an unexpected end,
+    `on_lost` is called with the reason, and with the seconds until the next start.
     """
 
     def __init__(
