@@ -23,8 +23,8 @@ REMEMBERED_MAX: Final = 20_000
 class StreamListing:
     """The files of one stream. The worker is the only program that adds files.
 
-    A file with higher offsets never has an earlier day. The methods raise ArchiveAway. Several
-    threads may call them.
+    The day of a file is the day of the file before it, or a later day. The methods raise
+    ArchiveAway if the archive cannot be listed. Several threads may call them.
     """
 
     def __init__(self, storage: ArchiveStorage, stream: str) -> None:

@@ -1,4 +1,4 @@
-"""Names in the archive. A reader finds offsets and times by names alone.
+"""Names in the archive. A reader finds the file of an offset or of a time by the names alone.
 
     PREFIX/VHOST/stream=NAME/number=17/day=2026-11-25/FIRST-END-FROM-TO.parquet
 

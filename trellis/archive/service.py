@@ -1,7 +1,7 @@
-"""The broker's end of the archive: decides what to upload and what to fetch, and counts.
+"""The broker's end of the archive: sends uploads and fetches to the worker, and counts them.
 
 One segment at a time is uploaded, in the order in which the segments became full. While the archive
-is unreachable, the upload and the fetches are tried again at growing intervals; readers wait.
+is unreachable, uploads and fetches are repeated at growing intervals, and readers of its rows wait.
 """
 
 from __future__ import annotations
