@@ -129,7 +129,7 @@ class AmqpClient(BenchConversation):
     def ask(self, request: bytes, method: amqp.Method, timeout: float = TIMEOUT) -> bytes:
         """Send a request and return the arguments of its answer, which must be `method`.
 
-        Raises BenchError, also if there is no answer for `timeout` seconds.
+        Raises BenchError if the broker sends another method, or nothing for `timeout` seconds.
         """
         self.send(request)
         return self.answer(method, timeout)

@@ -82,7 +82,7 @@ class BenchNames:
 class RunSizes(NamedTuple):
     """The sizes of a workload's traffic, in messages.
 
-    At most `window` messages of all publishers are in flight, and a publisher sends `batch`
+    At most `window` messages are in flight, counted over all publishers. A publisher sends `batch`
     messages in one send. Each publisher numbers its messages from 0 to `ring` - 1, then from 0
     again. `ring` is a power of two, and at least as large as the window and as the number of
     topics.
