@@ -227,7 +227,7 @@ class AmqpEnd:
         self._lose(LinkLost(reason))
 
     def close(self) -> None:
-        """Close the connection: at once if it is open, otherwise as soon as it is open.
+        """Close the connection, or if it is not open yet, let it be closed as soon as it is open.
 
         If the broker does not answer, the attempt to open ends after TIMEOUT seconds. (pika's
         `close` of a connection that is not open yet raises an AssertionError in a callback.)

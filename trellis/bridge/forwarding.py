@@ -146,7 +146,11 @@ class Forwarding:
             self._waiting.clear()
 
     def forward(self, message: MQTTMessage) -> None:
-        """Publish a message at the destination, at once or later."""
+        """Publish a message of the source at the destination.
+
+        A copy of QoS 1 waits until the destination accepts further messages. A copy of QoS 0 that
+        cannot be published now is dropped.
+        """
         if message.qos and message.mid in self._waiting:
             return  # Sent again by the source after a reconnect, while the first copy waits.
         identifier = message.mid if message.qos else 0

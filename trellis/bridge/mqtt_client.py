@@ -83,8 +83,8 @@ class AsyncioClient:
             self._loop.call_soon(self._read, sock)
 
     def pause(self, paused: bool) -> None:
-        """Stop reading the socket if `paused` is True, so that the broker must wait; otherwise
-        resume.
+        """Stop reading the socket if `paused` is True, so that the broker must wait; resume reading
+        if `paused` is False.
 
         A new connection begins unpaused. If the pause is longer than the keep-alive, paho misses
         the answer to its ping, and ends the connection.

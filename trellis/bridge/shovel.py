@@ -220,7 +220,7 @@ class ShovelLink:
 
         If no message is left to move, end the shovel. The first call sets the total for all
         connections: the shovel's `delete_after`, or `length` if `delete_after` is 0. `length` is
-        the number of messages in the queue; None for a queue that this link has not declared.
+        the number of messages in the queue; None if the source of the shovel is an exchange.
         """
         if self._to_move is None:
             wanted = self._shovel.delete_after
