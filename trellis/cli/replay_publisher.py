@@ -107,8 +107,8 @@ class ReplayPublisher:
     def summary(self, end: int) -> str:
         """Return a text with the number of confirmed messages and the offset to continue from.
 
-        This is the offset of the first message that the broker has neither confirmed nor refused;
-        `end`, the first offset that was not published, if there is no such message.
+        The text names the offset of the first message that the broker has not answered yet. If the
+        broker has answered all messages, the text names `end`, the first unpublished offset.
         """
         first = min(self._unconfirmed.values(), default=end)
         return f"the broker has confirmed {self.confirmed} messages; continue with --from {first}"
