@@ -54,8 +54,8 @@ def queue_findings(
 ) -> list[Problem]:
     """Return the problems of a queue, the most important first.
 
-    `now` are the present counts, and `before` the counts some seconds ago; None if they are not
-    known, so that the growth of the queue is not examined.
+    `now` are the present counts, and `before` the counts some seconds ago. If `before` is None, the
+    growth of the queue is not examined.
     """
     problems: list[Problem] = []
     if not isinstance(queue, StreamQueue):
