@@ -176,10 +176,10 @@ def both(first: Sequence[Entry], second: Sequence[Entry]) -> list[Entry]:
 
 
 def intersection(one: str, other: str) -> tuple[str, bool] | None:
-    """Return the filter of the topics that match two filters; None if no topic matches both.
+    """Return the filter of the topics that match two filters, and a boolean.
 
-    The second value is True if the filter matches these topics only. The value is False if a
-    variable in a word, such as `{client_id}`, makes the filter match more topics.
+    The boolean is True if the returned filter matches these topics only, and False if a variable,
+    such as `{client_id}`, makes it match more topics. Return None if no topic matches both filters.
     """
     left, right = one.split("/"), other.split("/")
     words: list[str] = []
