@@ -58,7 +58,10 @@ class TopicSummaries(FullSegments):
             self._process.wait()
 
     async def _run(self) -> None:
-        """Run a process, and another after PAUSE seconds while there are new full segments."""
+        """Summarize the directories with new full segments, one process after another.
+
+        Wait PAUSE seconds after each process. Return when no directory is left.
+        """
         while self._due:
             count = min(len(self._due), DIRECTORIES_MAX)
             directories = [self._due.pop() for _ in range(count)]
