@@ -118,10 +118,10 @@ class WorkerProcess:
         self._process.wait()
 
     def _end_lines(self, ours: socket.socket, patience: float, last: bytes) -> None:
-        """Send a last line, and close the sending side; wait up to `patience` seconds.
+        """Send the line `last`, close the sending side, and wait for the end of the worker.
 
-        The wait ends when the worker has ended. The event loop does not run meanwhile, so the line
-        is written to the socket itself.
+        The call takes at most `patience` seconds, and blocks the event loop. So the line is written
+        directly to the socket `ours`. The line is dropped if earlier lines are still unsent.
         """
         assert self._process is not None
         end = time.monotonic() + patience
