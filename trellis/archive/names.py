@@ -42,7 +42,10 @@ class ArchivedFile(NamedTuple):
 
 
 def stream_path(vhost: str, name: str, number: int) -> str:
-    """Return the path of a stream below the prefix of the archive."""
+    """Return the path of a stream below the prefix of the archive.
+
+    `number` is the number of the stream, which no deleted stream with this name had.
+    """
     return f"{directory_name(vhost)}/stream={directory_name(name)}/number={number}"
 
 
