@@ -36,7 +36,10 @@ class MqttClient(BenchConversation):
             raise
 
     def _connect(self, clean: bool) -> None:
-        """Log in, and check the answer. Raises Unreachable or BenchError."""
+        """Log in, and check the answer. Raises Unreachable or BenchError.
+
+        `clean` is the flag Clean Session of CONNECT.
+        """
         target = self.target
         self.send(mqtt.connect(self._name, target.user, target.password, clean))
         answer = self.read(4, "CONNACK")

@@ -195,7 +195,7 @@ class Generator:
         """Send the messages that are due at `now`; return the time to wait in ns, at most _TICK.
 
         The wait ends when the next message is due. The wait is _TICK if a message is overdue and
-        cannot be sent.
+        cannot be sent. `began` and `interval` are as in `_due_at`.
         """
         flow = self._flow
         due: i64 = self._due_at(began, interval)

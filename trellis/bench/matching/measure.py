@@ -143,7 +143,8 @@ def cold(make: Callable[[], Any], pattern: str, topic: str, seconds: float) -> d
     """Return ns per call of subscribe and unsubscribe in new matchers, and of lookup.
 
     Each new matcher gets one subscription, which is then removed. The lookup is measured in a
-    matcher with one subscription. Raises WrongMatch.
+    matcher with one subscription. Each of both measurements takes about `seconds`. Raises
+    WrongMatch.
     """
     limit, added, removed, done = int(seconds * 1e9), 0, 0, 0
     join, leave = methodcaller("subscribe", pattern, 0), methodcaller("unsubscribe", pattern, 0)
