@@ -74,7 +74,7 @@ class Echoes:
         """True if a received message is a publication of the bridge itself.
 
         `retain` is True for a retained message: the broker sends the retained message as the answer
-        to a subscription, in addition to the echo.
+        to a subscription, in addition to the echo. `now` is a monotonic time in seconds.
         """
         hashed = blake2b(payload, digest_size=HASH_SIZE).digest()
         if retain:
