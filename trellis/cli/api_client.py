@@ -88,7 +88,8 @@ class ApiClient:
         """Send a request to `/api/PATH` and return the body of the answer.
 
         `path` has the parts of PATH, without URL encoding. `query` has the parameters of the URL.
-        The request fails after `timeout` seconds without a received byte.
+        `body` is the encoded body; None for no body. The request fails after `timeout` seconds
+        without a received byte.
         """
         request = urllib.request.Request(
             self.url(*path) + (f"?{urlencode(query, errors='surrogateescape')}" if query else ""),

@@ -286,9 +286,9 @@ def back_up(arguments: argparse.Namespace) -> int:
 
 
 def copy_directory(directory: str, target: str) -> int:
-    """Copy a data directory with a progress bar, and return the size of the copy in bytes.
+    """Copy a data directory to the new directory `target`; return the size of the copy in bytes.
 
-    Raises CommandError.
+    Show a progress bar. Raises CommandError.
     """
     from broker.store.backup import back_up as copy
     from broker.store.disk import StoreError
