@@ -123,7 +123,7 @@ class Uploader:
 
 
 class SegmentRows:
-    """The rows of a segment on the disk. Checksums are checked."""
+    """The rows of a segment on the disk. Reading a batch checks its checksum."""
 
     def __init__(self, wanted: Upload) -> None:
         """Open the segment. Raises FileNotFoundError, UnfitRows."""
