@@ -295,7 +295,7 @@ class Generator:
         return False
 
     def _check_progress(self, now: i64) -> None:
-        """Call `tick`. Raises BenchError if no packet was sent or received for `patience` ns."""
+        """Call `tick`. Raises BenchError if the run has made no progress for `patience`."""
         self._next_tick = now + _TICK
         steps: i64 = self.started
         for line in self._lines.values():

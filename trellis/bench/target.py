@@ -32,7 +32,7 @@ class BrokerTarget(NamedTuple):
 
     @property
     def url_example(self) -> str:
-        """The command line flag with the form of its URL, for errors: `--mqtt mqtt://...`."""
+        """The flag for this broker with an example of a URL, for errors: `--mqtt mqtt://...`."""
         return f"--{self.protocol} {self.protocol}://USER:PASSWORD@HOST:PORT" + (
             "/VHOST" if self.protocol == "amqp" else ""
         )
