@@ -40,7 +40,7 @@ class PropertyBytes(pika.BasicProperties):  # type: ignore[misc]
         self.data = data
 
     def decode(self, encoded: bytes, offset: int = 0) -> PropertyBytes:
-        """Keep the bytes of a received header frame."""
+        """Store the properties in a received header frame, undecoded; return this object."""
         self.data = bytes(encoded[offset:])
         return self
 
