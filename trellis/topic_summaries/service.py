@@ -82,7 +82,10 @@ class TopicSummaries(FullSegments):
         self.task = None
 
     async def summarize(self, directories: list[str]) -> int:
-        """Run a process for some directories; return its exit status. Raises OSError."""
+        """Run a process that summarizes the segments of directories; return its exit status.
+
+        Raises OSError if the process cannot be started.
+        """
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         with ours:
