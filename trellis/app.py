@@ -123,9 +123,9 @@ def join_cluster(settings: Settings) -> Membership | None:
 
 
 def open_data_directory(settings: Settings) -> Path | None:
-    """Return the data directory, created if necessary and writable; None for `:memory:`.
+    """Return the data directory, and create it if it is missing; return None for `:memory:`.
 
-    Raises SettingsError.
+    Raises SettingsError if the directory cannot be created or written to.
     """
     try:
         directory = settings.data.directory

@@ -169,7 +169,10 @@ class Switching:
         return await self._alone("", self._ownership.disk.is_stuck)
 
     def _cancel_end(self) -> None:
-        """Cancel the timer that ends the process after a switch: the stop ends the process."""
+        """Cancel the timer that ends the process after a switch.
+
+        The caller, a stop of the broker, ends the process itself.
+        """
         if self._end is not None:
             self._end.cancel()
 

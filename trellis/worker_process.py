@@ -94,7 +94,7 @@ class WorkerProcess:
         return connection.transport.get_write_buffer_size()
 
     def send(self, line: bytes) -> None:
-        """Send a line to the worker, if one is ready."""
+        """Send a line to the worker; drop the line if no worker is ready."""
         if self.ready:
             self._write(line)
 
