@@ -123,9 +123,9 @@ def join_cluster(settings: Settings) -> Membership | None:
 
 
 def open_data_directory(settings: Settings) -> Path | None:
-    """Return the data directory, created if necessary and writable; None for `:memory:`.
+    """Return the data directory, and create it if it is missing; return None for `:memory:`.
 
-    Raises SettingsError.
+    Raises SettingsError if the directory cannot be created or written to.
     """
     try:
         directory = settings.data.directory
@@ -206,7 +206,7 @@ class App:
         self._stop.set()
 
     def reload(self) -> None:
-        """Read the settings again; a standby postpones this until it becomes the active node."""
+        """Read the settings again; a standby reads them only when it becomes the active node."""
         if self.reloading is not None:
             self.reloading.request()
             return

@@ -24,7 +24,7 @@ def without_instructions(properties: bytes, redirected: bool, always: Iterable[s
     the headers CC and BCC are removed: their routing keys were meant for the former exchange, and
     would bring the copy to other queues, with the permissions of the user who publishes the copy.
     If `redirected` is False, CC and BCC are removed only if their value is no list, because the
-    broker would refuse the copy. MQTT's User Properties make such values.
+    broker would refuse the copy. An MQTT publisher can set such a value as a User Property.
 
     The headers named in `always`, some of NUMBER_HEADERS, are removed in any case.
     """

@@ -41,7 +41,8 @@ class Interval:
 class ProgressLine:
     """One line on stderr that is rewritten during the work; no output if stderr is not a terminal.
 
-    This module is not compiled: while a compiled loop calls this module, Python can handle Ctrl-C.
+    This module must stay uncompiled, so that Python can handle Ctrl-C while a compiled loop calls
+    this module.
     """
 
     def __init__(self, stream: TextIO | None = None, shown: bool | None = None) -> None:

@@ -119,8 +119,8 @@ class Switching:
         store any more, and must end the process.
 
         The call takes LEAVE_SECONDS at most (`silence` seconds more if the store is stopped), and
-        ends early when `hurry` is set. If the log is not handed over at that time, the call raises
-        ReplicationError; but if the standby may own the log already, the call ends the process.
+        ends early when `hurry` is set. Raises ReplicationError if the log is then not handed over;
+        but if the standby may own the log already, the call ends the process.
         """
         self._is_leaving, seconds = True, LEAVE_SECONDS
         if is_stopped:
@@ -169,7 +169,10 @@ class Switching:
         return await self._alone("", self._ownership.disk.is_stuck)
 
     def _cancel_end(self) -> None:
-        """Cancel the timer that ends the process after a switch: the stop ends the process."""
+        """Cancel the timer that ends the process after a switch.
+
+        The caller, a stop of the broker, ends the process itself.
+        """
         if self._end is not None:
             self._end.cancel()
 

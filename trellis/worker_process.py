@@ -52,9 +52,9 @@ class WorkerProcess:
     """The worker of a `program` (a module), restarted after each end until `close`.
 
     The worker gets the environment of the broker, which may have the credentials of a service.
-    `opening` is the line that opens a worker. `received` is called with each line of the worker;
-    this function sets `ready` when the worker has answered the opening. `on_lost` is called after
-    an unexpected end with the reason, and with the seconds until the next start.
+    `opening` is the line that opens a worker. `received` is called with each line of the worker,
+    and must set `ready` when the worker has answered the opening. After an unexpected end,
+    `on_lost` is called with the reason, and with the seconds until the next start.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class WorkerProcess:
         return connection.transport.get_write_buffer_size()
 
     def send(self, line: bytes) -> None:
-        """Send a line to the worker, if one is ready."""
+        """Send a line to the worker; drop the line if no worker is ready."""
         if self.ready:
             self._write(line)
 
@@ -118,10 +118,10 @@ class WorkerProcess:
         self._process.wait()
 
     def _end_lines(self, ours: socket.socket, patience: float, last: bytes) -> None:
-        """Send a last line, and close the sending side; wait up to `patience` seconds.
+        """Send the line `last`, close the sending side, and wait for the end of the worker.
 
-        The wait ends when the worker has ended. The event loop does not run meanwhile, so the line
-        is written to the socket itself.
+        The call takes at most `patience` seconds, and blocks the event loop. So the line is written
+        directly to the socket `ours`. The line is dropped if earlier lines are still unsent.
         """
         assert self._process is not None
         end = time.monotonic() + patience

@@ -4,8 +4,8 @@
     ArchiveService  --Upload, FetchFile, ...--> Worker --> Uploader, restore_file --> ArchiveStorage
                     <--Uploaded, Fetched, ...-----
 
-The worker does all that waits or computes, so that the event loop never does, and pyarrow is not
-loaded into the broker's process. docs/streams.md ("The archive") describes the files.
+The worker makes all requests to the archive and all conversions of rows, so that they never block
+the event loop. Only the worker loads pyarrow. docs/streams.md ("The archive") describes the files.
 
 Modules, in reading order:
 
@@ -17,7 +17,7 @@ Modules, in reading order:
     service         the broker's end: what to upload and to fetch next; retries, cache, counters
     progress        how far each stream is uploaded, for the next start
 
-trellis/worker_process.py starts the worker, and starts it again after its end. In the worker:
+trellis/worker_process.py starts the worker, and restarts a worker that ended. In the worker:
 
     storage         the files of the archive: in an object store, or in a directory
     listing         finds the files of a stream by offset and by time, with few requests

@@ -27,7 +27,7 @@ class SegmentCache:
         self._segments: dict[Segment, ArchivedRows] = {}
 
     def add(self, segment: Segment, rows: ArchivedRows) -> None:
-        """Add a segment, and remove older ones if the cache is too large."""
+        """Add a segment of the stream `rows`; evict the oldest ones if the cache is too large."""
         self._segments[segment] = rows
         self.size += int(segment.size)
         while self.size > self._most and len(self._segments) > LEAST:

@@ -68,9 +68,9 @@ class FetchFile(Struct, tag=True):
 
 
 class FindTime(Struct, tag=True):
-    """A request for the first offset of the first file with a row published at a time or later.
+    """A request for the first offset of the first file with a row published at `moment` or later.
 
-    The time is in microseconds.
+    `moment` is in microseconds since 1970.
     """
 
     number: int
@@ -164,7 +164,11 @@ class Listed(Struct, tag=True):
 
 
 class RequestFailed(Struct, tag=True):
-    """The answer to a request that failed; `kind` is AWAY (repeat it), GONE, MISSING or BAD."""
+    """The answer to a request that failed.
+
+    `kind` is AWAY (a repeated request may succeed), GONE (the segment was removed), MISSING (the
+    archive lacks the row or file) or BAD (a file or segment is damaged or has other rows).
+    """
 
     number: int
     kind: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Counters:
-    """Counts of uploads and fetches since the broker started, and the present backlog."""
+    """Counts of uploads and fetches since the broker started, and of segments yet to upload."""
 
     def __init__(self) -> None:
         self.uploaded_segments = 0

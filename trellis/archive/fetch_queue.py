@@ -1,8 +1,8 @@
 """The queue of requests to the archive's worker: fetches and searches for readers of streams.
 
-A waiting reader repeats its request each time its stream reports a change of the archived rows. So
-the queue may drop a request, if a change of the stream is reported later: the readers that still
-wait then repeat their requests.
+The queue may drop a request without an error. `take_dropped` later returns the stream of a dropped
+request, and the archive's service reports a change of this stream's archived rows. Each report
+makes the readers that still wait for rows of the stream repeat their requests.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ class FetchQueue:
         self._unsent.append(wanted)
 
     def next(self) -> Wanted | None:
-        """Return the next request to send; None if there is none, or SENT_MAX requests are sent."""
+        """Return the next request to send.
+
+        Return None if all requests are sent, or if SENT_MAX sent requests are unanswered.
+        """
         if not self._unsent or len(self._wanted) - len(self._unsent) >= SENT_MAX:
             return None
         return self._unsent.popleft()
@@ -90,10 +93,10 @@ class FetchQueue:
             self._dropped.add(wanted.rows)
 
     def take_dropped(self) -> set[ArchivedRows]:
-        """Return and clear the streams with dropped requests, once all requests are sent.
+        """Return the streams with dropped requests, and forget that requests were dropped.
 
-        The caller reports a change of their rows, so that waiting readers repeat their requests.
-        Return an empty set while there are unsent requests.
+        Return an empty set, and forget nothing, while there are unsent requests. The caller reports
+        a change of the streams' rows, so that waiting readers repeat their requests.
         """
         if self._unsent:
             return set()

@@ -1,7 +1,7 @@
 """Finds the files of a stream in the archive by offset and by time, from their names.
 
-The directory of a day is listed when it is needed, and remembered. A search for an offset lists
-about log2(days) days. Used by the worker only.
+The directory of a day is listed when a search needs it, and the listing is cached. A search for an
+offset lists about log2(days) directories. Used by the worker only.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ REMEMBERED_MAX: Final = 20_000
 class StreamListing:
     """The files of one stream. The worker is the only program that adds files.
 
-    A file with higher offsets never has an earlier day. The methods raise ArchiveAway. Several
-    threads may call them.
+    The day of a file is the day of the file before it, or a later day. The methods raise
+    ArchiveAway if the archive cannot be listed. Several threads may call them.
     """
 
     def __init__(self, storage: ArchiveStorage, stream: str) -> None:

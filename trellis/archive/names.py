@@ -1,4 +1,4 @@
-"""Names in the archive. A reader finds offsets and times by names alone.
+"""Names in the archive. A reader finds the file of an offset or of a time by the names alone.
 
     PREFIX/VHOST/stream=NAME/number=17/day=2026-11-25/FIRST-END-FROM-TO.parquet
 
@@ -42,7 +42,10 @@ class ArchivedFile(NamedTuple):
 
 
 def stream_path(vhost: str, name: str, number: int) -> str:
-    """Return the path of a stream below the prefix of the archive."""
+    """Return the path of a stream below the prefix of the archive.
+
+    `number` is the number of the stream, which no deleted stream with this name had.
+    """
     return f"{directory_name(vhost)}/stream={directory_name(name)}/number={number}"
 
 

@@ -1,4 +1,4 @@
-"""The progress of uploads of each stream: a file, so that a start needs no answer of the archive.
+"""The file of each stream's upload progress: the broker can start without asking the archive.
 
     s3://bucket/prefix          the URL of the archive
     17 0 250000                 number of a stream, its first offset in the archive, end of uploads
@@ -21,7 +21,7 @@ NAME: Final = "progress"
 def read_progress(directory: Path, url: str) -> dict[int, tuple[int, int]]:
     """Return (first offset in the archive, offset up to which rows are uploaded) by stream number.
 
-    Return an empty dict if the file is of another archive.
+    Return an empty dict if the file is not about the archive at `url`.
     """
     entries: dict[int, tuple[int, int]] = {}
     try:
@@ -42,7 +42,7 @@ class ProgressFile:
     """The file of upload progress, to which the worker appends lines. Raises OSError."""
 
     def __init__(self, directory: Path, url: str) -> None:
-        """Open the file, and write it anew without outdated lines."""
+        """Open the file of the archive at `url`, and write the file anew without outdated lines."""
         known = read_progress(directory, url)
         path = directory / NAME
         new = path.with_name(f"{NAME}.new")

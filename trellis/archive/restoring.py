@@ -1,6 +1,6 @@
 """Turns a Parquet file of the archive into a segment, as the broker writes it. Used by the worker.
 
-Memory holds one row group of the file.
+At most one row group of the file is in memory at a time.
 """
 
 from __future__ import annotations

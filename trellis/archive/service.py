@@ -1,7 +1,7 @@
-"""The broker's end of the archive: decides what to upload and what to fetch, and counts.
+"""The broker's end of the archive: sends uploads and fetches to the worker, and counts them.
 
 One segment at a time is uploaded, in the order in which the segments became full. While the archive
-is unreachable, the upload and the fetches are tried again at growing intervals; readers wait.
+is unreachable, uploads and fetches are repeated at growing intervals, and readers of its rows wait.
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ class ArchiveService(ArchiveBackend):
     # -- HTTP requests
 
     async def retried(self, rows: ArchivedRows, attempt: Callable[[], Result]) -> Result:
-        """Return the result of `attempt`, repeated while it raises RowsPending.
+        """Call `attempt`, and repeat the call at each change of `rows` while it raises RowsPending.
 
-        Raises ArchiveUnavailable after `patience` seconds.
+        Raises ArchiveUnavailable if no call has returned a result after `patience` seconds.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + self._patience
@@ -177,7 +177,7 @@ class ArchiveService(ArchiveBackend):
     async def files(self, rows: ArchivedRows, offset: int, count: int) -> list[contract.FileRow]:
         """Return at most `count` files of a stream, from the file with the row at `offset` on.
 
-        Raises ArchiveUnavailable.
+        Raises ArchiveUnavailable if the worker does not answer within `patience` seconds.
         """
         number = self._next_number()
         answer: asyncio.Future[list[contract.FileRow]]
@@ -212,7 +212,7 @@ class ArchiveService(ArchiveBackend):
             self.worker.send(contract.line(message))
 
     def _send_upload(self) -> None:
-        """Send the next segment to the worker, unless an upload is under way or must wait."""
+        """Send the next segment to the worker, unless an upload runs or a retry is scheduled."""
         if self._upload_number or self._retry is not None or self.worker is None:
             return
         while self._uploads and not self._uploads[0][1].waits:
@@ -301,7 +301,7 @@ class ArchiveService(ArchiveBackend):
         self._send_fetches()
 
     def _on_answer(self) -> None:
-        """Record that the archive answers."""
+        """Record that the archive is reachable."""
         self._delay = RETRY_MIN
         if not self.up:
             self.up = True

@@ -98,7 +98,7 @@ class ArchiveStorage:
             raise ArchiveAway(f"cannot store {target}: {_first_line(error)}") from None
 
     def open(self, path: str) -> Any:
-        """Open a file for reading."""
+        """Return a file of the archive, opened for reading by pyarrow."""
         self.check()
         target = f"{self._root}/{path}"
         try:

@@ -52,7 +52,7 @@ class Uploader:
         self._partial = directory / "upload.parquet"
 
     def upload(self, wanted: Upload, listing: StreamListing) -> Written:
-        """Write the rows of a segment that the archive lacks; compare the others with the archive.
+        """Write the rows of the segment that are missing in the archive; compare the other rows.
 
         Raises ArchiveAway if a later attempt may succeed, UnfitRows if every later attempt would
         fail too, and FileNotFoundError if the segment was removed.
@@ -123,7 +123,7 @@ class Uploader:
 
 
 class SegmentRows:
-    """The rows of a segment on the disk. Checksums are checked."""
+    """The rows of a segment on the disk. Reading a batch checks its checksum."""
 
     def __init__(self, wanted: Upload) -> None:
         """Open the segment. Raises FileNotFoundError, UnfitRows."""
@@ -184,7 +184,7 @@ class _Part:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the file in batches.
 
-        Afterwards `end`, `day`, `from_us` and `to_us` describe the rows of the file.
+        After the last batch, `end`, `day`, `from_us` and `to_us` describe the rows of the file.
         """
         size = 0
         for batch, stored in self._source.batches(self._low, self._high):

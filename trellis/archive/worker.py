@@ -84,7 +84,10 @@ class Worker:
     def _serve(
         self, message: Message, answer: Callable[[Message, StreamListing], contract.FromWorker]
     ) -> None:
-        """Send what `answer` returns to the broker, or a RequestFailed if `answer` fails."""
+        """Call `answer` with a request, and send its result (a message) to the broker.
+
+        If `answer` raises an error, send a RequestFailed.
+        """
         listing = self._listing(message.stream)
         try:
             reply = answer(message, listing)

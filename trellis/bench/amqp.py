@@ -269,7 +269,8 @@ def read_method(payload: bytes) -> tuple[Method, bytes]:
 def read_server(arguments: bytes) -> str:
     """Return the product and version in the server properties of connection.start, as one text.
 
-    Trellis may announce the product `RabbitMQ` (the setting amqp.product) beside its own version.
+    A broker that announces a `trellis_version` is Trellis, also if it announces the product
+    `RabbitMQ` (Trellis' setting amqp.product). A missing property is left out.
     """
     if version := _string_field(arguments, "trellis_version"):
         return f"Trellis {version}"
@@ -300,8 +301,8 @@ def read_delivery_tag(arguments: bytes) -> int:
 def broker_closed(where: str, payload: bytes) -> BenchError:
     """Return the error for an unexpected method in the payload of a method frame.
 
-    The error's text has the broker's reason if the method closes the connection or the channel, or
-    returns a message.
+    `where` names the connection. The error's text has the broker's reason if the method closes the
+    connection or the channel, or returns a message.
     """
     method, arguments = read_method(payload)
     if method in (CLOSE, CHANNEL_CLOSE, RETURN) and len(arguments) >= 3:

@@ -110,9 +110,9 @@ class Checker:
         raise NotImplementedError
 
     def accept_next(self, count: i64, now: i64) -> None:
-        """Count the next `count` messages of the only publisher, after their bytes were compared.
+        """Count the next `count` messages of the only publisher as received at `now`, in ns.
 
-        Raises WrongAnswer if the publisher has sent fewer messages.
+        The caller has compared their bytes. Raises WrongAnswer if the publisher has sent fewer.
         """
         raise NotImplementedError
 
@@ -262,8 +262,9 @@ class CompetingCounts:
 
 
 class Competing(Checker):
-    """A checker for one of several consumers of a queue: expects new messages, in order.
+    """A checker for one of several consumers of a queue.
 
+    Expects messages that no consumer of the queue has received yet, in the order of publication.
     All consumers of the queue share `counts`, so that a message received twice is detected.
     """
 

@@ -36,7 +36,10 @@ class MqttClient(BenchConversation):
             raise
 
     def _connect(self, clean: bool) -> None:
-        """Log in, and check the answer. Raises Unreachable or BenchError."""
+        """Log in, and check the answer. Raises Unreachable or BenchError.
+
+        `clean` is the flag Clean Session of CONNECT.
+        """
         target = self.target
         self.send(mqtt.connect(self._name, target.user, target.password, clean))
         answer = self.read(4, "CONNACK")
@@ -129,7 +132,7 @@ class AmqpClient(BenchConversation):
     def ask(self, request: bytes, method: amqp.Method, timeout: float = TIMEOUT) -> bytes:
         """Send a request and return the arguments of its answer, which must be `method`.
 
-        Raises BenchError, also if there is no answer for `timeout` seconds.
+        Raises BenchError if the broker sends another method, or nothing for `timeout` seconds.
         """
         self.send(request)
         return self.answer(method, timeout)

@@ -60,7 +60,7 @@ class BenchNames:
     def other_wanted(self, number: int) -> dict[str, str]:
         """Return the arguments of a headers binding that matches no message of the run.
 
-        Even and odd numbers give two different kinds: `x-match` is "all" or "any".
+        `x-match` is "all" if `number` is even, and "any" if `number` is odd.
         """
         house = f"{self._root}-{number}"
         return {"x-match": "any", "house": house} if number % 2 else self.wanted | {"house": house}
@@ -68,7 +68,8 @@ class BenchNames:
     def other_key(self, number: int) -> str:
         """Return a binding key that matches no message of the run.
 
-        Three kinds of keys take turns: without wildcards, with `*` and `#`, and beginning with `*`.
+        `number` modulo 3 chooses the kind: 0 gives a key without wildcards, 1 a key with `*` and
+        `#`, and 2 a key that begins with `*`.
         """
         forms = (
             f"{self._root}.room.x{number}.temp",
@@ -81,7 +82,7 @@ class BenchNames:
 class RunSizes(NamedTuple):
     """The sizes of a workload's traffic, in messages.
 
-    At most `window` messages of all publishers are in flight, and a publisher sends `batch`
+    At most `window` messages are in flight, counted over all publishers. A publisher sends `batch`
     messages in one send. Each publisher numbers its messages from 0 to `ring` - 1, then from 0
     again. `ring` is a power of two, and at least as large as the window and as the number of
     topics.

@@ -195,7 +195,7 @@ class Generator:
         """Send the messages that are due at `now`; return the time to wait in ns, at most _TICK.
 
         The wait ends when the next message is due. The wait is _TICK if a message is overdue and
-        cannot be sent.
+        cannot be sent. `began` and `interval` are as in `_due_at`.
         """
         flow = self._flow
         due: i64 = self._due_at(began, interval)
@@ -295,7 +295,7 @@ class Generator:
         return False
 
     def _check_progress(self, now: i64) -> None:
-        """Call `tick`. Raises BenchError if no packet was sent or received for `patience` ns."""
+        """Call `tick`. Raises BenchError if the run has made no progress for `patience`."""
         self._next_tick = now + _TICK
         steps: i64 = self.started
         for line in self._lines.values():

@@ -7,8 +7,8 @@ Hot path. The layout of packets (MQTT 3.1.1, sections 3.3 to 3.7):
     others    packet identifier(2)
 
 The bytes sent to a QoS 0 subscriber of one publisher are known in advance, so they are compared
-chunk by chunk (0.01 us per message). After a difference, and in all other cases, packets are read
-one by one.
+chunk by chunk (0.01 us per message). After a difference, and for all other subscribers and the
+publishers, packets are read one by one.
 """
 
 from __future__ import annotations

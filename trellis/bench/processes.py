@@ -1,8 +1,8 @@
 """CPU time and memory of the broker's processes, read from /proc.
 
 CPU time is the sum over all threads of /proc/PID/task/TID/schedstat: user and system time together,
-in ns. When a thread ends, its schedstat is lost. /proc/PID/stat still includes the thread, in ticks
-of 10 ms, and is used if it is greater. The share of system time always comes from /proc/PID/stat.
+in ns. This sum lacks the threads that have ended. /proc/PID/stat includes them, in ticks of 10 ms,
+so the greater of both values is used. The share of system time always comes from /proc/PID/stat.
 """
 
 from __future__ import annotations

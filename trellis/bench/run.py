@@ -52,8 +52,8 @@ def run(
 ) -> Result:
     """Run a workload and return its result, with the error if it failed.
 
-    Adds the AMQP broker's product and version to `servers`. Raises Unreachable if no other workload
-    can succeed either.
+    Adds the AMQP broker's product and version to `servers`. Raises Unreachable if the cause, such
+    as a refused login, would make all other workloads fail too.
     """
     if options.size:
         workload = replace(workload, size=options.size)

@@ -35,8 +35,8 @@ _DELETE_TIMEOUT: Final = 120.0
 class Scene:
     """A context manager that makes the queues, exchanges, bindings and connections of a workload.
 
-    At exit, it removes them. If `timed`, latencies are measured. A run fails after `patience`
-    seconds without progress.
+    The exit of the context removes all of them. If `timed`, latencies are measured. A run fails
+    after `patience` seconds without progress.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class BrokerTarget(NamedTuple):
 
     @property
     def url_example(self) -> str:
-        """The command line flag with the form of its URL, for errors: `--mqtt mqtt://...`."""
+        """The flag for this broker with an example of a URL, for errors: `--mqtt mqtt://...`."""
         return f"--{self.protocol} {self.protocol}://USER:PASSWORD@HOST:PORT" + (
             "/VHOST" if self.protocol == "amqp" else ""
         )
@@ -59,7 +59,7 @@ DEFAULTS: Final = {
 
 
 def parse(protocol: str, url: str) -> BrokerTarget:
-    """Return the target that a URL names.
+    """Return the target that a URL names; `protocol`, the scheme of the URL, is "amqp" or "mqtt".
 
     Raises ValueError, whose text says what the URL must be.
     """
@@ -139,7 +139,11 @@ class BenchConversation:
         return chunk
 
     def closed(self, awaited: str, reason: str) -> BenchError:
-        """Return the error for a connection that the broker closed."""
+        """Return the error for a connection that the broker closed.
+
+        `awaited` names the packet or frame that did not come, and `reason` says what ended the
+        connection.
+        """
         return BenchError(
             f"{self.where}: {self.target} closed the connection ({reason}); waited for {awaited}"
         )

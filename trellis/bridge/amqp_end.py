@@ -198,12 +198,12 @@ class AmqpEnd:
         """Bind a durable queue to an exchange with these binding keys, and with no other keys.
 
         AMQP has no method that lists the keys of an earlier link. So the keys belong to an internal
-        exchange between `exchange` and the queue, and each call replaces the internal exchange
-        twice, by one with another name. (The first of these names may exist with earlier keys, if
-        an earlier call was interrupted; the second name is new.) The queue is always bound to one
-        of the two internal exchanges, so it misses no message; it gets one copy of a message that
-        comes through both. (RabbitMQ's federation replaces its exchanges in the same way.) An
-        internal exchange is deleted with its queue. Raises LinkLost.
+        exchange between `exchange` and the queue. This call creates internal exchange A with the
+        keys and deletes B, then creates B with the keys and deletes A. (After an interrupted call,
+        A may exist with earlier keys, but B is new.) The queue is always bound to A or B, so the
+        queue misses no message; it gets one copy of a message that comes through both. (RabbitMQ's
+        federation replaces its exchanges in the same way.) An internal exchange is deleted with
+        its queue. Raises LinkLost.
         """
         channel = self.channel
         names = [f"{queue} {letter}" for letter in INTERNAL_EXCHANGES]
@@ -227,7 +227,7 @@ class AmqpEnd:
         self._lose(LinkLost(reason))
 
     def close(self) -> None:
-        """Close the connection: at once if it is open, otherwise as soon as it is open.
+        """Close the connection, or if it is not open yet, let it be closed as soon as it is open.
 
         If the broker does not answer, the attempt to open ends after TIMEOUT seconds. (pika's
         `close` of a connection that is not open yet raises an AssertionError in a callback.)

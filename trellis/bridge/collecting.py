@@ -193,8 +193,8 @@ def _upstreams(
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the name of each upstream that a policy names, and a dict of overriding keys.
 
-    If the policy names an upstream set, an entry of the set may override keys of the upstream's
-    definition. Otherwise, the dict is empty.
+    If the policy names an upstream set, the dict has the keys of the set's entry, which override
+    keys of the upstream's definition. For one upstream, and for the set "all", the dict is empty.
     """
     if isinstance(one := definition.get(UPSTREAM), str):
         yield one, {}

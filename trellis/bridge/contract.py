@@ -164,12 +164,12 @@ class WorkerReady(Struct, tag=True):
 
 
 class LinkCounters(Struct):
-    """Counts of one link; in a report of the worker, since the last start of the link.
+    """Counts of one link. In a report of the worker, they begin with the last start of the link.
 
     `sent` and `received` are messages that were copied to and from the remote broker. `refused`
     messages were refused by their destination. `dropped` messages had QoS 0, and their destination
-    was unreachable or slow. `looped` messages were not copied, because they had passed too many
-    links, or this bridge before. `reconnects` are connections that were lost.
+    was unreachable or slow. `looped` messages were not copied, because too many links or this link
+    had copied them already. `reconnects` are connections that were lost.
     """
 
     sent: int = 0

@@ -4,8 +4,8 @@ MQTT 3.1.1 has neither No Local nor user properties, so a broker sends a bridge 
 if they match the bridge's subscriptions, and no field of these messages tells that the bridge has
 published them. The bridge takes a received message for the echo of its own publication if it has
 published the same topic and payload, and has not received the echo yet. If a client publishes an
-equal message at the same time, the bridge may take either message for the echo. It then copies the
-other message, which is equal.
+equal message at the same time, the bridge may take either message for the echo. The bridge then
+copies the other message, which is equal.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Echoes:
         """True if a received message is a publication of the bridge itself.
 
         `retain` is True for a retained message: the broker sends the retained message as the answer
-        to a subscription, in addition to the echo.
+        to a subscription, in addition to the echo. `now` is a monotonic time in seconds.
         """
         hashed = blake2b(payload, digest_size=HASH_SIZE).digest()
         if retain:

@@ -125,7 +125,7 @@ class Forwarding:
 
     @property
     def problem(self) -> str:
-        """The reason why the destination refuses messages for now; "" if no refused one waits."""
+        """The reason why the destination refuses messages for now; "" if no such message waits."""
         entries = itertools.chain(self._deferred, self._held, self._published.values())
         return self._problem if any(entry.refusals for entry in entries) else ""
 
@@ -146,7 +146,11 @@ class Forwarding:
             self._waiting.clear()
 
     def forward(self, message: MQTTMessage) -> None:
-        """Publish a message at the destination, at once or later."""
+        """Publish a message of the source at the destination.
+
+        A copy of QoS 1 waits until the destination accepts further messages. A copy of QoS 0 that
+        cannot be published now is dropped.
+        """
         if message.qos and message.mid in self._waiting:
             return  # Sent again by the source after a reconnect, while the first copy waits.
         identifier = message.mid if message.qos else 0
@@ -208,10 +212,10 @@ class Forwarding:
     def destination_up(self, present: bool) -> None:
         """Publish the messages that wait for the destination.
 
-        `present` is False if the destination had no session of this bridge; it then sends no echo
-        of an earlier publication. paho sends all unacknowledged publications of the lost connection
-        again at once. If there are more than the broker accepts, the bridge withdraws them, and
-        they wait like new messages.
+        `present` is False if the destination had no session of this bridge; without the session, a
+        broker of MQTT 3.1.1 sends no echo of an earlier publication. paho has already sent all
+        unacknowledged publications of the lost connection again. If they are more than the broker
+        accepts at a time, the bridge withdraws them, and they wait like new messages.
         """
         if not present and self._destination.version == MQTT311:
             self._echoes.on_session_lost()

@@ -83,8 +83,8 @@ class AsyncioClient:
             self._loop.call_soon(self._read, sock)
 
     def pause(self, paused: bool) -> None:
-        """Stop reading the socket if `paused` is True, so that the broker must wait; otherwise
-        resume.
+        """Stop reading the socket if `paused` is True, so that the broker must wait; resume reading
+        if `paused` is False.
 
         A new connection begins unpaused. If the pause is longer than the keep-alive, paho misses
         the answer to its ping, and ends the connection.
@@ -116,8 +116,8 @@ class AsyncioClient:
     async def connect(self, session_expiry: int, receive_maximum: int) -> None:
         """Open a connection and send CONNECT. Raises OSError or ValueError.
 
-        `session_expiry` is in seconds; `receive_maximum` is a number of messages. CONNECT of MQTT
-        3.1.1 has no fields for these values, so they are then not sent.
+        `session_expiry` is in seconds; `receive_maximum` is a number of messages. With MQTT 3.1.1,
+        both are not sent, because its CONNECT has no fields for them.
         """
         more: dict[str, Any] = {}
         if self.version == MQTT5:
@@ -137,7 +137,8 @@ class AsyncioClient:
     async def closed(self, answered: Callable[[], bool]) -> None:
         """Wait until the connection is closed; meanwhile, send pings.
 
-        Close the connection if `answered` returns False when ANSWER_SECONDS have passed.
+        `answered` returns True if the broker has answered CONNECT. Close the connection if the
+        broker has not answered within ANSWER_SECONDS.
         """
         end = time.monotonic() + ANSWER_SECONDS
         while not self._closed.is_set():

@@ -45,10 +45,10 @@ class KnownLink:
         return LinkCounters(**{name: earlier[name] + present[name] for name in earlier})
 
     def lost(self, reason: str) -> None:
-        """Add the present counts to the earlier ones, and set the state CONNECTING and the reason.
+        """Set the state CONNECTING with the error `reason`, and keep the counts of the ended run.
 
-        Called when the worker has ended, or starts the link again. An invalid link does not
-        change, because the worker does not run it.
+        Called when the worker has ended, or starts the link again. Does nothing for an invalid
+        link, because the worker does not run the link.
         """
         if self.state.state == contract.INVALID:
             return

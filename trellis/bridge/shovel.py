@@ -218,9 +218,9 @@ class ShovelLink:
     def _limit(self, length: int | None) -> None:
         """Set how many messages to take over this connection: all that the shovel must still move.
 
-        If there are none, end the shovel. The first call sets the total for all connections:
-        `delete_after`, or `length` if that is 0. `length` is the number of messages in the queue;
-        None if it is unknown.
+        If no message is left to move, end the shovel. The first call sets the total for all
+        connections: the shovel's `delete_after`, or `length` if `delete_after` is 0. `length` is
+        the number of messages in the queue; None if the source of the shovel is an exchange.
         """
         if self._to_move is None:
             wanted = self._shovel.delete_after
@@ -292,7 +292,7 @@ class ShovelLink:
     def _on_return(self) -> None:
         """Connect again, because the queue of the destination does not exist any more.
 
-        The message stays at its source; the next attempt declares the queue.
+        The returned message stays at its source. After the next connection, the queue is declared.
         """
         self._returned = True
         self._target.lose(f"the queue '{self._shovel.target.queue}' was deleted")

@@ -185,7 +185,7 @@ def _number(given: Value, key: str, default: float) -> float:
 def _seconds(given: Value, key: str) -> float:
     """Return the delay in seconds under `key`, raised to 0.1 s if it is shorter.
 
-    The least delay bounds the attempts of a link that fails at once.
+    So a link whose connections fail at once connects at most 10 times per second.
     """
     return max(0.1, _number(given, key, RECONNECT_DELAY))
 

@@ -40,7 +40,7 @@ class PropertyBytes(pika.BasicProperties):  # type: ignore[misc]
         self.data = data
 
     def decode(self, encoded: bytes, offset: int = 0) -> PropertyBytes:
-        """Keep the bytes of a received header frame."""
+        """Store the properties in a received header frame, undecoded; return this object."""
         self.data = bytes(encoded[offset:])
         return self
 
@@ -106,8 +106,8 @@ class MessageEditor:
     def edit(self, properties: bytes) -> bytes | None:
         """Return the encoded properties for the destination.
 
-        Return None if `max_hops` links have already copied the message, or if it has been in this
-        virtual host before.
+        Return None if `max_hops` links have already copied the message, or if a link has copied it
+        from the virtual host of this shovel before.
         """
         shovel = self._shovel
         headers: dict[str, object] = {}

@@ -88,7 +88,8 @@ class ApiClient:
         """Send a request to `/api/PATH` and return the body of the answer.
 
         `path` has the parts of PATH, without URL encoding. `query` has the parameters of the URL.
-        The request fails after `timeout` seconds without a received byte.
+        `body` is the encoded body; None for no body. The request fails after `timeout` seconds
+        without a received byte.
         """
         request = urllib.request.Request(
             self.url(*path) + (f"?{urlencode(query, errors='surrogateescape')}" if query else ""),
@@ -244,9 +245,10 @@ def address_keys(section: str) -> tuple[str, ...]:
 def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:
     """Return the user name and password for the login.
 
-    The user name and the password come from the flags, else from the settings; without a user in
-    either, both are "guest". A user name of the flags needs a password of the flags, unless the
-    settings have a password for this user. Raises CommandError if no password is known.
+    The user name and the password come from the flags, else from the settings. If neither the flags
+    nor the settings have a user name, both are "guest". A user name in the flags needs a password
+    in the flags, unless the settings have a password for this user. Raises CommandError if no
+    password is known.
     """
     user: str = arguments.login_user or settings.user or "guest"
     password: str | None = arguments.login_password

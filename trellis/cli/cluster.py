@@ -261,7 +261,8 @@ def _switch_lines(client: ApiClient, standby: str) -> Iterator[str]:
 def seed_node(arguments: argparse.Namespace) -> int:
     """Copy this node's data directory for a new node of the cluster.
 
-    From the beginning of the copy on, the replicated log keeps all records that the new node lacks.
+    From the beginning of the copy on, the replicated log keeps all records that the copy lacks, so
+    that the new node can read them.
     """
     cluster, directory = cluster_settings(arguments), str(data_directory(arguments))
     from trellis.cluster import status

@@ -193,8 +193,8 @@ def permission_lines(client: ApiClient, vhost: str, user: str) -> Iterator[str]:
 def role_lines(client: ApiClient, name: str, vhost: str | None = None) -> Iterator[str]:
     """Yield the lines about the rights that a role grants, and about the users that lose them.
 
-    If `vhost` is None, the role is deleted; otherwise the role loses only its grants in this
-    virtual host.
+    If `vhost` is None, the lines are about the deletion of the role, else about the removal of the
+    role's grants in this virtual host.
     """
     path, query = ("consequences", "roles", name), {} if vhost is None else {"vhost": vhost}
     answer: Row = client.decode(client.request("GET", *path, query=query), Row, "answer", *path)

@@ -191,7 +191,7 @@ def export_rows(arguments: argparse.Namespace) -> int:
 
 
 def _format_of(arguments: argparse.Namespace) -> str:
-    """Return the format of the file: the value of --format, else the suffix.
+    """Return the format of the file: the value of --format, else the suffix of the file's name.
 
     Raises CommandError.
     """

@@ -83,8 +83,8 @@ def _add_advise(tool: Parser) -> None:
 def add_place(tool: argparse._ActionsContainer, required: bool, default: str = "") -> None:
     """Add --journal and --stream, which name a journal, and --pattern, which selects topics.
 
-    If `required` is True, a command line without --journal is an error. If it is False, the command
-    then reads a default journal, and `default` is the description of this journal for --help.
+    If `required` is True, a command line without --journal is an error. If `required` is False, a
+    command line without --journal reads a default journal, which `default` describes for --help.
     """
     tool.add_argument(
         "--journal",
@@ -243,8 +243,8 @@ def add_jobs(add_job: Callable[[str, str, str], Parser]) -> None:
 def find_journal(arguments: argparse.Namespace) -> None:
     """Set the journal, and the login for it, in the arguments.
 
-    Without --journal and --traffic, the journal is a stream of the running broker, which --url or
-    the settings name. Raises CommandError.
+    Without --journal and --traffic, the journal is a stream of a running broker, whose URL is the
+    value of --url or comes from the settings. Raises CommandError.
     """
     arguments.credentials = {}
     if arguments.journal is None and getattr(arguments, "traffic", None) is None:

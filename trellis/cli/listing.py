@@ -106,7 +106,10 @@ def add(commands: Commands) -> None:
 
 
 def list_objects(arguments: argparse.Namespace) -> int:
-    """Print the objects of the kind in `arguments`; with --cancel, first remove a message."""
+    """Print the objects of the kind in `arguments`.
+
+    With --cancel, which the kind `delayed` permits, first remove a delayed message.
+    """
     if arguments.vhost is not None and "vhost" not in COLUMNS[arguments.kind]:
         raise CommandError(
             f"the rows of {arguments.kind} belong to no virtual host: leave out --vhost", 2

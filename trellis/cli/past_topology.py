@@ -3,8 +3,8 @@
 The stream `$topology` has a row for each change of an exchange, queue, binding or subscription. The
 rows up to the time of a message give the objects that existed then. The exchanges, queues and
 bindings are imported into a broker in memory, which finds the destinations as the real broker did.
-Definitions have no subscriptions of MQTT sessions, so these are compared with the message one by
-one.
+The broker in memory has no MQTT sessions, so this module compares the subscriptions with the
+message one by one.
 """
 
 from __future__ import annotations

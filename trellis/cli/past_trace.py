@@ -1,9 +1,9 @@
 """Traces of past messages, for `trellis trace --journal`.
 
 A journal has a row for each published message: exchange, routing key, user, headers, and the number
-of queues and sessions that the message reached. The destinations at that time are computed from the
-stream `$topology`. A dead letter is published again with the header `x-death`, which names the
-queues in which it died. A journal does not record what consumers did.
+of queues and sessions that the message reached. The names of these queues and sessions are computed
+from the stream `$topology`. A dead letter is published again with the header `x-death`, which names
+the queues in which it died. A journal does not record what consumers did.
 """
 
 from __future__ import annotations

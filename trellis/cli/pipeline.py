@@ -152,7 +152,10 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
 
 
 def _add_result(tool: Parser) -> None:
-    """Add the flag --json, which prints what the job has written, or writes it to a file."""
+    """Add the flag --json, which describes the written data as a JSON object.
+
+    With --json FILE, the job writes the object to FILE; without FILE, the job prints the object.
+    """
     tool.add_argument(
         "--json",
         nargs="?",

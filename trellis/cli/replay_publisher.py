@@ -107,8 +107,8 @@ class ReplayPublisher:
     def summary(self, end: int) -> str:
         """Return a text with the number of confirmed messages and the offset to continue from.
 
-        To continue, replay from the first message without an answer; if the broker has answered
-        all messages, from `end`, the first offset that was not published.
+        The text names the offset of the first message that the broker has not answered yet. If the
+        broker has answered all messages, the text names `end`, the first unpublished offset.
         """
         first = min(self._unconfirmed.values(), default=end)
         return f"the broker has confirmed {self.confirmed} messages; continue with --from {first}"

@@ -1,8 +1,8 @@
 """Consequences of permissions, topic rules, tags and roles that are set: the rights that are lost.
 
 The broker answers `POST /api/consequences/permissions/...`, `.../roles/...` and `.../users/...`,
-and changes nothing. A command asks for a confirmation only if a right is lost; each function here
-returns no line otherwise.
+and changes nothing. A command asks for a confirmation only if a right is lost, so each function
+here returns no line if no right is lost.
 """
 
 from __future__ import annotations
@@ -118,7 +118,10 @@ def _pattern(text: str) -> str:
 
 
 def _rule_lines(before: list[str], after: list[str]) -> Iterator[str]:
-    """Yield the lines about topic rules that are replaced."""
+    """Yield the lines about the topic rules that a change removes and adds.
+
+    `before` and `after` are all topic rules before and after the change.
+    """
     if not before:
         yield f"  topic rules: {_NO_RULE} -> {count_text(len(after), 'topic rule')}"
         return

@@ -32,9 +32,9 @@ class RouteSource(Protocol):
     def ask(self, vhost: str, question: RouteQuestion, limit: int = 0) -> dict[str, Any]:
         """Return the route of the message that a question describes. Raises CommandError.
 
-        The result has the fields of the answer to `GET /api/route`. It lists at most `limit`
-        matching bindings of each exchange, and at most `limit` queues with each verdict; all of
-        them if `limit` is 0.
+        The result has the fields of the answer to `GET /api/route`. It has at most `limit` matching
+        bindings of each exchange, and at most `limit` queues with each verdict. If `limit` is 0, it
+        has all bindings and queues.
         """
         ...
 

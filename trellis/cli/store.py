@@ -146,8 +146,8 @@ def verify(arguments: argparse.Namespace) -> int:
 class _FindingPrinter:
     """Prints the findings of a check line by line, or with --json all findings at the end.
 
-    `audit` and `directory` are given if the check repairs a data directory: each finding of another
-    kind than FINE is then recorded in `audit`, with the path of the directory.
+    A check that repairs a data directory gives `audit` and `directory`. Each finding whose kind is
+    not FINE is then recorded in `audit`, with the path of the directory.
     """
 
     def __init__(
@@ -286,9 +286,9 @@ def back_up(arguments: argparse.Namespace) -> int:
 
 
 def copy_directory(directory: str, target: str) -> int:
-    """Copy a data directory with a progress bar, and return the size of the copy in bytes.
+    """Copy a data directory to the new directory `target`; return the size of the copy in bytes.
 
-    Raises CommandError.
+    Show a progress bar. Raises CommandError.
     """
     from broker.store.backup import back_up as copy
     from broker.store.disk import StoreError

@@ -141,7 +141,10 @@ class StreamSource:
         return self._client.request("GET", "streams", "segment", query=query)
 
     def _check_reached(self, first: int | None) -> None:
-        """Raise CommandError if the durable rows of the stream end before the offset `first`."""
+        """Raise CommandError if the durable rows of the stream end before the offset `first`.
+
+        None as `first` is always accepted.
+        """
         arguments = self._arguments
         for row in self.rows("streams"):
             if (

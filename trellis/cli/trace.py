@@ -106,7 +106,7 @@ class RunningTrace:
     def missing(self) -> Iterator[str]:
         """Yield a line for each object of the filter that does not exist, with the nearest name.
 
-        Such a trace is allowed: the object may be declared while the trace runs.
+        A trace may name a missing object: the object may be declared while the trace runs.
         """
         vhost = self._path[-1]
         for kind, path in (("queue", "queues"), ("exchange", "exchanges")):

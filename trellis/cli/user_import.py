@@ -1,7 +1,7 @@
 """`trellis users import FILE`: adds or changes all users of a file, or none.
 
-The broker first tries the import with the hash of a random password in place of each password. So a
-file that the broker refuses, and a wrong login, cost no time for the hashing.
+The broker first tries the import with the hash of a random password in place of each password. So
+the command reports a refused file or a wrong login before it spends time on hashing the passwords.
 """
 
 from __future__ import annotations

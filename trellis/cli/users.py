@@ -214,7 +214,10 @@ def _add_readers(permissions: Commands) -> None:
 
 
 def _add_name(command: Parser, metavar: str = "NAME", sets_user: bool = False) -> None:
-    """Add the argument for a user's name. `sets_user` is True if the user gets a new property."""
+    """Add the argument for a user's name.
+
+    If `sets_user` is True, an error about a missing user names the command that adds the user.
+    """
     command.add_argument("name", metavar=metavar, help="name of the user")
     command.set_defaults(sets_user=sets_user)
 

@@ -97,8 +97,8 @@ class Adoption:
 
         `survey` describes the data directory. `over_records` permits a log that has records.
         `behind` permits a directory whose position in the old log is behind the position that
-        another node has reported. Raises ReplicationError if the adoption is refused,
-        LogUnreachable.
+        another node has reported. Raises ReplicationError if the adoption is refused, and
+        LogUnreachable if the log does not answer.
         """
         self._refuse_foreign(survey)
         self._refuse_running()
@@ -204,7 +204,7 @@ class Adoption:
             )
 
     def _refuse_running(self) -> None:
-        """Raise ReplicationError if a node has reported in the last LOST_SECONDS: it may run."""
+        """Raise ReplicationError if a node may run: it has reported in the last LOST_SECONDS."""
         for name, report in sorted(self._log.reports().items()):
             age = (self._wall() - report.wall) / 1000
             if not report.forgotten and abs(age) <= LOST_SECONDS:

@@ -173,7 +173,7 @@ class KafkaLog:
     def _check_topic(self) -> TopicFacts:
         """Check that the topic has the id that this node follows, and one partition.
 
-        Return the facts about the topic.
+        Return the facts about the topic. Raises ReplicationError, TopicAbsent, LogUnreachable.
         """
         self._checked = time.monotonic()
         facts = self._topic.facts()

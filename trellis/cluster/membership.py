@@ -184,8 +184,8 @@ class Membership:
         """Return the name and the report of the standby to hand the log over to. May block.
 
         `wanted` is the name of the standby; "" chooses the standby that has most of the log. If
-        `has_all` is True, the standby must have all batches; otherwise it may lack up to
-        BATCHES_MAX. Raises ReplicationError if no such standby can take over.
+        `has_all` is True, the standby must have all batches of the log; if False, it may lack up to
+        BATCHES_MAX batches. Raises ReplicationError if no such standby can take over.
         """
         ownership = self.ownership
         assert ownership is not None

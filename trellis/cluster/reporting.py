@@ -5,10 +5,10 @@ The thread also checks again and again whether the log can lose records (topic_w
 The thread that follows the log sends no reports: Kafka may answer a report late, and the thread
 would then read the log late.
 
-Two nodes of the same name would replace the reports of each other. So the thread reads the last
-report before it replaces it. If the last report is from another host or another data directory, the
-thread first waits and reads that report again: a report that changes is from a running node, and
-the report of a stopped node does not change.
+Two nodes of the same name would replace the reports of each other. So the thread reads the stored
+report before it stores a new one. If the stored report is from another host or another data
+directory, the thread first reads the stored report again and again for a while: a report that
+changes is from a running node, and a report that does not change is from a stopped node.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class Reporting:
     def _may_replace(self, report: NodeReport) -> bool:
         """True if this node may replace the stored report under its name.
 
-        It may if the report is from this node or from a stopped node. If the report is from another
-        running node, call `on_conflict`; this node may then replace the report only if it has
-        reported before.
+        A node may replace its own report, and the report of a stopped node. If the report is from
+        another running node, call `on_conflict`; this node may then replace the report only if this
+        node has reported since its start.
         """
         last = self._log.own_report()
         if last is None or last.place in (0, report.place):

@@ -34,7 +34,7 @@ MARK_PART: Final = 1 / 4
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Limits for the retention of the log: its wanted size, and its largest size."""
+    """Limits for the log: its wanted size, the seconds between two marks, and its largest size."""
 
     #: Wanted size of the log in bytes. The owner appends a mark after MARK_PART of this size.
     bytes: int

@@ -205,9 +205,9 @@ def _unreported(reports: Mapping[str, NodeReport]) -> set[str]:
 
 
 def removal_lines(cluster: ClusterSettings, node: str) -> list[str]:
-    """Return lines about the effect of removing a node, which changes nothing yet.
+    """Return lines about the effect that the removal of a node would have.
 
-    Raises LogUnreachable, ReplicationError.
+    The call changes nothing. Raises LogUnreachable, ReplicationError.
     """
     topic = KafkaTopic(cluster)
     reports = node_reports(cluster, topic)
@@ -235,7 +235,7 @@ def _report_of_stopped(reports: Mapping[str, NodeReport], node: str) -> NodeRepo
     """Return the last report of a node that may be removed.
 
     Return None if Kafka has lost the report of a listed node. Raises ReplicationError if the node
-    is not known, or reports still.
+    is not known, or if the node still sends reports.
     """
     report = reports.get(node)
     if report is None and node not in _unreported(reports):

@@ -57,7 +57,11 @@ def successor(
 def _refusal(
     name: str, report: NodeReport | None, owner: str, batch: int, wall: int, lacking_most: int
 ) -> str:
-    """Return why the log cannot be handed over to a node; "" if the node can take over."""
+    """Return why the log cannot be handed over to a node; "" if the node can take over.
+
+    `report` is the last report of the node; None if it has not reported. The other arguments are
+    those of `successor`.
+    """
     if name == owner:
         return f"node '{name}' is the active node already"
     if report is None:

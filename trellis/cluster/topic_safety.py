@@ -43,7 +43,7 @@ class TopicFinding:
 
 
 def mending_command(cluster: ClusterSettings, finding: TopicFinding) -> str:
-    """Return the command of Kafka that mends a finding; "" if no setting of the topic does.
+    """Return the command of Kafka that mends a finding; "" if no setting of the topic mends it.
 
     The path of the program is relative to Kafka's directory.
     """

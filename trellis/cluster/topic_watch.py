@@ -44,7 +44,7 @@ class TopicWatch:
         """Begin with the results of the check that the node made when it connected.
 
         `findings` are logged already. `chunk_size` is the largest payload of a chunk that the topic
-        accepted then, in bytes.
+        accepted at that check, in bytes.
         """
         self._topic = topic
         self._cluster = cluster

@@ -100,7 +100,10 @@ class BrokerSession:
 
 @asynccontextmanager
 async def broker_session(section: BrokerSection, link: str) -> AsyncIterator[BrokerSession]:
-    """Connect to the broker; close the connection afterwards. Raises one of the errors ERRORS."""
+    """Connect to the broker, and close the connection when the context ends.
+
+    Raises one of the errors ERRORS.
+    """
     context = None
     if section.ca:
         context = ssl.create_default_context(cafile=section.ca)

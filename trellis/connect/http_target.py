@@ -102,8 +102,8 @@ class HttpTarget:
 def _reason(error: Exception) -> str:
     """Return the reason why there was no answer, in one line.
 
-    The reason does not have the path and the query of the URL, which may be secret: /health and the
-    dead letter show it.
+    The reason leaves out the path and the query of the URL, which may be secret: /health and the
+    headers of dead letters show the reason.
     """
     text = str(error)
     if isinstance(error, aiohttp.ClientResponseError):

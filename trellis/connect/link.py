@@ -36,7 +36,7 @@ class ConnectorLink(ABC):
         """Connect and copy messages. When `stopping` is set, finish the messages and return."""
 
     async def run(self) -> None:
-        """Call `work` again after each error, until `stopping` is set or the link is stopped."""
+        """Call `work` again after each error, until `stopping` is set or LinkStopped is raised."""
         attempt = 0
         loop = asyncio.get_running_loop()
         while not self.stopping.is_set():

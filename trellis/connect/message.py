@@ -212,7 +212,8 @@ def kafka_headers(message: BrokerMessage) -> list[tuple[str, bytes]]:
     """Return the headers of the record for a message, made from its headers and properties.
 
     Text becomes UTF-8, bytes are unchanged, and other values, such as numbers or tables, are JSON.
-    A publisher cannot forge the exchange and the routing key.
+    Two headers have the message's exchange and routing key; headers of the publisher with the names
+    of these two are left out, so that the publisher cannot forge them.
     """
     headers = [
         (name, bytes(value) if isinstance(value, bytes | bytearray) else _kafka_text(value))

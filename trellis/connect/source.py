@@ -143,9 +143,10 @@ class LinkSource:
 async def open_source(
     broker: BrokerSection, section: SourceSection, status: LinkStatus
 ) -> AsyncIterator[LinkSource]:
-    """Connect to the broker and consume; afterwards store the offset of a stream, and disconnect.
+    """Connect to the broker, and yield a source that consumes.
 
-    Raises one of the errors `amqp.ERRORS`.
+    When the context ends, store the offset of a stream, and disconnect. Raises one of the errors
+    `amqp.ERRORS`.
     """
     async with broker_session(broker, section.name) as session:
         source = LinkSource(session, section, status)

@@ -155,7 +155,10 @@ class LinkStatus:
 
 
 async def start_pages(links: Sequence[LinkStatus], host: str, port: int) -> web.AppRunner:
-    """Serve /metrics and /health on this port, until `cleanup` of the result. Raises OSError."""
+    """Serve /metrics and /health on a port until `cleanup` of the returned runner is called.
+
+    Raises OSError if the port cannot be opened.
+    """
 
     async def metrics(_: web.Request) -> web.Response:
         page = MetricsPage()

@@ -68,9 +68,10 @@ class DemoNode:
         threading.Thread(target=self._read, daemon=True).start()
 
     def wait_for(self, state: str) -> float:
-        """Wait for the node's line `following ...` or `ready ...`, and store the addresses in it.
+        """Wait for the node's next line of output, and store the addresses in the line.
 
-        Return the time of the line, in seconds of time.monotonic. Raises DemoError.
+        The line must begin with the word `state`, "following" or "ready". Return the time of the
+        line, in seconds of time.monotonic. Raises DemoError.
         """
         try:
             at, line = self._lines.get(timeout=_SECONDS)

@@ -1,6 +1,7 @@
-"""The demonstration: two nodes of a broker over Kafka, a publisher and a consumer; then a kill.
+"""The demonstration: kills the active node of two while a publisher and a consumer use the broker.
 
-When the demonstration ends, both nodes have ended, and the topic is deleted.
+The replicated log of the two nodes is a new topic on Kafka. When the demonstration ends, both nodes
+have ended, and the topic is deleted.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ class _Failover:
 
 @contextmanager
 def _topic(cluster: ClusterSettings) -> Iterator[ClusterSettings]:
-    """Create the topic of the log, with up to three replicas; delete it afterwards.
+    """Create the topic of the log, with up to three replicas; delete it when the context ends.
 
     Yield the settings of the nodes, which accept a topic with fewer replicas.
     """

@@ -32,8 +32,11 @@ READY, FULL, CHANNEL_FULL, SLOW = "ready", "full", "channel_full", "slow"
 
 
 class QueueCounts(msgspec.Struct):
-    """Counts of a queue at one time: messages that have arrived, that have ended, that wait, and
-    that consumers have not acknowledged; `at` is in seconds of a monotonic clock.
+    """Counts of a queue at one time.
+
+    Since the broker started, `published` messages have arrived, and `settled` ones have left the
+    queue. `ready` messages wait, and `unacknowledged` ones are delivered but not acknowledged. `at`
+    is a monotonic time in seconds.
     """
 
     at: float
@@ -52,7 +55,11 @@ def counts_of(queue: Queue, at: float) -> QueueCounts:
 def queue_findings(
     vhost: VirtualHost, queue: Queue, before: QueueCounts | None, now: QueueCounts
 ) -> list[Problem]:
-    """Return the problems of a queue, the most important first; `before` are earlier counts."""
+    """Return the problems of a queue, the most important first.
+
+    `now` are the present counts, and `before` the counts some seconds ago. If `before` is None, the
+    growth of the queue is not examined.
+    """
     problems: list[Problem] = []
     if not isinstance(queue, StreamQueue):
         problems += _consumers(vhost, queue)

@@ -85,7 +85,7 @@ def _after_invalid(topic: str, reason: str) -> str:
 
     A topic with wildcards is a topic filter, so the command prints the messages that match it. For
     a topic with too many levels, the command prints the limit. For other topics, such as those that
-    begin with `$SYS/`, it lists the bindings of the exchange `amq.topic`.
+    begin with `$SYS/`, the command lists the bindings of the exchange `amq.topic`.
     """
     if "+" in topic or "#" in topic:
         return command("tail", "--mqtt", topic)
@@ -98,7 +98,7 @@ def _after_no_match(answer: dict[str, Any], bound: bool) -> str:
     """Return the command to type next if no subscription and no binding matches a topic.
 
     If `bound` is True, the command lists the subscriptions and bindings of the exchange, which do
-    not match. Otherwise, the command makes the first binding.
+    not match. If `bound` is False, the command makes the first binding.
     """
     vhost = in_vhost(answer["vhost"])
     if bound:

@@ -87,7 +87,8 @@ def entry_of(
     The boolean is True if the new entry decides about exactly the same topics. If no rule can
     express the filter, a `deny` denies more topics, and for an `allow`, the returned entry is None.
     The returned entry is also None if the filter has `%u` and the clients have no user name (`user`
-    is None). With `variables`, `%u` and `%c` have a meaning, as in `filter_of`.
+    is None). With `variables`, `%u` and `%c` have a meaning, as in `filter_of`. `publish` and
+    `subscribe` are True if the entry is about publishing and about subscribing.
     """
     if user is None and variables and "%u" in topic:
         return None, True
@@ -107,8 +108,8 @@ def rules_of(
 ) -> list[str]:
     """Return the topic rules for a list of entries; the first entry that matches a topic decides.
 
-    The defaults decide about topics that no entry matches. At least one rule is returned, because a
-    user without rules may use every topic.
+    The defaults say whether a topic that no entry matches is allowed. At least one rule is
+    returned, because a user without rules may use every topic.
     """
     dollar = [entry for entry in entries if entry.topic_filter.startswith("$")]
     plain = [entry for entry in entries if not entry.topic_filter.startswith("$")]
@@ -176,10 +177,10 @@ def both(first: Sequence[Entry], second: Sequence[Entry]) -> list[Entry]:
 
 
 def intersection(one: str, other: str) -> tuple[str, bool] | None:
-    """Return the filter of the topics that match two filters; None if no topic matches both.
+    """Return the filter of the topics that match two filters, and a boolean.
 
-    The second value is True if the filter matches these topics only. The value is False if a
-    variable in a word, such as `{client_id}`, makes the filter match more topics.
+    The boolean is True if the returned filter matches these topics only, and False if a variable,
+    such as `{client_id}`, makes it match more topics. Return None if no topic matches both filters.
     """
     left, right = one.split("/"), other.split("/")
     words: list[str] = []

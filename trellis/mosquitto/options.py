@@ -29,7 +29,8 @@ GROUPS: Final = {
 class MosquittoOption(NamedTuple):
     """One option of mosquitto.conf.
 
-    `defaults` are values that need no note, because Trellis behaves in this way by default.
+    `defaults` are values that need no note: by default, Trellis behaves as Mosquitto does with one
+    of these values.
     `trellis` is the corresponding setting or feature; `note` is the difference or the remedy.
     """
 

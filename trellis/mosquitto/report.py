@@ -13,7 +13,7 @@ NOT_NEEDED: Final = "not needed"
 
 
 class Place(NamedTuple):
-    """A line of a file; the number is 0 if the note is about the whole file."""
+    """The place of a note: a file and the number of a line; 0 if the note is about the file."""
 
     file: Path
     number: int

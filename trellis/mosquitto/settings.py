@@ -93,7 +93,10 @@ def general_settings(conf: Configuration, report: Report) -> Tables:
 
 
 def _level(types: set[str]) -> str:
-    """Return the log level that includes all these log types of Mosquitto, and few others."""
+    """Return the highest log level that includes all these log types of Mosquitto.
+
+    The levels, from the highest to the lowest, are error, warning, info and debug.
+    """
     if types & {"debug", "all"}:
         return "debug"
     if types <= {"error", "none"}:

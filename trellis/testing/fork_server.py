@@ -78,7 +78,10 @@ class ForkServer:
     # -- requests of the test run
 
     def _on_request(self) -> bool:
-        """Read a request, and handle its line when complete; return False at the end of input."""
+        """Read a chunk of input, and carry out the request if its line is now complete.
+
+        Return False at the end of input.
+        """
         data = os.read(self._requests, CHUNK)
         self._line += data
         if self._line.endswith(b"\n"):

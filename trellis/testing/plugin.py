@@ -61,12 +61,16 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:
-    """Start the process that starts brokers, if this file requests a broker, before its import."""
+    """Start the process that starts brokers, before the import of a file that requests a broker."""
     _prepare(parent.config, file_path)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the process that starts brokers, if a test gets a broker by another file's fixture."""
+    """Start the process that starts brokers, if a test uses a fixture that needs the process.
+
+    The fixture may be in another file, so `pytest_collect_file` has not seen that the test needs a
+    broker.
+    """
     if not session.config.option.collectonly:
         if any("_trellis_spawner" in getattr(item, "fixturenames", ()) for item in session.items):
             _spawner(session.config)

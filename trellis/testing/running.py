@@ -47,8 +47,8 @@ class RunningBroker:
         """Prepare and start a broker.
 
         `settings` are flags of `trellis serve`, such as `mqtt_retained=0`. With `data_dir=True`,
-        the broker stores its data in `directory`, so that the data survive a restart; otherwise it
-        keeps them in memory. Raises BrokerFailure.
+        the broker stores its data in `directory`, so that the data survive a restart; without it,
+        the broker keeps its data in memory. Raises BrokerFailure.
         """
         self._spawner = spawner
         self._log = directory / "broker.log"

@@ -58,7 +58,10 @@ class TopicSummaries(FullSegments):
             self._process.wait()
 
     async def _run(self) -> None:
-        """Run a process, and another after PAUSE seconds while there are new full segments."""
+        """Summarize the directories with new full segments, one process after another.
+
+        Wait PAUSE seconds after each process. Return when no directory is left.
+        """
         while self._due:
             count = min(len(self._due), DIRECTORIES_MAX)
             directories = [self._due.pop() for _ in range(count)]
@@ -79,7 +82,10 @@ class TopicSummaries(FullSegments):
         self.task = None
 
     async def summarize(self, directories: list[str]) -> int:
-        """Run a process for some directories; return its exit status. Raises OSError."""
+        """Run a process that summarizes the segments of directories; return its exit status.
+
+        Raises OSError if the process cannot be started.
+        """
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         with ours:

@@ -116,9 +116,10 @@ def workload(
 ) -> dict[str, float]:
     """Return all figures of a workload, by name, in ns per call. Raises WrongMatch.
 
-    `first` is the time of each topic's first lookup, in which some algorithms fill caches. The
-    measurement of `first` takes at most four times `seconds`. `lookup` and `any` are later lookups
-    of the same topics.
+    `load` is for subscribing `patterns`. `first` is for each topic's first lookup, in which some
+    algorithms fill caches; its measurement takes at most four times `seconds`. `lookup` and `any`
+    are for later calls of `match` and `matches_any` with the same topics. `subscribe` and
+    `unsubscribe` are for the patterns `further`.
     """
     load = loaded(matcher, patterns)
     done, first = first_pass(matcher.match, topics, 4 * seconds)
@@ -142,7 +143,8 @@ def cold(make: Callable[[], Any], pattern: str, topic: str, seconds: float) -> d
     """Return ns per call of subscribe and unsubscribe in new matchers, and of lookup.
 
     Each new matcher gets one subscription, which is then removed. The lookup is measured in a
-    matcher with one subscription. Raises WrongMatch.
+    matcher with one subscription. Each of both measurements takes about `seconds`. Raises
+    WrongMatch.
     """
     limit, added, removed, done = int(seconds * 1e9), 0, 0, 0
     join, leave = methodcaller("subscribe", pattern, 0), methodcaller("unsubscribe", pattern, 0)

@@ -57,8 +57,8 @@ def heading(results: MatchingResults) -> str:
 def tables(results: MatchingResults) -> Iterator[tuple[str, list[Row]]]:
     """Yield the title and the rows of each table.
 
-    The first tables are for the lookups: one for each workload and size, warm or cold. Then come
-    the tables of threads, of churn, and of splitting a topic into words.
+    The first tables are one for each case of the kind "workload" or "cold", with the times of
+    lookups. Then come the tables of threads, of churn, and of splitting a topic into words.
     """
     timed = [key for key, case in results.cases.items() if case.kind in ("workload", "cold")]
     for key in timed:

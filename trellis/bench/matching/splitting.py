@@ -53,7 +53,8 @@ class SplittingScan:
 def splitting(patterns: Sequence[str], topics: Sequence[str], seconds: float) -> dict[str, float]:
     """Return ns per lookup of the two forms of SplittingScan: `each` (each_time) and `once`.
 
-    Raises WrongMatch if the two forms find different patterns.
+    Each form is measured for about `seconds`. Raises WrongMatch if the two forms find different
+    patterns.
     """
     scan = SplittingScan(patterns)
     if any(scan.each_time(topic) != scan.once(topic) for topic in topics[:10]):
