@@ -8,15 +8,16 @@ const SHOWN = 50;
 export async function show(view) {
   view.append(el('h1', {}, 'Clients'), el('h2', {}, 'Connections'));
   const ends = [pager(view, 'connection', 'connected_at', (query) => get(['connections'], query), () => [
-    ['name', (row) => link(['client', row.name], row.user_provided_name || row.variable_map?.client_id || row.name), '', 'name'], ['address', (row) => `${row.peer_host}:${row.peer_port}`], ['user', (row) => row.user, '', 'user'], ['protocol', (row) => row.protocol, '', 'protocol'],
-    ['state', (row) => el('span', { class: row.state === 'blocked' ? 'warn' : '' }, row.state), '', 'state'], ['received', (row) => size(row.recv_oct), 'n', 'recv_oct'], ['sent', (row) => size(row.send_oct), 'n', 'send_oct'], ['unsent', (row) => size(row.send_pend), 'n', 'send_pend'],
+    ['name', (row) => link(['client', row.name], row.user_provided_name || row.variable_map?.client_id || row.name), '', 'name'], ['state', (row) => el('span', { class: row.state === 'blocked' ? 'warn' : '' }, row.state), 'k', 'state'], ['received', (row) => size(row.recv_oct), 'n', 'recv_oct'], ['sent', (row) => size(row.send_oct), 'n', 'send_oct'], ['unsent', (row) => size(row.send_pend), 'n', 'send_pend'],
+    // A narrow screen shows the first columns only; the others come with scrolling.
+    ['user', (row) => row.user, '', 'user'], ['protocol', (row) => row.protocol, '', 'protocol'], ['address', (row) => `${row.peer_host}:${row.peer_port}`],
     ['since', (row) => age((Date.now() - row.connected_at) / 1000), 'n', 'connected_at'],
   ], 'No client is connected.', 'connections', { name: 'peer', connected_at: 'since', recv_oct: 'octets_in', send_oct: 'octets_out', send_pend: 'unsent' })];
   const sessions = el('section', {}, el('h2', {}, 'MQTT sessions'));
   view.append(sessions);
   ends.push(pager(sessions, 'session', 'queued', (query) => get(['trellis', 'sessions'], query), () => [
-    ['client identifier', (row) => link(['client', row.client_id], row.client_id), '', 'name'], ['vhost', (row) => row.vhost, '', 'vhost'], ['connected', (row) => (row.connected ? 'yes' : 'no'), '', 'connected'], ['subscriptions', (row) => number(row.subscriptions), 'n', 'subscriptions'],
-    ['waiting', (row) => number(row.queued), 'n', 'queued'], ['in flight', (row) => number(row.in_flight), 'n', 'in_flight'], ['dropped', (row) => number(row.dropped), 'n', 'dropped'],
+    ['client identifier', (row) => link(['client', row.client_id], row.client_id), '', 'name'], ['connected', (row) => (row.connected ? 'yes' : 'no'), 'k', 'connected'], ['waiting', (row) => number(row.queued), 'n', 'queued'], ['in flight', (row) => number(row.in_flight), 'n', 'in_flight'], ['dropped', (row) => number(row.dropped), 'n', 'dropped'],
+    ['subscriptions', (row) => number(row.subscriptions), 'n', 'subscriptions'], ['vhost', (row) => row.vhost, '', 'vhost'],
   ], 'There is no MQTT session.', 'sessions', { name: 'client_id' }));
   return () => ends.forEach((end) => end());
 }

@@ -9,10 +9,10 @@ export const title = 'Queues';
 export async function show(view) {
   view.append(el('h1', {}, 'Queues'));
   const list = pager(view, 'queue', 'messages_ready', (query) => get(['queues'], { ...query, sessions: false }), (order) => [
-    ['name', (row) => link(['queue', row.vhost, row.name], row.name), '', 'name'], ['vhost', (row) => row.vhost, '', 'vhost'], ['type', (row) => row.type, '', 'type'],
-    ['ready', (row) => number(row.messages_ready), 'n', 'messages_ready'], ['unacknowledged', (row) => number(row.messages_unacknowledged), 'n', 'messages_unacknowledged'],
+    ['name', (row) => link(['queue', row.vhost, row.name], row.name), '', 'name'], ['ready', (row) => number(row.messages_ready), 'n', 'messages_ready'], ['unacknowledged', (row) => number(row.messages_unacknowledged), 'n', 'messages_unacknowledged'],
     ['first waits', (row) => waits(row), 'n', 'head_age_ms'], ['in/s', (row) => rate(row.message_stats?.publish_details?.rate), 'n'], ['out/s', (row) => rate(row.message_stats?.deliver_get_details?.rate), 'n'],
-    ['consumers', (row) => number(row.consumers), 'n', 'consumers'], ['policy', (row) => row.policy ?? ''],
+    // A narrow screen shows the first columns only; the others come with scrolling.
+    ['consumers', (row) => number(row.consumers), 'n', 'consumers'], ['vhost', (row) => row.vhost, '', 'vhost'], ['type', (row) => row.type, '', 'type'], ['policy', (row) => row.policy ?? ''],
   ], 'There is no queue yet. Declare one with a client, or import definitions with `trellis definitions import`.', 'queues', { type: 'kind' });
   return list;
 }
