@@ -15,9 +15,12 @@ from broker.access.roles import RoleGrant
 from broker.access.users import Users
 from broker.broker import Broker
 from broker.store.memory import MemoryStore
+from tests.mosquitto.hashes import mosquitto_hash
+from tests.password_hashes import CHEAP
 from tests.top.clocks import JumpingLoop
 from tests.top.password_logins import QUICK, Make, Question
 from tests.top.running import PATIENCE
+from tests.top.test_definitions import rabbit_hash
 from trellis.auth.account import Account
 from trellis.auth.authenticate import Accounts
 from trellis.auth.passwords import HASHER, check_hash, decoy_hash, verify
@@ -324,6 +327,17 @@ def test_reservations_of_the_settings_and_stored_ones_are_compared(
     accounts.users.set_permission("/", "stored", ".*", ".*", ".*")
     accounts.users.set_rules("/", "stored", [f"reserve client {stored}"])
     assert accounts.reserved_for("/", "dev-a-1") == owners
+
+
+def test_no_imported_hash_admits_an_empty_password() -> None:
+    for password in (b"", b"word"):
+        for stored in (
+            rabbit_hash(password),
+            mosquitto_hash(password, b"salt", 0),
+            mosquitto_hash(password, b"salt", 1),
+            CHEAP.hash(password),
+        ):
+            assert verify(check_hash(stored, ""), password) == bool(password), stored
 
 
 def test_the_decoy_for_unknown_users_costs_as_much_as_a_new_hash_and_has_no_password() -> None:

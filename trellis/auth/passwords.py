@@ -61,7 +61,11 @@ ARGON2_LANES_MAX: Final = 16
 
 
 def verify(password_hash: str, password: bytes) -> bool:
-    """True if the password matches the hash. Takes 24 ms for argon2id, less for other formats."""
+    """True if the password matches the hash, and is not empty.
+
+    Takes 24 ms for argon2id, less for other formats. An imported hash may be that of an empty
+    password, with which a client cannot log in.
+    """
     if password_hash.startswith(_PREFIX):
         algorithm, salted = _parse(password_hash)
         digest = hashlib.new(algorithm, salted[:_SALT] + password, usedforsecurity=False).digest()
@@ -80,7 +84,7 @@ def verify(password_hash: str, password: bytes) -> bool:
         )
         return bool(password) and hmac.compare_digest(digest, expected)
     try:
-        return HASHER.verify(password_hash, password)
+        return HASHER.verify(password_hash, password) and bool(password)
     except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
         return False
 
