@@ -72,3 +72,29 @@ class Inbox(ShortQueue):
         published with.
         """
         return -int(self.next_sequence()) if lowered else int(self.next_sequence())
+
+
+class GroupInbox(Inbox):
+    """The queue of a subscription group, which may become durable while it holds messages."""
+
+    def __init__(
+        self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool, max_length: int
+    ) -> None:
+        super().__init__(vhost, name, agenda, store, durable, max_length)
+        #: The store does not record messages at or below this position for this queue.
+        self._recorded_after: i64 = 0
+
+    def make_durable(self, number: i64, recorded_after: i64) -> None:
+        """Make the queue durable, under the number that the store has given to its definition.
+
+        If the store keeps messages that the queue holds already, it keeps them for other queues, at
+        positions up to `recorded_after`.
+        """
+        self.durable = True
+        self.number = number
+        self._recorded_after = recorded_after
+        self._set_overflow_depth()
+
+    def release_position(self, position: i64) -> None:
+        if position > self._recorded_after:
+            super().release_position(position)

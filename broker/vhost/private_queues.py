@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.queues.private import Inbox, ShortQueue
+from broker.queues.private import GroupInbox, Inbox, ShortQueue
 from broker.queues.queue import Queue
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Ticket
@@ -36,9 +36,22 @@ def close_reply(vhost: VirtualHost, queue: Queue) -> None:
 def new_inbox(vhost: VirtualHost, name: str, durable: bool, max_length: int) -> Inbox:
     """Return a new inbox for a session, which drops its oldest messages above `max_length`."""
     inbox = Inbox(vhost.name, name, vhost.agenda, vhost.store, durable, max_length)
-    vhost.inboxes[name] = inbox
-    vhost.declarations.inbox_names.add(name)
+    _add_inbox(vhost, inbox)
     return inbox
+
+
+def new_group_inbox(vhost: VirtualHost, name: str, max_length: int) -> GroupInbox:
+    """Return a new inbox for a subscription group, which drops its oldest messages above
+    `max_length`. The group may make it durable.
+    """
+    inbox = GroupInbox(vhost.name, name, vhost.agenda, vhost.store, False, max_length)
+    _add_inbox(vhost, inbox)
+    return inbox
+
+
+def _add_inbox(vhost: VirtualHost, inbox: Inbox) -> None:
+    vhost.inboxes[inbox.name] = inbox
+    vhost.declarations.inbox_names.add(inbox.name)
 
 
 def add_subscriber(vhost: VirtualHost, subscriber: Subscriber) -> None:

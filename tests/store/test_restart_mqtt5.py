@@ -294,6 +294,61 @@ def test_the_end_of_a_group_does_not_renumber_waiting_messages(tmp_path: Path) -
     world.crash()
 
 
+def settled(client: Client5) -> list[bytes]:
+    """Acknowledge all messages that the client gets; return their bodies."""
+    bodies, packets = [], [*client.greeting[1:], *client.read()]
+    del client.greeting[1:]
+    while packets:
+        one = packets.pop(0)
+        if isinstance(one, mqtt5.PublishPacket):
+            bodies.append(one.payload)
+            answer = mqtt5.PubAckPacket if int(one.qos) == 1 else mqtt5.PubRecPacket
+            packets += client.send(answer(one.packet_id))
+        else:
+            assert isinstance(one, mqtt5.PubRelPacket)
+            packets += client.send(mqtt5.PubCompPacket(one.packet_id))
+    return bodies
+
+
+@pytest.mark.parametrize("shared", [1, 2])
+@pytest.mark.parametrize("receive_maximum", [1, 10])
+def test_a_group_that_becomes_durable_releases_no_messages_of_other_sessions(
+    tmp_path: Path, shared: int, receive_maximum: int
+) -> None:
+    """Let a group become durable while its messages wait or are in flight, then settle them.
+
+    The store keeps these messages for another session only, so the group settles none of them
+    there, and the other session gets them after a crash. The group's new message survives the
+    crash, too.
+    """
+    options = MqttOptions()
+    options.receive_maximum = receive_maximum
+    world = Home(tmp_path, mqtt=options)
+    keeper = Client5(world, "keeper", **LASTS)
+    keeper.subscribe(subscription("a", 1))
+    keeper.vanish()
+    first = Client5(world, "first")
+    first.subscribe(subscription("$share/g/a", shared))
+    for number in range(3):
+        Client5(world, f"w{number}").send(publish("a", b"%d" % number, 1, 1))
+    lasting = Client5(world, "lasting", **LASTS)
+    lasting.greeting += lasting.subscribe(subscription("$share/g/a", shared))[1:]
+    bodies: list[bytes] = []
+    while fresh := settled(first) + settled(lasting):
+        bodies += fresh
+    assert sorted(bodies) == [b"0", b"1", b"2"]
+    first.vanish()
+    lasting.vanish()
+    Client5(world, "w").send(publish("a", b"new", 1, 1))
+    assert [line for line in world.records() if " settled " in line] == []
+    world = again(world)
+    kept = Client5(world, "keeper", clean=False, **LASTS)
+    assert settled(kept) == [b"0", b"1", b"2", b"new"]
+    late = Client5(world, "lasting", clean=False, **LASTS)
+    assert settled(late) == [b"new"]
+    world.crash()
+
+
 @pytest.mark.parametrize("shared", [1, 2])
 @pytest.mark.parametrize("group_first", [False, True])
 def test_packet_identifiers_are_equal_after_a_crash_beside_a_shared_subscription(

@@ -282,8 +282,7 @@ class Sessions(SessionRegistry):
 
     def _restore_group(self, vhost: VirtualHost, name: str, number: i64) -> SubscriptionGroup:
         group = self.groups.open(vhost, name)
-        group.number = group.inbox.number = number
-        group.inbox.durable = True
+        group.restore(number)
         return group
 
     def restore_subscription(self, subscriber: Subscriber, binding: Binding) -> None:

@@ -25,7 +25,7 @@ from broker.routing.binding import Binding
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Ticket
 from broker.store.entries import Defined, MessageStored
-from broker.vhost.private_queues import add_subscriber, delete_subscriber, new_inbox
+from broker.vhost.private_queues import add_subscriber, delete_subscriber, new_group_inbox
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.codec.relay_formats import UNSHARED_5
@@ -199,8 +199,9 @@ class SubscriptionGroup(Subscriber):
         topic_filter: str,
         backlog: int,
     ) -> None:
-        inbox = new_inbox(vhost, f"mqtt-shared-{label}/{topic_filter}", False, backlog)
+        inbox = new_group_inbox(vhost, f"mqtt-shared-{label}/{topic_filter}", backlog)
         super().__init__(f"{SHARE}{label}/{topic_filter}", inbox, UNSHARED_5)
+        self._group_inbox = inbox
         self.vhost = vhost
         self.label = label
         self.topic_filter = topic_filter
@@ -263,27 +264,21 @@ class SubscriptionGroup(Subscriber):
         Messages that the group holds already are still lost at a restart, because the store has not
         recorded them for this group.
         """
-        inbox = self.inbox
         if self._qos >= 0:
             self.vhost.unbind(
                 EXCHANGE, Binding(self.topic_filter, self, self._qos, None, MQTT), ticket
             )
             self._qos = -1
-        for session in self._receivers():
-            for delivery in self._in_flight_to(session):
-                delivery.message = _not_stored(delivery.message)
-        waiting: list[Message] = []
-        taker = self.members[0].session.absent_consumer() if self.members else None
-        inbox.expire(UNLIMITED)
-        while taker is not None and (taken := inbox.take(taker)) is not None:
-            waiting.append(_not_stored(taken.message))
-            inbox.expire(UNLIMITED)
-        for message in waiting:
-            inbox.put(message)
-        inbox.durable = True
-        self.number = inbox.number = self.vhost.store.append(
+        store = self.vhost.store
+        self.number = store.append(
             Defined(self.vhost.name, "session", self.name, {"group": True, "away_since": 0}), ticket
         )
+        self._group_inbox.make_durable(self.number, store.position)
+
+    def restore(self, number: int) -> None:
+        """Make the new group durable: it existed before the restart, under this number."""
+        self.number = number
+        self._group_inbox.make_durable(number, 0)
 
     def restore_binding(self, binding: Binding) -> None:
         """Set the QoS of the group to the QoS of its binding, which is restored already."""
