@@ -301,6 +301,7 @@ def settled(client: Client5) -> list[bytes]:
     while packets:
         one = packets.pop(0)
         if isinstance(one, mqtt5.PublishPacket):
+            assert one.packet_id is not None
             bodies.append(one.payload)
             answer = mqtt5.PubAckPacket if int(one.qos) == 1 else mqtt5.PubRecPacket
             packets += client.send(answer(one.packet_id))
