@@ -40,7 +40,7 @@ _DAMAGE: Final = (QUARANTINED, MISSING, WRONG)
 
 @dataclass(frozen=True, slots=True)
 class DirectorySurvey:
-    """Facts about a data directory that an adoption needs: state, last position, definitions."""
+    """The facts that an adoption needs: a data directory's state, last position and definitions."""
 
     path: str
     #: The stored state of a node of a cluster; its name is empty if the directory belongs to no
@@ -108,8 +108,9 @@ class AdoptedDirectory:
         report: Callable[[str], None],
         segment_size: int = SEGMENT_SIZE,
     ) -> None:
-        """Open the directory. `salt` is a random number, which is used if the directory has no log.
+        """Open the directory.
 
+        `salt` is a random number below 2**32: the salt of the local log, if the directory has none.
         `report` is called with a text about each message that cannot be read. Raises StoreError,
         and ReplicationError if the directory is damaged.
         """

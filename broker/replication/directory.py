@@ -76,9 +76,9 @@ class ReplicaDirectory:
         segment_size: int = SEGMENT_SIZE,
         formats: Formats = FORMATS,
     ) -> None:
-        """Open a node's data directory, which the caller has locked.
+        """Open the data directory at `path`, which the caller has locked, for the broker `name`.
 
-        `name` is the broker's name. The lock must be held. Raises StoreError, ReplicationError.
+        Raises StoreError; ReplicationError if the directory does not belong to this cluster.
         """
         self.path = path
         self._disk = disk
@@ -336,7 +336,7 @@ class ReplicaDirectory:
 
     @property
     def stored_state(self) -> ClusterState:
-        """The stored state: after a crash, this node reads the log after the state's `last`."""
+        """The stored state: after a crash, this node reads the log from offset `last` + 1 on."""
         stored = self.catalog.replica_state
         return ClusterState.decode(stored) if stored else ClusterState(self.state.name)
 

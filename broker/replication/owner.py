@@ -238,10 +238,11 @@ class LogOwner:
         self.in_doubt = False
 
     def trimmable(self, synced: Iterable[int | None]) -> int | None:
-        """Return the offset up to which the log may be trimmed; None if no trim is allowed.
+        """Return the offset of the mark up to which the log may be trimmed; None if there is none.
 
         `synced` has for each listed standby the offset at which it would begin to read, or None if
-        the standby has not reported one.
+        the standby has not reported one. While a standby has not reported, the log may not be
+        trimmed.
         """
         least: int | None = None
         for offset in synced:
@@ -296,17 +297,16 @@ class LogOwner:
         return offset
 
     def _verify(self) -> Steps[None]:
-        """Compare the previous record of this node with the log, after a late append.
+        """Compare the previous record of this node with the log. Raises Fenced if the log lost it.
 
-        An append is late if it was acknowledged more than `_trust_seconds` after the previous
-        record was sent. Then even the expected offset proves nothing: the log may have lost records
-        meanwhile, and a successor may have appended as many records of its own. A successor
-        claims the log after `Timing.silence`, in which it counts the time between two answers of
-        the log. If the log loses records between these two answers, the claim can come up to
-        ANSWER_GAP_MAX earlier than `silence` after the loss. So `_trust_seconds` is at most
-        `silence` less ANSWER_GAP_MAX.
-
-        Also called if a new record has a higher offset than expected. Raises Fenced.
+        Called after a late append, and if a new record has a higher offset than expected. An append
+        is late if it was acknowledged more than `_trust_seconds` after the previous record was
+        sent. After a late append, the expected offset proves nothing: the log may have lost
+        records, and a successor may have appended as many records of its own. A successor claims
+        the log after `Timing.silence`, in which it counts the time between two answers of the log.
+        If the log loses records between these two answers, the claim can come up to ANSWER_GAP_MAX
+        earlier than `silence` after the loss. So `_trust_seconds` is at most `silence` less
+        ANSWER_GAP_MAX.
         """
         offset = self.judge.state.last
         while True:
