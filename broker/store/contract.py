@@ -262,8 +262,7 @@ class Store:
     def prepare(self, entry: MessageStored) -> None:
         """Encode an entry in advance, if possible, before it is appended to a group.
 
-        A large group is applied in one turn of the event loop. With prepared entries, that takes
-        less time.
+        A large group is applied in one turn of the event loop. Prepared entries shorten this turn.
         """
 
     def append_settled(self, queue: i64, position: i64) -> None:
