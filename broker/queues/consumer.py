@@ -295,8 +295,8 @@ class MessageSource(Destination):
     def pick(self) -> Consumer | None:
         """Return the next ready consumer in turn, or None if no consumer is ready.
 
-        Also return None if this turn has searched too many consumers. Then a drain is scheduled,
-        which continues the search.
+        Also return None if this turn has searched too many consumers: a drain in the next turn
+        continues the search.
         """
         consumers = self.consumers
         count: i64 = len(consumers)

@@ -16,8 +16,8 @@ class HeapSearch:
     """A search for the entry with a sequence number in a heap, from the end to the head.
 
     `heappop` moves entries only towards the head, where the search has not been. `heappush` moves
-    entries away from the head, along one path: the owner of the heap calls `on_push` after each
-    push, which looks at this path.
+    entries away from the head, along one path. So the owner of the heap calls `on_push` after each
+    push, and `on_push` looks for the wanted entry on this path.
     """
 
     def __init__(

@@ -264,9 +264,8 @@ class LimitedQueue(MeasuredQueue):
     def _over_limit(self) -> bool:
         """True if more messages, or more bytes, wait than the arguments allow.
 
-        No limit applies, and the result is False, while the head is on disk and no file descriptor
-        is free to read it. The same holds while a consumer is ready, and the messages wait only for
-        a delivery mark.
+        False while the head is on disk and no file descriptor is free to read it, and while the
+        messages wait only for a delivery mark, because a consumer is ready.
         """
         arguments = self.arguments
         return (self.depth > self._waiting.paged and not self._awaits_mark) and (

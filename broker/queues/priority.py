@@ -3,9 +3,9 @@
 Messages of equal priority keep the order in which they were published. A priority above
 `x-max-priority` counts as `x-max-priority`.
 
-Such a queue does not deliver its messages in the order of their positions in the store, except
-messages of equal priority. So a durable priority queue has one delivery mark, a position up to
-which it may deliver, for each priority (delivery_window.py).
+Only messages of equal priority are delivered in the order of their positions in the store. So a
+durable priority queue has a delivery mark for each priority: the position up to which it may
+deliver the messages of this priority (delivery_window.py).
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ class Queue(MessageSource):
             self._gate.write_exact(self.in_memory() + delayed)
 
     def in_memory(self) -> list[ReturnedMessage]:
-        """Return waiting messages in memory, including all messages that consumers returned."""
+        """Return messages that wait in memory, at least all messages that consumers returned."""
         return self._waiting.returned.in_order()
 
     def delayed(self) -> list[ReturnedMessage]:
