@@ -268,7 +268,10 @@ def _of_case(given: str, wanted: str) -> NearDifference:
 
 
 def _is_one_change(first: str, second: str) -> bool:
-    """True if one character was added, removed or replaced, or two neighbours were exchanged."""
+    """True if one change of a character turns `first` into `second`.
+
+    A change adds, removes or replaces a character, or exchanges two neighbouring characters.
+    """
     if len(first) > len(second):
         first, second = second, first
     if len(second) - len(first) > 1 or len(second) < _WORD_MIN:
@@ -322,9 +325,10 @@ class HeaderComparison:
         return indices
 
     def difference(self, arguments: Fields) -> NearDifference | None:
-        """Return the one header that keeps a binding of a headers exchange from matching.
+        """Return the difference in the one header that keeps a binding from matching the message.
 
-        Return None if several headers would have to change.
+        `arguments` are the arguments of the binding. Return None if several headers would have to
+        change.
         """
         headers = self._headers
         criteria = Criteria(arguments)

@@ -181,7 +181,7 @@ class HistorySum:
         self.counts: dict[tuple[str, str], KeyCounts] = {}
 
     def samples(self, vhost: str, exchange: str, key: str) -> WeightedSamples:
-        """Return the sampled headers of the messages of a topic; there may be none."""
+        """Return the sampled headers of the messages of a topic; empty if there are no samples."""
         samples = WeightedSamples()
         for slot in self._slots:
             first = slot.first_samples.find(vhost, exchange, key)

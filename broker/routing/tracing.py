@@ -216,8 +216,9 @@ class FollowedMessage(MessageTrace):
 
 
 class Traces:
-    """The traces that run in the virtual host `vhost`. The function `retire` makes all plans of the
-    host stale.
+    """The traces that run in the virtual host `vhost`.
+
+    The function `retire` makes all plans of this virtual host stale.
     """
 
     def __init__(self, vhost: str, agenda: Agenda, retire: Callable[[], None]) -> None:
