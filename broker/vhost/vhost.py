@@ -385,9 +385,9 @@ class VirtualHost(DeadLetterHost):
     def publish_persistent(self, route: Route, message: Message, ticket: Ticket | None) -> None:
         """Store a message and put it into the queues of its plan. Hot path.
 
-        Call this method only if the plan's `slow_path_mask` names no feature of the message except
-        PERSISTENCE, and the message does not have QoS 2. All destinations of the plan must get the
-        message through a queue: its `reliable_relay` must be empty.
+        Call this method only for a message with QoS 0 or 1 whose only feature in the plan's
+        `slow_path_mask` is PERSISTENCE. All destinations of the plan must get the message through a
+        queue: its `reliable_relay` must be empty.
         """
         plan = route.plan
         annotations: list[int] | None = None
