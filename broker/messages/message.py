@@ -107,8 +107,9 @@ class PlainEncoding(Encoding):
 class AmendedEncoding(Encoding):
     """An encoding with changed headers and properties around an unchanged content.
 
-    The broker uses it for a copy of a message without the header `BCC`, and for a dead letter until
-    a PropertyCodec encodes its properties. A change to None removes the header or property.
+    The broker uses this encoding for a copy of a message without the header `BCC`, and for a dead
+    letter until a PropertyCodec encodes its properties. A change to None removes the header or
+    property.
     """
 
     def __init__(self, source: Encoding, headers: Properties, changed: Properties) -> None:
