@@ -96,7 +96,10 @@ class Identity:
             )
 
     def allows(self, operation: str, kind: str, name: str, vhost: str) -> bool:
-        """True if the user may do `operation` with the exchange or queue: `may` raises no error."""
+        """True if the user may do `operation` (configure, write, read) with an exchange or queue.
+
+        `kind` and `name` name the exchange or queue. `may` raises AccessRefused in all other cases.
+        """
         try:
             self.may(operation, kind, name, vhost)
         except AccessRefused:
@@ -305,7 +308,8 @@ class Authenticator:
     def start_conversation(self, method: str, credentials: Credentials) -> AuthConversation | None:
         """Begin an enhanced authentication by a method such as SCRAM-SHA-1.
 
-        Return None if the method is unknown.
+        `credentials` has the login data that the client has sent so far. Return None if the method
+        is unknown.
         """
         return None
 
