@@ -99,8 +99,8 @@ class CreditPool:
         """Take one credit for a delivery to `consumer`.
 
         When the pool gets credit again, the queue of the consumer that took the last credit is
-        served last. Served first, this queue could take all the new credit, and the other queues
-        would get none.
+        served last. If this queue was served first, it could take all the new credit, and the other
+        queues would get none.
         """
         self.credit -= 1
         if self.credit <= 0 and consumer in self.consumers:

@@ -261,7 +261,8 @@ class RestoredDeliveries:
     def peek_attempts(self, position: i64, rank: i64) -> i64:
         """Return how many times a message was requeued; do not remove the stored count.
 
-        Without a stored count, a message up to the delivery mark counts as requeued once.
+        `position` and `rank` are as in `attempts`. Without a stored count, a message up to the
+        delivery mark counts as requeued once.
         """
         count = self._counts.get(int(position), -1)
         if count >= 0:

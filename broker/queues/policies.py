@@ -235,7 +235,7 @@ def _best(policies: Mapping[str, Policy], name: str, kinds: tuple[str, ...]) -> 
 
 
 def bounded(own: Mapping[str, object], operator: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments of a policy, bounded by the arguments of an operator policy.
+    """Return `own`, the arguments of a policy, bounded by `operator`, those of an operator policy.
 
     If both policies set a number for a key, the lower number applies. A negative number (a delivery
     limit may be -1) means no limit, so the other number applies. If both policies set another type

@@ -64,8 +64,8 @@ from broker.store.contract import Store
 class Queue(MessageSource):
     """A queue without limits of its own: messages wait in order until a consumer takes them.
 
-    `LimitedQueue` adds the limits of the queue arguments, so that a plain queue does not pay for
-    them. Only `max_length` is here, because session inboxes need it.
+    `LimitedQueue` adds the limits of the queue arguments. So a plain queue spends no time on them.
+    Only `max_length` is here, because session inboxes need it.
     """
 
     def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
